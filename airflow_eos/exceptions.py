@@ -1,0 +1,177 @@
+"""Every error this package raises on purpose, in one tree.
+
+::
+
+    EosError
+    ├── ConfigurationError            a parameter, a client setting or an environment is wrong
+    │   ├── UntranslatableConfig      a librdkafka setting has no counterpart in the wire layer
+    │   ├── EnvironmentMismatch       driver and executors run different versions
+    │   └── TimeoutsInconsistent      delivery, transaction and broker time-outs do not fit together
+    ├── PlanError                     the run cannot be planned: nothing was read, nothing written
+    │   ├── UnknownTopic
+    │   ├── AuthorizationFailed       the principal lacks a permission
+    │   ├── BrokerUnsupported         the broker cannot keep the promise (no partition verification)
+    │   ├── GroupNotEmpty             the consumer group has live members
+    │   ├── GroupOwned                the group's cursor belongs to another pipeline
+    │   ├── CursorMoved               group offsets and the ledger's cursor disagree
+    │   ├── NoStartingPoint           no cursor, and the start policy is ``fail``
+    │   ├── OffsetsOutOfRange         the log starts above the range: records are gone
+    │   ├── TopicRecreated            the topic has another id than the cursor remembers
+    │   ├── IntervalNotReady          the boundary cannot be pinned yet
+    │   ├── LedgerMissing             the ledger topic does not exist
+    │   └── LedgerReplaced            the ledger topic is not the one that was used before
+    ├── RunError                      a run was started and did not commit
+    │   ├── RunFenced                 a newer attempt owns the transactional id
+    │   ├── RunAlreadyCommitted       ``on_committed="fail"`` found the run in the ledger
+    │   ├── RunFailed                 the run was aborted; nothing is visible
+    │   ├── OutcomeUnknown            the authority could not be asked: neither yes nor no
+    │   └── ProcessFailed             the author's ``process`` raised or returned wrong columns
+    ├── SendError                     the wire layer could not write a batch
+    │   ├── ProducerFenced            the broker refused the producer's epoch
+    │   ├── DeliveryTimedOut
+    │   ├── DuplicateReceipt          an acknowledgement belongs to another attempt
+    │   ├── RecordTooLarge
+    │   ├── SecondAttempt             a send task was started twice
+    │   └── ProtocolViolation         the broker answered what must not happen (a bug, stop)
+    └── DecodeError                   bytes from the log are not a record batch we can read
+        ├── CorruptBatch
+        └── UnsupportedMagic
+"""
+
+from __future__ import annotations
+
+
+class EosError(Exception):
+    """Base of every error raised on purpose by this package."""
+
+
+class ConfigurationError(EosError):
+    """A parameter, a client setting or an environment is wrong."""
+
+
+class UntranslatableConfig(ConfigurationError):
+    """A librdkafka setting has no counterpart in the wire layer; the message names the key."""
+
+
+class EnvironmentMismatch(ConfigurationError):
+    """Driver and executors run different versions; the message lists hosts and the fix."""
+
+
+class TimeoutsInconsistent(ConfigurationError):
+    """Delivery, transaction and broker time-outs do not fit together."""
+
+
+class PlanError(EosError):
+    """The run cannot be planned: nothing was read and nothing was written."""
+
+
+class UnknownTopic(PlanError):
+    """A topic does not exist or is not visible to this principal."""
+
+
+class AuthorizationFailed(PlanError):
+    """The principal lacks a permission; the message names operation and resource."""
+
+
+class BrokerUnsupported(PlanError):
+    """The broker cannot keep the promise: it lacks or disables transaction partition verification."""
+
+
+class GroupNotEmpty(PlanError):
+    """The consumer group has live members; two owners of one cursor lose or repeat records."""
+
+
+class GroupOwned(PlanError):
+    """The consumer group's cursor belongs to another pipeline."""
+
+
+class CursorMoved(PlanError):
+    """Committed group offsets and the ledger's cursor disagree."""
+
+
+class NoStartingPoint(PlanError):
+    """Neither group offsets nor a ledger cursor exist and the start policy is ``fail``."""
+
+
+class OffsetsOutOfRange(PlanError):
+    """The log starts above the range's start: the records between are gone."""
+
+
+class TopicRecreated(PlanError):
+    """The topic has another id than the one the plan or the cursor remembers."""
+
+
+class IntervalNotReady(PlanError):
+    """The interval's boundary cannot be pinned yet, or the log has not reached it."""
+
+
+class LedgerMissing(PlanError):
+    """The ledger topic does not exist and this run may not create it."""
+
+
+class LedgerReplaced(PlanError):
+    """The ledger topic's id or partition count is not the one that was used before."""
+
+
+class RunError(EosError):
+    """A run was started and did not commit."""
+
+
+class RunFenced(RunError):
+    """A newer attempt owns the transactional id, and the authority says this run is not committed."""
+
+
+class RunAlreadyCommitted(RunError):
+    """The ledger holds this run from another Dag run or clear, and ``on_committed`` is ``fail``."""
+
+
+class RunFailed(RunError):
+    """The run was aborted after all attempts; nothing of it is visible to read_committed readers."""
+
+
+class OutcomeUnknown(RunError):
+    """The authority could not be asked. A retry finds out; nothing may be assumed until then."""
+
+
+class ProcessFailed(RunError):
+    """The author's ``process`` raised, or returned columns the sink cannot write."""
+
+
+class SendError(EosError):
+    """The wire layer could not write a batch."""
+
+
+class ProducerFenced(SendError):
+    """The broker refused the producer's epoch (47, 90): a newer attempt exists, or it timed out."""
+
+
+class DeliveryTimedOut(SendError):
+    """A batch was not acknowledged within the delivery time-out."""
+
+
+class DuplicateReceipt(SendError):
+    """An acknowledgement belongs to another attempt of the same epoch."""
+
+
+class RecordTooLarge(SendError):
+    """A single record exceeds the topic's ``max.message.bytes``."""
+
+
+class SecondAttempt(SendError):
+    """A send task was started a second time within one epoch; it wrote nothing."""
+
+
+class ProtocolViolation(SendError):
+    """The broker answered what the protocol rules out; the run aborts rather than guess."""
+
+
+class DecodeError(EosError):
+    """Bytes read from the log are not a record batch this package can read."""
+
+
+class CorruptBatch(DecodeError):
+    """A record batch fails its CRC or its framing; the message names topic, partition and offset."""
+
+
+class UnsupportedMagic(DecodeError):
+    """A record batch has message format v0 or v1 (before Kafka 0.11)."""
