@@ -1,0 +1,46 @@
+"""What goes into the ledger topic and comes out of it, as a log: records and markers, not yet answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMessage:
+    """A record for the ledger: key, value and the string that chooses its partition."""
+
+    key: str
+    value: str
+    routing: str
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One raw entry of a ledger partition between the last stable offset and the high watermark.
+
+    :param kind: a record, or the control marker that ends its producer's transaction.
+    :param key: the record's key; empty for markers.
+    """
+
+    offset: int
+    producer_id: int
+    kind: Literal["record", "commit", "abort"]
+    key: str = ""
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerView:
+    """What one ledger partition says about some keys, at one moment.
+
+    :param committed: latest read_committed value per key, below the last stable offset.
+    :param tail: raw entries in ``[last stable offset, high watermark)``, in offset order: records of the
+        wanted keys, and all control markers.
+    """
+
+    last_stable_offset: int
+    high_watermark: int
+    committed: Mapping[str, str]
+    tail: Sequence[LedgerEntry] = ()

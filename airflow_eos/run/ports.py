@@ -1,0 +1,183 @@
+"""What the run protocol asks of the world: small interfaces, so that it runs against a model in tests.
+
+The broker layer implements :class:`Cluster`, :class:`Transactions` and :class:`Ledger`; the Spark layer implements
+:class:`SealAndSend`. Every call may block, and may raise; what an exception means is decided by the protocol's
+state, never by the exception alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+from airflow_eos.exceptions import RunError
+from airflow_eos.model.broker import (
+    ActiveProducer,
+    CommittedOffset,
+    EndTxnAnswer,
+    TopicDescription,
+    TransactionDescription,
+)
+from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.ledger import LedgerEntry, LedgerMessage, LedgerView
+from airflow_eos.model.manifest import SealedManifest
+from airflow_eos.model.plan import RunPlan
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.receipts import PartitionReceipt
+
+__all__ = [
+    "Cluster",
+    "Ledger",
+    "LedgerEntry",
+    "LedgerMessage",
+    "LedgerView",
+    "ProducerSession",
+    "SealAndSend",
+    "Sealed",
+    "SealedBlockLost",
+    "Transactions",
+]
+
+
+class SealedBlockLost(RunError):
+    """An executor took sealed batches with it: the same ranges must be sealed again."""
+
+
+class Cluster(Protocol):
+    """Reads of the cluster's state. Implementations retry transient errors themselves."""
+
+    def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
+        """Return id and partition count per topic.
+
+        :raises UnknownTopic: naming the topics that do not exist.
+        :raises AuthorizationFailed: when a topic may not be described.
+        """
+
+    def log_starts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the first offset still in each log."""
+
+    def last_stable_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return each last stable offset (LSO): the first offset of the oldest open transaction, or the end."""
+
+    def offsets_for_time(
+        self, partitions: Collection[TopicPartition], timestamp_ms: int
+    ) -> Mapping[TopicPartition, int | None]:
+        """Return per partition the first offset with timestamp >= ``timestamp_ms``, None where there is none."""
+
+    def committed(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, CommittedOffset]:
+        """Return the stable committed offsets; partitions without one are absent."""
+
+    def group_members(self, group: str) -> int:
+        """Return the number of live members, classic and KIP-848 groups alike; 0 for an unknown group."""
+
+    def group_offsets_partition(self, group: str) -> TopicPartition:
+        """Return the ``__consumer_offsets`` partition the group's commits go to."""
+
+    def transaction_max_timeout_ms(self) -> int | None:
+        """Return ``transaction.max.timeout.ms``, None where it may not be read."""
+
+    def partition_verification(self) -> bool | None:
+        """Return whether brokers verify that a partition is in the transaction; None where unreadable."""
+
+    def describe_transaction(self, transactional_id: str) -> TransactionDescription | None:
+        """Return the coordinator's view, None when it does not know the id (KIP-664)."""
+
+    def describe_producers(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Sequence[ActiveProducer]]:
+        """Return the producers each partition's leader knows (KIP-664)."""
+
+
+class ProducerSession(Protocol):
+    """One producer instance, good for one transaction (law 2).
+
+    ``identity`` is read from the producer itself, so that the writers use exactly what the driver commits.
+    """
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """Return the identity the coordinator gave to this instance."""
+
+    def begin(self) -> None:
+        """Begin the transaction, locally."""
+
+    def add_partitions(self, partitions: Collection[TopicPartition]) -> None:
+        """Add every partition a writer will touch, in one request, before any writer starts."""
+
+    def stage(
+        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], messages: Sequence[LedgerMessage]
+    ) -> None:
+        """Send offsets (when there are any) and ledger messages into the transaction, and flush."""
+
+    def commit(self) -> None:
+        """Commit; returns before all markers are written. Any exception leaves the outcome unknown."""
+
+    def close(self) -> None:
+        """Drop the instance without sending anything."""
+
+
+class Transactions(Protocol):
+    """Takes epochs and ends transactions."""
+
+    def fence(self, transactional_id: str) -> ProducerSession:
+        """Make a new producer instance and initialise it: older attempts are fenced, their transaction aborted."""
+
+    def abort(self, identity: ProducerIdentity) -> EndTxnAnswer:
+        """Send EndTxn(abort) with exactly this identity; never initialises anything."""
+
+
+class Ledger(Protocol):
+    """The ledger topic as a log. What it means is the authority's business (:mod:`airflow_eos.run.authority`)."""
+
+    def describe(self) -> TopicDescription:
+        """Return the ledger topic.
+
+        :raises LedgerMissing: naming the command that creates it.
+        """
+
+    def create(self) -> None:
+        """Create the ledger topic; does nothing when it is there."""
+
+    def partition_for(self, routing: str) -> int:
+        """Return the partition a routing string belongs to."""
+
+    def view(self, partition: int, keys: Collection[str]) -> LedgerView:
+        """Read the partition up to the high watermark taken when the call starts."""
+
+
+class Sealed(Protocol):
+    """Sealed batches, materialised on the executors."""
+
+    @property
+    def manifest(self) -> SealedManifest:
+        """Return what was sealed, read from the materialised blocks."""
+
+
+class SealAndSend(Protocol):
+    """The data plane."""
+
+    def preflight(self) -> Mapping[str, Any]:
+        """Check that executors can do the work; return versions and the application id for the record.
+
+        :raises EnvironmentMismatch: listing host and fix.
+        """
+
+    def seal(self, plan: RunPlan) -> Sealed:
+        """Read, transform, encode and materialise; writes nothing to Kafka.
+
+        :raises ProcessFailed: when the author's function raises or returns wrong columns.
+        """
+
+    def send(
+        self, sealed: Sealed, identity: ProducerIdentity, timeout: float
+    ) -> Sequence[PartitionReceipt]:
+        """Write all sealed batches under ``identity``, within ``timeout`` seconds.
+
+        :raises SendError: when a writer failed; some batches may have been written.
+        :raises SealedBlockLost: when sealed batches are gone.
+        """
+
+    def release(self, sealed: Sealed) -> None:
+        """Free the materialised blocks."""
