@@ -33,9 +33,10 @@
     │   ├── RecordTooLarge
     │   ├── SecondAttempt             a send task was started twice
     │   └── ProtocolViolation         the broker answered what must not happen (a bug, stop)
-    └── DecodeError                   bytes from the log are not a record batch we can read
-        ├── CorruptBatch
-        └── UnsupportedMagic
+    ├── DecodeError                   bytes from the log are not a record batch we can read
+    │   ├── CorruptBatch
+    │   └── UnsupportedMagic
+    └── EmbeddedKafkaError            a broker of ``airflow_eos.testing`` could not be fetched, started or used
 """
 
 from __future__ import annotations
@@ -175,3 +176,7 @@ class CorruptBatch(DecodeError):
 
 class UnsupportedMagic(DecodeError):
     """A record batch has message format v0 or v1 (before Kafka 0.11)."""
+
+
+class EmbeddedKafkaError(EosError):
+    """A broker of ``airflow_eos.testing`` could not be fetched, started or used; with the end of its log."""
