@@ -36,7 +36,10 @@
     ├── DecodeError                   bytes from the log are not a record batch we can read
     │   ├── CorruptBatch
     │   └── UnsupportedMagic
-    └── EmbeddedKafkaError            a broker of ``airflow_eos.testing`` could not be fetched, started or used
+    ├── BrokersUnavailable            no broker answered in time
+    │   └── FetchStalled              a read made no progress in time
+    ├── EmbeddedKafkaError            a broker of ``airflow_eos.testing`` could not be fetched, started or used
+    └── EmbeddedAirflowError          an Airflow of ``airflow_eos.testing`` could not be started or refused a call
 """
 
 from __future__ import annotations
@@ -180,3 +183,15 @@ class UnsupportedMagic(DecodeError):
 
 class EmbeddedKafkaError(EosError):
     """A broker of ``airflow_eos.testing`` could not be fetched, started or used; with the end of its log."""
+
+
+class BrokersUnavailable(EosError):
+    """No broker answered in time; the message names the request, the servers and the last error."""
+
+
+class FetchStalled(BrokersUnavailable):
+    """A read made no progress in time; the message names the position and what it waits for."""
+
+
+class EmbeddedAirflowError(EosError):
+    """An Airflow of ``airflow_eos.testing`` could not be started, or refused a call; with the end of its log."""
