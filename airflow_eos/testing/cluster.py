@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import logging
 import os
-import shutil
 import subprocess
 import tempfile
 import time
@@ -15,11 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import ConfigurationError, EmbeddedKafkaError
+from airflow_eos.testing import class_data, topics
 from airflow_eos.testing.broker import START_TIMEOUT, Broker
 from airflow_eos.testing.jars import broker_classpath
 from airflow_eos.testing.java import find_java
 from airflow_eos.testing.ports import HOST, free_ports
-from airflow_eos.testing.properties import LOG4J2, NodePorts, server_properties
+from airflow_eos.testing.properties import LOG4J2, NodePorts, server_properties, version_settings
+from airflow_eos.testing.watchdog import Watchdog, process_mark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_VERSION = "4.3.1"
 _PORT_ATTEMPTS = 3
-_POLL = 0.02
+_ORDERLY_END = 20.0
 
 # C1 only: a broker lives for seconds, the optimising compiler would not pay. Serial GC: fewer threads.
 _JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xmx512m")
@@ -42,6 +43,8 @@ class EmbeddedKafka:
 
     Guarantee: inside the ``with`` block the cluster answers on :attr:`bootstrap_servers`; after it no
     process and no file is left, also when this process is killed. Ports are free ones of loopback.
+
+    Limits: one machine, one user's trust; ``kill()`` keeps the page cache, so power loss is not covered.
 
     :param brokers: 1 or 3. With 3, topics have replication factor 3 and ``min.insync.replicas`` 2.
     :param version: Kafka version; tested with 4.3.1 and 3.9.2.
@@ -64,16 +67,19 @@ class EmbeddedKafka:
     ) -> None:
         if brokers not in (1, 3):
             raise ConfigurationError(f"brokers={brokers}: an embedded cluster has 1 or 3 brokers")
+        if transaction_version is None:
+            transaction_version = 1 if version.startswith("3.") else 2
         self.version = version
+        self.transaction_version = transaction_version
         self.keep = keep
-        self.transaction_version = (
-            _default_transaction_version(version) if transaction_version is None else transaction_version
-        )
         self._count = brokers
         self._broker_config = {key: str(value) for key, value in (broker_config or {}).items()}
         self._start_timeout = start_timeout
-        self._brokers: tuple[Broker, ...] = ()
+        self._owner = 0
         self._home: Path | None = None
+        self._watchdog: Watchdog | None = None
+        self._archive: Path | None = None
+        self._brokers: tuple[Broker, ...] = ()
         self._admin: Any = None
 
     def __repr__(self) -> str:
@@ -88,6 +94,8 @@ class EmbeddedKafka:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None and os.getpid() == self._owner:
+            self._dump_class_data()
         self.close()
 
     # -- life ---------------------------------------------------------------------------------------------
@@ -99,19 +107,26 @@ class EmbeddedKafka:
         :raises ConfigurationError: Java 17+ or PySpark's jars are missing.
         """
         if self._home is not None:
-            raise EmbeddedKafkaError("This cluster runs already")
-        classpath = os.pathsep.join(map(str, broker_classpath(self.version)))
-        self._home = Path(tempfile.mkdtemp(prefix="airflow-eos-kafka-"))
+            raise EmbeddedKafkaError(f"{self!r} is started already")
+        java, classpath = find_java(), broker_classpath(self.version)
+        self._owner = os.getpid()
+        self._archive = class_data.archive_path(self.version, java, classpath)
+        # Named here and made after the watchdog runs: at no moment is there something it does not know of.
+        home = Path(tempfile.gettempdir()) / f"airflow-eos-kafka-{uuid.uuid4().hex[:12]}"
+        self._watchdog = Watchdog(home, keep=self.keep)
+        self._home = home
         try:
+            home.mkdir(mode=0o700)
+            (home / "log4j2.xml").write_text(LOG4J2)
+            options = (*_JVM_OPTIONS, process_mark(home), f"-Dlog4j2.configurationFile={home}/log4j2.xml")
+            jvm = [str(java), *options, "-cp", os.pathsep.join(map(str, classpath))]
             for attempt in range(1, _PORT_ATTEMPTS + 1):
                 try:
-                    self._start_once(self._home / f"attempt-{attempt}", classpath)
+                    self._start_once(home / f"start-{attempt}", jvm)
                     break
                 except EmbeddedKafkaError:
-                    # Another process bound a port between our probe and the broker's start.
-                    if attempt == _PORT_ATTEMPTS or not any(
-                        broker.port_was_taken() for broker in self._brokers
-                    ):
+                    # Another process may bind a port between our probe and the broker's start.
+                    if attempt == _PORT_ATTEMPTS or not any(node.port_was_taken() for node in self._brokers):
                         raise
                     self._kill_all()
         except BaseException:
@@ -119,61 +134,57 @@ class EmbeddedKafka:
             raise
 
     def close(self) -> None:
-        """Kill the brokers and remove the folder; a second call does nothing."""
+        """Kill the brokers and remove the folder; a second call, or one in a forked child, does nothing."""
+        if self._home is None or os.getpid() != self._owner:
+            return
+        home, self._home, self._admin = self._home, None, None
         self._kill_all()
         self._brokers = ()
-        self._admin = None
-        home, self._home = self._home, None
-        if home is not None and self.keep:
+        if self._watchdog is not None:
+            self._watchdog.close()
+        if self.keep:
             log.warning("Kept logs and data of the embedded Kafka in %s", home)
-        elif home is not None:
-            shutil.rmtree(home, ignore_errors=True)
 
-    def _start_once(self, home: Path, classpath: str) -> None:
+    def _start_once(self, home: Path, jvm: list[str]) -> None:
         home.mkdir()
-        (home / "log4j2.xml").write_text(LOG4J2)
         ids = range(1, self._count + 1)
         ports = iter(free_ports(2 * self._count))
         nodes = {node_id: NodePorts(client=next(ports), controller=next(ports)) for node_id in ids}
-        java = [
-            str(find_java()),
-            *_JVM_OPTIONS,
-            f"-Dlog4j2.configurationFile={home / 'log4j2.xml'}",
-            "-cp",
-            classpath,
-        ]
-        overrides = (_version_settings(self.version, self.transaction_version), self._broker_config)
-        self._brokers = tuple(
-            Broker(
-                node_id,
-                [*java, "kafka.Kafka", str(home / f"broker-{node_id}.properties")],
-                f"{HOST}:{nodes[node_id].client}",
-                home / f"broker-{node_id}.log",
+        overrides = (version_settings(self.version, self.transaction_version), self._broker_config)
+        launcher = jvm[:1]
+        dumping = launcher
+        if self._archive is not None and self._archive.exists():
+            launcher = dumping = [*launcher, *class_data.use_options(self._archive)]
+        elif self._home is not None:
+            dumping = [*launcher, *class_data.dump_options(self._home / "classes.jsa")]
+        brokers = []
+        for node_id, ports_of_node in nodes.items():
+            config = home / f"broker-{node_id}.properties"
+            config.write_text(
+                server_properties(node_id, nodes, home / f"data-{node_id}", overrides=overrides)
             )
-            for node_id in ids
-        )
-        for node_id in ids:
-            text = server_properties(node_id, nodes, home / f"data-{node_id}", overrides=overrides)
-            (home / f"broker-{node_id}.properties").write_text(text)
-        self._format(home, java)
+            command = [*(dumping if node_id == 1 else launcher), *jvm[1:], "kafka.Kafka", str(config)]
+            address = f"{HOST}:{ports_of_node.client}"
+            brokers.append(Broker(node_id, command, address, home / f"broker-{node_id}.log"))
+        self._brokers = tuple(brokers)
+        deadline = time.monotonic() + self._start_timeout
+        self._format([*launcher, *jvm[1:]], home)
         for broker in self._brokers:
             broker.start(wait=False)
-        deadline = time.monotonic() + self._start_timeout
         for broker in self._brokers:
             broker.wait_until_ready(timeout=max(1.0, deadline - time.monotonic()))
-        self._wait_until_known(deadline)
+        topics.wait_for_brokers(self._admins(), self._count, max(1.0, deadline - time.monotonic()))
 
-    def _format(self, home: Path, java: list[str]) -> None:
+    def _format(self, jvm: list[str], home: Path) -> None:
         # Starts with a letter: StorageTool takes an id that starts with "-" for an option.
         cluster_id = "e" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
-        tool = [*java, "kafka.tools.StorageTool", "format", "--cluster-id", cluster_id]
-        tool += ["--feature", f"transaction.version={self.transaction_version}"]
+        command = [*jvm, "kafka.tools.StorageTool", "format", "--cluster-id", cluster_id]
+        command += ["--feature", f"transaction.version={self.transaction_version}"]
 
         def format_one(broker: Broker) -> None:
-            config = home / f"broker-{broker.node_id}.properties"
             with broker.log_path.open("ab") as output:
                 done = subprocess.run(
-                    [*tool, "--config", str(config)],
+                    [*command, "--config", str(home / f"broker-{broker.node_id}.properties")],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -189,6 +200,18 @@ class EmbeddedKafka:
         with ThreadPoolExecutor(self._count) as pool:
             list(pool.map(format_one, self._brokers))
 
+    def _dump_class_data(self) -> None:
+        """End the first broker in an orderly way if the next cluster would gain an archive by it."""
+        if self._home is None or self._archive is None or self._archive.exists() or not self._brokers:
+            return
+        dumped = self._home / "classes.jsa"
+        try:
+            self._brokers[0].stop(timeout=_ORDERLY_END)
+            if dumped.exists():
+                class_data.install(dumped, self._archive)
+        except (EmbeddedKafkaError, OSError) as error:
+            log.info("No class-data archive was written, the next start is slower: %s", error)
+
     def _kill_all(self) -> None:
         for broker in self._brokers:
             broker.kill()
@@ -199,7 +222,7 @@ class EmbeddedKafka:
     def brokers(self) -> tuple[Broker, ...]:
         """The nodes, in the order of their ids; ``brokers[0]`` has ``node_id`` 1."""
         if not self._brokers:
-            raise EmbeddedKafkaError("This cluster is not running: use it as a context manager")
+            raise EmbeddedKafkaError(f"{self!r} is not running: use it as a context manager")
         return self._brokers
 
     @property
@@ -225,14 +248,15 @@ class EmbeddedKafka:
         from confluent_kafka.admin import AdminClient
 
         # log_level 2: refused connections to a broker that a test has killed are no news.
-        return AdminClient(
-            {
-                **self.client_config(),
-                "bootstrap.servers": bootstrap,
-                "log_level": 2,
-                "reconnect.backoff.max.ms": 200,
-            }
-        )
+        quiet = {"bootstrap.servers": bootstrap, "log_level": 2, "reconnect.backoff.max.ms": 200}
+        return AdminClient({**self.client_config(), **quiet})
+
+    def _admins(self) -> list[Any]:
+        """One client per running broker; the first answer of each comes from its own broker."""
+        if self._count == 1:
+            return [self.admin()]
+        running = [broker for broker in self.brokers if broker.is_alive and not broker.is_paused]
+        return [self._new_admin(broker.address) for broker in running]
 
     # -- topics -------------------------------------------------------------------------------------------
 
@@ -252,99 +276,14 @@ class EmbeddedKafka:
         :returns: the name.
         :raises EmbeddedKafkaError: the broker refused it, or a leader is missing after ``timeout`` seconds.
         """
-        from confluent_kafka.admin import NewTopic
-
-        topic = NewTopic(
-            name,
-            num_partitions=partitions,
-            replication_factor=self._count if replication_factor is None else replication_factor,
-            config={key: str(value) for key, value in (config or {}).items()},
-        )
-        deadline = time.monotonic() + timeout
-        self._await(
-            f"create topic {name!r}", self.admin().create_topics([topic], request_timeout=timeout)[name]
-        )
-        for admin in self._one_admin_per_broker():
-            self._poll_metadata(
-                admin,
-                lambda metadata: (
-                    name in metadata.topics
-                    and len(metadata.topics[name].partitions) == partitions
-                    and all(
-                        part.leader >= 0 and part.error is None
-                        for part in metadata.topics[name].partitions.values()
-                    )
-                ),
-                deadline,
-                f"topic {name!r} has no leader for every one of its {partitions} partitions",
-            )
+        factor = self._count if replication_factor is None else replication_factor
+        topics.create_topic(self._admins(), name, partitions, factor, config or {}, timeout)
         return name
 
     def delete_topic(self, name: str, *, timeout: float = 30) -> None:
         """Delete a topic and wait until no running broker shows it any more."""
-        deadline = time.monotonic() + timeout
-        self._await(
-            f"delete topic {name!r}", self.admin().delete_topics([name], request_timeout=timeout)[name]
-        )
-        for admin in self._one_admin_per_broker():
-            self._poll_metadata(
-                admin,
-                lambda metadata: name not in metadata.topics,
-                deadline,
-                f"topic {name!r} is still listed",
-            )
+        topics.delete_topic(self._admins(), name, timeout)
 
-    def _one_admin_per_broker(self) -> list[Any]:
-        """Clients whose first answer comes from one broker each: brokers learn of a topic one by one."""
-        if self._count == 1:
-            return [self.admin()]
-        return [
-            self._new_admin(broker.address)
-            for broker in self.brokers
-            if broker.is_alive and not broker.is_paused
-        ]
-
-    def _wait_until_known(self, deadline: float) -> None:
-        for admin in self._one_admin_per_broker():
-            self._poll_metadata(
-                admin,
-                lambda metadata: len(metadata.brokers) == self._count,
-                deadline,
-                "a broker is missing in the metadata",
-            )
-
-    def _poll_metadata(self, admin: Any, holds: Any, deadline: float, complaint: str) -> None:
-        from confluent_kafka import KafkaException
-
-        while True:
-            try:
-                if holds(admin.list_topics(timeout=max(0.1, min(5.0, deadline - time.monotonic())))):
-                    return
-                last = ""
-            except KafkaException as error:
-                last = f" ({error})"
-            if time.monotonic() > deadline:
-                raise EmbeddedKafkaError(f"Timed out: {complaint}{last}.\n{self.logs(20)}")
-            time.sleep(_POLL)
-
-    def _await(self, what: str, future: Any) -> None:
-        from confluent_kafka import KafkaException
-
-        try:
-            future.result()
-        except KafkaException as error:
-            raise EmbeddedKafkaError(f"Could not {what}: {error.args[0].str()}") from error
-
-
-def _default_transaction_version(version: str) -> int:
-    return 1 if version.startswith("3.") else 2
-
-
-def _version_settings(version: str, transaction_version: int) -> dict[str, str]:
-    if version.startswith("3."):
-        # 3.9 ships transaction.version 1 behind this flag (KIP-890 part 1 became a feature there).
-        return {"unstable.feature.versions.enable": "true"} if transaction_version else {}
-    return {
-        "share.coordinator.state.topic.replication.factor": "1",
-        "share.coordinator.state.topic.min.isr": "1",
-    }
+    def wait_in_sync(self, *, timeout: float = 60) -> None:
+        """Wait until every replica of every partition is in sync: the state to start a fault from."""
+        topics.wait_in_sync(self._admins(), timeout)

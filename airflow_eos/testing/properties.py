@@ -82,6 +82,17 @@ def server_properties(
     return "".join(f"{key}={_escape(value)}\n" for key, value in settings.items())
 
 
+def version_settings(version: str, transaction_version: int) -> dict[str, str]:
+    """Return settings that only some Kafka versions know or need."""
+    if version.startswith("3."):
+        # 3.9 ships transaction.version 1 behind this flag.
+        return {"unstable.feature.versions.enable": "true"} if transaction_version else {}
+    return {
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+    }
+
+
 def _escape(value: str) -> str:
     """Escape a value for Java's properties format (backslashes and line ends of PEM texts)."""
     return value.replace("\\", "\\\\").replace("\n", "\\n\\\n")
