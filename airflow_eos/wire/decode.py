@@ -1,0 +1,228 @@
+"""Reads record batches, magic v2, into Arrow columns.
+
+Only the walk from record to record is a Python loop, over lengths alone; every other field is read for all
+records at once, and keys and values are copied by Arrow. See :mod:`airflow_eos.wire.encode` for the layout of
+a record.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from airflow_eos.exceptions import CorruptBatch
+from airflow_eos.wire.codecs import decompress
+from airflow_eos.wire.columns import HEADERS_TYPE
+from airflow_eos.wire.header import RawBatch, TimestampType
+from airflow_eos.wire.segments import binary_array
+from airflow_eos.wire.varint import Int64s, UInt8s, read_varints
+
+Bools = npt.NDArray[np.bool_]
+
+
+class DecodedBatch(NamedTuple):
+    """Columns of the records of one batch, in offset order.
+
+    ``headers`` is ``None`` when no record has any, else ``list<struct<key: string, value: binary>>``.
+    """
+
+    key: pa.Array
+    value: pa.Array
+    offset: Int64s
+    timestamp: Int64s  # milliseconds
+    timestamp_type: TimestampType
+    headers: pa.Array | None
+
+    def __len__(self) -> int:
+        """Number of records."""
+        return len(self.offset)
+
+
+def decode_batch(
+    batch: RawBatch, *, start: int | None = None, end: int | None = None, check_crc: bool = True
+) -> DecodedBatch:
+    """Records of a data batch with offsets in ``[start, end)``.
+
+    Compacted batches have holes and may be empty; offsets are read, never counted.
+
+    :param start: first offset wanted; ``None`` for all
+    :param end: offset behind the last one wanted; ``None`` for all
+    :param check_crc: compare the checksum first
+    :raises CorruptBatch: checksum, compression or framing are wrong; the message names topic, partition and
+        offset
+    """
+    if check_crc:
+        batch.check_crc()
+    header = batch.header
+    try:
+        body = decompress(header.codec, bytes(batch.records)) if header.record_count else b""
+        return _decode(body, batch, start, end)
+    except (ValueError, IndexError, pa.ArrowException) as error:
+        raise CorruptBatch(
+            f"record batch of {batch.where()} with {header.record_count} records cannot be read: {error}; "
+            f"its checksum {'is right, so its producer wrote it so' if check_crc else 'was not compared'}"
+        ) from error
+
+
+def _decode(body: bytes | pa.Buffer, batch: RawBatch, start: int | None, end: int | None) -> DecodedBatch:
+    header = batch.header
+    if header.record_count < 0:
+        raise ValueError("the number is negative")
+    buffer = np.frombuffer(body, np.uint8) if len(body) else np.empty(0, np.uint8)
+    begins, walked = _walk(bytes(body), header.record_count)
+    if walked != len(buffer):
+        raise ValueError(f"its records end at byte {walked} of {len(buffer)}")
+    length, at = read_varints(buffer, begins)
+    ends = at + length
+    time_delta, at = read_varints(buffer, at + 1)  # behind the attributes, which have no meaning yet
+    offset_delta, at = read_varints(buffer, at)
+    offset = header.base_offset + offset_delta
+    if (offset_delta[1:] <= offset_delta[:-1]).any():
+        raise ValueError("its offsets do not rise")
+    rows = slice(
+        0 if start is None else int(np.searchsorted(offset, start)),
+        len(offset) if end is None else int(np.searchsorted(offset, end)),
+    )
+    offset, time_delta, at, ends = offset[rows], time_delta[rows], at[rows], ends[rows]
+    key_length, key_at = read_varints(buffer, at)
+    key_end = _end(key_length, key_at, ends)
+    value_length, value_at = read_varints(buffer, key_end)
+    value_end = _end(value_length, value_at, ends)
+    headers = _headers(body, buffer, value_end, ends)
+    key, value = _key_and_value(
+        body, (key_at, key_end, key_length < 0), (value_at, value_end, value_length < 0)
+    )
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        timestamp = np.full(len(offset), header.max_timestamp, np.int64)
+    else:
+        timestamp = header.base_timestamp + time_delta
+    return DecodedBatch(key, value, offset, timestamp, header.timestamp_type, headers)
+
+
+def _walk(data: bytes, count: int) -> tuple[Int64s, int]:
+    """Position of each record, and the one behind the last; the only loop over records."""
+    begins = [0] * count
+    at = 0
+    for index in range(count):
+        begins[index] = at
+        first = data[at]
+        if first < 0x80:  # noqa: PLR2004 - the continuation bit
+            at += 1 + (first >> 1)
+            continue
+        second = data[at + 1]
+        if second < 0x80:  # noqa: PLR2004
+            # first has its continuation bit set: 128 >> 1 = 64 is taken off, the two varint bytes added
+            at += (first >> 1) + (second << 6) - 62
+            continue
+        at = _long(data, at)
+    return np.array(begins, np.int64), at
+
+
+def _long(data: bytes, at: int) -> int:
+    """Position behind a record whose length takes three bytes or more."""
+    length = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:  # noqa: PLR2004
+            break
+    if length & 1 or shift > 35:  # noqa: PLR2004 - negative, or longer than an int32 varint
+        raise ValueError("a record has no valid length")
+    return at + (length >> 1)
+
+
+def _end(length: Int64s, at: Int64s, ends: Int64s) -> Int64s:
+    """Position behind strings of these lengths (-1: null) at these positions."""
+    if len(length) and int(length.min()) < -1:
+        raise ValueError(f"a key or value has length {int(length.min())}")
+    behind = at + np.maximum(length, 0)
+    if (behind > ends).any() or (behind < at).any():
+        raise ValueError("a key or value is longer than its record")
+    return behind
+
+
+_Cut = tuple[Int64s, Int64s, Bools]
+
+
+def _key_and_value(body: bytes | pa.Buffer, key: _Cut, value: _Cut) -> tuple[pa.Array, pa.Array]:
+    """Both columns, copied out of the body; a column without any non-null string costs nothing."""
+    count = len(key[0])
+    cuts = np.empty(4 * count + 1, np.int32)
+    cuts[0:-1:4], cuts[1:-1:4], cuts[2:-1:4], cuts[3:-1:4] = key[0], key[1], value[0], value[1]
+    cuts[-1] = cuts[-2] if count else 0
+    pool = binary_array(body, cuts)
+    first = np.arange(count, dtype=np.int32) * 4
+    return _gather(pool, first, key[2]), _gather(pool, first + np.int32(2), value[2])
+
+
+def _gather(pool: pa.Array, picks: npt.NDArray[np.int32], null: Bools) -> pa.Array:
+    nulls = int(np.count_nonzero(null))
+    if nulls == len(picks):
+        return pa.nulls(nulls, pa.binary())
+    taken = pool.take(pa.array(picks))
+    if not nulls:
+        return taken
+    _, offsets, data = taken.buffers()
+    validity = pa.py_buffer(np.packbits(~null, bitorder="little"))
+    return pa.BinaryArray.from_buffers(pa.binary(), len(picks), [validity, offsets, data], nulls)
+
+
+def _headers(body: bytes | pa.Buffer, buffer: UInt8s, at: Int64s, ends: Int64s) -> pa.Array | None:
+    """Headers column, or ``None`` without any. Rounds: first headers of all records, then second ones, ..."""
+    if (at >= ends).any():
+        raise ValueError("a record ends before its header count")
+    if not buffer[at].any():
+        if (at + 1 != ends).any():
+            raise ValueError("a record is longer than its fields")
+        return None
+    counts, at = read_varints(buffer, at)
+    if (counts < 0).any() or (counts > ends - at).any():
+        raise ValueError("a record has an impossible number of headers")
+    lists = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+    total = int(lists[-1])
+    cuts = np.zeros(4 * total + 1, np.int32)
+    null = np.zeros(total, np.bool_)
+    active = np.flatnonzero(counts)
+    turn = 0
+    while len(active):
+        slot = lists[active] + turn
+        limit = ends[active]
+        key_length, key_at = read_varints(buffer, at[active])
+        if int(key_length.min()) < 0:
+            raise ValueError("a header has no key")
+        key_end = _end(key_length, key_at, limit)
+        value_length, value_at = read_varints(buffer, key_end)
+        value_end = _end(value_length, value_at, limit)
+        cuts[4 * slot], cuts[4 * slot + 1], cuts[4 * slot + 2], cuts[4 * slot + 3] = (
+            key_at,
+            key_end,
+            value_at,
+            value_end,
+        )
+        null[slot] = value_length < 0
+        at[active] = value_end
+        turn += 1
+        active = active[counts[active] > turn]
+    if (at != ends).any():
+        raise ValueError("a record is longer than its fields")
+    cuts[-1] = cuts[-2]
+    pool = binary_array(body, cuts)
+    first = np.arange(total, dtype=np.int32) * 4
+    keys = _text(pool.take(pa.array(first)))
+    values = _gather(pool, first + np.int32(2), null)
+    fields = [HEADERS_TYPE.value_type.field("key"), HEADERS_TYPE.value_type.field("value")]
+    flat = pa.StructArray.from_arrays([keys, values], fields=fields)
+    return pa.ListArray.from_arrays(pa.array(lists.astype(np.int32)), flat, type=HEADERS_TYPE)
+
+
+def _text(keys: pa.Array) -> pa.Array:
+    """Header keys as text; bytes that are no UTF-8 are replaced, as Java does."""
+    try:
+        return keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([key.decode("utf-8", "replace") for key in keys.to_pylist()], pa.string())
