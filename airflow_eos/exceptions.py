@@ -38,6 +38,7 @@
     │   └── UnsupportedMagic
     ├── BrokersUnavailable            no broker answered in time
     │   └── FetchStalled              a read made no progress in time
+    ├── RequestRefused                a broker refused a request for a reason no retry can help
     ├── EmbeddedKafkaError            a broker of ``airflow_eos.testing`` could not be fetched, started or used
     └── EmbeddedAirflowError          an Airflow of ``airflow_eos.testing`` could not be started or refused a call
 """
@@ -195,3 +196,7 @@ class FetchStalled(BrokersUnavailable):
 
 class EmbeddedAirflowError(EosError):
     """An Airflow of ``airflow_eos.testing`` could not be started, or refused a call; with the end of its log."""
+
+
+class RequestRefused(EosError):
+    """A broker refused a request for a reason no retry can help; the message names request and answer."""

@@ -1,0 +1,487 @@
+"""One client configuration in librdkafka's names, and its translation to kafka-python.
+
+An Airflow connection of type ``kafka`` holds librdkafka settings. The control plane hands them to
+confluent-kafka, the data plane to kafka-python, so that one place says how to reach the cluster::
+
+    config = ClientConfig.of({"bootstrap.servers": "broker:9093", "security.protocol": "SSL", ...})
+    for_librdkafka(config)      # dict for confluent_kafka.Producer/Consumer/AdminClient
+    for_kafka_python(config)    # dict for kafka.net's KafkaConnectionManager
+    check_translatable(config)  # raises UntranslatableConfig; cheap, opens nothing
+
+Every key is translated, or is in :data:`IGNORED` with the reason why the wire layer does not need it, or is an
+:class:`~airflow_eos.exceptions.UntranslatableConfig` that names it: a setting is never dropped in silence.
+Settings: https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_eos.exceptions import ConfigurationError, UntranslatableConfig
+
+_ALIASES = {"metadata.broker.list": "bootstrap.servers", "sasl.mechanism": "sasl.mechanisms"}
+
+_SECRET_PARTS = (
+    "password",
+    "secret",
+    "token",
+    "jaas",
+    "ssl.key.pem",
+    "oauthbearer.config",
+    "oauth_cb",
+    "basic.auth",
+)
+
+OWNED_BY_PACKAGE = frozenset(
+    {
+        "acks",
+        "auto.commit.interval.ms",
+        "auto.offset.reset",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.idempotence",
+        "enable.partition.eof",
+        "group.id",
+        "group.instance.id",
+        "group.protocol",
+        "group.remote.assignor",
+        "isolation.level",
+        "max.in.flight",
+        "max.in.flight.requests.per.connection",
+        "message.send.max.retries",
+        "partition.assignment.strategy",
+        "request.required.acks",
+        "retries",
+        "transaction.timeout.ms",
+        "transactional.id",
+    }
+)
+"""Settings this package decides itself; a value from the connection is dropped for confluent-kafka too."""
+
+_IGNORED_BY_REASON: dict[str, tuple[str, ...]] = {
+    "set by this package on every client": tuple(sorted(OWNED_BY_PACKAGE)),
+    "consumer groups are not used to read": (
+        "check.crcs",
+        "consume.callback.max.messages",
+        "consume_cb",
+        "coordinator.query.interval.ms",
+        "group.protocol.type",
+        "heartbeat.interval.ms",
+        "max.poll.interval.ms",
+        "offset.store.method",
+        "offset.store.path",
+        "offset.store.sync.interval.ms",
+        "offset_commit_cb",
+        "on_commit",
+        "rebalance_cb",
+        "session.timeout.ms",
+        "share.acknowledgement.mode",
+    ),
+    "local fetch queue of librdkafka; the wire layer bounds its own memory": (
+        "fetch.error.backoff.ms",
+        "fetch.max.bytes",
+        "fetch.message.max.bytes",
+        "fetch.min.bytes",
+        "fetch.queue.backoff.ms",
+        "fetch.wait.max.ms",
+        "max.partition.fetch.bytes",
+        "message.copy.max.bytes",
+        "queued.max.messages.kbytes",
+        "queued.min.messages",
+    ),
+    "local producer queue of librdkafka; batches are sealed, partitioned and compressed by this package": (
+        "batch.num.messages",
+        "batch.size",
+        "compression.codec",
+        "compression.level",
+        "compression.type",
+        "delivery.report.only.error",
+        "delivery.timeout.ms",
+        "dr_cb",
+        "dr_msg_cb",
+        "enable.gapless.guarantee",
+        "linger.ms",
+        "message.max.bytes",
+        "message.timeout.ms",
+        "msg_order_cmp",
+        "on_delivery",
+        "partitioner",
+        "partitioner_cb",
+        "produce.offset.report",
+        "queue.buffering.backpressure.threshold",
+        "queue.buffering.max.kbytes",
+        "queue.buffering.max.messages",
+        "queue.buffering.max.ms",
+        "queuing.strategy",
+        "request.timeout.ms",
+        "sticky.partitioning.linger.ms",
+    ),
+    "retries and back-off are the wire layer's own": (
+        "max.block.ms",
+        "retry.backoff.max.ms",
+        "retry.backoff.ms",
+        "socket.max.fails",
+    ),
+    "metadata is asked for the topics of the run only, and never creates a topic": (
+        "allow.auto.create.topics",
+        "enable.sparse.connections",
+        "max.metadata.age.ms",
+        "metadata.recovery.rebootstrap.trigger.ms",
+        "metadata.recovery.strategy",
+        "metadata.request.timeout.ms",
+        "topic.blacklist",
+        "topic.metadata.propagation.max.ms",
+        "topic.metadata.refresh.fast.cnt",
+        "topic.metadata.refresh.fast.interval.ms",
+        "topic.metadata.refresh.interval.ms",
+        "topic.metadata.refresh.sparse",
+    ),
+    "statistics, logging and call-backs of librdkafka": (
+        "background_event_cb",
+        "closesocket_cb",
+        "connect_cb",
+        "debug",
+        "default_topic_conf",
+        "enable.metrics.push",
+        "enable.random.seed",
+        "enabled_events",
+        "error_cb",
+        "internal.termination.signal",
+        "log.connection.close",
+        "log.queue",
+        "log.thread.name",
+        "log_cb",
+        "log_level",
+        "logger",
+        "opaque",
+        "open_cb",
+        "plugin.library.paths",
+        "socket_cb",
+        "statistics.interval.ms",
+        "stats_cb",
+        "throttle_cb",
+        "interceptors",
+    ),
+    "version negotiation is kafka-python's": (
+        "api.version.fallback.ms",
+        "api.version.request",
+        "api.version.request.timeout.ms",
+        "broker.version.fallback",
+    ),
+    "no counterpart needed: addresses are resolved at each connect": ("broker.address.ttl",),
+    "no counterpart needed: sockets never block": ("socket.blocking.max.ms",),
+    "no counterpart needed: the fetch is always from the leader": ("client.rack",),
+    "for kinit only; the ticket cache names the principal": (
+        "sasl.kerberos.min.time.before.relogin",
+        "sasl.kerberos.principal",
+    ),
+}
+
+IGNORED: Mapping[str, str] = {key: reason for reason, keys in _IGNORED_BY_REASON.items() for key in keys}
+"""Keys without a meaning for the wire layer, with the reason."""
+
+_HINTS = {
+    "broker.address.family": "kafka-python resolves any family; only 'any' can be kept",
+    "enable.sasl.oauthbearer.unsecure.jwt": "unsecured tokens are refused by this package; pass 'oauth_cb'",
+    "sasl.jaas.config": "it is a Java setting: use sasl.mechanisms, sasl.username and sasl.password",
+    "sasl.kerberos.keytab": "set KRB5_CLIENT_KTNAME on every host instead: MIT Kerberos then logs in by itself",
+    "sasl.kerberos.kinit.cmd": "set KRB5_CLIENT_KTNAME on every host instead: MIT Kerberos then logs in by itself",
+    "sasl.oauthbearer.method": "pass a function as 'oauth_cb' that returns (token, expiry in seconds)",
+    "ssl.keystore.location": "export the PKCS#12 store to PEM: ssl.certificate.location and ssl.key.location",
+    "ssl.engine.location": "OpenSSL engines cannot be loaded from Python; use PEM files",
+    "ssl.truststore.location": "it is a Java setting: use ssl.ca.location with a PEM file",
+}
+
+_PLAIN: dict[str, tuple[str, Callable[[str, Any], Any]]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """A frozen librdkafka configuration whose ``repr`` hides secrets.
+
+    Picklable where its values are: a callable ``oauth_cb`` must be importable by the reader, or be given as
+    its dotted name.
+
+    :param items: sorted pairs of setting and value; use :meth:`of`.
+    """
+
+    items: tuple[tuple[str, Any], ...]
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any] | ClientConfig) -> ClientConfig:
+        """Freeze settings; aliases get their main name and empty values (None, "") are dropped.
+
+        :raises ConfigurationError: without ``bootstrap.servers``, or with two names for one setting that differ.
+        """
+        if isinstance(settings, ClientConfig):
+            return settings
+        values: dict[str, Any] = {}
+        for given, value in settings.items():
+            key = _ALIASES.get(given, given)
+            if value is None or value == "":
+                continue
+            if key in values and values[key] != value:
+                raise ConfigurationError(
+                    f"client setting {given!r} and its other name disagree; keep {key!r}"
+                )
+            values[key] = value
+        if not _servers(values.get("bootstrap.servers")):
+            raise ConfigurationError(
+                "client setting 'bootstrap.servers' is missing; put it into the extra of the kafka connection"
+            )
+        return cls(tuple(sorted(values.items())))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{k}={'***' if _is_secret(k) else repr(v)}" for k, v in self.items)
+        return f"ClientConfig({shown})"
+
+    def __getitem__(self, key: str) -> Any:
+        return dict(self.items)[key]
+
+    def __contains__(self, key: object) -> bool:
+        return any(k == key for k, _ in self.items)
+
+    def __iter__(self) -> Iterator[str]:
+        return (k for k, _ in self.items)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a setting, or the default."""
+        return dict(self.items).get(key, default)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings, secrets included."""
+        return dict(self.items)
+
+    @property
+    def bootstrap_servers(self) -> tuple[str, ...]:
+        """``host:port`` entries."""
+        return _servers(self.get("bootstrap.servers"))
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return _protocol(self) in ("SSL", "SASL_SSL")
+
+
+def for_librdkafka(config: ClientConfig | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the base settings of a confluent-kafka client, without those this package sets itself."""
+    settings = {k: v for k, v in ClientConfig.of(config).items if k not in OWNED_BY_PACKAGE}
+    if isinstance(settings.get("oauth_cb"), str):
+        settings["oauth_cb"] = _imported("oauth_cb", settings["oauth_cb"])
+    return settings
+
+
+def check_translatable(config: ClientConfig | Mapping[str, Any]) -> None:
+    """Refuse what the wire layer could not honour, without opening a file or a socket.
+
+    :raises UntranslatableConfig: naming the key and what to use instead.
+    :raises ConfigurationError: for a value that cannot be read.
+    """
+    _translate(ClientConfig.of(config))
+
+
+def for_kafka_python(config: ClientConfig | Mapping[str, Any]) -> dict[str, Any]:
+    """Return keyword arguments of ``kafka.net.manager.KafkaConnectionManager``.
+
+    :raises UntranslatableConfig: naming the key and what to use instead.
+    :raises ConfigurationError: for a value or a certificate file that cannot be read.
+    """
+    frozen = ClientConfig.of(config)
+    out = _translate(frozen)
+    if frozen.uses_tls:
+        from airflow_eos.wire.tls import ssl_context
+
+        out["ssl_context"] = ssl_context(frozen)
+    if "oauth_cb" in frozen:
+        from airflow_eos.wire.oauth import token_provider
+
+        callback = frozen["oauth_cb"]
+        if isinstance(callback, str):
+            callback = _imported("oauth_cb", callback)
+        out["sasl_oauth_token_provider"] = token_provider(
+            callback, str(frozen.get("sasl.oauthbearer.config", ""))
+        )
+    return out
+
+
+def _translate(config: ClientConfig) -> dict[str, Any]:
+    """Translate every key but certificates and call-backs."""
+    out: dict[str, Any] = {"bootstrap_servers": list(config.bootstrap_servers)}
+    out["security_protocol"] = _protocol(config)
+    for key, value in config.items:
+        if key in _PLAIN:
+            name, read = _PLAIN[key]
+            out[name] = read(key, value)
+        elif key not in _HANDLED_ELSEWHERE and key not in IGNORED:
+            raise _untranslatable(key)
+    if str(config.get("broker.address.family", "any")) != "any":
+        raise _untranslatable("broker.address.family")
+    if str(config.get("sasl.oauthbearer.method", "default")) != "default":
+        raise _untranslatable("sasl.oauthbearer.method")
+    if out["security_protocol"].startswith("SASL_"):
+        out["sasl_mechanism"] = _mechanism(config)
+    options = _socket_options(config)
+    if options is not None:
+        out["socket_options"] = options
+    return out
+
+
+def _untranslatable(key: str) -> UntranslatableConfig:
+    hint = _HINTS.get(key, "remove it from the connection, or use a separate connection without it")
+    return UntranslatableConfig(f"client setting {key!r} has no counterpart in the wire layer: {hint}")
+
+
+def _is_secret(key: str) -> bool:
+    return any(part in key for part in _SECRET_PARTS)
+
+
+def _servers(value: Any) -> tuple[str, ...]:
+    entries = value.split(",") if isinstance(value, str) else list(value or ())
+    return tuple(str(entry).strip() for entry in entries if str(entry).strip())
+
+
+def _protocol(config: ClientConfig) -> str:
+    protocol = str(config.get("security.protocol", "plaintext")).upper()
+    if protocol not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
+        raise ConfigurationError(
+            f"client setting 'security.protocol' is {protocol!r}; "
+            "use one of plaintext, ssl, sasl_plaintext, sasl_ssl"
+        )
+    return protocol
+
+
+def _mechanism(config: ClientConfig) -> str:
+    # librdkafka's default is GSSAPI; everything else must be said.
+    mechanism = str(config.get("sasl.mechanisms", "GSSAPI")).strip().upper()
+    if mechanism not in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER"):
+        raise ConfigurationError(
+            f"client setting 'sasl.mechanisms' is {mechanism!r}; "
+            "use one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, GSSAPI, OAUTHBEARER"
+        )
+    needed = {"OAUTHBEARER": ("oauth_cb",), "GSSAPI": ()}.get(mechanism, ("sasl.username", "sasl.password"))
+    for key in needed:
+        if key not in config:
+            raise ConfigurationError(
+                f"client setting {key!r} is missing; sasl.mechanisms={mechanism} needs it"
+            )
+    return mechanism
+
+
+def _socket_options(config: ClientConfig) -> list[tuple[int, int, int]] | None:
+    keys = (
+        "socket.keepalive.enable",
+        "socket.nagle.disable",
+        "socket.receive.buffer.bytes",
+        "socket.send.buffer.bytes",
+    )
+    if not any(key in config for key in keys):
+        return None
+    import socket
+
+    # kafka-python's defaults are both on; librdkafka's keep-alive is off, which no one asks for on purpose.
+    options = [
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY, int(read_bool(keys[1], config.get(keys[1], True)))),
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(read_bool(keys[0], config.get(keys[0], True)))),
+    ]
+    for key, option in ((keys[2], socket.SO_RCVBUF), (keys[3], socket.SO_SNDBUF)):
+        size = read_int(key, config.get(key, 0))
+        if size > 0:
+            options.append((socket.SOL_SOCKET, option, size))
+    return options
+
+
+def read_bool(key: str, value: Any) -> bool:
+    """Read a boolean as librdkafka does: true/t/1/yes and their opposites, in any case."""
+    text = str(value).strip().lower()
+    if text in ("true", "t", "1", "yes", "on"):
+        return True
+    if text in ("false", "f", "0", "no", "off"):
+        return False
+    raise ConfigurationError(f"client setting {key!r} must be true or false, got {value!r}")
+
+
+def read_int(key: str, value: Any) -> int:
+    """Read an integer."""
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"client setting {key!r} must be an integer, got {value!r}") from None
+
+
+def _read_text(_key: str, value: Any) -> str:
+    return str(value)
+
+
+def _read_dns_lookup(key: str, value: Any) -> str:
+    if value not in ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"):
+        raise ConfigurationError(
+            f"client setting {key!r} must be 'use_all_dns_ips' or "
+            f"'resolve_canonical_bootstrap_servers_only', got {value!r}"
+        )
+    return str(value)
+
+
+def _read_idle(key: str, value: Any) -> int:
+    # librdkafka: 0 is "never"; kafka-python has no such value, so take a week.
+    return read_int(key, value) or 7 * 24 * 3600 * 1000
+
+
+def _imported(key: str, dotted: str) -> Any:
+    module, _, name = dotted.replace(":", ".").rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigurationError(
+            f"client setting {key!r} names {dotted!r}, which cannot be imported"
+        ) from error
+    if not callable(found):
+        raise ConfigurationError(f"client setting {key!r} names {dotted!r}, which is not callable")
+    return found
+
+
+_PLAIN.update(
+    {
+        "client.dns.lookup": ("client_dns_lookup", _read_dns_lookup),
+        "client.id": ("client_id", _read_text),
+        "connections.max.idle.ms": ("connections_max_idle_ms", _read_idle),
+        "metadata.max.age.ms": ("metadata_max_age_ms", read_int),
+        "receive.message.max.bytes": ("receive_message_max_bytes", read_int),
+        "reconnect.backoff.max.ms": ("reconnect_backoff_max_ms", read_int),
+        "reconnect.backoff.ms": ("reconnect_backoff_ms", read_int),
+        "sasl.kerberos.service.name": ("sasl_kerberos_service_name", _read_text),
+        "sasl.password": ("sasl_plain_password", _read_text),
+        "sasl.username": ("sasl_plain_username", _read_text),
+        "socket.connection.setup.timeout.ms": ("socket_connection_setup_timeout_ms", read_int),
+        "socket.timeout.ms": ("request_timeout_ms", read_int),
+    }
+)
+
+_HANDLED_ELSEWHERE = frozenset(
+    {
+        "bootstrap.servers",
+        "broker.address.family",
+        "enable.ssl.certificate.verification",
+        "oauth_cb",
+        "sasl.mechanisms",
+        "sasl.oauthbearer.config",
+        "sasl.oauthbearer.method",
+        "security.protocol",
+        "socket.keepalive.enable",
+        "socket.nagle.disable",
+        "socket.receive.buffer.bytes",
+        "socket.send.buffer.bytes",
+        "ssl.ca.location",
+        "ssl.ca.pem",
+        "ssl.certificate.location",
+        "ssl.certificate.pem",
+        "ssl.cipher.suites",
+        "ssl.crl.location",
+        "ssl.endpoint.identification.algorithm",
+        "ssl.key.location",
+        "ssl.key.password",
+        "ssl.key.pem",
+    }
+)

@@ -1,0 +1,334 @@
+"""Control requests that must carry the identity the executors write with, and the broker's view of them.
+
+::
+
+    add_partitions_to_txn(connections, identity, partitions)                    # one request, before any writer starts
+    end_txn(connections, identity, commit=False) -> EndTxnResult                # OK | NOT_OPEN | FENCED
+    describe_transactions(connections, ids) -> {id: TransactionStatus | None}   # asked at each coordinator
+    describe_producers(connections, partitions) -> {partition: (ProducerStatus, ...)}   # asked at each leader
+
+They are sent raw, because librdkafka sends EndTxn only where it has written something itself, and its abort then
+"succeeds" without a word to the broker; and because kafka-python's admin client gives up at the first dead broker. All
+retry until ``timeout``: coordinators move, leaders change, markers of the previous transaction are being written.
+Versions stay at 3 and below, the transaction protocol librdkafka speaks (KIP-890 bumps the epoch from 5 on).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kafka.protocol.admin import DescribeProducersRequest, DescribeTransactionsRequest
+from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest
+
+from airflow_eos.exceptions import BrokersUnavailable
+from airflow_eos.model.broker import ActiveProducer, TransactionDescription, TransactionState
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.wire.backoff import Backoff
+from airflow_eos.wire.connection import METADATA_TIMEOUT, NotYet, describe, is_transient, translated
+from airflow_eos.wire.verdicts import ADD_PARTITIONS, COORDINATOR, FETCH, Fatal, Retry, verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Mapping
+
+    from airflow_eos.model.identity import ProducerIdentity
+    from airflow_eos.wire.connection import BrokerConnections
+    from airflow_eos.wire.verdicts import Verdict
+
+T = TypeVar("T")
+
+CONTROL_TIMEOUT = METADATA_TIMEOUT
+_MAX_VERSION = 3
+_TRANSACTIONAL_ID_NOT_FOUND = 105
+_NOT_ATTEMPTED = 55
+
+
+class EndTxnResult(enum.Enum):
+    """What the coordinator answered to EndTxn under our own identity (KIP-98)."""
+
+    OK = "ok"
+    """Code 0: the transaction was ours and open; now it ends as asked."""
+    NOT_OPEN = "not open"
+    """Code 48: still our epoch, nothing open: nothing was added, or it has ended before, either way. Also after a lost
+    answer to an EndTxn of our own."""
+    FENCED = "fenced"
+    """Code 47, 90 or 49: a newer attempt, or the coordinator's time-out, has moved the epoch on."""
+
+
+_END_CODES = {
+    0: EndTxnResult.OK,
+    47: EndTxnResult.FENCED,
+    48: EndTxnResult.NOT_OPEN,
+    49: EndTxnResult.FENCED,
+    90: EndTxnResult.FENCED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionStatus(TransactionDescription):
+    """The coordinator's view of one transactional id (DescribeTransactions, KIP-664).
+
+    :param timeout_ms: transaction time-out.
+    :param start_ms: when the open transaction began, ms since 1970; -1 when none is open.
+    """
+
+    timeout_ms: int = -1
+    start_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStatus(ActiveProducer):
+    """A partition leader's view of one producer (DescribeProducers, KIP-664).
+
+    :param last_timestamp: largest timestamp of its last batch, ms since 1970.
+    :param current_txn_start_offset: first offset of its open transaction in this partition; -1 without one.
+    :param coordinator_epoch: of the coordinator that wrote its last marker; -1 without one.
+    """
+
+    last_timestamp: int = -1
+    current_txn_start_offset: int = -1
+    coordinator_epoch: int = -1
+
+
+def add_partitions_to_txn(
+    connections: BrokerConnections,
+    identity: ProducerIdentity,
+    partitions: Collection[TopicPartition],
+    *,
+    timeout: float = CONTROL_TIMEOUT,
+) -> None:
+    """Add all partitions in one request; adding one twice is harmless.
+
+    :raises ProducerFenced: a newer attempt exists.
+    :raises AuthorizationFailed: naming the topic, or the transactional id.
+    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+    """
+
+    async def attempt(node: int) -> None:
+        answer = await connections.send(_add_request(identity, partitions), node)
+        refused = [
+            (part.partition_error_code, TopicPartition(topic.name, part.partition_index))
+            for topic in answer.results_by_topic_v3_and_below
+            for part in topic.results_by_partition
+            if part.partition_error_code
+        ]
+        # 55 only says that another partition was refused: that one first.
+        for code, where in sorted(refused, key=lambda pair: pair[0] == _NOT_ATTEMPTED):
+            _act(
+                connections,
+                identity.transactional_id,
+                ADD_PARTITIONS,
+                code,
+                f"adding {where} to the transaction",
+            )
+
+    if partitions:
+        what = f"adding {len(partitions)} partitions to the transaction of {identity.transactional_id!r}"
+        connections.run(_at_coordinator(connections, identity.transactional_id, attempt, what, timeout))
+
+
+def end_txn(
+    connections: BrokerConnections,
+    identity: ProducerIdentity,
+    *,
+    commit: bool,
+    timeout: float = CONTROL_TIMEOUT,
+) -> EndTxnResult:
+    """End the transaction of exactly this identity; never initialises anything.
+
+    :param commit: production code only ever aborts (False) this way; the driver's own producer commits.
+    :raises AuthorizationFailed: naming the transactional id.
+    :raises BrokersUnavailable: after ``timeout`` seconds: the outcome is unknown.
+    """
+    what = f"EndTxn({'commit' if commit else 'abort'}) of {identity.transactional_id!r}"
+
+    async def attempt(node: int) -> EndTxnResult:
+        request = EndTxnRequest(
+            transactional_id=identity.transactional_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            committed=commit,
+            max_version=_MAX_VERSION,
+        )
+        answer = await connections.send(request, node)
+        result = _END_CODES.get(answer.error_code)
+        if result is None:
+            _act(connections, identity.transactional_id, COORDINATOR, answer.error_code, what)
+            raise AssertionError  # pragma: no cover - _act raises
+        return result
+
+    return connections.run(_at_coordinator(connections, identity.transactional_id, attempt, what, timeout))
+
+
+def describe_transactions(
+    connections: BrokerConnections, transactional_ids: Collection[str], *, timeout: float = CONTROL_TIMEOUT
+) -> dict[str, TransactionStatus | None]:
+    """Ask each id's coordinator; None for an id it does not know.
+
+    :raises AuthorizationFailed: naming the transactional id.
+    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+    """
+
+    async def one(name: str) -> TransactionStatus | None:
+        async def attempt(node: int) -> TransactionStatus | None:
+            answer = await connections.send(DescribeTransactionsRequest(transactional_ids=[name]), node)
+            state = answer.transaction_states[0]
+            if state.error_code == _TRANSACTIONAL_ID_NOT_FOUND:
+                return None
+            if state.error_code:
+                _act(connections, name, COORDINATOR, state.error_code, f"describing transaction {name!r}")
+            return TransactionStatus(
+                state=TransactionState(state.transaction_state),
+                producer_id=state.producer_id,
+                producer_epoch=state.producer_epoch,
+                partitions=frozenset(
+                    TopicPartition(topic.topic, index) for topic in state.topics for index in topic.partitions
+                ),
+                timeout_ms=state.transaction_timeout_ms,
+                start_ms=state.transaction_start_time_ms,
+            )
+
+        return await _at_coordinator(connections, name, attempt, f"describing transaction {name!r}", timeout)
+
+    async def every() -> dict[str, TransactionStatus | None]:
+        return {name: await one(name) for name in sorted(set(transactional_ids))}
+
+    return connections.run(every())
+
+
+def describe_producers(
+    connections: BrokerConnections,
+    partitions: Collection[TopicPartition],
+    *,
+    timeout: float = CONTROL_TIMEOUT,
+) -> dict[TopicPartition, tuple[ProducerStatus, ...]]:
+    """Ask every partition's leader for the producers it knows, one request per broker.
+
+    Older epochs of a producer id stay listed for partitions that the new epoch has not written to.
+
+    :raises UnknownTopic: naming the topic or partition.
+    :raises AuthorizationFailed: DescribeProducers needs Read on the topic.
+    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+    """
+    return connections.run(_describe_producers(connections, partitions, timeout))
+
+
+async def _describe_producers(
+    connections: BrokerConnections, partitions: Collection[TopicPartition], timeout: float
+) -> dict[TopicPartition, tuple[ProducerStatus, ...]]:
+    found: dict[TopicPartition, tuple[ProducerStatus, ...]] = {}
+    remaining = set(partitions)
+    backoff = Backoff(timeout)
+    last: Exception = NotYet("not asked yet")
+    while remaining:
+        leaders, leaderless = await connections.by_leader_async(remaining)
+        if leaderless:
+            last = NotYet(f"{leaderless[0]} has no leader")
+        asked = [(node, connections.send(_producers_request(group), node)) for node, group in leaders.items()]
+        for node, future in asked:
+            try:
+                answer = await future
+            except Exception as error:
+                if not is_transient(error):
+                    raise translated(error, f"producers of {leaders[node][0]}") from error
+                last = error
+                continue
+            for topic in answer.topics:
+                for part in topic.partitions:
+                    where = TopicPartition(topic.name, part.partition_index)
+                    if part.error_code:
+                        last = NotYet(_read_again(where, part.error_code))
+                        continue
+                    found[where] = tuple(_producer(entry) for entry in part.active_producers)
+                    remaining.discard(where)
+        if remaining:
+            if backoff.expired:
+                raise BrokersUnavailable(
+                    f"producers of {min(remaining)} ({len(remaining)} partitions) were not described within "
+                    f"{timeout:.0f} s; last: {describe(last)}"
+                ) from last
+            await connections.pause(backoff.next_pause())
+            await connections.refresh_async({where.topic for where in remaining})
+    return found
+
+
+async def _at_coordinator(
+    connections: BrokerConnections,
+    transactional_id: str,
+    attempt: Callable[[int], Awaitable[T]],
+    what: str,
+    timeout: float,
+) -> T:
+    """Run ``attempt(node)`` at the coordinator until it returns; a connection error looks for it anew."""
+
+    async def once() -> T:
+        node = await connections.coordinator_async("transaction", transactional_id, timeout=timeout)
+        try:
+            return await attempt(node)
+        except Exception as error:
+            if is_transient(error):
+                connections.forget_coordinator("transaction", transactional_id)
+            raise
+
+    return await connections.retry_async(once, what=what, timeout=timeout)
+
+
+def _act(
+    connections: BrokerConnections, transactional_id: str, table: Mapping[int, Verdict], code: int, what: str
+) -> None:
+    """Raise what the table says about the code: an error, or :class:`NotYet`."""
+    decision = verdict(table, code)
+    if isinstance(decision, Fatal):
+        raise decision.error(f"{what}: {decision.meaning}")
+    if isinstance(decision, Retry) and decision.refresh:
+        connections.forget_coordinator("transaction", transactional_id)
+    raise NotYet(f"{what}: {decision.meaning}")
+
+
+def _read_again(where: TopicPartition, code: int) -> str:
+    decision = verdict(FETCH, code)
+    if isinstance(decision, Fatal):
+        raise decision.error(f"producers of {where}: {decision.meaning}")
+    return f"{where}: {decision.meaning}"
+
+
+def _by_topic(partitions: Collection[TopicPartition]) -> dict[str, list[int]]:
+    grouped: dict[str, list[int]] = {}
+    for where in sorted(set(partitions)):
+        grouped.setdefault(where.topic, []).append(where.partition)
+    return grouped
+
+
+def _add_request(identity: ProducerIdentity, partitions: Collection[TopicPartition]) -> Any:
+    topic_class = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+    return AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=identity.transactional_id,
+        v3_and_below_producer_id=identity.producer_id,
+        v3_and_below_producer_epoch=identity.producer_epoch,
+        v3_and_below_topics=[
+            topic_class(name=topic, partitions=indexes) for topic, indexes in _by_topic(partitions).items()
+        ],
+        max_version=_MAX_VERSION,
+    )
+
+
+def _producers_request(partitions: Collection[TopicPartition]) -> Any:
+    topic_class = DescribeProducersRequest.TopicRequest
+    return DescribeProducersRequest(
+        topics=[
+            topic_class(name=topic, partition_indexes=indexes)
+            for topic, indexes in _by_topic(partitions).items()
+        ]
+    )
+
+
+def _producer(entry: Any) -> ProducerStatus:
+    return ProducerStatus(
+        producer_id=entry.producer_id,
+        producer_epoch=entry.producer_epoch,
+        last_sequence=entry.last_sequence,
+        last_timestamp=entry.last_timestamp,
+        current_txn_start_offset=entry.current_txn_start_offset,
+        coordinator_epoch=entry.coordinator_epoch,
+    )

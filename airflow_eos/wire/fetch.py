@@ -1,0 +1,301 @@
+"""Reads ``[start, end)`` of one partition, exactly, in bounded memory.
+
+::
+
+    for batch in fetch_range(connections, "orders", 0, 100, 5000):      # DecodedBatch, in offset order
+        batch.key, batch.value, batch.offset, batch.timestamp, batch.timestamp_type, batch.headers
+
+    for answer in fetch_answers(connections, "orders", 0, 100, 5000):   # FetchedAnswer: bytes as they lie in the log
+        answer.data, answer.batches, answer.aborted
+
+Guarantee: under read_committed exactly the committed records of the range, each once, in order; or an error. The range
+is done when the *position* reaches ``end``: control markers, aborted records and compaction leave gaps, so counting
+records would wait for ever or stop too late. Offsets are never reset. While one answer is decoded the next one is
+under way; memory is about three answers (``max_bytes`` each, or one batch where a batch is larger).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kafka.protocol.consumer import FetchRequest
+
+from airflow_eos.exceptions import CorruptBatch, FetchStalled, OffsetsOutOfRange
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.wire.backoff import Backoff
+from airflow_eos.wire.connection import NotYet, describe, is_transient, translated
+from airflow_eos.wire.decode import DecodedBatch, decode_batch
+from airflow_eos.wire.header import RawBatch, iter_batches
+from airflow_eos.wire.isolation import AbortedTransaction, data_batches
+from airflow_eos.wire.offsets import Isolation, list_offsets_async
+from airflow_eos.wire.verdicts import FETCH, Fatal, Retry, verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kafka.future import Future
+
+    from airflow_eos.wire.connection import BrokerConnections
+
+MAX_BYTES = 4 << 20
+"""Bytes asked for at once; an answer is larger only where a single batch is."""
+STALL_TIMEOUT = 120.0
+"""Seconds without any progress until a read gives up."""
+_MAX_WAIT_MS = 500
+_PUMP_BYTES = 256 << 10
+_REQUEST_TURNS = 4  # of the event loop: start the coroutine, queue, wait for the socket, write
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedAnswer:
+    """One answer of the leader, not decoded.
+
+    :param position: offset asked for; the first batch may begin before it.
+    :param next_position: where the next answer begins.
+    :param data: record batches as they lie in the log; the last one may be cut off.
+    :param batches: the whole batches in ``data``, as views.
+    :param aborted: aborted transactions that overlap the answer; None under read_uncommitted.
+    """
+
+    position: int
+    next_position: int
+    data: bytes
+    batches: tuple[RawBatch, ...]
+    aborted: tuple[AbortedTransaction, ...] | None
+
+
+def fetch_range(
+    connections: BrokerConnections,
+    topic: str,
+    partition: int,
+    start: int,
+    end: int,
+    *,
+    isolation: Isolation = "read_committed",
+    max_bytes: int = MAX_BYTES,
+    stall_timeout: float = STALL_TIMEOUT,
+    check_crc: bool = True,
+) -> Iterator[DecodedBatch]:
+    """Decode the records of ``[start, end)``; batches without a record of the range are left out.
+
+    :param start: first offset; may lie in the middle of a batch.
+    :param end: offset behind the last one wanted, at or below the last stable offset; where it is above, the read
+        waits for it until ``stall_timeout``.
+    :param max_bytes: bytes per answer.
+    :param stall_timeout: seconds without progress until :class:`FetchStalled`.
+    :raises OffsetsOutOfRange: the log begins above the position: records are gone.
+    :raises FetchStalled: naming the position and what was waited for.
+    :raises CorruptBatch: naming topic, partition and offset.
+    :raises UnknownTopic: the topic was deleted.
+    :raises AuthorizationFailed: the topic may not be read.
+    """
+    answers = fetch_answers(
+        connections,
+        topic,
+        partition,
+        start,
+        end,
+        isolation=isolation,
+        max_bytes=max_bytes,
+        stall_timeout=stall_timeout,
+    )
+    unpumped = 0
+    for answer in answers:
+        for batch in data_batches(answer.batches, answer.aborted, check_crc=check_crc):
+            if batch.header.base_offset >= end:
+                break
+            if batch.header.next_offset <= start:
+                continue
+            decoded = decode_batch(batch, start=start, end=end, check_crc=check_crc)
+            unpumped += batch.header.size
+            if unpumped >= _PUMP_BYTES:
+                # Drain the socket, so that the broker goes on sending while this answer is decoded.
+                unpumped = 0
+                connections.pump()
+            if len(decoded):
+                yield decoded
+
+
+def fetch_answers(
+    connections: BrokerConnections,
+    topic: str,
+    partition: int,
+    start: int,
+    end: int,
+    *,
+    isolation: Isolation = "read_committed",
+    max_bytes: int = MAX_BYTES,
+    stall_timeout: float = STALL_TIMEOUT,
+) -> Iterator[FetchedAnswer]:
+    """Yield the answers that cover ``[start, end)`` without decoding; parameters and errors as :func:`fetch_range`.
+
+    The next request is under way when an answer is yielded.
+    """
+    reader = _RangeReader(connections, topic, partition, end, isolation, max_bytes, stall_timeout)
+    position = start
+    coming: Future | None = connections.spawn(reader.answer_at(position)) if position < end else None
+    while coming is not None:
+        answer: FetchedAnswer = connections.wait(coming)
+        position = answer.next_position
+        coming = None
+        if position < end:
+            coming = connections.spawn(reader.answer_at(position))
+            connections.pump(_REQUEST_TURNS)
+        if answer.batches:
+            yield answer
+
+
+class _RangeReader:
+    """Asks for one partition's bytes, from whichever broker leads it."""
+
+    def __init__(
+        self,
+        connections: BrokerConnections,
+        topic: str,
+        partition: int,
+        end: int,
+        isolation: Isolation,
+        max_bytes: int,
+        stall_timeout: float,
+    ) -> None:
+        self._connections = connections
+        self._where = TopicPartition(topic, partition)
+        self._end = end
+        self._isolation: Isolation = isolation
+        self._max_bytes = max_bytes
+        self._stall_timeout = stall_timeout
+
+    async def answer_at(self, position: int) -> FetchedAnswer:
+        """Return the answer that begins at ``position``, after as many tries as the stall time-out allows."""
+        backoff = Backoff(self._stall_timeout)
+        while True:
+            try:
+                return await self._try(position)
+            except _Waiting as error:
+                # The broker has waited itself: no pause, or the end would be seen late.
+                last: Exception = error
+                pause = 0.0
+            except NotYet as error:
+                last, pause = error, backoff.next_pause()
+            except Exception as error:
+                if not is_transient(error):
+                    raise translated(error, f"reading {self._where}") from error
+                last, pause = error, backoff.next_pause()
+                self._connections.forget_leader(self._where.topic)
+            if backoff.expired:
+                raise FetchStalled(
+                    f"reading {self._where} made no progress at offset {position} (range ends at {self._end}) for "
+                    f"{self._stall_timeout:.0f} s; last: {describe(last)}"
+                ) from last
+            await self._connections.pause(pause)
+
+    async def _try(self, position: int) -> FetchedAnswer:
+        node = await self._connections.leader_async(self._where.topic, self._where.partition)
+        answer = await self._connections.send(self._request(position), node)
+        found = answer.responses[0].partitions[0] if answer.responses and not answer.error_code else None
+        code = answer.error_code if found is None else found.error_code
+        if code == 1:
+            await self._out_of_range(position)
+        if code:
+            self._raise_for(code)
+        assert found is not None
+        if found.log_start_offset > position:
+            raise self._gone(position, found.log_start_offset)
+        batches = tuple(iter_batches(found.records or b"", self._where.topic, self._where.partition))
+        if not batches:
+            return await self._nothing(position, answer, found)
+        next_position = batches[-1].header.next_offset
+        if next_position <= position:
+            raise CorruptBatch(
+                f"{self._where} was asked for offset {position} and answered batches that end before {next_position}"
+            )
+        aborted = None
+        if self._isolation == "read_committed":
+            aborted = tuple((txn.producer_id, txn.first_offset) for txn in found.aborted_transactions or ())
+        return FetchedAnswer(position, next_position, found.records, batches, aborted)
+
+    async def _nothing(self, position: int, answer: Any, found: Any) -> FetchedAnswer:
+        """Decide about an empty answer: not yet readable, or nothing left because compaction removed the tail."""
+        committed = self._isolation == "read_committed"
+        bound = found.last_stable_offset if committed else found.high_watermark
+        if found.records:
+            raise CorruptBatch(f"{self._where} at offset {position}: an answer without one whole batch")
+        if bound < self._end:
+            name = "last stable offset (an open transaction holds it)" if committed else "high watermark"
+            raise _Waiting(f"the {name} is {bound}, below the end of the range")
+        if answer.throttle_time_ms:
+            raise _Waiting("the broker throttles this client")
+        # A broker that reads from remote storage may answer nothing although there is something (KIP-405). From the
+        # local log an empty answer below the bound is the truth: all batches up to the end were compacted away.
+        local = await list_offsets_async(self._connections, [self._where], "earliest_local")
+        if local[self._where] > position:
+            raise _Waiting("the broker reads from remote storage")
+        return FetchedAnswer(position, self._end, b"", (), None)
+
+    async def _out_of_range(self, position: int) -> None:
+        """Find out on which side the position is out; in range after all is the doubt of a new leader."""
+        begin = (await list_offsets_async(self._connections, [self._where], "earliest"))[self._where]
+        if begin > position:
+            raise self._gone(position, begin)
+        latest = await list_offsets_async(
+            self._connections, [self._where], "latest", isolation="read_uncommitted"
+        )
+        if latest[self._where] < position:
+            raise OffsetsOutOfRange(
+                f"{self._where} ends at offset {latest[self._where]}, below the requested {position}: the topic was "
+                "made again, or lost its end; compare its topic id with the plan's"
+            )
+        self._connections.forget_leader(self._where.topic)
+        raise NotYet("OFFSET_OUT_OF_RANGE of an offset that is in range")
+
+    def _gone(self, position: int, log_start: int) -> OffsetsOutOfRange:
+        return OffsetsOutOfRange(
+            f"{self._where} begins at offset {log_start}, above the requested {position}: the records between are "
+            "deleted (retention, or DeleteRecords); nothing was skipped. Raise retention.ms, or move the cursor on "
+            "purpose"
+        )
+
+    def _raise_for(self, code: int) -> None:
+        decision = verdict(FETCH, code)
+        if isinstance(decision, Fatal):
+            raise decision.error(f"reading {self._where}: {decision.meaning}")
+        if isinstance(decision, Retry) and decision.refresh:
+            self._connections.forget_leader(self._where.topic)
+        raise NotYet(decision.meaning)
+
+    def _request(self, position: int) -> Any:
+        topic_class = FetchRequest.FetchTopic
+        return FetchRequest(
+            replica_id=-1,
+            max_wait_ms=_MAX_WAIT_MS,
+            min_bytes=1,
+            max_bytes=self._max_bytes,
+            isolation_level=int(self._isolation == "read_committed"),
+            session_id=0,
+            session_epoch=-1,
+            topics=[
+                topic_class(
+                    topic=self._where.topic,
+                    partitions=[
+                        topic_class.FetchPartition(
+                            partition=self._where.partition,
+                            current_leader_epoch=-1,
+                            fetch_offset=position,
+                            last_fetched_epoch=-1,
+                            log_start_offset=-1,
+                            partition_max_bytes=self._max_bytes,
+                        )
+                    ],
+                )
+            ],
+            forgotten_topics_data=[],
+            rack_id="",
+            # 10 is the first that returns zstd batches; above 12 topics have ids instead of names.
+            min_version=10,
+            max_version=11,
+        )
+
+
+class _Waiting(NotYet):
+    """The broker answered that there is nothing yet."""

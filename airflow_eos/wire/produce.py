@@ -1,0 +1,299 @@
+"""Writes sealed batches to their partitions inside an open transaction: the send of one owner task.
+
+::
+
+    receipts = send_partitions(
+        connections,
+        ProducerIdentity("orders.cursor", producer_id=7, producer_epoch=2),
+        {TopicPartition("out", 0): [(1000, sealed_bytes), ...], ...},      # (record count, batch), in order
+        delivery_timeout=120.0,     # seconds per batch
+        timeout=240.0,              # seconds for all
+    )
+
+Guarantee: on return every batch is in the log once, in the order given, acknowledged by all in-sync replicas, and the
+receipts say where. On an exception some may be: the transaction must abort. A call must not be repeated in the same
+producer epoch: a broker acknowledges other content under a known sequence without comparing it.
+
+Mechanism: sequences start at 0, so the caller owns these partitions in this epoch. One request per broker carries one
+batch of each of its partitions; the first batches of all partitions go in one request, because a broker verifies with
+the coordinator that a partition is in the transaction, and parallel verifications collide. A batch is repeated with
+the same bytes. See :mod:`airflow_eos.wire.lane` for the order of things in a partition and
+:data:`airflow_eos.wire.verdicts.PRODUCE` for what an error means. Produce stays at version 9 to 11: from 12 on a broker
+adds partitions to the transaction by itself (KIP-890).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any
+
+import kafka.errors as kafka_errors
+from kafka.future import Future
+from kafka.protocol.producer import ProduceRequest
+
+from airflow_eos.exceptions import DeliveryTimedOut, EosError
+from airflow_eos.wire.connection import describe, is_transient, translated
+from airflow_eos.wire.lane import Ack, Batch, PartitionLane, Refusal
+from airflow_eos.wire.offsets import list_offsets_async
+from airflow_eos.wire.verdicts import PRODUCE, Retry, verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from airflow_eos.model.identity import ProducerIdentity
+    from airflow_eos.model.ranges import TopicPartition
+    from airflow_eos.model.receipts import PartitionReceipt
+    from airflow_eos.wire.connection import BrokerConnections
+
+DELIVERY_TIMEOUT = 120.0
+"""Seconds a batch may take until it is acknowledged."""
+MAX_REQUEST_BYTES = 4 << 20
+"""Record bytes in one request; one batch may be larger."""
+MAX_BYTES_IN_FLIGHT = 16 << 20
+"""Record bytes without an answer, over all brokers: bounds the memory of the task."""
+MAX_REQUESTS_PER_BROKER = 5
+_MIN_VERSION, _MAX_VERSION = 9, 11
+# The broker answers a little before the client's own time-out, which would close the connection.
+_BROKER_TIMEOUT_SHARE = 0.8
+
+
+def send_partitions(
+    connections: BrokerConnections,
+    identity: ProducerIdentity,
+    batches: Mapping[TopicPartition, Iterable[tuple[int, bytes]]],
+    *,
+    delivery_timeout: float = DELIVERY_TIMEOUT,
+    timeout: float | None = None,
+) -> list[PartitionReceipt]:
+    """Send everything; return one receipt per partition, sorted, also for a partition without batches.
+
+    :param identity: who writes; its partitions were added to the transaction before.
+    :param batches: (record count, sealed batch) per partition, in order; an iterator is read only as fast as it is
+        sent.
+    :param delivery_timeout: seconds per batch, from the first try.
+    :param timeout: seconds for the whole call; None for no limit of its own.
+    :raises ProducerFenced: a newer attempt exists, or the transaction timed out.
+    :raises DeliveryTimedOut: naming the partition and the last error.
+    :raises DuplicateReceipt: another attempt wrote in the same epoch.
+    :raises RecordTooLarge: a batch exceeds the topic's limit.
+    :raises AuthorizationFailed: naming what to grant.
+    :raises ProtocolViolation: the broker answered what must not happen; the run must abort.
+    """
+    return connections.run(
+        _send(connections, identity, batches, delivery_timeout=delivery_timeout, timeout=timeout)
+    )
+
+
+async def _send(
+    connections: BrokerConnections,
+    identity: ProducerIdentity,
+    batches: Mapping[TopicPartition, Iterable[tuple[int, bytes]]],
+    *,
+    delivery_timeout: float,
+    timeout: float | None,
+) -> list[PartitionReceipt]:
+    started = time.monotonic()
+    # Replicated data only: what an earlier attempt wrote last may be above. The rule of one attempt per epoch is what
+    # protects; this guard finds most of its violations.
+    ends = await list_offsets_async(
+        connections,
+        list(batches),
+        "latest",
+        isolation="read_uncommitted",
+        timeout=delivery_timeout if timeout is None else min(timeout, delivery_timeout),
+    )
+    lanes = [
+        PartitionLane(where, identity, iter(source), ends[where], delivery_timeout)
+        for where, source in sorted(batches.items())
+    ]
+    deadline = None if timeout is None else started + timeout
+    await _Dispatcher(connections, identity.transactional_id, lanes, deadline).run()
+    return [lane.receipt() for lane in lanes]
+
+
+_Load = list[tuple[PartitionLane, Batch]]
+
+
+class _Dispatcher:
+    """Packs batches of many lanes into requests, broker by broker, until every lane is finished."""
+
+    def __init__(
+        self,
+        connections: BrokerConnections,
+        transactional_id: str,
+        lanes: list[PartitionLane],
+        deadline: float | None,
+    ) -> None:
+        self._connections = connections
+        self._transactional_id = transactional_id
+        self._lanes = deque(lanes)
+        self._topics = sorted({lane.where.topic for lane in lanes})
+        self._deadline = deadline
+        self._answered: deque[tuple[_Load, Future]] = deque()
+        self._requests: Counter[int] = Counter()
+        self._bytes = 0
+        self._refreshing = False
+        self._refresh_error: EosError | None = None
+        self._wake = Future()
+
+    async def run(self) -> None:
+        """Send until all lanes are finished; the first fatal answer ends it for all."""
+        while True:
+            while self._answered:
+                self._settle(*self._answered.popleft())
+            if self._refresh_error is not None:
+                raise self._refresh_error
+            self._lanes = deque(lane for lane in self._lanes if not lane.finished)
+            if not self._lanes:
+                return
+            now = time.monotonic()
+            if self._deadline is not None and now >= self._deadline:
+                raise self._too_late()
+            while load := self._next_load(now):
+                self._dispatch(load, now)
+            await self._something(now)
+
+    def _too_late(self) -> DeliveryTimedOut:
+        lane = self._lanes[0]
+        return DeliveryTimedOut(
+            f"the task's time is over with {len(self._lanes)} partitions unfinished, among them {lane.where}: "
+            f"{lane.last_error}. Give the transaction more time, or write fewer records per run"
+        )
+
+    # -- sending ------------------------------------------------------------------------------------------
+
+    def _next_load(self, now: float) -> _Load:
+        """Return batches for one request to one broker, or nothing; lanes take turns."""
+        load: _Load = []
+        size = 0
+        node: int | None = None
+        for lane in self._lanes:
+            batch = lane.next_batch(now)
+            if batch is None:
+                continue
+            leader = self._connections.leader(lane.where.topic, lane.where.partition)
+            if leader is None:
+                lane.no_leader(now)
+                self._refresh()
+                continue
+            if (
+                leader != (leader if node is None else node)
+                or self._requests[leader] >= MAX_REQUESTS_PER_BROKER
+            ):
+                continue
+            if load and size + len(batch.data) > MAX_REQUEST_BYTES:
+                break
+            if self._bytes + size and self._bytes + size + len(batch.data) > MAX_BYTES_IN_FLIGHT:
+                break
+            node = leader
+            size += len(batch.data)
+            load.append((lane, batch))
+        return load
+
+    def _dispatch(self, load: _Load, now: float) -> None:
+        first = load[0][0].where
+        node = self._connections.leader(first.topic, first.partition)
+        assert node is not None
+        size = 0
+        for lane, batch in load:
+            lane.sent(batch, now)
+            size += len(batch.data)
+            # Behind the others, for the next request.
+            self._lanes.remove(lane)
+            self._lanes.append(lane)
+        self._requests[node] += 1
+        self._bytes += size
+        future = self._connections.send(self._request(load), node)
+
+        def answered(_: Any) -> None:
+            self._requests[node] -= 1
+            self._bytes -= size
+            self._answered.append((load, future))
+            self._rouse()
+
+        future.add_both(answered)
+
+    def _request(self, load: _Load) -> Any:
+        topic_class = ProduceRequest.TopicProduceData
+        by_topic: dict[str, list[Any]] = {}
+        for lane, batch in load:
+            part = topic_class.PartitionProduceData(index=lane.where.partition, records=batch.data)
+            by_topic.setdefault(lane.where.topic, []).append(part)
+        return ProduceRequest(
+            transactional_id=self._transactional_id,
+            acks=-1,
+            timeout_ms=int(self._connections.request_timeout * 1000 * _BROKER_TIMEOUT_SHARE),
+            topic_data=[topic_class(name=name, partition_data=parts) for name, parts in by_topic.items()],
+            min_version=_MIN_VERSION,
+            max_version=_MAX_VERSION,
+        )
+
+    # -- answers ------------------------------------------------------------------------------------------
+
+    def _settle(self, load: _Load, future: Future) -> None:
+        now = time.monotonic()
+        if future.exception is not None:
+            error = future.exception
+            if not is_transient(error):
+                raise translated(error, f"writing {load[0][0].where}") from error
+            refusal = Refusal(Retry("connection", refresh=True), describe(error))
+            self._refresh()
+            for lane, batch in load:
+                lane.settle(batch, refusal, now)
+            return
+        answers = {
+            (topic.name, part.index): part
+            for topic in future.value.responses
+            for part in topic.partition_responses
+        }
+        for lane, batch in load:
+            lane.settle(batch, self._answer(answers.get((lane.where.topic, lane.where.partition))), now)
+
+    def _answer(self, part: Any) -> Ack | Refusal:
+        if part is None:
+            return Refusal(Retry("no answer"), "the broker's answer does not name the partition")
+        if part.error_code == 0:
+            return Ack(part.base_offset)
+        decision = verdict(PRODUCE, part.error_code)
+        if isinstance(decision, Retry) and decision.refresh:
+            self._refresh()
+        name = kafka_errors.for_code(part.error_code).__name__
+        said = f"; the broker says: {part.error_message}" if part.error_message else ""
+        return Refusal(decision, f"error {part.error_code} ({name}), {decision.meaning}{said}")
+
+    # -- waiting ------------------------------------------------------------------------------------------
+
+    def _rouse(self) -> None:
+        if not self._wake.is_done:
+            self._wake.success(None)
+
+    async def _something(self, now: float) -> None:
+        """Wait for an answer, new leaders, the end of a pause or the deadline."""
+        if self._answered:
+            return
+        self._wake = Future()
+        times = [lane.pause_until for lane in self._lanes if lane.pause_until > now]
+        if self._deadline is not None:
+            times.append(self._deadline)
+        cancel = self._connections.wake_later(max(0.0, min(times) - now), self._wake) if times else None
+        await self._wake
+        if cancel is not None:
+            cancel()
+
+    def _refresh(self) -> None:
+        """Ask for leaders beside the sending; a broker that hangs must not hold up the others."""
+        if self._refreshing:
+            return
+        self._refreshing = True
+
+        async def refresh() -> None:
+            try:
+                await self._connections.refresh_async(self._topics)
+            except EosError as error:
+                self._refresh_error = error
+            finally:
+                self._refreshing = False
+                self._rouse()
+
+        self._connections.spawn(refresh())

@@ -1,0 +1,170 @@
+"""What each broker error code means for us: try again, look for the leader first, or stop.
+
+One table per request. A code that is in no table is fatal: the protocol rules it out here, and guessing would risk a
+duplicate. Codes: https://kafka.apache.org/protocol#protocol_error_codes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from airflow_eos.exceptions import (
+    AuthorizationFailed,
+    BrokerUnsupported,
+    CorruptBatch,
+    EosError,
+    OffsetsOutOfRange,
+    ProducerFenced,
+    ProtocolViolation,
+    RecordTooLarge,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Send the same bytes again after a pause.
+
+    :param meaning: for messages.
+    :param refresh: whether the leader or coordinator must be looked up first.
+    """
+
+    meaning: str
+    refresh: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fatal:
+    """Stop everything with this error.
+
+    :param error: class to raise.
+    :param meaning: for messages, with what to do about it.
+    """
+
+    error: type[EosError]
+    meaning: str
+
+
+Verdict = Retry | Fatal
+
+_MOVED: Mapping[int, Verdict] = {
+    3: Retry("UNKNOWN_TOPIC_OR_PARTITION: this broker does not have it", refresh=True),
+    5: Retry("LEADER_NOT_AVAILABLE", refresh=True),
+    6: Retry("NOT_LEADER_OR_FOLLOWER: the leader moved", refresh=True),
+    8: Retry("BROKER_NOT_AVAILABLE", refresh=True),
+    9: Retry("REPLICA_NOT_AVAILABLE", refresh=True),
+    13: Retry("NETWORK_EXCEPTION", refresh=True),
+    72: Retry("LISTENER_NOT_FOUND", refresh=True),
+    74: Retry("FENCED_LEADER_EPOCH: the leader moved", refresh=True),
+    75: Retry("UNKNOWN_LEADER_EPOCH: the broker is behind", refresh=True),
+}
+
+_COORDINATOR: Mapping[int, Verdict] = {
+    7: Retry("REQUEST_TIMED_OUT"),
+    13: Retry("NETWORK_EXCEPTION", refresh=True),
+    14: Retry("COORDINATOR_LOAD_IN_PROGRESS", refresh=True),
+    15: Retry("COORDINATOR_NOT_AVAILABLE", refresh=True),
+    16: Retry("NOT_COORDINATOR: it moved", refresh=True),
+    51: Retry("CONCURRENT_TRANSACTIONS: markers of the previous transaction are still being written"),
+    53: Fatal(
+        AuthorizationFailed,
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED: grant Write and Describe on the transactional id",
+    ),
+}
+
+PRODUCE: Mapping[int, Verdict] = {
+    **_MOVED,
+    -1: Fatal(ProtocolViolation, "UNKNOWN_SERVER_ERROR: the broker could not read the batch; see its log"),
+    2: Fatal(ProtocolViolation, "CORRUPT_MESSAGE: the broker found a wrong checksum"),
+    7: Retry("REQUEST_TIMED_OUT: followers are slow"),
+    10: Fatal(
+        RecordTooLarge, "MESSAGE_TOO_LARGE: the batch exceeds the topic's max.message.bytes; raise that"
+    ),
+    14: Retry("COORDINATOR_LOAD_IN_PROGRESS: the transaction cannot be verified yet"),
+    15: Retry("COORDINATOR_NOT_AVAILABLE: the transaction cannot be verified yet"),
+    16: Retry("NOT_COORDINATOR: the transaction cannot be verified yet"),
+    17: Fatal(ProtocolViolation, "INVALID_TOPIC_EXCEPTION"),
+    18: Fatal(
+        RecordTooLarge, "RECORD_LIST_TOO_LARGE: the batch exceeds the topic's segment.bytes; raise that"
+    ),
+    # Brokers hide 13, 14-16 and 51 of the transaction check behind it: the common one.
+    19: Retry("NOT_ENOUGH_REPLICAS: the transaction is being verified, or replicas are missing"),
+    20: Retry("NOT_ENOUGH_REPLICAS_AFTER_APPEND: written, replicas are missing"),
+    21: Fatal(ProtocolViolation, "INVALID_REQUIRED_ACKS"),
+    29: Fatal(AuthorizationFailed, "TOPIC_AUTHORIZATION_FAILED: grant Write on the topic"),
+    31: Fatal(AuthorizationFailed, "CLUSTER_AUTHORIZATION_FAILED: grant IdempotentWrite on the cluster"),
+    32: Fatal(
+        ProtocolViolation, "INVALID_TIMESTAMP: a timestamp is outside the topic's message.timestamp limits"
+    ),
+    35: Fatal(BrokerUnsupported, "UNSUPPORTED_VERSION: the broker does not speak Produce 9 to 11"),
+    42: Fatal(ProtocolViolation, "INVALID_REQUEST"),
+    43: Fatal(
+        BrokerUnsupported, "UNSUPPORTED_FOR_MESSAGE_FORMAT: the topic's message format is older than 0.11"
+    ),
+    44: Fatal(ProtocolViolation, "POLICY_VIOLATION"),
+    45: Fatal(ProtocolViolation, "OUT_OF_ORDER_SEQUENCE: a second attempt wrote, or the broker lost state"),
+    46: Fatal(ProtocolViolation, "DUPLICATE_SEQUENCE_NUMBER: a second attempt wrote"),
+    47: Fatal(ProducerFenced, "INVALID_PRODUCER_EPOCH: a newer attempt exists, or the transaction timed out"),
+    48: Fatal(
+        ProtocolViolation, "INVALID_TXN_STATE: the partition is not in the transaction, or it has ended"
+    ),
+    49: Fatal(
+        ProtocolViolation,
+        "INVALID_PRODUCER_ID_MAPPING: producer id and transactional id do not belong together",
+    ),
+    51: Retry("CONCURRENT_TRANSACTIONS: the transaction is being verified"),
+    53: _COORDINATOR[53],
+    56: Retry("KAFKA_STORAGE_ERROR: a disk of the broker fails", refresh=True),
+    59: Fatal(ProtocolViolation, "UNKNOWN_PRODUCER_ID: the broker lost the producer's state"),
+    76: Fatal(BrokerUnsupported, "UNSUPPORTED_COMPRESSION_TYPE: choose another compression"),
+    87: Fatal(ProtocolViolation, "INVALID_RECORD: the broker refused a record; a compacted topic needs keys"),
+    89: Retry("THROTTLING_QUOTA_EXCEEDED"),
+    90: Fatal(ProducerFenced, "PRODUCER_FENCED: a newer attempt exists, or the transaction timed out"),
+    120: Fatal(
+        ProtocolViolation, "TRANSACTION_ABORTABLE: the partition is not in the transaction, or it has ended"
+    ),
+}
+"""Answer to Produce, version 9 to 11, of a transactional producer."""
+
+FETCH: Mapping[int, Verdict] = {
+    **_MOVED,
+    -1: Retry("UNKNOWN_SERVER_ERROR", refresh=True),
+    1: Fatal(OffsetsOutOfRange, "OFFSET_OUT_OF_RANGE"),
+    2: Fatal(CorruptBatch, "CORRUPT_MESSAGE: the broker's own log is damaged; see its log"),
+    7: Retry("REQUEST_TIMED_OUT"),
+    29: Fatal(AuthorizationFailed, "TOPIC_AUTHORIZATION_FAILED: grant Read on the topic"),
+    35: Fatal(BrokerUnsupported, "UNSUPPORTED_VERSION: the broker does not speak Fetch 4 to 11"),
+    43: Fatal(BrokerUnsupported, "UNSUPPORTED_FOR_MESSAGE_FORMAT"),
+    56: Retry("KAFKA_STORAGE_ERROR: a disk of the broker fails", refresh=True),
+    76: Fatal(BrokerUnsupported, "UNSUPPORTED_COMPRESSION_TYPE"),
+    78: Retry("OFFSET_NOT_AVAILABLE: a new leader is catching up"),
+    89: Retry("THROTTLING_QUOTA_EXCEEDED"),
+    100: Retry("UNKNOWN_TOPIC_ID", refresh=True),
+    103: Retry("INCONSISTENT_TOPIC_ID", refresh=True),
+}
+"""Answer to Fetch, version 4 to 11, and to ListOffsets and DescribeProducers, which go to leaders too."""
+
+ADD_PARTITIONS: Mapping[int, Verdict] = {
+    **_COORDINATOR,
+    3: Retry("UNKNOWN_TOPIC_OR_PARTITION: the coordinator does not know it yet"),
+    29: Fatal(AuthorizationFailed, "TOPIC_AUTHORIZATION_FAILED: grant Write on the topic"),
+    47: Fatal(ProducerFenced, "INVALID_PRODUCER_EPOCH: a newer attempt exists"),
+    48: Fatal(ProtocolViolation, "INVALID_TXN_STATE: the transaction is already ending"),
+    49: Fatal(
+        ProtocolViolation,
+        "INVALID_PRODUCER_ID_MAPPING: producer id and transactional id do not belong together",
+    ),
+    # Set on every partition of the request when another one failed; that one decides.
+    55: Retry("OPERATION_NOT_ATTEMPTED: another partition of the request failed"),
+    90: Fatal(ProducerFenced, "PRODUCER_FENCED: a newer attempt exists"),
+    120: Fatal(ProtocolViolation, "TRANSACTION_ABORTABLE"),
+}
+"""Answer to AddPartitionsToTxn, version 0 to 3."""
+
+COORDINATOR: Mapping[int, Verdict] = _COORDINATOR
+"""Codes every request to a transaction coordinator may get."""
+
+
+def verdict(table: Mapping[int, Verdict], code: int) -> Verdict:
+    """Return what to do about a code that is not 0."""
+    return table.get(code) or Fatal(ProtocolViolation, f"error code {code} must not happen here")
