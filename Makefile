@@ -1,0 +1,41 @@
+# Every target sets itself up: Python 3.10+ and Java 17+ are all a fresh machine needs.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INPUT ?=
+
+# `airflow` is started by name, and Spark's workers must run the driver's Python.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(BIN)/python
+# Importing Airflow writes a configuration: never into the home folder of who calls make.
+export AIRFLOW_HOME := $(CURDIR)/.cache/airflow
+export PYTHONUNBUFFERED := 1
+# Another Spark or another checkout of this package must not shadow the pinned one.
+unexport SPARK_HOME
+unexport PYTHONPATH
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench chaos clean
+
+help: ## Show the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Make .venv with the pinned dependencies; quick when it is there
+	@PYTHON='$(PYTHON)' tools/setup
+
+demo: setup ## Kill a run half way under a real scheduler and count what readers see; INPUT=flights.json
+	@$(BIN)/python -m demo $(if $(INPUT),--input '$(INPUT)')
+
+test: check ## Run the checks and all tests
+	$(BIN)/python -m pytest
+
+check: setup ## Lint, format, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+clean: ## Remove what set-up, tests and builds left here; the cache of broker jars stays
+	rm -rf .venv .cache build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
