@@ -47,6 +47,6 @@ class Backoff:
 
 
 def pause_after(tries: int, *, first: float = FIRST_PAUSE, longest: float = LONGEST_PAUSE) -> float:
-    """Return the pause after ``tries`` failures (0 for the first), between half and the whole of the full one."""
+    """Return the pause after ``tries`` failures: 20 ms at first, doubling, half of it left to chance."""
     full = min(longest, first * 2.0 ** min(tries, 30))
     return float(full * random.uniform(0.5, 1.0))

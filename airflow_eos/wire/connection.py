@@ -1,7 +1,7 @@
 """Connections to all brokers of a cluster, for one thread.
 
-kafka-python's ``kafka.net`` does sockets, TLS, SASL and request schemas on its own event loop; this class drives
-that loop, keeps leaders and coordinators, and turns kafka-python's exceptions into this package's.
+kafka-python's ``kafka.net`` does sockets, TLS, SASL and request schemas on its own event loop; this class
+drives that loop, keeps leaders and coordinators, and turns kafka-python's exceptions into this package's.
 
 ::
 
@@ -12,14 +12,13 @@ that loop, keeps leaders and coordinators, and turns kafka-python's exceptions i
         connections.call(request, node)                      # one request, one answer
         connections.run(coroutine)                           # any coroutine of the loop
 
-Coroutines (``*_async``) are for other modules of the wire layer; everything else blocks. Not safe for threads,
-not picklable, not to be used after a fork: open it in the task that uses it.
+Coroutines (``*_async``) are for other modules of the wire layer; everything else blocks. Not safe for
+threads, not picklable, not to be used after a fork: open it in the task that uses it.
 """
 
 from __future__ import annotations
 
 import base64
-import logging
 import random
 import time
 from dataclasses import dataclass
@@ -27,22 +26,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import kafka.errors as kafka_errors
 from kafka.future import Future
-from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
-from kafka.net.transport import KafkaSSLTransport
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
 
-from airflow_eos.exceptions import (
-    AuthorizationFailed,
-    BrokersUnavailable,
-    BrokerUnsupported,
-    ConfigurationError,
-    EosError,
-    UnknownTopic,
-)
+from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, UnknownTopic
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.backoff import Backoff
 from airflow_eos.wire.client_config import ClientConfig, for_kafka_python
+from airflow_eos.wire.failures import TRANSIENT, NotYet, describe, translated
+from airflow_eos.wire.manager import DEFAULTS, Manager, quiet_logging
 
 if TYPE_CHECKING:
     import uuid
@@ -58,28 +50,6 @@ METADATA_TIMEOUT = 60.0
 UNKNOWN_TOPIC_GRACE = 5.0
 """Seconds a topic may be unknown before that is believed: a broker learns of new topics with a delay."""
 _METADATA_REQUEST_TIMEOUT_MS = 10_000
-
-_DEFAULTS: dict[str, Any] = {
-    # One answer holds at least one batch, however large (KIP-74).
-    "receive_message_max_bytes": 1_000_000_000,
-    # kafka-python fails requests beyond its limit instead of queueing them; our own windows are far below.
-    "max_in_flight_requests_per_connection": 1000,
-    "reconnect_backoff_max_ms": 1000,
-    # acks=all waits for a dead follower to leave the ISR (about 10 s); a time-out closes the connection.
-    "request_timeout_ms": 30_000,
-    "client_id": "airflow-eos",
-}
-
-_TRANSIENT = (
-    kafka_errors.RetriableError,
-    kafka_errors.UnknownBrokerIdError,
-    kafka_errors.CorrelationIdError,
-    OSError,
-)
-
-
-class NotYet(Exception):  # noqa: N818 - not an error: asks the retry loop for another try
-    """An answer that asks for another try; the text says what the broker answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +78,15 @@ class BrokerConnections:
         self, config: ClientConfig | Mapping[str, Any], *, bootstrap_timeout: float = METADATA_TIMEOUT
     ) -> None:
         self.config = ClientConfig.of(config)
-        _quiet_logging()
-        settings = {**_DEFAULTS, **for_kafka_python(self.config)}
+        quiet_logging()
+        settings = {**DEFAULTS, **for_kafka_python(self.config)}
         self.request_timeout: float = settings["request_timeout_ms"] / 1000
         self._topics: dict[str, TopicMetadata] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
         self._suspects: dict[Any, float] = {}
         # Decoding between two turns of the loop is no mistake here: no warning about slow tasks.
         self._net = NetworkSelector(client_id=settings["client_id"], slow_task_threshold_secs=0)
-        self._manager = _Manager(self._net, **settings)
+        self._manager = Manager(self._net, **settings)
         try:
             self._bootstrap(bootstrap_timeout)
         except BaseException:
@@ -211,7 +181,7 @@ class BrokerConnections:
         while True:
             try:
                 return await attempt()
-            except (NotYet, *_TRANSIENT) as error:
+            except (NotYet, *TRANSIENT) as error:
                 last: Exception = error
             except kafka_errors.KafkaError as error:
                 raise translated(error, what) from error
@@ -232,7 +202,7 @@ class BrokerConnections:
         return self.run(self.topics_async(names))
 
     def leaders(self, names: Iterable[str]) -> dict[TopicPartition, int]:
-        """Return the leader's node id of every partition of these topics, asked for now; -1 where there is none."""
+        """Ask for the leader's node id of every partition of these topics, now; -1 where there is none."""
         return {
             TopicPartition(topic.topic, partition): leader
             for topic in self.topics(names).values()
@@ -268,8 +238,8 @@ class BrokerConnections:
             missing = await self._metadata(wanted)
             if missing and time.monotonic() - started > UNKNOWN_TOPIC_GRACE:
                 raise UnknownTopic(
-                    f"topic {', '.join(map(repr, missing))} does not exist on {self._servers}, or this principal "
-                    "may not see it: create it, or correct the name"
+                    f"topic {', '.join(map(repr, missing))} does not exist on {self._servers}, or "
+                    "this principal may not see it: create it, or correct the name"
                 )
             if missing:
                 raise NotYet(f"unknown topics {missing}")
@@ -291,16 +261,19 @@ class BrokerConnections:
         :raises UnknownTopic: also for a partition the topic does not have.
         """
         node = self.leader(topic, partition)
-        if node is not None:
-            return node
-        known = (await self.topics_async([topic]))[topic]
+        if node is None:
+            node = self._leader_in((await self.topics_async([topic]))[topic], partition)
+        if node is None:
+            raise NotYet(f"{topic}-{partition} has no leader")
+        return node
+
+    def _leader_in(self, known: TopicMetadata, partition: int) -> int | None:
         if partition not in known.leaders:
             raise UnknownTopic(
-                f"topic {topic!r} has {len(known.leaders)} partitions, there is no partition {partition}"
+                f"topic {known.topic!r} has {len(known.leaders)} partitions, there is no partition {partition}"
             )
-        if known.leaders[partition] == -1:
-            raise NotYet(f"{topic}-{partition} has no leader")
-        return known.leaders[partition]
+        node = known.leaders[partition]
+        return None if node == -1 else node
 
     async def by_leader_async(
         self, partitions: Iterable[TopicPartition]
@@ -316,10 +289,11 @@ class BrokerConnections:
         leaders: dict[int, list[TopicPartition]] = {}
         leaderless = []
         for where in wanted:
-            try:
-                leaders.setdefault(await self.leader_async(where.topic, where.partition), []).append(where)
-            except NotYet:
+            node = self._leader_in(self._topics[where.topic], where.partition)
+            if node is None:
                 leaderless.append(where)
+            else:
+                leaders.setdefault(node, []).append(where)
         return leaders, leaderless
 
     def forget_leader(self, topic: str) -> None:
@@ -339,7 +313,7 @@ class BrokerConnections:
             )
             try:
                 answer = await self.send(request, node, timeout=_METADATA_REQUEST_TIMEOUT_MS / 1000)
-            except _TRANSIENT as error:
+            except TRANSIENT as error:
                 last = error
                 continue
             return self._take_metadata(answer)
@@ -400,7 +374,7 @@ class BrokerConnections:
                 )
                 try:
                     answer = await self.send(request, node, timeout=_METADATA_REQUEST_TIMEOUT_MS / 1000)
-                except _TRANSIENT as error:
+                except TRANSIENT as error:
                     last = error
                     continue
                 return self._take_coordinator(answer, kind, key_type, key)
@@ -458,57 +432,8 @@ class BrokerConnections:
         return self.run(probe())
 
 
-class _Manager(KafkaConnectionManager):
-    """kafka-python's manager with a TLS write path that does not copy what is left to send."""
-
-    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
-        transport = await super()._build_transport(node, timeout_at=timeout_at)
-        if isinstance(transport, KafkaSSLTransport):
-            # Each TLS record takes 16 KB; slicing bytes behind it copies the whole rest of a request of megabytes.
-            plain_write = transport.write
-            transport.write = lambda data: plain_write(memoryview(data))
-        return transport
-
-
-def describe(error: BaseException) -> str:
-    """Return an exception as one short line."""
-    text = str(error)
-    return (
-        text
-        if text.startswith(type(error).__name__) or isinstance(error, NotYet)
-        else f"{type(error).__name__}: {text}"
-    )
-
-
-def is_transient(error: BaseException) -> bool:
-    """Whether a request that failed by this exception may be sent again."""
-    return isinstance(error, _TRANSIENT) and not isinstance(error, EosError)
-
-
-def translated(error: Exception, what: str) -> Exception:
-    """Return this package's exception for one of kafka-python's that no retry can help; others as they are."""
-    if isinstance(error, (kafka_errors.IncompatibleBrokerVersion, kafka_errors.UnsupportedVersionError)):
-        return BrokerUnsupported(f"{what}: the broker does not speak the needed request version: {error}")
-    if isinstance(
-        error, (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError)
-    ):
-        return ConfigurationError(f"{what}: the broker refused the credentials: {error}")
-    if isinstance(error, kafka_errors.AuthorizationError):
-        return AuthorizationFailed(f"{what}: {error}")
-    if isinstance(error, kafka_errors.InvalidReceiveError):
-        return ConfigurationError(f"{what}: {error}; raise 'receive.message.max.bytes'")
-    return error
-
-
 def _uuid_text(topic_id: uuid.UUID | str | None) -> str:
     """Return the UUID as Kafka writes it: base64 for URLs without padding."""
     if topic_id is None or isinstance(topic_id, str):
         return topic_id or ""
     return base64.urlsafe_b64encode(topic_id.bytes).decode("ascii").rstrip("=")
-
-
-def _quiet_logging() -> None:
-    """Silence kafka-python, which logs every refused connection as an error, unless someone has chosen a level."""
-    logger = logging.getLogger("kafka")
-    if logger.level == logging.NOTSET:
-        logger.setLevel(logging.CRITICAL)

@@ -2,15 +2,16 @@
 
 ::
 
-    add_partitions_to_txn(connections, identity, partitions)                    # one request, before any writer starts
-    end_txn(connections, identity, commit=False) -> EndTxnResult                # OK | NOT_OPEN | FENCED
-    describe_transactions(connections, ids) -> {id: TransactionStatus | None}   # asked at each coordinator
-    describe_producers(connections, partitions) -> {partition: (ProducerStatus, ...)}   # asked at each leader
+    add_partitions_to_txn(connections, identity, partitions)     # one request, before any writer starts
+    end_txn(connections, identity, commit=False)                 # EndTxnResult: OK | NOT_OPEN | FENCED
+    describe_transactions(connections, ids)                      # {id: TransactionStatus | None}
+    describe_producers(connections, partitions)                  # {partition: (ProducerStatus, ...)}
 
-They are sent raw, because librdkafka sends EndTxn only where it has written something itself, and its abort then
-"succeeds" without a word to the broker; and because kafka-python's admin client gives up at the first dead broker. All
-retry until ``timeout``: coordinators move, leaders change, markers of the previous transaction are being written.
-Versions stay at 3 and below, the transaction protocol librdkafka speaks (KIP-890 bumps the epoch from 5 on).
+They are sent raw, because librdkafka sends EndTxn only where it has written something itself, and its abort
+then "succeeds" without a word to the broker; and because kafka-python's admin client gives up at the first
+dead broker. All retry until ``timeout``: coordinators move, leaders change, markers of the previous
+transaction are being written. Versions stay at 3 and below, the transaction protocol librdkafka speaks
+(KIP-890 bumps the epoch from 5 on).
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kafka.protocol.admin import DescribeProducersRequest, DescribeTransactionsRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest
 
-from airflow_eos.exceptions import BrokersUnavailable
 from airflow_eos.model.broker import ActiveProducer, TransactionDescription, TransactionState
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.wire.backoff import Backoff
-from airflow_eos.wire.connection import METADATA_TIMEOUT, NotYet, describe, is_transient, translated
-from airflow_eos.wire.verdicts import ADD_PARTITIONS, COORDINATOR, FETCH, Fatal, Retry, verdict
+from airflow_eos.wire.connection import METADATA_TIMEOUT
+from airflow_eos.wire.failures import NotYet, is_transient
+from airflow_eos.wire.leaders import ask_leaders
+from airflow_eos.wire.verdicts import ADD_PARTITIONS, COORDINATOR, Fatal, Retry, verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 
     from airflow_eos.model.identity import ProducerIdentity
     from airflow_eos.wire.connection import BrokerConnections
@@ -48,10 +49,10 @@ class EndTxnResult(enum.Enum):
     """What the coordinator answered to EndTxn under our own identity (KIP-98)."""
 
     OK = "ok"
-    """Code 0: the transaction was ours and open; now it ends as asked."""
+    """Code 0: it was ours and ends as asked; also when an abort repeats our own abort."""
     NOT_OPEN = "not open"
-    """Code 48: still our epoch, nothing open: nothing was added, or it has ended before, either way. Also after a lost
-    answer to an EndTxn of our own."""
+    """Code 48: still our epoch, nothing to end: nothing was added, or it has committed. After an answer that
+    was lost, it may also be the outcome of that request."""
     FENCED = "fenced"
     """Code 47, 90 or 49: a newer attempt, or the coordinator's time-out, has moved the epoch on."""
 
@@ -211,46 +212,18 @@ def describe_producers(
     :raises AuthorizationFailed: DescribeProducers needs Read on the topic.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
-    return connections.run(_describe_producers(connections, partitions, timeout))
+    return connections.run(
+        ask_leaders(
+            connections, partitions, _producers_request, _read_producers, what="producers", timeout=timeout
+        )
+    )
 
 
-async def _describe_producers(
-    connections: BrokerConnections, partitions: Collection[TopicPartition], timeout: float
-) -> dict[TopicPartition, tuple[ProducerStatus, ...]]:
-    found: dict[TopicPartition, tuple[ProducerStatus, ...]] = {}
-    remaining = set(partitions)
-    backoff = Backoff(timeout)
-    last: Exception = NotYet("not asked yet")
-    while remaining:
-        leaders, leaderless = await connections.by_leader_async(remaining)
-        if leaderless:
-            last = NotYet(f"{leaderless[0]} has no leader")
-        asked = [(node, connections.send(_producers_request(group), node)) for node, group in leaders.items()]
-        for node, future in asked:
-            try:
-                answer = await future
-            except Exception as error:
-                if not is_transient(error):
-                    raise translated(error, f"producers of {leaders[node][0]}") from error
-                last = error
-                continue
-            for topic in answer.topics:
-                for part in topic.partitions:
-                    where = TopicPartition(topic.name, part.partition_index)
-                    if part.error_code:
-                        last = NotYet(_read_again(where, part.error_code))
-                        continue
-                    found[where] = tuple(_producer(entry) for entry in part.active_producers)
-                    remaining.discard(where)
-        if remaining:
-            if backoff.expired:
-                raise BrokersUnavailable(
-                    f"producers of {min(remaining)} ({len(remaining)} partitions) were not described within "
-                    f"{timeout:.0f} s; last: {describe(last)}"
-                ) from last
-            await connections.pause(backoff.next_pause())
-            await connections.refresh_async({where.topic for where in remaining})
-    return found
+def _read_producers(answer: Any) -> Iterator[tuple[TopicPartition, int, tuple[ProducerStatus, ...]]]:
+    for topic in answer.topics:
+        for part in topic.partitions:
+            producers = tuple(_producer(entry) for entry in part.active_producers)
+            yield TopicPartition(topic.name, part.partition_index), part.error_code, producers
 
 
 async def _at_coordinator(
@@ -284,13 +257,6 @@ def _act(
     if isinstance(decision, Retry) and decision.refresh:
         connections.forget_coordinator("transaction", transactional_id)
     raise NotYet(f"{what}: {decision.meaning}")
-
-
-def _read_again(where: TopicPartition, code: int) -> str:
-    decision = verdict(FETCH, code)
-    if isinstance(decision, Fatal):
-        raise decision.error(f"producers of {where}: {decision.meaning}")
-    return f"{where}: {decision.meaning}"
 
 
 def _by_topic(partitions: Collection[TopicPartition]) -> dict[str, list[int]]:

@@ -5,13 +5,14 @@
     for batch in fetch_range(connections, "orders", 0, 100, 5000):      # DecodedBatch, in offset order
         batch.key, batch.value, batch.offset, batch.timestamp, batch.timestamp_type, batch.headers
 
-    for answer in fetch_answers(connections, "orders", 0, 100, 5000):   # FetchedAnswer: bytes as they lie in the log
+    for answer in fetch_answers(connections, "orders", 0, 100, 5000):   # FetchedAnswer: bytes as in the log
         answer.data, answer.batches, answer.aborted
 
-Guarantee: under read_committed exactly the committed records of the range, each once, in order; or an error. The range
-is done when the *position* reaches ``end``: control markers, aborted records and compaction leave gaps, so counting
-records would wait for ever or stop too late. Offsets are never reset. While one answer is decoded the next one is
-under way; memory is about three answers (``max_bytes`` each, or one batch where a batch is larger).
+Guarantee: under read_committed exactly the committed records of the range, each once, in order; or an error.
+The range is done when the *position* reaches ``end``: control markers, aborted records and compaction leave
+gaps, so counting records would wait for ever or stop too late. Offsets are never reset. While one answer is
+decoded the next one is under way; memory is about three answers (``max_bytes`` each, or one batch where a
+batch is larger).
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from kafka.protocol.consumer import FetchRequest
 from airflow_eos.exceptions import CorruptBatch, FetchStalled, OffsetsOutOfRange
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.backoff import Backoff
-from airflow_eos.wire.connection import NotYet, describe, is_transient, translated
 from airflow_eos.wire.decode import DecodedBatch, decode_batch
+from airflow_eos.wire.failures import NotYet, describe, is_transient, translated
 from airflow_eos.wire.header import RawBatch, iter_batches
 from airflow_eos.wire.isolation import AbortedTransaction, data_batches
 from airflow_eos.wire.offsets import Isolation, list_offsets_async
@@ -80,8 +81,8 @@ def fetch_range(
     """Decode the records of ``[start, end)``; batches without a record of the range are left out.
 
     :param start: first offset; may lie in the middle of a batch.
-    :param end: offset behind the last one wanted, at or below the last stable offset; where it is above, the read
-        waits for it until ``stall_timeout``.
+    :param end: offset behind the last one wanted, at or below the last stable offset; where it is above, the
+        read waits for it until ``stall_timeout``.
     :param max_bytes: bytes per answer.
     :param stall_timeout: seconds without progress until :class:`FetchStalled`.
     :raises OffsetsOutOfRange: the log begins above the position: records are gone.
@@ -128,7 +129,9 @@ def fetch_answers(
     max_bytes: int = MAX_BYTES,
     stall_timeout: float = STALL_TIMEOUT,
 ) -> Iterator[FetchedAnswer]:
-    """Yield the answers that cover ``[start, end)`` without decoding; parameters and errors as :func:`fetch_range`.
+    """Yield the answers that cover ``[start, end)``, not decoded.
+
+    Parameters and errors as :func:`fetch_range`.
 
     The next request is under way when an answer is yielded.
     """
@@ -185,8 +188,8 @@ class _RangeReader:
                 self._connections.forget_leader(self._where.topic)
             if backoff.expired:
                 raise FetchStalled(
-                    f"reading {self._where} made no progress at offset {position} (range ends at {self._end}) for "
-                    f"{self._stall_timeout:.0f} s; last: {describe(last)}"
+                    f"reading {self._where} made no progress at offset {position} (the end is {self._end}) "
+                    f"for {self._stall_timeout:.0f} s; last: {describe(last)}"
                 ) from last
             await self._connections.pause(pause)
 
@@ -208,7 +211,7 @@ class _RangeReader:
         next_position = batches[-1].header.next_offset
         if next_position <= position:
             raise CorruptBatch(
-                f"{self._where} was asked for offset {position} and answered batches that end before {next_position}"
+                f"{self._where} was asked for offset {position}, the answer ends before {next_position}"
             )
         aborted = None
         if self._isolation == "read_committed":
@@ -216,7 +219,7 @@ class _RangeReader:
         return FetchedAnswer(position, next_position, found.records, batches, aborted)
 
     async def _nothing(self, position: int, answer: Any, found: Any) -> FetchedAnswer:
-        """Decide about an empty answer: not yet readable, or nothing left because compaction removed the tail."""
+        """Decide about an empty answer: not yet readable, or compaction has removed all the rest."""
         committed = self._isolation == "read_committed"
         bound = found.last_stable_offset if committed else found.high_watermark
         if found.records:
@@ -226,8 +229,9 @@ class _RangeReader:
             raise _Waiting(f"the {name} is {bound}, below the end of the range")
         if answer.throttle_time_ms:
             raise _Waiting("the broker throttles this client")
-        # A broker that reads from remote storage may answer nothing although there is something (KIP-405). From the
-        # local log an empty answer below the bound is the truth: all batches up to the end were compacted away.
+        # A broker that reads from remote storage may answer nothing although there is something (KIP-405).
+        # From the local log an empty answer below the bound is the truth: all batches up to the end were
+        # compacted away.
         local = await list_offsets_async(self._connections, [self._where], "earliest_local")
         if local[self._where] > position:
             raise _Waiting("the broker reads from remote storage")
@@ -243,17 +247,17 @@ class _RangeReader:
         )
         if latest[self._where] < position:
             raise OffsetsOutOfRange(
-                f"{self._where} ends at offset {latest[self._where]}, below the requested {position}: the topic was "
-                "made again, or lost its end; compare its topic id with the plan's"
+                f"{self._where} ends at offset {latest[self._where]}, below the requested {position}: the "
+                "topic was made again, or lost its end; compare its topic id with the plan's"
             )
         self._connections.forget_leader(self._where.topic)
         raise NotYet("OFFSET_OUT_OF_RANGE of an offset that is in range")
 
     def _gone(self, position: int, log_start: int) -> OffsetsOutOfRange:
         return OffsetsOutOfRange(
-            f"{self._where} begins at offset {log_start}, above the requested {position}: the records between are "
-            "deleted (retention, or DeleteRecords); nothing was skipped. Raise retention.ms, or move the cursor on "
-            "purpose"
+            f"{self._where} begins at offset {log_start}, above the requested {position}: the records "
+            "between are deleted (retention, or DeleteRecords); nothing was skipped. Raise retention.ms, or "
+            "move the cursor on purpose"
         )
 
     def _raise_for(self, code: int) -> None:

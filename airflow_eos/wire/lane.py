@@ -2,11 +2,13 @@
 
 The rules (KIP-98, KIP-679, and measured: see :mod:`airflow_eos.wire.produce`):
 
-- the first batch of a partition is acknowledged before a second one is sent; then up to five are in flight, because a
-  broker remembers five batches to recognise a repetition;
+- the first batch of a partition is acknowledged before a second one is sent; then up to five are in flight,
+  because a broker remembers five batches to recognise a repetition;
 - a repetition is the same bytes with the same sequence;
-- only the first batch without acknowledgement decides about errors: "out of order" behind a failed batch is expected;
-- after a failure nothing is repeated before every batch in flight has its answer, then one batch goes ahead alone.
+- only the first batch without acknowledgement decides about errors: "out of order" behind a failed batch is
+  expected;
+- after a failure nothing is repeated before every batch in flight has its answer, then one batch goes ahead
+  alone.
 """
 
 from __future__ import annotations
@@ -95,8 +97,8 @@ class PartitionLane:
     :param where: the partition.
     :param identity: who writes.
     :param source: pairs of record count and sealed batch, in order; taken when there is room only.
-    :param end_before: end offset (read_uncommitted) before the first send; an acknowledgement below it belongs to
-        another attempt.
+    :param end_before: end offset (read_uncommitted) before the first send; an acknowledgement below it
+        belongs to another attempt.
     :param delivery_timeout: seconds the first unacknowledged batch may take, from the first try to send it.
     """
 
@@ -185,14 +187,14 @@ class PartitionLane:
         if batch.base_offset < self.end_before:
             raise DuplicateReceipt(
                 f"{self.where}: the batch with sequence {batch.base_sequence} was acknowledged at offset "
-                f"{batch.base_offset}, below {self.end_before} where the log ended before this task began: it is "
-                "another attempt's batch, ours is not written. The run must abort and take a new epoch"
+                f"{batch.base_offset}, below {self.end_before} where the log ended before this task began: "
+                "it is another attempt's batch, ours is not written. The run must abort and take a new epoch"
             )
         if batch.base_offset <= done.last_offset:
             raise DuplicateReceipt(
                 f"{self.where}: the batch with sequence {batch.base_sequence} was acknowledged at offset "
-                f"{batch.base_offset}, not behind {done.last_offset} of the batch before it: another attempt writes "
-                "in the same epoch. The run must abort and take a new epoch"
+                f"{batch.base_offset}, not behind {done.last_offset} of the batch before it: another attempt "
+                "writes in the same epoch. The run must abort and take a new epoch"
             )
         if not done.batches:
             done.first_offset = batch.base_offset
@@ -257,5 +259,6 @@ class PartitionLane:
             or not records
         ):
             raise ProtocolViolation(
-                f"{self.where}: a sealed batch of {len(sealed)} bytes does not hold the {records} records it should"
+                f"{self.where}: a sealed batch of {len(sealed)} bytes does not hold the {records} records it "
+                "should"
             )

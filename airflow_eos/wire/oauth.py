@@ -19,8 +19,8 @@ _TUPLE_WITH_EXTENSIONS = 4
 class _CallbackTokens(AbstractTokenProvider):
     """Calls ``oauth_cb(config)`` and keeps the token for 80% of its life, as librdkafka does.
 
-    The call-back returns ``(token, expiry)``, or ``(token, expiry, principal, extensions)``, with the expiry in
-    seconds since the epoch.
+    The call-back returns ``(token, expiry)``, or ``(token, expiry, principal, extensions)``, with the expiry
+    in seconds since the epoch.
     """
 
     def __init__(self, callback: Callable[[str], Any], argument: str) -> None:

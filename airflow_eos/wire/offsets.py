@@ -2,10 +2,10 @@
 
 ::
 
-    list_offsets(connections, partitions, "earliest")                  # first offset still there
-    list_offsets(connections, partitions, "latest")                    # last stable offset (LSO)
-    list_offsets(connections, partitions, "latest", isolation="read_uncommitted")      # high watermark
-    list_offsets(connections, partitions, 1763683200000)               # first offset with timestamp >= T, or -1
+    list_offsets(connections, partitions, "earliest")       # first offset still there
+    list_offsets(connections, partitions, "latest")         # last stable offset (LSO)
+    list_offsets(connections, partitions, "latest", isolation="read_uncommitted")   # high watermark
+    list_offsets(connections, partitions, 1763683200000)    # first offset with timestamp >= T, or -1
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kafka.protocol.consumer import ListOffsetsRequest
 
-from airflow_eos.exceptions import BrokersUnavailable
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.wire.backoff import Backoff
-from airflow_eos.wire.connection import METADATA_TIMEOUT, NotYet, describe, is_transient, translated
-from airflow_eos.wire.verdicts import FETCH, Fatal, verdict
+from airflow_eos.wire.connection import METADATA_TIMEOUT
+from airflow_eos.wire.leaders import ask_leaders
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from airflow_eos.wire.connection import BrokerConnections
 
@@ -43,8 +41,8 @@ def list_offsets(
 ) -> dict[TopicPartition, int]:
     """Ask every partition's leader, one request per broker.
 
-    :param spec: ``"earliest"``, ``"latest"``, a time in ms since 1970, or ``"earliest_local"`` (the first offset
-        that is not only in remote storage, KIP-405).
+    :param spec: ``"earliest"``, ``"latest"``, a time in ms since 1970, or ``"earliest_local"`` (the first
+        offset that is not only in remote storage, KIP-405).
     :param isolation: ``read_committed`` makes "latest" the last stable offset; a time looks below it only.
     :returns: offset per partition; -1 where no record has that time or a later one.
     :raises UnknownTopic: naming the topic or partition.
@@ -66,51 +64,20 @@ async def list_offsets_async(
 ) -> dict[TopicPartition, int]:
     """See :func:`list_offsets`."""
     timestamp = _SPECIAL[spec] if isinstance(spec, str) else spec
-    found: dict[TopicPartition, int] = {}
-    remaining = set(partitions)
-    backoff = Backoff(timeout)
-    last: Exception = NotYet("not asked yet")
-    while remaining:
-        leaders, leaderless = await connections.by_leader_async(remaining)
-        if leaderless:
-            last = NotYet(f"{leaderless[0]} has no leader")
-        asked = [
-            (node, connections.send(_request(group, timestamp, isolation), node))
-            for node, group in leaders.items()
-        ]
-        for node, future in asked:
-            try:
-                answer = await future
-            except Exception as error:
-                if not is_transient(error):
-                    raise translated(error, f"offsets of {leaders[node][0]}") from error
-                last = error
-                continue
-            for topic in answer.topics:
-                for part in topic.partitions:
-                    if part.error_code:
-                        last = NotYet(_checked(topic.name, part))
-                    else:
-                        where = TopicPartition(topic.name, part.partition_index)
-                        found[where] = part.offset
-                        remaining.discard(where)
-        if remaining:
-            if backoff.expired:
-                raise BrokersUnavailable(
-                    f"offsets of {min(remaining)} ({len(remaining)} partitions) were not answered within "
-                    f"{timeout:.0f} s; last: {describe(last)}"
-                ) from last
-            await connections.pause(backoff.next_pause())
-            await connections.refresh_async({where.topic for where in remaining})
-    return found
+    return await ask_leaders(
+        connections,
+        partitions,
+        lambda group: _request(group, timestamp, isolation),
+        _read,
+        what="offsets",
+        timeout=timeout,
+    )
 
 
-def _checked(topic: str, part: Any) -> str:
-    """Return why to try again, or raise."""
-    decision = verdict(FETCH, part.error_code)
-    if isinstance(decision, Fatal):
-        raise decision.error(f"offsets of {topic}-{part.partition_index}: {decision.meaning}")
-    return f"{topic}-{part.partition_index}: {decision.meaning}"
+def _read(answer: Any) -> Iterator[tuple[TopicPartition, int, int]]:
+    for topic in answer.topics:
+        for part in topic.partitions:
+            yield TopicPartition(topic.name, part.partition_index), part.error_code, part.offset
 
 
 def _request(partitions: Collection[TopicPartition], timestamp: int, isolation: Isolation) -> Any:

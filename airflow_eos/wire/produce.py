@@ -10,16 +10,18 @@
         timeout=240.0,              # seconds for all
     )
 
-Guarantee: on return every batch is in the log once, in the order given, acknowledged by all in-sync replicas, and the
-receipts say where. On an exception some may be: the transaction must abort. A call must not be repeated in the same
-producer epoch: a broker acknowledges other content under a known sequence without comparing it.
+Guarantee: on return every batch is in the log once, in the order given, acknowledged by all in-sync replicas,
+and the receipts say where. On an exception some may be: the transaction must abort. A call must not be
+repeated in the same producer epoch: a broker acknowledges other content under a known sequence without
+comparing it.
 
-Mechanism: sequences start at 0, so the caller owns these partitions in this epoch. One request per broker carries one
-batch of each of its partitions; the first batches of all partitions go in one request, because a broker verifies with
-the coordinator that a partition is in the transaction, and parallel verifications collide. A batch is repeated with
-the same bytes. See :mod:`airflow_eos.wire.lane` for the order of things in a partition and
-:data:`airflow_eos.wire.verdicts.PRODUCE` for what an error means. Produce stays at version 9 to 11: from 12 on a broker
-adds partitions to the transaction by itself (KIP-890).
+Mechanism: sequences start at 0, so the caller owns these partitions in this epoch. One request per broker
+carries one batch of each of its partitions; the first batches of all partitions go in one request, because a
+broker verifies with the coordinator that a partition is in the transaction, and parallel verifications
+collide. A batch is repeated with the same bytes. See :mod:`airflow_eos.wire.lane` for the order of things in
+a partition and
+:data:`airflow_eos.wire.verdicts.PRODUCE` for what an error means. Produce stays at version 9 to 11: from 12
+    on a broker adds partitions to the transaction by itself (KIP-890).
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from kafka.future import Future
 from kafka.protocol.producer import ProduceRequest
 
 from airflow_eos.exceptions import DeliveryTimedOut, EosError
-from airflow_eos.wire.connection import describe, is_transient, translated
+from airflow_eos.wire.failures import describe, is_transient, translated
 from airflow_eos.wire.lane import Ack, Batch, PartitionLane, Refusal
 from airflow_eos.wire.offsets import list_offsets_async
 from airflow_eos.wire.verdicts import PRODUCE, Retry, verdict
@@ -69,8 +71,8 @@ def send_partitions(
     """Send everything; return one receipt per partition, sorted, also for a partition without batches.
 
     :param identity: who writes; its partitions were added to the transaction before.
-    :param batches: (record count, sealed batch) per partition, in order; an iterator is read only as fast as it is
-        sent.
+    :param batches: (record count, sealed batch) per partition, in order; an iterator is read only as fast as
+        it is sent.
     :param delivery_timeout: seconds per batch, from the first try.
     :param timeout: seconds for the whole call; None for no limit of its own.
     :raises ProducerFenced: a newer attempt exists, or the transaction timed out.
@@ -94,8 +96,8 @@ async def _send(
     timeout: float | None,
 ) -> list[PartitionReceipt]:
     started = time.monotonic()
-    # Replicated data only: what an earlier attempt wrote last may be above. The rule of one attempt per epoch is what
-    # protects; this guard finds most of its violations.
+    # Replicated data only: what an earlier attempt wrote last may be above. The rule of one attempt per epoch
+    # is what protects; this guard finds most of its violations.
     ends = await list_offsets_async(
         connections,
         list(batches),
@@ -157,8 +159,8 @@ class _Dispatcher:
     def _too_late(self) -> DeliveryTimedOut:
         lane = self._lanes[0]
         return DeliveryTimedOut(
-            f"the task's time is over with {len(self._lanes)} partitions unfinished, among them {lane.where}: "
-            f"{lane.last_error}. Give the transaction more time, or write fewer records per run"
+            f"the task's time is over with {len(self._lanes)} partitions unfinished, among them "
+            f"{lane.where}: {lane.last_error}. Give the transaction more time, or write fewer records per run"
         )
 
     # -- sending ------------------------------------------------------------------------------------------

@@ -26,7 +26,8 @@ def ssl_context(config: ClientConfig) -> ssl.SSLContext:
     algorithm = str(config.get("ssl.endpoint.identification.algorithm", "https")).lower()
     if algorithm not in ("https", "none"):
         raise ConfigurationError(
-            f"client setting 'ssl.endpoint.identification.algorithm' must be 'https' or 'none', got {algorithm!r}"
+            "client setting 'ssl.endpoint.identification.algorithm' must be 'https' or 'none', "
+            f"got {algorithm!r}"
         )
     verify = read_bool(verify_key, config.get(verify_key, True))
     context.check_hostname = verify and algorithm == "https"

@@ -1,7 +1,7 @@
 """What each broker error code means for us: try again, look for the leader first, or stop.
 
-One table per request. A code that is in no table is fatal: the protocol rules it out here, and guessing would risk a
-duplicate. Codes: https://kafka.apache.org/protocol#protocol_error_codes
+One table per request. A code that is in no table is fatal: the protocol rules it out here, and guessing would
+risk a duplicate. Codes: https://kafka.apache.org/protocol#protocol_error_codes
 """
 
 from __future__ import annotations

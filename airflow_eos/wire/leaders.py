@@ -1,0 +1,87 @@
+"""One question to the leaders of many partitions: a request per broker, until all have answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_eos.exceptions import BrokersUnavailable
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.wire.backoff import Backoff
+from airflow_eos.wire.failures import NotYet, describe, is_transient, translated
+from airflow_eos.wire.verdicts import FETCH, Fatal, verdict
+
+if TYPE_CHECKING:
+    from airflow_eos.wire.connection import BrokerConnections
+
+T = TypeVar("T")
+Answers = Iterable[tuple[TopicPartition, int, T]]
+
+
+async def ask_leaders(
+    connections: BrokerConnections,
+    partitions: Collection[TopicPartition],
+    request_for: Callable[[Collection[TopicPartition]], Any],
+    read: Callable[[Any], Answers[T]],
+    *,
+    what: str,
+    timeout: float,
+) -> dict[TopicPartition, T]:
+    """Ask until every partition has an answer.
+
+    :param request_for: makes the request about some partitions.
+    :param read: yields partition, error code and value of a broker's answer.
+    :param what: names the question in errors: "offsets".
+    :raises UnknownTopic: naming the topic or partition.
+    :raises AuthorizationFailed: naming the partition and what to grant.
+    :raises BrokersUnavailable: after ``timeout`` seconds, with the last reason.
+    """
+    found: dict[TopicPartition, T] = {}
+    remaining = set(partitions)
+    backoff = Backoff(timeout)
+    while True:
+        last = await _ask_once(connections, remaining, request_for, read, found, what)
+        remaining.difference_update(found)
+        if not remaining:
+            return found
+        if backoff.expired:
+            raise BrokersUnavailable(
+                f"{what} of {min(remaining)} ({len(remaining)} partitions): no answer within "
+                f"{timeout:.0f} s; last: {describe(last)}"
+            ) from last
+        await connections.pause(backoff.next_pause())
+        await connections.refresh_async({where.topic for where in remaining})
+
+
+async def _ask_once(
+    connections: BrokerConnections,
+    partitions: Collection[TopicPartition],
+    request_for: Callable[[Collection[TopicPartition]], Any],
+    read: Callable[[Any], Answers[T]],
+    found: dict[TopicPartition, T],
+    what: str,
+) -> Exception:
+    """Put what is answered into ``found``; return the last reason why something is not."""
+    last: Exception = NotYet("no answer")
+    leaders, leaderless = await connections.by_leader_async(partitions)
+    if leaderless:
+        last = NotYet(f"{leaderless[0]} has no leader")
+    # All requests leave before the first answer is awaited.
+    asked = [(group, connections.send(request_for(group), node)) for node, group in leaders.items()]
+    for group, future in asked:
+        try:
+            answer = await future
+        except Exception as error:
+            if not is_transient(error):
+                raise translated(error, f"{what} of {group[0]}") from error
+            last = error
+            continue
+        for where, code, value in read(answer):
+            if code == 0:
+                found[where] = value
+                continue
+            decision = verdict(FETCH, code)
+            if isinstance(decision, Fatal):
+                raise decision.error(f"{what} of {where}: {decision.meaning}")
+            last = NotYet(f"{where}: {decision.meaning}")
+    return last

@@ -1,0 +1,40 @@
+"""kafka-python's connection manager, as the wire layer uses it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.transport import KafkaSSLTransport
+
+DEFAULTS: dict[str, Any] = {
+    # One answer holds at least one batch, however large (KIP-74).
+    "receive_message_max_bytes": 1_000_000_000,
+    # kafka-python fails requests beyond its limit instead of queueing them; our own windows are far below.
+    "max_in_flight_requests_per_connection": 1000,
+    "reconnect_backoff_max_ms": 1000,
+    # acks=all waits for a dead follower to leave the ISR (about 10 s); a time-out closes the connection.
+    "request_timeout_ms": 30_000,
+    "client_id": "airflow-eos",
+}
+"""Settings of every connection; a client configuration wins over them."""
+
+
+class Manager(KafkaConnectionManager):
+    """A manager with a TLS write path that does not copy what is left to send."""
+
+    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
+        transport = await super()._build_transport(node, timeout_at=timeout_at)
+        if isinstance(transport, KafkaSSLTransport):
+            # A TLS record takes 16 KB; slicing bytes behind it copies the rest of a request of megabytes.
+            plain_write = transport.write
+            transport.write = lambda data: plain_write(memoryview(data))
+        return transport
+
+
+def quiet_logging() -> None:
+    """Silence kafka-python, which logs every refused connection as an error, unless a level was chosen."""
+    logger = logging.getLogger("kafka")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.CRITICAL)
