@@ -25,6 +25,7 @@
     │   ├── RunAlreadyCommitted       ``on_committed="fail"`` found the run in the ledger
     │   ├── RunFailed                 the run was aborted; nothing is visible
     │   ├── OutcomeUnknown            the authority could not be asked: neither yes nor no
+    │   ├── SealedBlockLost           an executor took sealed batches with it
     │   └── ProcessFailed             the author's ``process`` raised or returned wrong columns
     ├── SendError                     the wire layer could not write a batch
     │   ├── ProducerFenced            the broker refused the producer's epoch
@@ -140,6 +141,10 @@ class OutcomeUnknown(RunError):
 
 class ProcessFailed(RunError):
     """The author's ``process`` raised, or returned columns the sink cannot write."""
+
+
+class SealedBlockLost(RunError):
+    """An executor took sealed batches with it: the same ranges must be sealed again."""
 
 
 class SendError(EosError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
-from airflow_eos.exceptions import RunError
+from airflow_eos.exceptions import SealedBlockLost
 from airflow_eos.model.broker import (
     ActiveProducer,
     CommittedOffset,
@@ -39,10 +39,6 @@ __all__ = [
 ]
 
 
-class SealedBlockLost(RunError):
-    """An executor took sealed batches with it: the same ranges must be sealed again."""
-
-
 class Cluster(Protocol):
     """Reads of the cluster's state. Implementations retry transient errors themselves."""
 
@@ -65,9 +61,13 @@ class Cluster(Protocol):
         """Return per partition the first offset with timestamp >= ``timestamp_ms``, None where there is none."""
 
     def committed(
-        self, group: str, partitions: Collection[TopicPartition]
+        self, group: str, partitions: Collection[TopicPartition], *, stable: bool = True
     ) -> Mapping[TopicPartition, CommittedOffset]:
-        """Return the stable committed offsets; partitions without one are absent."""
+        """Return committed offsets; partitions without one are absent.
+
+        :param stable: wait while a transaction holds pending offsets (KIP-447); False returns the last committed
+            ones at once, for a caller whose own transaction is the pending one.
+        """
 
     def group_members(self, group: str) -> int:
         """Return the number of live members, classic and KIP-848 groups alike; 0 for an unknown group."""
@@ -141,10 +141,14 @@ class Ledger(Protocol):
         """Create the ledger topic; does nothing when it is there."""
 
     def partition_for(self, routing: str) -> int:
-        """Return the partition a routing string belongs to."""
+        """Return the partition a routing string belongs to; the empty string is always partition 0."""
 
-    def view(self, partition: int, keys: Collection[str]) -> LedgerView:
-        """Read the partition up to the high watermark taken when the call starts."""
+    def view(self, partition: int, keys: Collection[str], prefixes: Collection[str] = ()) -> LedgerView:
+        """Read the partition up to the high watermark taken when the call starts.
+
+        :param keys: exact keys wanted.
+        :param prefixes: every key that begins with one of these is wanted too.
+        """
 
 
 class Sealed(Protocol):
@@ -170,9 +174,7 @@ class SealAndSend(Protocol):
         :raises ProcessFailed: when the author's function raises or returns wrong columns.
         """
 
-    def send(
-        self, sealed: Sealed, identity: ProducerIdentity, timeout: float
-    ) -> Sequence[PartitionReceipt]:
+    def send(self, sealed: Sealed, identity: ProducerIdentity, timeout: float) -> Sequence[PartitionReceipt]:
         """Write all sealed batches under ``identity``, within ``timeout`` seconds.
 
         :raises SendError: when a writer failed; some batches may have been written.
