@@ -1,0 +1,80 @@
+"""RunContext: what a two-argument process function is told about its run."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.exceptions import ProcessFailed
+from airflow_eos.model.ranges import Interval, PartitionInterval
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_eos.model.plan import ModeName, RunPlan
+    from airflow_eos.model.ranges import OffsetRange
+    from airflow_eos.model.spec import RunSpec
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """The run as the author's function may see it; no client configuration, no identity.
+
+    :param ranges: offset ranges that the DataFrame reads.
+    :param interval: the data interval, for interval and partition runs.
+    :param partition_key: the partition key, for partition runs.
+    """
+
+    pipeline: str
+    run_id: str
+    mode: ModeName
+    ranges: tuple[OffsetRange, ...]
+    source_topics: tuple[str, ...]
+    sink_topic: str | None
+    interval: Interval | None = None
+    partition_key: str | None = None
+
+    @classmethod
+    def of(cls, spec: RunSpec, plan: RunPlan) -> RunContext:
+        """Return the context of a planned run."""
+        mode = spec.ranges
+        partitioned = isinstance(mode, PartitionInterval)
+        interval = mode.interval if isinstance(mode, PartitionInterval) else mode
+        return cls(
+            pipeline=spec.pipeline,
+            run_id=spec.run_id,
+            mode=plan.mode,
+            ranges=plan.ranges,
+            source_topics=spec.source_topics,
+            sink_topic=spec.sink_topic,
+            interval=interval if isinstance(interval, Interval) else None,
+            partition_key=mode.key if partitioned and isinstance(mode, PartitionInterval) else None,
+        )
+
+
+def call_process(process: Callable[..., Any], df: Any, run: RunContext) -> Any:
+    """Call ``process(df)`` or ``process(df, run)``, whichever it takes.
+
+    A parameter named ``run``, or a second one without a default, gets the context.
+
+    :raises ProcessFailed: when the function takes neither one nor two arguments.
+    """
+    try:
+        parameters = list(inspect.signature(process).parameters.values())
+    except (TypeError, ValueError):
+        return process(df)  # a callable without a signature, such as some built-ins
+    positional = [
+        p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    named = next((p for p in parameters if p.name == "run" and p.kind != p.POSITIONAL_ONLY), None)
+    if named is not None and positional[:1] != [named]:
+        return process(df, run=run)
+    if len(needed) > 2 or any(p.kind == p.KEYWORD_ONLY for p in needed):  # noqa: PLR2004
+        raise ProcessFailed(
+            f"process takes {inspect.signature(process)}; it must be callable as process(df) or process(df, run)"
+        )
+    if len([p for p in needed if p in positional]) == 2:  # noqa: PLR2004
+        return process(df, run)
+    return process(df)

@@ -1,0 +1,217 @@
+"""SparkDataPlane: seals a planned run on Spark and sends it; what the run protocol calls.
+
+The protocol decides when and under which identity; this class knows nothing of transactions. Sealing writes nothing to
+Kafka and may be repeated by Spark as often as it likes. Sending is one job with one stage over blocks that lie on the
+executors: no transform runs, no shuffle, no second attempt.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.exceptions import RunFailed
+from airflow_eos.model.manifest import SealedManifest
+from airflow_eos.spark.by_value import pickled_by_value
+from airflow_eos.spark.context import RunContext, call_process
+from airflow_eos.spark.contract import sink_columns
+from airflow_eos.spark.counting import ReadCounter
+from airflow_eos.spark.errors import process_error, send_error
+from airflow_eos.spark.manifest import InconsistentSeal, read_manifest
+from airflow_eos.spark.owners import plan_owners
+from airflow_eos.spark.preflight import Environment, check_environment
+from airflow_eos.spark.progress import progress
+from airflow_eos.spark.routing import route
+from airflow_eos.spark.session import cancel_tag, executed_once, settings, tagged, unpersist_checkpoint
+from airflow_eos.spark.slices import plan_slices
+
+if TYPE_CHECKING:
+    from airflow_eos.model.identity import ProducerIdentity
+    from airflow_eos.model.plan import RunPlan
+    from airflow_eos.model.receipts import PartitionReceipt
+    from airflow_eos.model.spec import RunSpec
+    from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger(__name__)
+Process = Callable[..., Any]
+
+MAX_SEALS = 3
+"""Seals whose blocks do not fit together before the run is given up."""
+_CANCEL_GRACE = 10.0
+_SEND_SETTINGS = {
+    # A row is a record batch of up to 1 MB: the default of 10,000 rows would be one Arrow batch of gigabytes.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SealedFrame:
+    """Sealed batches on the executors.
+
+    :param frame: one partition per owner task; see :mod:`airflow_eos.spark.sealed_rows`.
+    """
+
+    manifest: SealedManifest
+    frame: DataFrame
+
+
+class SparkDataPlane:
+    """Implements ``airflow_eos.run.ports.SealAndSend`` on a Spark session, classic or Connect.
+
+    :param spark: the author's session; its settings are left as they were.
+    :param spec: the run; its client configuration reaches executors only inside serialised tasks.
+    :param process: ``process(df)`` or ``process(df, run)``; see :mod:`airflow_eos.spark.context`.
+    """
+
+    def __init__(self, spark: SparkSession, spec: RunSpec, process: Process) -> None:
+        from airflow_eos.wire.client_config import ClientConfig
+
+        self._spark = spark
+        self._spec = spec
+        self._process = process
+        self._config = ClientConfig.of(spec.kafka)
+        self._tag = f"airflow-eos-{uuid.uuid4().hex[:12]}"
+        self._cancelled = threading.Event()
+
+    @property
+    def tag(self) -> str:
+        """Tag of all Spark jobs of this object."""
+        return self._tag
+
+    def preflight(self) -> Mapping[str, Any]:
+        """Check executors, once per session; return versions and the application id.
+
+        :raises EnvironmentMismatch: listing host and fix.
+        """
+        return self._environment().to_dict()
+
+    def seal(self, plan: RunPlan) -> SealedFrame:
+        """Read, transform, encode and materialise; writes nothing to Kafka.
+
+        :raises ProcessFailed: the author's function raised, or returned what the sink cannot write.
+        :raises UnknownTopic: a target topic does not exist.
+        :raises RunFailed: Spark could not do it.
+        """
+        environment = self._environment()
+        for attempt in range(1, MAX_SEALS + 1):
+            with tagged(self._spark, self._tag), pickled_by_value(self._process):
+                try:
+                    return self._seal(plan, environment)
+                except InconsistentSeal as problem:
+                    _log.warning("sealed batches do not fit together (try %d): %s", attempt, problem)
+                    last = problem
+                except Exception as error:
+                    raise process_error(error) from error
+        raise RunFailed(f"the ranges were sealed {MAX_SEALS} times and never consistently: {last}")
+
+    def send(
+        self, sealed: SealedFrame, identity: ProducerIdentity, timeout: float
+    ) -> Sequence[PartitionReceipt]:
+        """Write all sealed batches under ``identity``, within ``timeout`` seconds; one receipt per target.
+
+        :raises SendError: a writer failed; some batches may have been written.
+        :raises SealedBlockLost: sealed batches are gone.
+        """
+        from airflow_eos.spark.send import ANSWER_DDL, SendTask, read_answers
+
+        manifest = sealed.manifest
+        if not manifest.targets:
+            return []
+        task = SendTask(
+            config=self._config,
+            identity=identity,
+            expected={t.topic_partition: (t.batches, t.records) for t in manifest.targets},
+            delivery_timeout=self._spec.delivery_timeout.total_seconds(),
+            deadline=time.time() + timeout,
+            timeout=timeout,
+        )
+        # The tasks keep the deadline themselves; this is for tasks that never start or hang.
+        watchdog = threading.Timer(timeout + _CANCEL_GRACE, cancel_tag, (self._spark, self._tag))
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            with (
+                tagged(self._spark, self._tag),
+                settings(self._spark, _SEND_SETTINGS),
+                progress(self._spark, f"sending {manifest.records} records"),
+                executed_once(self._spark),
+            ):
+                rows = sealed.frame.mapInArrow(task, ANSWER_DDL).collect()
+            return read_answers([row.answer for row in rows], manifest)
+        except Exception as error:
+            # Whatever still runs must not go on writing.
+            cancel_tag(self._spark, self._tag)
+            raise send_error(error) from error
+        finally:
+            watchdog.cancel()
+
+    def release(self, sealed: SealedFrame) -> None:
+        """Free the materialised blocks."""
+        unpersist_checkpoint(sealed.frame)
+
+    def cancel(self) -> None:
+        """Cancel this object's Spark jobs, from any thread; never raises."""
+        self._cancelled.set()
+        cancel_tag(self._spark, self._tag)
+
+    # -- sealing ------------------------------------------------------------------------------------------
+
+    def _environment(self) -> Environment:
+        with tagged(self._spark, self._tag):
+            return check_environment(self._spark, self._spec.compression)
+
+    def _seal(self, plan: RunPlan, environment: Environment) -> SealedFrame:
+        from airflow_eos.spark.datasource import forget_source, read_ranges
+
+        name = f"kafka_range_{uuid.uuid4().hex[:8]}"
+        slices = plan_slices(plan.ranges, environment.slots)
+        context = RunContext.of(self._spec, plan)
+        counter = ReadCounter(
+            f"{name}_read", plan.ranges, context.interval.start if context.interval is not None else None
+        )
+        source = counter.attach(read_ranges(self._spark, name, self._config, slices))
+        try:
+            rows = sink_columns(
+                call_process(self._process, source, context), self._spec.sink_topic, self._spec.source_topics
+            )
+            routed = self._routed(rows, environment.slots)
+            with progress(self._spark, f"sealing {sum(s.span for s in slices)} offsets"):
+                frame = routed.localCheckpoint(eager=True, storageLevel=_storage_level(environment))
+                targets = read_manifest(frame)
+            read, late = counter.read(routed)
+        finally:
+            forget_source(self._spark, name)
+        return SealedFrame(SealedManifest(targets, read, late), frame)
+
+    def _routed(self, rows: DataFrame, slots: int) -> DataFrame:
+        from airflow_eos.spark.seal import SealTask
+        from airflow_eos.spark.sealed_rows import DDL
+        from airflow_eos.spark.targets import describe_targets
+        from airflow_eos.wire.connection import BrokerConnections
+
+        sink = self._spec.sink_topic
+        targets = {}
+        if sink is not None:
+            with BrokerConnections(self._config) as connections:
+                targets = describe_targets(connections, [sink])
+        layout = plan_owners(
+            {name: target.leaders for name, target in targets.items()}, slots, open_ended="topic" in rows.columns
+        )
+        task = SealTask(self._config, layout, targets, sink, self._spec.compression)
+        return route(rows.mapInArrow(task, DDL), layout.tasks, "owner")
+
+
+def _storage_level(environment: Environment) -> Any:
+    """Two replicas where a second executor can hold one: a lost executor then costs no new seal."""
+    from pyspark import StorageLevel
+
+    if len(environment.executors) > 1:
+        return StorageLevel.MEMORY_AND_DISK_2
+    return StorageLevel.MEMORY_AND_DISK
+
+

@@ -1,0 +1,174 @@
+"""Carries errors out of Spark tasks and turns Spark's own into one line.
+
+A task's exception reaches the driver as text inside Spark's exception, classic and Connect alike. So an error of
+this package travels as a marked JSON object in that text, and is the same exception again on the driver; anything
+else came from the author's transform, or from Spark.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from airflow_eos import exceptions
+from airflow_eos.exceptions import (
+    EosError,
+    EnvironmentMismatch,
+    ProcessFailed,
+    RunFailed,
+    SealedBlockLost,
+    SendError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MARK = "airflow-eos-error:"
+_TYPES: dict[str, type[EosError]] = {
+    name: found
+    for name, found in inspect.getmembers(exceptions, inspect.isclass)
+    if issubclass(found, EosError)
+}
+# A text may have been cut off behind the type, so the closing parts are optional.
+_CUT = re.compile(re.escape(_MARK) + r'\{"type": "(\w+)", "message": "((?:[^"\\]|\\.)*)')
+_LOST_TASK = re.compile(r"(?:most recent failure|reason): (?:Lost task [^:]*: )?(.*)")
+_NOISE = ("An exception was thrown from the Python worker", "[PYTHON_EXCEPTION]", "SQLSTATE")
+_INFRASTRUCTURE = (
+    "ExecutorLostFailure",
+    "SparkOutOfMemoryError",
+    "OutOfMemoryError",
+    "No space left on device",
+    "Python worker exited unexpectedly",
+    "has been cancelled",
+    "cancelled part of cancelled job",
+    "OPERATION_CANCELED",
+    "OPERATION_ABANDONED",
+    "FetchFailed",
+    "spark.driver.maxResultSize",
+)
+_NO_BLOCK = ("CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND", "Checkpoint block ")
+_LINE_LIMIT = 600
+
+
+class TaskError(Exception):
+    """An error of this package on its way out of a task; its text is read by :func:`find_error`."""
+
+
+def mark(error: EosError) -> str:
+    """Return the text that carries an error through Spark."""
+    return _MARK + json.dumps({"type": type(error).__name__, "message": str(error)})
+
+
+@contextmanager
+def task_errors() -> Iterator[None]:
+    """Mark errors of this package that leave the block; for code that runs in tasks."""
+    try:
+        yield
+    except EosError as error:
+        # Without the cause: the driver wants one line, and the executor's log has the rest.
+        raise TaskError(mark(error)) from None
+
+
+def find_error(text: str) -> EosError | None:
+    """Return the first error of this package in a text, None when there is none."""
+    start = text.find(_MARK)
+    if start < 0:
+        return None
+    try:
+        data, _ = json.JSONDecoder().raw_decode(text, start + len(_MARK))
+        name, message = str(data["type"]), str(data["message"])
+    except (ValueError, KeyError, TypeError):
+        cut = _CUT.search(text)
+        if cut is None:
+            return EosError(f"a Spark task failed, and its message was cut off: {text[start : start + 200]}")
+        name, message = cut.group(1), cut.group(2)
+    return _TYPES.get(name, EosError)(message)
+
+
+def root_cause(error: BaseException) -> str:
+    """Return one line that says what went wrong: the Python exception of the task, or Spark's own message."""
+    text = str(error)
+    if "Traceback (most recent call last):" in text:
+        found = _python_cause(text)
+        if found:
+            return _shortened(found)
+    lost = _LOST_TASK.search(text)
+    if lost:
+        return _shortened(lost.group(1))
+    for line in text.splitlines():
+        if line.strip() and not line.startswith("An error occurred while calling"):
+            line = line.strip().removeprefix(": ")
+            if _named(error) and not line.startswith(("[", type(error).__name__)):
+                line = f"{type(error).__name__}: {line}"
+            return _shortened(line)
+    return type(error).__name__
+
+
+def process_error(error: BaseException) -> EosError:
+    """Translate what a call of the author's function, or the stage that runs it, has raised."""
+    if isinstance(error, EosError):
+        return error
+    text = str(error)
+    ours = find_error(text)
+    if ours is not None:
+        return ours
+    if any(reason in text for reason in _INFRASTRUCTURE):
+        return RunFailed(f"Spark could not finish the seal stage: {root_cause(error)}; see the executors' logs")
+    return ProcessFailed(
+        f"process failed, nothing was written: {root_cause(error)}; correct the function, then run the task again"
+    )
+
+
+def send_error(error: BaseException) -> EosError:
+    """Translate what the send stage has raised."""
+    if isinstance(error, EosError):
+        return error
+    text = str(error)
+    if any(reason in text for reason in _NO_BLOCK):
+        return SealedBlockLost(
+            f"sealed batches are gone with their executor, the ranges must be sealed again: {root_cause(error)}"
+        )
+    ours = find_error(text)
+    if ours is not None:
+        return ours
+    return SendError(f"the send stage failed: {root_cause(error)}; its transaction must be aborted")
+
+
+def environment_error(error: BaseException) -> EosError:
+    """Translate what the preflight job has raised."""
+    if isinstance(error, EosError):
+        return error
+    ours = find_error(str(error))
+    if ours is not None:
+        return ours
+    return EnvironmentMismatch(
+        f"executors cannot run this package: {root_cause(error)}; install the driver's Python minor version, "
+        "pyarrow, numpy and google-crc32c there, or set spark.archives / PYSPARK_PYTHON"
+    )
+
+
+def _python_cause(text: str) -> str | None:
+    """Return the exception line of the last traceback, with the author's line of code."""
+    trace = text[text.rfind("Traceback (most recent call last):") :].splitlines()[1:]
+    where = ""
+    for line in trace:
+        if line.startswith("  File "):
+            if "/pyspark/" not in line and "/airflow_eos/" not in line and "pyspark.zip" not in line:
+                where = line.strip().removeprefix("File ").replace('"', "")
+        elif line and not line.startswith(" ") and not line.startswith("^"):
+            if any(line.startswith(noise) for noise in _NOISE):
+                continue
+            return f"{line} ({where})" if where else line
+    return None
+
+
+def _named(error: BaseException) -> bool:
+    """Whether the type says more than Spark's wrappers do."""
+    return not type(error).__module__.startswith(("pyspark", "py4j"))
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _LINE_LIMIT else line[:_LINE_LIMIT] + "..."

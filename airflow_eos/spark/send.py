@@ -1,0 +1,174 @@
+"""The send task: writes the sealed batches of the partitions it owns under the run's producer identity.
+
+Law 1: never a second attempt within one epoch. A broker acknowledges a batch whose sequence it knows without comparing
+the content, so a retried or speculated task writes nothing. For the same reason a failed first attempt does not raise
+(Spark would start another one): its error is a row of the result.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from airflow_eos.exceptions import DuplicateReceipt, EosError, ProducerFenced, ProtocolViolation, SecondAttempt, SendError
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.receipts import PartitionReceipt
+from airflow_eos.spark.errors import find_error, mark, task_errors
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.produce import send_partitions
+
+if TYPE_CHECKING:
+    from airflow_eos.model.identity import ProducerIdentity
+    from airflow_eos.model.manifest import SealedManifest
+    from airflow_eos.wire.client_config import ClientConfig
+
+ANSWER_DDL = "answer string"
+_ANSWER = pa.schema([("answer", pa.string())])
+SECOND_ATTEMPT_WAIT = 30.0
+"""Seconds a second attempt waits to be killed: a speculative copy is, as soon as the first attempt ends."""
+_COLUMNS = ("topic", "partition", "seal_partition", "seq", "records")
+
+
+@dataclass(frozen=True, slots=True)
+class SendTask:
+    """What ``mapInArrow`` calls in every send task; pickled with the plan, credentials included.
+
+    :param expected: (batches, records) per target partition, from the manifest.
+    :param deadline: wall clock, seconds since 1970.
+    :param timeout: seconds; bounds the task where its host's clock is wrong.
+    """
+
+    config: ClientConfig = field(repr=False)
+    identity: ProducerIdentity
+    expected: Mapping[TopicPartition, tuple[int, int]]
+    delivery_timeout: float
+    deadline: float
+    timeout: float
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield one row per receipt, or one row with the error."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber() > 0:
+            with task_errors():
+                refuse_second_attempt(
+                    context.partitionId(), context.attemptNumber(), min(SECOND_ATTEMPT_WAIT, self.left)
+                )
+        try:
+            answers = [json.dumps({"receipt": r.to_dict()}) for r in self.send(batches)]
+        except EosError as error:
+            answers = [json.dumps({"error": mark(error)})]
+        except Exception as error:  # noqa: BLE001 - a raise would make Spark start a second attempt
+            text = f"{type(error).__name__}: {error} (send task {context.partitionId()} on {socket.gethostname()})"
+            answers = [json.dumps({"error": mark(SendError(text))})]
+        if answers:
+            yield pa.RecordBatch.from_arrays([pa.array(answers, pa.string())], schema=_ANSWER)
+
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline."""
+        return max(0.0, min(self.deadline - time.time(), self.timeout))
+
+    def send(self, batches: Iterable[pa.RecordBatch]) -> list[PartitionReceipt]:
+        """Write one owner's batches; return a receipt per partition."""
+        begun = time.monotonic()
+        left = self.left
+        mine = gather(batches)
+        for where, found in mine.items():
+            counts = (len(found), sum(f.records for f in found))
+            if self.expected.get(where) != counts:
+                raise ProtocolViolation(
+                    f"the blocks hold {counts[0]} batches with {counts[1]} records for {where}, the manifest says "
+                    f"{self.expected.get(where)}; nothing was written by this task"
+                )
+        if not mine:
+            return []
+        left -= time.monotonic() - begun
+        with BrokerConnections(self.config, bootstrap_timeout=max(1.0, min(60.0, left))) as connections:
+            return send_partitions(
+                connections,
+                self.identity,
+                {where: (found.sealed() for found in parts) for where, parts in mine.items()},
+                delivery_timeout=self.delivery_timeout,
+                timeout=max(1.0, left - (time.monotonic() - begun)),
+            )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Piece:
+    """A sealed batch where Arrow holds it; ordered as it must stand in the log."""
+
+    seal_partition: int
+    seq: int
+    records: int = field(compare=False)
+    column: pa.Array = field(compare=False, repr=False)
+    row: int = field(compare=False)
+
+    def sealed(self) -> tuple[int, bytes]:
+        """Return (records, bytes); copied only when it is this batch's turn."""
+        return self.records, self.column[self.row].as_py()
+
+
+def gather(batches: Iterable[pa.RecordBatch]) -> dict[TopicPartition, list[_Piece]]:
+    """Group an owner's rows by target, each in the order (seal task, number): the order of the source.
+
+    Trailers are left out. The bytes stay in Arrow's buffers.
+    """
+    found: dict[TopicPartition, list[_Piece]] = {}
+    for batch in batches:
+        column = batch.column("batch")
+        columns = [batch.column(name).to_pylist() for name in _COLUMNS]
+        for row, (topic, partition, seal_partition, seq, records) in enumerate(zip(*columns, strict=True)):
+            if column[row].is_valid:
+                piece = _Piece(seal_partition, seq, records, column, row)
+                found.setdefault(TopicPartition(topic, partition), []).append(piece)
+    for pieces in found.values():
+        pieces.sort()
+    return found
+
+
+def refuse_second_attempt(task: int, attempt: int, wait: float) -> None:
+    """Wait to be killed, then raise: law 1.
+
+    :raises SecondAttempt: always.
+    """
+    time.sleep(wait)
+    raise SecondAttempt(
+        f"send task {task} was started again (attempt {attempt}) within one producer epoch and wrote nothing; its first "
+        "attempt was lost with its executor, or Spark speculates: the run aborts and sends again under a new epoch"
+    )
+
+
+def read_answers(answers: Iterable[str], manifest: SealedManifest) -> list[PartitionReceipt]:
+    """Return the receipts, sorted; exactly one per target partition.
+
+    :raises SendError: what a task reported.
+    :raises DuplicateReceipt: a partition was written by two tasks.
+    """
+    receipts: dict[TopicPartition, PartitionReceipt] = {}
+    errors: list[EosError] = []
+    for text in answers:
+        answer: dict[str, Any] = json.loads(text)
+        if "error" in answer:
+            errors.append(find_error(answer["error"]) or SendError(answer["error"]))
+            continue
+        receipt = PartitionReceipt.from_dict(answer["receipt"])
+        where = TopicPartition(receipt.topic, receipt.partition)
+        if where in receipts:
+            errors.append(DuplicateReceipt(f"{where} has two receipts: {receipts[where]} and {receipt}"))
+        receipts[where] = receipt
+    if errors:
+        # A fenced epoch is often only what the other tasks saw of it.
+        raise next((e for e in errors if not isinstance(e, ProducerFenced)), errors[0])
+    missing = [str(where) for where in manifest.partitions if where not in receipts]
+    if missing:
+        raise SendError(f"no receipt came for {', '.join(missing)}; the transaction must be aborted")
+    return [receipts[where] for where in sorted(receipts)]

@@ -1,0 +1,147 @@
+"""What differs between a classic session and Spark Connect, in one place."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.exceptions import EnvironmentMismatch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_log = logging.getLogger(__name__)
+_LEAST_VERSION = (4, 0)
+# Clients whose retries are off at the moment: how many sends hold them, and what to restore.
+_once_lock = threading.Lock()
+_once: dict[int, tuple[int, list[Any], bool]] = {}
+
+
+def check_version(spark: SparkSession) -> None:
+    """Refuse Spark below 4.0.
+
+    :raises EnvironmentMismatch: naming the version.
+    """
+    import pyspark
+
+    for where, version in (("the Spark server", spark.version), ("this Python", pyspark.__version__)):
+        if tuple(int(part) for part in version.split(".")[:2]) < _LEAST_VERSION:
+            raise EnvironmentMismatch(
+                f"{where} runs Spark {version}, which has no Python data sources; use 4.0 or newer (tested: 4.2)"
+            )
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether the session is a Spark Connect client."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def application_id(spark: SparkSession) -> str:
+    """Return Spark's application id; on Connect that of the server."""
+    return str(spark.conf.get("spark.app.id") or "")
+
+
+@contextmanager
+def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
+    """Tag the jobs that this thread starts, so that they can be cancelled without touching others."""
+    spark.addTag(tag)
+    try:
+        yield
+    finally:
+        # A session that was stopped in the meantime (a killed task) must not hide the first error.
+        with suppress(Exception):
+            spark.removeTag(tag)
+
+
+def cancel_tag(spark: SparkSession, tag: str) -> None:
+    """Cancel the jobs of a tag; never raises."""
+    try:
+        spark.interruptTag(tag)
+    except Exception as error:  # noqa: BLE001 - a session that is gone has no jobs
+        _log.warning("Spark jobs with tag %s could not be cancelled: %s", tag, error)
+
+
+@contextmanager
+def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    """Set session settings for a while and restore what was there."""
+    before = {key: spark.conf.get(key, None) for key in values}
+    try:
+        for key, value in values.items():
+            spark.conf.set(key, value)
+        yield
+    finally:
+        for key, old in before.items():
+            with suppress(Exception):
+                if old is None:
+                    spark.conf.unset(key)
+                else:
+                    spark.conf.set(key, old)
+
+
+@contextmanager
+def executed_once(spark: SparkSession) -> Iterator[None]:
+    """Keep Spark Connect's client from sending an execution twice (law 1).
+
+    Reattachable execution sends ExecutePlan again when the server has lost the operation, and retry policies send
+    any request again. Both are switched off in the block, for this client, and restored. Classic sessions have
+    neither.
+    """
+    if not is_connect(spark):
+        yield
+        return
+    client: Any = spark.client
+    with _once_lock:
+        holders, policies, reattach = _once.get(
+            id(client), (0, client.get_retry_policies(), client._use_reattachable_execute)  # noqa: SLF001
+        )
+        _once[id(client)] = (holders + 1, policies, reattach)
+        client.disable_reattachable_execute()
+        client.set_retry_policies([])
+    try:
+        yield
+    finally:
+        with _once_lock:
+            holders, policies, reattach = _once.pop(id(client))
+            if holders > 1:
+                _once[id(client)] = (holders - 1, policies, reattach)
+            else:
+                client.set_retry_policies(policies)
+                if reattach:
+                    client.enable_reattachable_execute()
+
+
+def observed(df: DataFrame, name: str) -> list[int] | None:
+    """Return the metrics that ``df.observe(name, ...)`` collected in the action that materialised ``df``.
+
+    None where they cannot be had. :class:`pyspark.sql.Observation` is no way: it blocks for ever when the action
+    never met the observed plan, and belongs to the first action, not to ours.
+    """
+    try:
+        if is_connect(df.sparkSession):
+            flows = dict(df.executionInfo.flows)
+            return [int(v) for v in flows[name].values()] if name in flows else None
+        metrics = df._jdf.queryExecution().observedMetrics()  # noqa: SLF001
+        found = metrics.get(name)
+        if found.isEmpty():
+            return None
+        row = found.get()
+        return [int(row.get(i)) for i in range(row.length())]
+    except Exception as error:  # noqa: BLE001 - a count that informs must never fail a run
+        _log.debug("observed metrics are not available: %s", error)
+        return None
+
+
+def unpersist_checkpoint(df: DataFrame) -> None:
+    """Free the blocks of a local checkpoint now instead of at the JVM's next garbage collection; never raises.
+
+    Connect frees them when the client drops the last reference to the DataFrame.
+    """
+    if is_connect(df.sparkSession):
+        return
+    try:
+        df._jdf.queryExecution().analyzed().rdd().unpersist(False)  # noqa: SLF001, FBT003
+    except Exception as error:  # noqa: BLE001 - the garbage collector will do it
+        _log.debug("checkpoint blocks are left to the garbage collector: %s", error)
