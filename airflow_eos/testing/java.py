@@ -14,6 +14,9 @@ from airflow_eos.exceptions import ConfigurationError
 MINIMUM_JAVA = 17
 """Kafka 4.x brokers and Spark 4.x are compiled for Java 17."""
 
+JVM_FOLDER = Path("/usr/lib/jvm")
+"""Where Linux distributions put their Java runtimes."""
+
 
 def find_java() -> Path:
     """Path of a ``java`` executable of version 17 or later.
@@ -23,13 +26,13 @@ def find_java() -> Path:
 
     :raises ConfigurationError: where there is none; the message says what to install.
     """
-    return _find_java(os.environ.get("JAVA_HOME", ""), os.environ.get("PATH", ""))
+    return _find_java(os.environ.get("JAVA_HOME", ""), os.environ.get("PATH", ""), JVM_FOLDER)
 
 
 @lru_cache(maxsize=8)
-def _find_java(java_home: str, path: str) -> Path:
+def _find_java(java_home: str, path: str, jvm_folder: Path) -> Path:
     too_old = []
-    for candidate in _candidates(java_home, path):
+    for candidate in _candidates(java_home, path, jvm_folder):
         major = java_major_version(candidate)
         if major is not None and major >= MINIMUM_JAVA:
             return candidate
@@ -42,14 +45,14 @@ def _find_java(java_home: str, path: str) -> Path:
     )
 
 
-def _candidates(java_home: str, path: str) -> list[Path]:
+def _candidates(java_home: str, path: str, jvm_folder: Path) -> list[Path]:
     candidates = []
     if java_home:
         candidates.append(Path(java_home) / "bin" / "java")
     on_path = shutil.which("java", path=path)
     if on_path:
         candidates.append(Path(on_path))
-    candidates.extend(sorted(Path("/usr/lib/jvm").glob("*/bin/java")))
+    candidates.extend(sorted(jvm_folder.glob("*/bin/java")))
     return [candidate for candidate in candidates if os.access(candidate, os.X_OK)]
 
 

@@ -1,0 +1,33 @@
+"""Choosing ports for brokers."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from airflow_eos.exceptions import EmbeddedKafkaError
+from airflow_eos.testing import ports
+
+
+def test_ports_are_distinct_and_below_the_ephemeral_range():
+    """No outgoing connection of the system can take the port of a broker that is down."""
+    lowest_ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+
+    found = ports.free_ports(50)
+
+    assert len(set(found)) == 50
+    assert all(1024 <= port < lowest_ephemeral for port in found)
+
+
+def test_a_port_in_use_is_not_offered(monkeypatch):
+    """A listening socket excludes its port."""
+    with socket.socket() as taken:
+        taken.bind((ports.HOST, 0))
+        taken.listen()
+        number = taken.getsockname()[1]
+        monkeypatch.setattr(ports.random.SystemRandom, "randrange", lambda _self, _low, _high: number)
+
+        with pytest.raises(EmbeddedKafkaError, match="Found only 0 of 1 free ports"):
+            ports.free_ports(1)

@@ -1,0 +1,163 @@
+"""Fetching the broker's jars, with a stand-in for Java that behaves as Ivy does."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from airflow_eos.exceptions import ConfigurationError, EmbeddedKafkaError
+from airflow_eos.testing import jars
+
+# Ivy's part in a fetch: fill the folder of "-retrieve", count the calls, take a moment.
+IVY = """#!/bin/sh
+echo call >> "{calls}"
+printf '%s\\n' "$@" > "{calls}.arguments"
+while [ $# -gt 0 ]; do
+  [ "$1" = "-retrieve" ] && folder=$(dirname "$2")
+  shift
+done
+mkdir -p "$folder"
+sleep 0.3
+touch "$folder/scala-library-2.13.18.jar"
+{last}
+"""
+
+
+class FakeIvy:
+    """A ``java`` that acts as Ivy and remembers how it was called."""
+
+    def __init__(self, folder: Path, last: str) -> None:
+        self._calls = folder / "calls"
+        self.executable = folder / "java"
+        self.executable.write_text(IVY.format(calls=self._calls, last=last))
+        self.executable.chmod(0o755)
+
+    @property
+    def calls(self) -> int:
+        return len(self._calls.read_text().splitlines())
+
+    @property
+    def arguments(self) -> list[str]:
+        return Path(f"{self._calls}.arguments").read_text().splitlines()
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("AIRFLOW_EOS_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def ivy(monkeypatch, tmp_path):
+    fake = FakeIvy(tmp_path, 'touch "$folder/kafka_2.13-4.3.1.jar"')
+    monkeypatch.setattr(jars, "find_java", lambda: fake.executable)
+    return fake
+
+
+def test_jars_are_fetched_once(cache, ivy):
+    """A second use takes the folder as it is."""
+    first = jars.fetch_jars("4.3.1")
+    second = jars.fetch_jars("4.3.1")
+
+    assert first == second == cache / "kafka-4.3.1"
+    assert (first / "kafka_2.13-4.3.1.jar").exists()
+    assert ivy.calls == 1
+
+
+def test_concurrent_first_fetches_fetch_once(cache, ivy):
+    """Whoever comes second waits for the first and finds the folder complete."""
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(jars.fetch_jars("4.3.1"))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert found == [cache / "kafka-4.3.1"] * 4
+    assert ivy.calls == 1
+
+
+def test_a_failed_fetch_leaves_no_folder_and_tells_what_ivy_said(cache, monkeypatch, tmp_path):
+    """Half a download is never taken for the jars: the next use tries again."""
+    broken = FakeIvy(tmp_path, "echo 'UNRESOLVED DEPENDENCIES'; exit 1")
+    monkeypatch.setattr(jars, "find_java", lambda: broken.executable)
+
+    with pytest.raises(EmbeddedKafkaError, match=r"(?s)Fetching Kafka 4.3.1 failed.*UNRESOLVED DEPENDENCIES"):
+        jars.fetch_jars("4.3.1")
+
+    assert [entry.name for entry in cache.iterdir()] == ["kafka-4.3.1.lock"]
+
+
+def test_ivy_reports_success_without_the_broker_jar(cache, monkeypatch, tmp_path):
+    """An exit code of 0 is not believed where the broker's own jar is missing."""
+    empty = FakeIvy(tmp_path, "exit 0")
+    monkeypatch.setattr(jars, "find_java", lambda: empty.executable)
+
+    with pytest.raises(EmbeddedKafkaError, match=r"Fetching Kafka 4.3.1 failed"):
+        jars.fetch_jars("4.3.1")
+
+    assert not (cache / "kafka-4.3.1").exists()
+
+
+def test_a_mirror_is_used_through_ivy_settings(cache, ivy, monkeypatch):
+    """The settings file of a site reaches Ivy."""
+    monkeypatch.setenv("AIRFLOW_EOS_IVY_SETTINGS", "/etc/site/ivysettings.xml")
+
+    jars.fetch_jars("4.3.1")
+
+    position = ivy.arguments.index("-settings")
+    assert ivy.arguments[position + 1] == "/etc/site/ivysettings.xml"
+
+
+def test_ivy_gets_a_cache_of_its_own(cache, ivy):
+    """Ivy's default cache, which Spark sessions use at the same time, is not touched."""
+    jars.fetch_jars("4.3.1")
+
+    own = Path(ivy.arguments[ivy.arguments.index("-cache") + 1])
+    assert own.is_relative_to(cache)
+    assert not own.exists()
+
+
+def test_a_folder_without_the_broker_jar_is_named(cache):
+    """A damaged cache says which folder to remove."""
+    (cache / "kafka-4.3.1").mkdir(parents=True)
+
+    with pytest.raises(EmbeddedKafkaError, match=r"holds no kafka_2.13-4.3.1.jar: remove the folder"):
+        jars.fetch_jars("4.3.1")
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"AIRFLOW_EOS_CACHE": "/a", "XDG_CACHE_HOME": "/b"}, "/a"),
+        ({"XDG_CACHE_HOME": "/b"}, "/b/airflow-eos"),
+        ({}, str(Path.home() / ".cache" / "airflow-eos")),
+    ],
+)
+def test_the_cache_folder_follows_the_environment(environment, expected, monkeypatch):
+    """Own variable, then XDG, then the home folder."""
+    for name in ("AIRFLOW_EOS_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    assert jars.cache_root() == Path(expected)
+
+
+def test_pyspark_jars_are_found_whatever_their_version():
+    """Ivy and a complete logging backend come with the installed PySpark."""
+    assert jars.pyspark_jar("ivy-*.jar").exists()
+    assert [jar.name.split("-2.")[0] for jar in jars.logging_jars()] == [
+        "slf4j-api",
+        "log4j-slf4j2-impl",
+        "log4j-api",
+        "log4j-core",
+    ]
+
+
+def test_a_client_only_pyspark_is_refused_with_the_remedy():
+    """A PySpark without jars is a clear error."""
+    with pytest.raises(ConfigurationError, match="install the full pyspark distribution"):
+        jars.pyspark_jar("no-such-thing-*.jar")

@@ -1,0 +1,130 @@
+"""The process that cleans up after a dead owner, with ``sleep`` in the place of a broker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from airflow_eos.testing.watchdog import Watchdog, marked_processes, process_mark
+
+# Starts a watchdog and two marked processes, one of them stopped, and waits to be killed.
+OWNER = """
+import os, pathlib, signal, subprocess, sys, time
+from airflow_eos.testing.watchdog import Watchdog, process_mark
+home = pathlib.Path(sys.argv[1])
+watchdog = Watchdog(home)
+home.mkdir()
+(home / "data").write_text("x")
+def child():
+    command = [sys.executable, "-c", "import time; time.sleep(600)", process_mark(home)]
+    return subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
+children = [child(), child()]
+children[1].send_signal(signal.SIGSTOP)
+if "fork" in sys.argv and os.fork() == 0:
+    os.setsid()
+    time.sleep(600)
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+def wait_until(holds, timeout=20):
+    deadline = time.monotonic() + timeout
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def start_owner(home, *arguments):
+    command = [sys.executable, "-c", OWNER, str(home), *arguments]
+    owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    owner.stdout.readline()
+    return owner
+
+
+def test_a_killed_owner_leaves_no_process_and_no_file(tmp_path):
+    """SIGKILL of the owner ends running and paused processes and removes the folder."""
+    home = tmp_path / "cluster"
+    with start_owner(home) as owner:
+        assert len(marked_processes(process_mark(home))) == 2
+        owner.kill()
+
+    wait_until(lambda: not home.exists() and not marked_processes(process_mark(home)))
+
+
+def test_a_forked_child_that_holds_the_pipe_does_not_delay_the_clean_up(tmp_path):
+    """A child that inherited the pipe and outlives the owner keeps nothing alive."""
+    home = tmp_path / "cluster"
+    with start_owner(home, "fork") as owner:
+        forked = int(
+            subprocess.run(
+                ["ps", "-o", "pid=", "--ppid", str(owner.pid)], capture_output=True, text=True, check=True
+            ).stdout.split()[-1]
+        )
+        owner.kill()
+        try:
+            wait_until(lambda: not home.exists() and not marked_processes(process_mark(home)))
+        finally:
+            os.kill(forked, signal.SIGKILL)
+
+
+def test_the_owners_word_cleans_up_at_once(tmp_path):
+    """After close() nothing is left, and the watchdog itself is gone."""
+    home = tmp_path / "cluster"
+    watchdog = Watchdog(home)
+    home.mkdir()
+    with subprocess.Popen(["sh", "-c", "exec sleep 600", "sh"]) as bystander:
+        with subprocess.Popen(
+            [sys.executable, "-c", "import time; time.sleep(600)", process_mark(home)]
+        ) as own:
+            watchdog.close()
+
+            assert own.wait(10) == -signal.SIGKILL
+        assert not home.exists()
+        assert bystander.poll() is None
+        bystander.kill()
+    with pytest.raises(ProcessLookupError):
+        os.kill(watchdog.pid, 0)
+
+
+def test_keep_leaves_the_folder(tmp_path):
+    """With keep, processes end and files stay."""
+    home = tmp_path / "cluster"
+    watchdog = Watchdog(home, keep=True)
+    home.mkdir()
+
+    watchdog.close()
+
+    assert home.is_dir()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_to_the_watchdog_do_not_stop_its_watch(tmp_path, signum):
+    """A Ctrl-C or a SIGTERM to everything around does not leave the cluster unguarded."""
+    home = tmp_path / "cluster"
+    with start_owner(home) as owner:
+        watchdog = int(
+            subprocess.run(
+                ["pgrep", "-P", str(owner.pid), "-f", "watchdog.py"],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+        )
+        # Ignored signals stand in the process status; before that the watchdog is still starting.
+        wait_until(lambda: ignores(watchdog, signal.SIGHUP))
+        os.kill(watchdog, signum)
+        owner.kill()
+
+    wait_until(lambda: not home.exists() and not marked_processes(process_mark(home)))
+
+
+def ignores(pid, signum):
+    with open(f"/proc/{pid}/status") as status:  # noqa: PTH123
+        line = next(line for line in status if line.startswith("SigIgn:"))
+    return bool(int(line.split()[1], 16) & (1 << (signum - 1)))
