@@ -118,6 +118,10 @@ class BrokerConnections:
         """Let a coroutine run beside others; the future holds its result or exception."""
         return self._net.call_soon_with_future(coroutine)
 
+    def hang_up(self, node: Any) -> None:
+        """Cut the connection to a broker; bytes that have not left stay here, its requests fail."""
+        self._manager.abort(node)
+
     def wait(self, future: Future) -> Any:
         """Run the loop until a future is complete; return its result or raise its exception."""
         self._net.poll(future=future)
@@ -254,7 +258,7 @@ class BrokerConnections:
         except (kafka_errors.KafkaError, NotYet, OSError):
             return False
 
-    async def leader_async(self, topic: str, partition: int) -> int:
+    async def leader_async(self, topic: str, partition: int, *, timeout: float = METADATA_TIMEOUT) -> int:
         """Return the leader, asking for it when unknown.
 
         :raises NotYet: while there is none.
@@ -262,7 +266,8 @@ class BrokerConnections:
         """
         node = self.leader(topic, partition)
         if node is None:
-            node = self._leader_in((await self.topics_async([topic]))[topic], partition)
+            known = await self.topics_async([topic], timeout=timeout)
+            node = self._leader_in(known[topic], partition)
         if node is None:
             raise NotYet(f"{topic}-{partition} has no leader")
         return node
@@ -270,13 +275,13 @@ class BrokerConnections:
     def _leader_in(self, known: TopicMetadata, partition: int) -> int | None:
         if partition not in known.leaders:
             raise UnknownTopic(
-                f"topic {known.topic!r} has {len(known.leaders)} partitions, there is no partition {partition}"
+                f"topic {known.topic!r} has {len(known.leaders)} partitions, none has number {partition}"
             )
         node = known.leaders[partition]
         return None if node == -1 else node
 
     async def by_leader_async(
-        self, partitions: Iterable[TopicPartition]
+        self, partitions: Iterable[TopicPartition], *, timeout: float = METADATA_TIMEOUT
     ) -> tuple[dict[int, list[TopicPartition]], list[TopicPartition]]:
         """Group partitions by leader, asking for unknown ones; the second value has those without a leader.
 
@@ -285,7 +290,7 @@ class BrokerConnections:
         wanted = sorted(set(partitions))
         unknown = {where.topic for where in wanted if self.leader(where.topic, where.partition) is None}
         if unknown:
-            await self.topics_async(unknown)
+            await self.topics_async(unknown, timeout=timeout)
         leaders: dict[int, list[TopicPartition]] = {}
         leaderless = []
         for where in wanted:

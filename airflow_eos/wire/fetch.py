@@ -174,7 +174,7 @@ class _RangeReader:
         backoff = Backoff(self._stall_timeout)
         while True:
             try:
-                return await self._try(position)
+                return await self._try(position, backoff)
             except _Waiting as error:
                 # The broker has waited itself: no pause, or the end would be seen late.
                 last: Exception = error
@@ -193,8 +193,9 @@ class _RangeReader:
                 ) from last
             await self._connections.pause(pause)
 
-    async def _try(self, position: int) -> FetchedAnswer:
-        node = await self._connections.leader_async(self._where.topic, self._where.partition)
+    async def _try(self, position: int, backoff: Backoff) -> FetchedAnswer:
+        where = self._where
+        node = await self._connections.leader_async(where.topic, where.partition, timeout=backoff.left)
         answer = await self._connections.send(self._request(position), node)
         found = answer.responses[0].partitions[0] if answer.responses and not answer.error_code else None
         code = answer.error_code if found is None else found.error_code

@@ -1,4 +1,4 @@
-"""librdkafka settings that mean nothing to the wire layer, each with the reason; and hints for refused ones."""
+"""librdkafka settings that mean nothing to the wire layer, with the reason; and hints for refused ones."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_eos.exceptions import BrokersUnavailable
@@ -40,7 +40,10 @@ async def ask_leaders(
     remaining = set(partitions)
     backoff = Backoff(timeout)
     while True:
-        last = await _ask_once(connections, remaining, request_for, read, found, what)
+        leaders, leaderless = await connections.by_leader_async(remaining, timeout=backoff.left)
+        last = await _ask_once(connections, leaders, request_for, read, found, what)
+        if leaderless:
+            last = NotYet(f"{leaderless[0]} has no leader")
         remaining.difference_update(found)
         if not remaining:
             return found
@@ -55,7 +58,7 @@ async def ask_leaders(
 
 async def _ask_once(
     connections: BrokerConnections,
-    partitions: Collection[TopicPartition],
+    leaders: Mapping[int, Collection[TopicPartition]],
     request_for: Callable[[Collection[TopicPartition]], Any],
     read: Callable[[Any], Answers[T]],
     found: dict[TopicPartition, T],
@@ -63,9 +66,6 @@ async def _ask_once(
 ) -> Exception:
     """Put what is answered into ``found``; return the last reason why something is not."""
     last: Exception = NotYet("no answer")
-    leaders, leaderless = await connections.by_leader_async(partitions)
-    if leaderless:
-        last = NotYet(f"{leaderless[0]} has no leader")
     # All requests leave before the first answer is awaited.
     asked = [(group, connections.send(request_for(group), node)) for node, group in leaders.items()]
     for group, future in asked:
@@ -73,7 +73,7 @@ async def _ask_once(
             answer = await future
         except Exception as error:
             if not is_transient(error):
-                raise translated(error, f"{what} of {group[0]}") from error
+                raise translated(error, f"{what} of {min(group)}") from error
             last = error
             continue
         for where, code, value in read(answer):

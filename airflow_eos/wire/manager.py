@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import kafka.errors as kafka_errors
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.transport import KafkaSSLTransport
 
@@ -22,7 +23,7 @@ DEFAULTS: dict[str, Any] = {
 
 
 class Manager(KafkaConnectionManager):
-    """A manager with a TLS write path that does not copy what is left to send."""
+    """A manager that can drop a connection at once, and does not copy what is left to write by TLS."""
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
         transport = await super()._build_transport(node, timeout_at=timeout_at)
@@ -31,6 +32,12 @@ class Manager(KafkaConnectionManager):
             plain_write = transport.write
             transport.write = lambda data: plain_write(memoryview(data))
         return transport
+
+    def abort(self, node: Any) -> None:
+        """Close a connection without flushing what it has not written."""
+        connection = self._conns.get(node)
+        if connection is not None:
+            connection.close(kafka_errors.KafkaConnectionError("given up"))
 
 
 def quiet_logging() -> None:

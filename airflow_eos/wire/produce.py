@@ -141,6 +141,15 @@ class _Dispatcher:
 
     async def run(self) -> None:
         """Send until all lanes are finished; the first fatal answer ends it for all."""
+        try:
+            await self._run()
+        except BaseException:
+            # What is queued must not reach a broker later, when this run has been given up.
+            for node in self._requests:
+                self._connections.hang_up(node)
+            raise
+
+    async def _run(self) -> None:
         while True:
             while self._answered:
                 self._settle(*self._answered.popleft())
