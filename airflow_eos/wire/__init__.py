@@ -4,16 +4,17 @@ Write path (seal in one task, stamp and send in another)::
 
     partitioner.partitions_for(rows, partitions, topic=, key=, explicit=, seed=) -> int32 array
     codecs.Compressor(codec="zstd", level=None)
-    seal.seal(value, partition, topic=, key=, timestamp=, headers=, compressor=, batch_bytes=, max_message_bytes=)
-        -> iterator of SealedBatch(partition, records, max_timestamp, data), partitions ascending, input order kept
+    seal.seal(value, partition, topic=, key=, timestamp=, headers=, compressor=, batch_bytes=,
+              max_message_bytes=)
+        -> iterator of SealedBatch(partition, records, max_timestamp, data): partitions ascending, input order
     stamp.stamp(data, producer_id, producer_epoch, base_sequence) -> bytes to send
     stamp.next_sequence(sequence, records) -> int
 
 Read path (one Fetch answer of one partition)::
 
     header.iter_batches(blob, topic, partition) -> iterator of RawBatch(header, data, topic, partition)
-    isolation.data_batches(batches, aborted) -> the RawBatches a reader sees; aborted = [(producer id, first offset)]
-        for read_committed, None for read_uncommitted
+    isolation.data_batches(batches, aborted) -> iterator of the RawBatches a reader sees;
+        aborted = [(producer id, first offset)] for read_committed, None for read_uncommitted
     decode.decode_batch(batch, start=, end=, check_crc=True)
         -> DecodedBatch(key, value, offset, timestamp, timestamp_type, headers)
     isolation.control_type(batch) -> ControlType.COMMIT | ControlType.ABORT | ... | None for data

@@ -17,6 +17,7 @@ import lz4.frame
 import pyarrow as pa
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.wire.varint import CONTINUED
 
 # Larger than any batch a broker accepts; stops a forged content size from asking for all memory.
 MAX_DECOMPRESSED = (1 << 31) - 1
@@ -184,7 +185,7 @@ def _snappy_block(data: bytes) -> pa.Buffer:
         at += 1
         size |= (byte & 0x7F) << shift
         shift += 7
-        if byte < 0x80:  # noqa: PLR2004 - the continuation bit
+        if byte < CONTINUED:
             break
     if size > MAX_DECOMPRESSED:
         raise ValueError(f"snappy block claims {size} bytes")

@@ -1,24 +1,28 @@
 """Reads record batches, magic v2, into Arrow columns.
 
-Only the walk from record to record is a Python loop, over lengths alone; every other field is read for all
-records at once, and keys and values are copied by Arrow. See :mod:`airflow_eos.wire.encode` for the layout of
-a record.
+Every field is read for all records at once, keys and values are copied by Arrow. See
+:mod:`airflow_eos.wire.encode` for the layout of a record, :mod:`airflow_eos.wire.walk` for finding records.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_eos.exceptions import CorruptBatch
 from airflow_eos.wire.codecs import decompress
 from airflow_eos.wire.columns import HEADERS_TYPE
 from airflow_eos.wire.header import RawBatch, TimestampType
 from airflow_eos.wire.segments import binary_array
-from airflow_eos.wire.varint import Int64s, UInt8s, read_varints
+from airflow_eos.wire.varint import read_varints
+from airflow_eos.wire.walk import record_starts
+
+if TYPE_CHECKING:
+    from airflow_eos.wire.varint import Int64s, UInt8s
 
 Bools = npt.NDArray[np.bool_]
 
@@ -72,10 +76,7 @@ def _decode(body: bytes | pa.Buffer, batch: RawBatch, start: int | None, end: in
     if header.record_count < 0:
         raise ValueError("the number is negative")
     buffer = np.frombuffer(body, np.uint8) if len(body) else np.empty(0, np.uint8)
-    begins, walked = _walk(bytes(body), header.record_count)
-    if walked != len(buffer):
-        raise ValueError(f"its records end at byte {walked} of {len(buffer)}")
-    length, at = read_varints(buffer, begins)
+    length, at = read_varints(buffer, record_starts(buffer, header.record_count))
     ends = at + length
     time_delta, at = read_varints(buffer, at + 1)  # behind the attributes, which have no meaning yet
     offset_delta, at = read_varints(buffer, at)
@@ -102,40 +103,6 @@ def _decode(body: bytes | pa.Buffer, batch: RawBatch, start: int | None, end: in
     return DecodedBatch(key, value, offset, timestamp, header.timestamp_type, headers)
 
 
-def _walk(data: bytes, count: int) -> tuple[Int64s, int]:
-    """Position of each record, and the one behind the last; the only loop over records."""
-    begins = [0] * count
-    at = 0
-    for index in range(count):
-        begins[index] = at
-        first = data[at]
-        if first < 0x80:  # noqa: PLR2004 - the continuation bit
-            at += 1 + (first >> 1)
-            continue
-        second = data[at + 1]
-        if second < 0x80:  # noqa: PLR2004
-            # first has its continuation bit set: 128 >> 1 = 64 is taken off, the two varint bytes added
-            at += (first >> 1) + (second << 6) - 62
-            continue
-        at = _long(data, at)
-    return np.array(begins, np.int64), at
-
-
-def _long(data: bytes, at: int) -> int:
-    """Position behind a record whose length takes three bytes or more."""
-    length = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        length |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:  # noqa: PLR2004
-            break
-    if length & 1 or shift > 35:  # noqa: PLR2004 - negative, or longer than an int32 varint
-        raise ValueError("a record has no valid length")
-    return at + (length >> 1)
-
-
 def _end(length: Int64s, at: Int64s, ends: Int64s) -> Int64s:
     """Position behind strings of these lengths (-1: null) at these positions."""
     if len(length) and int(length.min()) < -1:
@@ -146,7 +113,7 @@ def _end(length: Int64s, at: Int64s, ends: Int64s) -> Int64s:
     return behind
 
 
-_Cut = tuple[Int64s, Int64s, Bools]
+_Cut: TypeAlias = "tuple[Int64s, Int64s, Bools]"
 
 
 def _key_and_value(body: bytes | pa.Buffer, key: _Cut, value: _Cut) -> tuple[pa.Array, pa.Array]:
@@ -164,7 +131,7 @@ def _gather(pool: pa.Array, picks: npt.NDArray[np.int32], null: Bools) -> pa.Arr
     nulls = int(np.count_nonzero(null))
     if nulls == len(picks):
         return pa.nulls(nulls, pa.binary())
-    taken = pool.take(pa.array(picks))
+    taken = pc.take(pool, pa.array(picks), boundscheck=False)
     if not nulls:
         return taken
     _, offsets, data = taken.buffers()

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from airflow_eos.exceptions import ProcessFailed
 from airflow_eos.wire.columns import Strings, strings
-from airflow_eos.wire.segments import Interleaved, Segments, VarintRows, interleave, segments_of
+from airflow_eos.wire.segments import Interleaved, Segments, interleave, segments_of
 from airflow_eos.wire.varint import Int64s, PackedVarints, pack_varints
 
 _NO_HEADERS = b"\x00"
@@ -38,6 +38,16 @@ class RecordColumns(NamedTuple):
     value: pa.Array
     timestamp: Int64s
     tail: pa.Array | None
+
+    def slice(self, start: int, end: int) -> RecordColumns:
+        """Rows ``[start, end)``, not copied."""
+        rows = end - start
+        return RecordColumns(
+            None if self.key is None else self.key.slice(start, rows),
+            self.value.slice(start, rows),
+            self.timestamp[start:end],
+            None if self.tail is None else self.tail.slice(start, rows),
+        )
 
     def take(self, rows: Int64s) -> RecordColumns:
         """The given rows, in that order."""
@@ -88,9 +98,10 @@ def encode_records(columns: RecordColumns, cuts: Int64s, order: Int64s | None = 
     length = length._replace(width=length.width + 1)
 
     if key is None:
-        lead = VarintRows(rows, [[length, time_delta, offset_delta, key_length, value_length]])
-        return interleave(lead, [value.segments, tail], order)
-    lead = VarintRows(rows, [[length, time_delta, offset_delta, key_length], [value_length]])
+        return interleave(
+            [[length, time_delta, offset_delta, key_length, value_length]], [value.segments, tail], order
+        )
+    lead = [[length, time_delta, offset_delta, key_length], [value_length]]
     return interleave(lead, [key.segments, value.segments, tail], order)
 
 
@@ -114,11 +125,11 @@ def encode_headers(headers: pa.Array) -> pa.Array:
         )
     keys = keys.cast(pa.binary())
     key, value = strings(keys), strings(values)
-    rows = VarintRows(len(flat), [[pack_varints(key.lengths)], [pack_varints(value.lengths)]])
-    encoded = interleave(rows, [key.segments, value.segments])
+    lengths = [[pack_varints(key.lengths)], [pack_varints(value.lengths)]]
+    encoded = interleave(lengths, [key.segments, value.segments])
     ends = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
     per_row = Segments(np.frombuffer(encoded.data, np.uint8), encoded.offsets[ends])
-    tails = interleave(VarintRows(len(counts), [[pack_varints(counts)]]), [per_row])
+    tails = interleave([[pack_varints(counts)]], [per_row])
     return pa.BinaryArray.from_buffers(
         pa.binary(), len(counts), [None, pa.py_buffer(np.ascontiguousarray(tails.offsets)), tails.data]
     )

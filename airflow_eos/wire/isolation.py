@@ -22,6 +22,9 @@ AbortedTransaction = tuple[int, int]
 """Producer id and first offset of an aborted transaction."""
 
 
+_CONTROL_KEY = struct.Struct(">hh")
+
+
 class ControlType(IntEnum):
     """Type of a control record; others than the two transaction markers belong to KRaft's own log."""
 
@@ -40,9 +43,9 @@ class ControlType(IntEnum):
 
         :raises ValueError: the key is too short or its version negative
         """
-        if len(key) < 4:  # noqa: PLR2004 - two int16
+        if len(key) < _CONTROL_KEY.size:
             raise ValueError(f"control record key of {len(key)} bytes")
-        version, kind = struct.unpack_from(">hh", key)
+        version, kind = _CONTROL_KEY.unpack_from(key)
         if version < 0:
             raise ValueError(f"control record key of version {version}")
         try:

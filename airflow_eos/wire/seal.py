@@ -41,7 +41,7 @@ MAX_MESSAGE_BYTES = 1_048_588
 # Varints and attributes of a record whose key, value and offset delta are below 1 MB.
 _RECORD_OVERHEAD = 24
 # Rows encoded in one go: bounds the memory of temporaries, and 32-bit offsets.
-_BLOCK_BYTES = 64_000_000
+_BLOCK_BYTES = 16_000_000
 _INT32_MAX = (1 << 31) - 1
 
 
@@ -115,11 +115,11 @@ def seal(
         return
     for first, last in _blocks(ends[cuts]):
         start, end = int(cuts[first]), int(cuts[last])
-        block = np.arange(start, end) if order is None else order[start:end]
         part_of = target[cuts[first:last]]
         if last == first + 1 and ends[end] - ends[start] > _INT32_MAX:
             raise _too_large(limits, int(part_of[0]), int(ends[end] - ends[start]))
-        yield from _seal_block(columns.take(block), None, cuts[first : last + 1] - start, part_of, limits)
+        block = columns.slice(start, end) if order is None else columns.take(order[start:end])
+        yield from _seal_block(block, None, cuts[first : last + 1] - start, part_of, limits)
 
 
 def _order(partition: npt.NDArray[np.int32]) -> Int64s | None:
@@ -194,8 +194,8 @@ def _seal_block(
         size = HEADER_BYTES + len(body)
         if size > limits.max_message_bytes:
             start, end = int(cuts[index]), int(cuts[index + 1])
-            rows = np.arange(start, end) if order is None else order[start:end]
-            yield from _split(columns.take(rows), partition, size, limits)
+            rows = columns.slice(start, end) if order is None else columns.take(order[start:end])
+            yield from _split(rows, partition, size, limits)
             continue
         header = HEADER.pack(
             0,

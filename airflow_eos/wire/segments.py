@@ -8,11 +8,13 @@ trick.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from airflow_eos.wire.varint import Int64s, PackedVarints
 
 Int32s = npt.NDArray[np.int32]
+
+_WORD = 8
+_INT32_MAX = (1 << 31) - 1
 
 
 class Segments(NamedTuple):
@@ -48,48 +53,6 @@ def binary_array(data: npt.NDArray[np.uint8] | pa.Buffer | bytes, offsets: Int32
     )
 
 
-class VarintRows:
-    """Rows of varints of equal stride, each row cut into ``groups`` of adjoining varints.
-
-    Varints are laid from left to right and always eight bytes wide: what is too much is overwritten by the
-    next one, or lies in the gap behind the group. So no masks and no compaction are needed.
-
-    ::
-
-        row = | length attributes ts-delta offset-delta key-length | gap | value-length | gap |
-                `------------------ group 0 -------------------'         `- group 1 --'
-    """
-
-    def __init__(self, rows: int, groups: Sequence[Sequence[PackedVarints]]) -> None:
-        self.rows = rows
-        self.groups = len(groups)
-        starts: list[int] = []
-        stride = 0
-        for group in groups:
-            starts.append(stride)
-            # Eight bytes are written at the last varint's place whatever its width.
-            stride += sum(field.max_width for field in group) + 8
-        self.data = np.zeros(rows * stride + 8, np.uint8)
-        self.offsets = np.empty(2 * self.groups * rows + 1, np.int64)
-        base = np.arange(rows, dtype=np.int64) * stride
-        words = np.ndarray((len(self.data) - 7,), "<u8", self.data, strides=(1,))
-        for index, (group, start) in enumerate(zip(groups, starts, strict=True)):
-            at = base + start
-            self.offsets[2 * index : -1 : 2 * self.groups] = at
-            for field in group:
-                words[at] = field.low
-                if field.high is not None:
-                    words[at + 8] = field.high
-                at = at + field.width
-            self.offsets[2 * index + 1 : -1 : 2 * self.groups] = at
-        self.offsets[-1] = len(self.data)
-
-    @property
-    def segments(self) -> Segments:
-        """All groups and gaps; group ``g`` of row ``r`` is number ``2 * (groups * r + g)``."""
-        return Segments(self.data, self.offsets)
-
-
 class Interleaved(NamedTuple):
     """Rows written one after the other: row ``i`` is ``data[offsets[i] : offsets[i + 1]]``."""
 
@@ -97,49 +60,108 @@ class Interleaved(NamedTuple):
     offsets: Int32s
 
 
-def interleave(
-    rows: VarintRows, columns: Sequence[Segments | bytes], order: Int64s | None = None
-) -> Interleaved:
-    """Write group 0, column 0, group 1, column 1, ... of every row, row after row.
+class _Scratch(threading.local):
+    """Memory that each call fills anew: fresh pages would cost more than the work done in them."""
 
-    :param rows: varints of each row *in output order*
+    def __init__(self) -> None:
+        self._kept: dict[str, npt.NDArray[Any]] = {}
+
+    def array(self, name: str, size: int, kind: type) -> npt.NDArray[Any]:
+        """Array of ``size`` elements with arbitrary content; kept for the next call unless it is large."""
+        kept = self._kept.get(name)
+        if kept is None or len(kept) < size:
+            kept = np.empty(size + size // 4, kind)
+            if kept.nbytes <= _SCRATCH_BYTES:
+                self._kept[name] = kept
+        return kept[:size]
+
+
+_SCRATCH_BYTES = 64_000_000
+_scratch = _Scratch()
+
+
+def interleave(
+    groups: Sequence[Sequence[PackedVarints]],
+    columns: Sequence[Segments | bytes],
+    order: Int64s | None = None,
+) -> Interleaved:
+    """Write varint group 0, column 0, varint group 1, column 1, ... of every row, row after row.
+
+    :param groups: adjoining varints, *in output order*; the very first one holds a value for each row
     :param columns: strings of each row in input order, or one string that is the same in every row
     :param order: input row of each output row; ``None`` when they are the same
     :raises OverflowError: the sources hold 2 GB or more: pass fewer rows
     """
-    count = rows.rows
-    data = [rows.data]
-    cuts = [rows.offsets]
-    filled = len(rows.data)
-    position = np.arange(count, dtype=np.int32)
-    source = position if order is None else order.astype(np.int32)
-    width = sum(1 for _ in range(rows.groups)) + len(columns)
-    picks = np.empty((count, width), np.int32)
-    segment = 2 * rows.groups * count
-    slot = 0
-    for index in range(max(rows.groups, len(columns))):
-        if index < rows.groups:
-            picks[:, slot] = position * np.int32(2 * rows.groups) + np.int32(2 * index)
+    rows = len(groups[0][0].low)
+    strides = [sum(varint.max_width for varint in group) + _WORD for group in groups]
+    stride = sum(strides)
+    varint_bytes = rows * stride + _WORD
+    texts = [_as_segments(column) for column in columns]
+    total = varint_bytes + sum(len(text.data) for text in texts)
+    if total > _INT32_MAX:
+        raise OverflowError(f"{total} bytes do not fit 32-bit offsets")
+    strings = 2 * len(groups) * rows
+    pool = _scratch.array("pool", total, np.uint8)
+    cuts = _scratch.array("cuts", strings + sum(len(text.offsets) - 1 for text in texts) + 1, np.int32)
+    start = 0
+    for index, group in enumerate(groups):
+        begins, ends = (
+            cuts[2 * index : strings : 2 * len(groups)],
+            cuts[2 * index + 1 : strings : 2 * len(groups)],
+        )
+        _write_varints(
+            pool[:varint_bytes], group, np.arange(start, rows * stride + start, stride), begins, ends
+        )
+        start += strides[index]
+    cuts[strings] = varint_bytes
+
+    width = len(groups) + len(columns)
+    picks = _scratch.array("picks", rows * width, np.int32).reshape(rows, width)
+    row = np.arange(rows, dtype=np.int32)
+    source = row if order is None else order.astype(np.int32)
+    slot, filled = 0, varint_bytes
+    for index in range(max(len(groups), len(columns))):
+        if index < len(groups):
+            np.multiply(row, 2 * len(groups), out=picks[:, slot])
+            picks[:, slot] += 2 * index
             slot += 1
         if index < len(columns):
-            column = columns[index]
-            if isinstance(column, bytes):
-                data.append(np.frombuffer(column, np.uint8))
-                cuts.append(np.array([filled + len(column)]))
-                picks[:, slot] = segment
-                filled += len(column)
-                segment += 1
-            else:
-                first, last = int(column.offsets[0]), int(column.offsets[-1])
-                data.append(column.data[first:last])
-                cuts.append(column.offsets[1:].astype(np.int64) + (filled - first))
-                picks[:, slot] = source + np.int32(segment)
-                filled += last - first
-                segment += len(column.offsets) - 1
-            slot += 1
-    if filled >= 1 << 31:
-        raise OverflowError(f"{filled} bytes do not fit 32-bit offsets")
-    pool = binary_array(np.concatenate(data), np.concatenate(cuts).astype(np.int32))
-    taken = pool.take(pa.array(picks.ravel()))
-    offsets = np.frombuffer(taken.buffers()[1], np.int32, count * width + 1)[::width]
+            text = texts[index]
+            count = len(text.offsets) - 1
+            picks[:, slot] = strings if isinstance(columns[index], bytes) else source + np.int32(strings)
+            np.add(text.offsets[1:], filled, out=cuts[strings + 1 : strings + count + 1], casting="unsafe")
+            pool[filled : filled + len(text.data)] = text.data
+            filled, strings, slot = filled + len(text.data), strings + count, slot + 1
+    taken = pc.take(binary_array(pool, cuts), pa.array(picks.ravel()), boundscheck=False)
+    offsets = np.frombuffer(taken.buffers()[1], np.int32, rows * width + 1)[::width]
     return Interleaved(taken.buffers()[2], offsets)
+
+
+def _as_segments(column: Segments | bytes) -> Segments:
+    """Strings that begin at byte 0 of their data and fill it."""
+    if isinstance(column, bytes):
+        return Segments(np.frombuffer(column, np.uint8), np.array([0, len(column)]))
+    first, last = int(column.offsets[0]), int(column.offsets[-1])
+    return Segments(column.data[first:last], column.offsets - first if first else column.offsets)
+
+
+def _write_varints(
+    pool: npt.NDArray[np.uint8],
+    group: Sequence[PackedVarints],
+    at: Int64s,
+    begins: npt.NDArray[np.int32],
+    ends: npt.NDArray[np.int32],
+) -> None:
+    """Write a group's varints of every row at positions ``at``, side by side.
+
+    Each is written eight bytes wide: what is too much is overwritten by the next varint, or lies in the gap
+    behind the group. So no masks and no compaction are needed.
+    """
+    words = np.ndarray((len(pool) - _WORD + 1,), "<u8", pool, strides=(1,))
+    begins[:] = at
+    for varint in group:
+        words[at] = varint.low
+        if varint.high is not None:
+            words[at + _WORD] = varint.high
+        at = at + varint.width
+    ends[:] = at

@@ -46,8 +46,8 @@ def stamp(data: bytes, producer_id: int, producer_epoch: int, base_sequence: int
     (attributes,) = struct.unpack_from(">h", data, ATTRIBUTES_AT)
     if not attributes & TRANSACTIONAL_BIT or attributes & CONTROL_BIT:
         raise ProtocolViolation(
-            f"record batch with attributes {attributes:#06x} is not transactional data: the broker would show "
-            "it to readers whether the transaction commits or not"
+            f"record batch with attributes {attributes:#06x} is not transactional data: the broker would "
+            "show it to readers whether the transaction commits or not"
         )
     if producer_id < 0 or producer_epoch < 0 or not 0 <= base_sequence < _SEQUENCES:
         raise ProtocolViolation(

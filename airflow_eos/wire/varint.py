@@ -16,9 +16,13 @@ import numpy.typing as npt
 Int64s = npt.NDArray[np.int64]
 UInt8s = npt.NDArray[np.uint8]
 
-_MORE = np.uint64(0x80)
+CONTINUED = 0x80
+"""Bit that is set on every byte of a varint but the last."""
+
+_MORE = np.uint64(CONTINUED)
 _SEVEN = np.uint64(0x7F)
 _MAX_BYTES = 10
+_WORD = 8  # bytes of ``low``
 
 
 class PackedVarints(NamedTuple):
@@ -69,17 +73,17 @@ def _pack_two(unsigned: npt.NDArray[np.uint64]) -> PackedVarints:
 
 def _pack_many(unsigned: npt.NDArray[np.uint64], widest: int) -> PackedVarints:
     low = unsigned & _SEVEN
-    high = np.zeros_like(unsigned) if widest > 8 else None  # noqa: PLR2004 - eight bytes fit ``low``
+    high = np.zeros_like(unsigned) if widest > _WORD else None
     width = np.ones(len(unsigned), np.int64)
     for index in range(1, widest):
         rest = unsigned >> np.uint64(7 * index)
         continued = rest != 0
         width += continued
         word, previous, at, before = low, low, 8 * index, 8 * (index - 1)
-        if index >= 8:  # noqa: PLR2004
+        if index >= _WORD:
             assert high is not None
             word, at = high, at - 64
-            if index > 8:  # noqa: PLR2004
+            if index > _WORD:
                 previous, before = high, before - 64
         previous |= (continued.astype(np.uint64) << np.uint64(7)) << np.uint64(before)
         word |= (rest & _SEVEN) << np.uint64(at)
@@ -101,28 +105,35 @@ def read_varints(buffer: UInt8s, at: Int64s) -> tuple[Int64s, Int64s]:
     :raises ValueError: a varint is longer than ten bytes
     """
     first = buffer[at]
-    values = (first & 0x7F).astype(np.int64)
+    more = first >> 7
+    if not more.any():
+        return _signed(first, np.int8), at + 1
     behind = at + 1
-    more = first >= 0x80  # noqa: PLR2004 - the continuation bit
-    if more.any():
-        _read_rest(buffer, values, behind, np.flatnonzero(more))
-    return (values >> 1) & np.int64(0x7FFFFFFFFFFFFFFF) ^ -(values & 1), behind
+    second = buffer[behind if behind[-1] < len(buffer) else np.minimum(behind, len(buffer) - 1)]
+    low = (first & 0x7F) | (((second & 0x7F) * more).astype(np.uint16) << 7)
+    behind += more
+    more &= second >> 7
+    if not more.any():
+        return _signed(low, np.int16), behind
+    values = low.astype(np.uint64)
+    _read_rest(buffer, values, behind, np.flatnonzero(more))
+    return _signed(values, np.int64), behind
 
 
-def _read_rest(buffer: UInt8s, values: Int64s, behind: Int64s, active: npt.NDArray[Any]) -> None:
-    """Add second and later bytes of the rows in ``active``, in place."""
-    for index in range(1, _MAX_BYTES):
-        everything = len(active) == len(values)
-        byte = buffer[behind] if everything else buffer[behind[active]]
-        seven = (byte & 0x7F).astype(np.int64) << np.int64(7 * index)
-        if everything:
-            values |= seven
-            behind += 1
-        else:
-            values[active] |= seven
-            behind[active] += 1
-        more = byte >= 0x80  # noqa: PLR2004
-        if not more.any():
+def _signed(unsigned: npt.NDArray[Any], kind: type[np.signedinteger[Any]]) -> Int64s:
+    """Undo :func:`zigzag`."""
+    return ((unsigned >> 1).view(kind) ^ -(unsigned & 1).view(kind)).astype(np.int64, copy=False)
+
+
+def _read_rest(
+    buffer: UInt8s, values: npt.NDArray[np.uint64], behind: Int64s, active: npt.NDArray[np.intp]
+) -> None:
+    """Add third and later bytes of the rows in ``active``, in place."""
+    for index in range(2, _MAX_BYTES):
+        byte = buffer[behind[active]]
+        values[active] |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * index)
+        behind[active] += 1
+        active = active[byte >= CONTINUED]
+        if not len(active):
             return
-        active = active[more]
     raise ValueError("a varint is longer than ten bytes")
