@@ -1,0 +1,147 @@
+"""Reads of the cluster's state: the ``Cluster`` port on a real cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.broker.clients import admin_client
+from airflow_eos.broker.features import partition_verification, transaction_max_timeout_ms
+from airflow_eos.broker.groups import committed_offsets, live_members, offsets_partition
+from airflow_eos.broker.link import Link
+from airflow_eos.model.broker import ActiveProducer, CommittedOffset, TopicDescription, TransactionDescription
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.control import describe_producers, describe_transactions
+from airflow_eos.wire.offsets import NO_OFFSET, list_offsets
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+REQUEST_TIMEOUT = 60.0
+"""Seconds for one question, with all retries."""
+
+
+class KafkaCluster:
+    """Answers from the brokers, each asked for at the moment of the call; a context manager.
+
+    Transient errors are retried until :data:`REQUEST_TIMEOUT`.
+
+    :param config: client configuration in librdkafka's names.
+    :param link: raw connections to share; own ones by default.
+    """
+
+    def __init__(self, config: ClientConfig | Mapping[str, Any], *, link: Link | None = None) -> None:
+        self._config = ClientConfig.of(config)
+        self._owns_link = link is None
+        self._link = link or Link(self._config)
+        self._admin: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._admin = None
+        if self._owns_link:
+            self._link.close()
+
+    # -- topics -------------------------------------------------------------------------------------------
+
+    def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
+        """Return id and partition count per topic.
+
+        :raises UnknownTopic: naming a topic that does not exist.
+        :raises AuthorizationFailed: when a topic may not be described.
+        """
+        with self._link.connections() as connections:
+            found = connections.topics(topics)
+        return {
+            name: TopicDescription(topic=name, topic_id=topic.topic_id, partitions=len(topic.leaders))
+            for name, topic in found.items()
+        }
+
+    def log_starts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the first offset still in each log."""
+        with self._link.connections() as connections:
+            return list_offsets(connections, partitions, "earliest", timeout=REQUEST_TIMEOUT)
+
+    def last_stable_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return each last stable offset (LSO): first offset of the oldest open transaction, or the end."""
+        with self._link.connections() as connections:
+            return list_offsets(connections, partitions, "latest", timeout=REQUEST_TIMEOUT)
+
+    def offsets_for_time(
+        self, partitions: Collection[TopicPartition], timestamp_ms: int
+    ) -> Mapping[TopicPartition, int | None]:
+        """Return per partition the first offset with timestamp >= ``timestamp_ms``, None where there is none.
+
+        Records of open and aborted transactions count: a boundary that is fixed for ever must not depend on
+        when somebody else's transaction ends.
+        """
+        with self._link.connections() as connections:
+            found = list_offsets(
+                connections, partitions, timestamp_ms, isolation="read_uncommitted", timeout=REQUEST_TIMEOUT
+            )
+        return {where: None if offset == NO_OFFSET else offset for where, offset in found.items()}
+
+    # -- groups -------------------------------------------------------------------------------------------
+
+    def committed(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, CommittedOffset]:
+        """Return the stable committed offsets (KIP-447); partitions without one are absent.
+
+        Waits while an open transaction holds offsets of the group.
+
+        :raises AuthorizationFailed: without Describe on the group or a topic.
+        """
+        return committed_offsets(self._admin_client(), group, partitions, timeout=REQUEST_TIMEOUT)
+
+    def group_members(self, group: str) -> int:
+        """Return the number of live members, classic and KIP-848 groups alike; 0 for an unknown group.
+
+        :raises AuthorizationFailed: without Describe on the group.
+        """
+        return live_members(self._admin_client(), group, timeout=REQUEST_TIMEOUT)
+
+    def group_offsets_partition(self, group: str) -> TopicPartition:
+        """Return the ``__consumer_offsets`` partition the group's commits go to."""
+        with self._link.connections() as connections:
+            return offsets_partition(connections, group)
+
+    # -- brokers ------------------------------------------------------------------------------------------
+
+    def transaction_max_timeout_ms(self) -> int | None:
+        """Return the smallest ``transaction.max.timeout.ms`` of all brokers; None where unreadable."""
+        return transaction_max_timeout_ms(self._admin_client(), timeout=REQUEST_TIMEOUT)
+
+    def partition_verification(self) -> bool | None:
+        """Return whether brokers verify that a partition is in the transaction (KIP-890), None if unknown."""
+        with self._link.connections() as connections:
+            return partition_verification(connections, self._admin_client(), timeout=REQUEST_TIMEOUT)
+
+    # -- transactions -------------------------------------------------------------------------------------
+
+    def describe_transaction(self, transactional_id: str) -> TransactionDescription | None:
+        """Return the coordinator's view, None when it does not know the id (KIP-664)."""
+        with self._link.connections() as connections:
+            return describe_transactions(connections, [transactional_id]).get(transactional_id)
+
+    def describe_producers(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Sequence[ActiveProducer]]:
+        """Return the producers each partition's leader knows (KIP-664)."""
+        with self._link.connections() as connections:
+            return describe_producers(connections, partitions)
+
+    def _admin_client(self) -> Any:
+        if self._admin is None:
+            self._admin = admin_client(self._config)
+        return self._admin

@@ -1,0 +1,55 @@
+"""Shared raw connections: opened at first use, one thread at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.connection import BrokerConnections
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Link:
+    """One :class:`~airflow_eos.wire.connection.BrokerConnections` for all parts of the control plane.
+
+    Threads take turns. Not for signal handlers: one that interrupts a request would wait for itself.
+
+    :param config: client configuration in librdkafka's names.
+    """
+
+    def __init__(self, config: ClientConfig | Mapping[str, Any]) -> None:
+        self.config = ClientConfig.of(config)
+        self._lock = threading.Lock()
+        self._connections: BrokerConnections | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def connections(self) -> Iterator[BrokerConnections]:
+        """Lend the connections to this thread.
+
+        :raises BrokersUnavailable: when no broker answers at the first use.
+        """
+        with self._lock:
+            if self._connections is None:
+                self._connections = BrokerConnections(self.config)
+            yield self._connections
+
+    def close(self) -> None:
+        """Close the connections; the next use opens new ones."""
+        with self._lock:
+            connections, self._connections = self._connections, None
+        if connections is not None:
+            connections.close()

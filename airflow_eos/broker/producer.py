@@ -1,0 +1,168 @@
+"""One instance of confluent-kafka's transactional producer, served by a thread of its own."""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+import time
+import weakref
+from typing import Any
+
+from confluent_kafka import KafkaError, Producer
+
+from airflow_eos.broker.clients import QuietLog, base_settings
+from airflow_eos.broker.failures import attempt, explained
+from airflow_eos.exceptions import BrokersUnavailable
+from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.wire.client_config import ClientConfig
+
+_STATISTICS_MS = 50
+_POLL_SECONDS = 0.05
+_INIT_SLICE_SECONDS = 5.0
+
+# Settings of a connection that are about bulk producing: the driver sends a handful of small messages.
+_NOT_FOR_US = frozenset(
+    {
+        "batch.num.messages",
+        "batch.size",
+        "compression.codec",
+        "compression.level",
+        "compression.type",
+        "delivery.timeout.ms",
+        "linger.ms",
+        "message.timeout.ms",
+        "partitioner",
+        "queue.buffering.max.ms",
+        "request.timeout.ms",
+        "statistics.interval.ms",
+        "sticky.partitioning.linger.ms",
+    }
+)
+
+
+class _Events:
+    """What the instance's call-backs told; kept apart to free the instance with its last reference."""
+
+    def __init__(self) -> None:
+        self.identified = threading.Event()
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.refused: KafkaError | None = None
+        self.fatal: KafkaError | None = None
+
+    def statistics(self, document: str) -> None:
+        """Take the identity from the first statistics that have one: it never changes within an instance."""
+        if self.identified.is_set():
+            return
+        eos: dict[str, Any] = json.loads(document).get("eos", {})
+        if eos.get("idemp_state") == "Assigned" and eos.get("producer_id", -1) >= 0:
+            self.producer_id, self.producer_epoch = int(eos["producer_id"]), int(eos["producer_epoch"])
+            self.identified.set()
+
+    def trouble(self, error: KafkaError) -> None:
+        """Keep the errors that librdkafka retries for ever although no retry can help."""
+        if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):  # noqa: SLF001
+            self.refused = error
+
+
+class TransactionalProducer:
+    """A producer that knows its identity, good for one transaction.
+
+    librdkafka has no call for producer id and epoch; its statistics have both (``eos`` in its STATISTICS.md).
+    A thread polls the instance from start to end: statistics and log lines would pile up while Spark sends,
+    and OAuth tokens be renewed by nobody.
+
+    :param transaction_timeout: seconds after which the coordinator aborts.
+    :param delivery_timeout: seconds a message may take.
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        transactional_id: str,
+        *,
+        transaction_timeout: float,
+        delivery_timeout: float,
+    ) -> None:
+        self.transactional_id = transactional_id
+        self._events = _Events()
+        self._producer: Producer | None = Producer(
+            {
+                **{k: v for k, v in base_settings(config).items() if k not in _NOT_FOR_US},
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": int(transaction_timeout * 1000),
+                "delivery.timeout.ms": int(delivery_timeout * 1000),
+                "acks": "all",
+                # Ledger records are looked for in the log by their bytes.
+                "compression.type": "none",
+                "linger.ms": 0,
+                "statistics.interval.ms": _STATISTICS_MS,
+                "stats_cb": self._events.statistics,
+                "error_cb": self._events.trouble,
+            },
+            logger=QuietLog(),
+        )
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=_serve,
+            args=(self._producer, self._events, self._stop),
+            name=f"poll {transactional_id}",
+            daemon=True,
+        )
+        self._thread.start()
+        weakref.finalize(self, self._stop.set)
+
+    @property
+    def instance(self) -> Producer:
+        """The confluent-kafka producer."""
+        assert self._producer is not None, f"the producer of {self.transactional_id!r} is closed"
+        return self._producer
+
+    @property
+    def fatal_error(self) -> KafkaError | None:
+        """What made the instance useless, as far as the serving thread has heard of it."""
+        return self._events.fatal
+
+    def initialise(self, timeout: float) -> ProducerIdentity:
+        """Fence older instances, end their transaction, and return the identity given to this one.
+
+        :param timeout: seconds; retriable errors are retried until then.
+        :raises AuthorizationFailed: without Write on the transactional id.
+        :raises ConfigurationError: when the brokers refuse the credentials.
+        :raises TimeoutsInconsistent: when the brokers do not allow the transaction time-out.
+        :raises BrokersUnavailable: when it did not succeed in time.
+        """
+        doing = f"InitProducerId of transactional id {self.transactional_id!r}"
+        deadline = time.monotonic() + timeout
+        while True:
+            # In slices: librdkafka itself would go on until the end with credentials that are refused.
+            wait = min(_INIT_SLICE_SECONDS, max(deadline - time.monotonic(), 0.1))
+            _, error = attempt(functools.partial(self.instance.init_transactions, wait))
+            if error is None:
+                break
+            if self._events.refused is not None:
+                raise explained(self._events.refused, doing)
+            if error.fatal() or not error.retriable():
+                raise explained(error, doing)
+            if time.monotonic() >= deadline:
+                raise explained(error, f"{doing} within {timeout:.0f} s")
+        if not self._events.identified.wait(max(deadline - time.monotonic(), 5.0)):
+            raise BrokersUnavailable(f"{doing}: librdkafka's statistics show no producer id; try again")
+        return ProducerIdentity(self.transactional_id, self._events.producer_id, self._events.producer_epoch)
+
+    def close(self) -> None:
+        """Drop the instance: nothing more is sent, no abort either."""
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        producer.purge(in_queue=True, in_flight=False, blocking=False)
+        self._stop.set()
+        self._thread.join()
+
+
+def _serve(producer: Producer, events: _Events, stop: threading.Event) -> None:
+    while not stop.is_set():
+        _, error = attempt(lambda: producer.poll(_POLL_SECONDS))
+        if error is not None:
+            events.fatal = error

@@ -1,0 +1,171 @@
+"""The driver's side of one transaction: begin, add, stage, commit."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
+
+import confluent_kafka
+from confluent_kafka import KafkaError, KafkaException
+
+from airflow_eos.broker.clients import member_less_group
+from airflow_eos.broker.failures import attempt, checked, explained
+from airflow_eos.broker.producer import TransactionalProducer
+from airflow_eos.exceptions import DeliveryTimedOut, ProtocolViolation
+from airflow_eos.model.broker import CommittedOffset
+from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.ledger import LedgerMessage
+from airflow_eos.model.ranges import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_Delivery = tuple[str, KafkaError | None]
+AddPartitions = Callable[[ProducerIdentity, Collection[TopicPartition]], None]
+
+
+class LedgerAddress(Protocol):
+    """Where ledger messages go."""
+
+    @property
+    def topic(self) -> str:
+        """Name of the ledger topic."""
+
+    def partition_for(self, routing: str) -> int:
+        """Return the partition of a routing string."""
+
+
+class KafkaSession:
+    """One initialised producer instance, good for one transaction (law 2).
+
+    :param producer: owned by the session; :meth:`close` drops it.
+    :param identity: identity of ``producer``.
+    :param ledger: where the staged messages go.
+    :param add_partitions: sends AddPartitionsToTxn with a given identity.
+    :param stage_timeout: seconds for offsets and ledger messages to be acknowledged.
+    :param commit_timeout: seconds until the answer to EndTxn(commit) counts as lost.
+    """
+
+    def __init__(
+        self,
+        producer: TransactionalProducer,
+        identity: ProducerIdentity,
+        *,
+        ledger: LedgerAddress,
+        add_partitions: AddPartitions,
+        stage_timeout: float,
+        commit_timeout: float,
+    ) -> None:
+        self._producer = producer
+        self._identity = identity
+        self._ledger = ledger
+        self._add_partitions = add_partitions
+        self._stage_timeout = stage_timeout
+        self._commit_timeout = commit_timeout
+        self._staged = False
+
+    def __repr__(self) -> str:
+        return f"KafkaSession({self._identity})"
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """The identity the coordinator gave to this instance."""
+        return self._identity
+
+    def begin(self) -> None:
+        """Begin the transaction; librdkafka tells nobody yet."""
+        checked(self._doing("begin"), self._producer.instance.begin_transaction)
+
+    def add_partitions(self, partitions: Collection[TopicPartition]) -> None:
+        """Add partitions in one AddPartitionsToTxn request; librdkafka does not know of them."""
+        self._add_partitions(self._identity, partitions)
+
+    def stage(
+        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], messages: Sequence[LedgerMessage]
+    ) -> None:
+        """Send offsets and ledger messages into the transaction and wait until brokers have acknowledged all.
+
+        :param group: consumer group; it needs no members.
+        :param offsets: next offsets to read, with metadata; may be empty.
+        :param messages: at least one, so that the transaction is librdkafka's own too: it ends no
+            transaction into which it sent nothing itself, and says success.
+        :raises ProducerFenced: when the identity is no longer valid.
+        :raises AuthorizationFailed: without Read on the group, or Write on the ledger.
+        :raises DeliveryTimedOut: when a ledger message was not acknowledged in time.
+        """
+        if not messages:
+            raise ValueError(f"a transaction of {self._identity.transactional_id!r} needs a ledger message")
+        deadline = time.monotonic() + self._stage_timeout
+        if offsets:
+            self._send_offsets(group, offsets)
+        self._send_messages(messages, deadline)
+        self._staged = True
+
+    def commit(self) -> None:
+        """Commit; returns when the coordinator has decided, before all markers are written.
+
+        Any exception leaves the outcome unknown.
+        """
+        if not self._staged:
+            raise ProtocolViolation(
+                f"{self._doing('commit')}: nothing was staged, so librdkafka would send no EndTxn"
+            )
+        checked(
+            self._doing(f"commit within {self._commit_timeout:.0f} s"),
+            lambda: self._producer.instance.commit_transaction(self._commit_timeout),
+        )
+
+    def close(self) -> None:
+        """Drop the instance: sends nothing, ends nothing."""
+        self._producer.close()
+
+    def _send_offsets(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        positions = [
+            confluent_kafka.TopicPartition(tp.topic, tp.partition, committed.offset, committed.metadata)
+            for tp, committed in sorted(offsets.items())
+        ]
+        checked(
+            self._doing(f"offsets of group {group!r}"),
+            lambda: self._producer.instance.send_offsets_to_transaction(
+                positions, member_less_group(group), self._stage_timeout
+            ),
+        )
+
+    def _send_messages(self, messages: Sequence[LedgerMessage], deadline: float) -> None:
+        delivered: list[_Delivery] = []
+        for message in messages:
+            self._produce(message, delivered)
+        _, failure = attempt(lambda: self._producer.instance.flush(max(deadline - time.monotonic(), 0.1)))
+        failure = failure or self._producer.fatal_error
+        if failure is not None:
+            raise explained(failure, self._doing("flush")) from KafkaException(failure)
+        for doing, error in delivered:
+            if error is not None:
+                raise explained(error, doing) from KafkaException(error)
+        if len(delivered) != len(messages):
+            raise DeliveryTimedOut(
+                f"{self._doing('flush')}: {len(messages) - len(delivered)} of {len(messages)} ledger records "
+                f"were not acknowledged within {self._stage_timeout:.0f} s; look at the leaders of "
+                f"{self._ledger.topic}"
+            )
+
+    def _produce(self, message: LedgerMessage, delivered: list[_Delivery]) -> None:
+        partition = self._ledger.partition_for(message.routing)
+        doing = self._doing(f"ledger record {message.key!r} to {self._ledger.topic}-{partition}")
+        checked(
+            doing,
+            lambda: self._producer.instance.produce(
+                self._ledger.topic,
+                key=message.key.encode(),
+                value=message.value.encode(),
+                partition=partition,
+                on_delivery=lambda error, _: delivered.append((doing, error)),
+            ),
+        )
+
+    def _doing(self, what: str) -> str:
+        return (
+            f"transaction of {self._identity.transactional_id!r} (producer id {self._identity.producer_id}, "
+            f"epoch {self._identity.producer_epoch}): {what}"
+        )

@@ -1,0 +1,133 @@
+"""Takes epochs and ends transactions: the ``Transactions`` port on a real cluster."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Collection, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.broker.link import Link
+from airflow_eos.broker.producer import TransactionalProducer
+from airflow_eos.broker.session import KafkaSession, LedgerAddress
+from airflow_eos.model.broker import EndTxnAnswer
+from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.control import EndTxnResult, add_partitions_to_txn, end_txn
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_ANSWERS = {
+    EndTxnResult.OK: EndTxnAnswer.ABORTED,
+    EndTxnResult.NOT_OPEN: EndTxnAnswer.NOTHING_OPEN,
+    EndTxnResult.FENCED: EndTxnAnswer.FENCED,
+}
+
+log = logging.getLogger(__name__)
+
+FENCE_TIMEOUT = dt.timedelta(seconds=60)
+"""For a coordinator that moves, and for the markers of the transaction that the fence ends."""
+COMMIT_TIMEOUT = dt.timedelta(seconds=30)
+"""A coordinator fail-over was over after 11 to 19 s; an answer that was lost never comes."""
+
+
+class KafkaTransactions:
+    """Fences older attempts and ends transactions by identity; a context manager.
+
+    :param config: client configuration in librdkafka's names.
+    :param ledger: where sessions stage their ledger messages; a
+        :class:`~airflow_eos.broker.ledger.KafkaLedger`.
+    :param transaction_timeout: the coordinator aborts a transaction after this time.
+    :param delivery_timeout: for offsets and ledger messages of one transaction.
+    :param commit_timeout: until the answer to a commit counts as lost.
+    :param fence_timeout: for initialising a producer, with all retries.
+    :param link: raw connections to share; own ones by default.
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig | Mapping[str, Any],
+        *,
+        ledger: LedgerAddress,
+        transaction_timeout: dt.timedelta,
+        delivery_timeout: dt.timedelta,
+        commit_timeout: dt.timedelta = COMMIT_TIMEOUT,
+        fence_timeout: dt.timedelta = FENCE_TIMEOUT,
+        link: Link | None = None,
+    ) -> None:
+        self._config = ClientConfig.of(config)
+        self._ledger = ledger
+        self._transaction_timeout = transaction_timeout.total_seconds()
+        self._delivery_timeout = delivery_timeout.total_seconds()
+        self._commit_timeout = commit_timeout.total_seconds()
+        self._fence_timeout = fence_timeout.total_seconds()
+        self._owns_link = link is None
+        self._link = link or Link(self._config)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the raw connections; sessions are closed by their owners."""
+        if self._owns_link:
+            self._link.close()
+
+    def fence(self, transactional_id: str) -> KafkaSession:
+        """Initialise a new producer instance, which fences older ones and aborts what they left open.
+
+        Returns when that abort, or a commit under way, has completed on every partition.
+
+        :raises AuthorizationFailed: without Write on the transactional id.
+        :raises TimeoutsInconsistent: when brokers do not allow the transaction time-out.
+        :raises BrokersUnavailable: when no coordinator answered in time.
+        """
+        producer = TransactionalProducer(
+            self._config,
+            transactional_id,
+            transaction_timeout=self._transaction_timeout,
+            delivery_timeout=self._delivery_timeout,
+        )
+        try:
+            identity = producer.initialise(self._fence_timeout)
+        except BaseException:
+            producer.close()
+            raise
+        log.info(
+            "Fenced older attempts of %s: producer id %d, epoch %d",
+            transactional_id,
+            identity.producer_id,
+            identity.producer_epoch,
+        )
+        return KafkaSession(
+            producer,
+            identity,
+            ledger=self._ledger,
+            add_partitions=self._add_partitions,
+            stage_timeout=self._delivery_timeout,
+            commit_timeout=self._commit_timeout,
+        )
+
+    def abort(self, identity: ProducerIdentity) -> EndTxnAnswer:
+        """Send EndTxn(abort) with exactly this identity; initialises nothing.
+
+        It opens connections of its own, so a signal handler or another thread may call it at any moment.
+
+        :raises BrokersUnavailable: when no coordinator answered in time: nothing is known then.
+        """
+        with BrokerConnections(self._config) as connections:
+            answer = _ANSWERS[end_txn(connections, identity, commit=False)]
+        log.info("EndTxn(abort) of %s: %s", identity, answer.value)
+        return answer
+
+    def _add_partitions(self, identity: ProducerIdentity, partitions: Collection[TopicPartition]) -> None:
+        with self._link.connections() as connections:
+            add_partitions_to_txn(connections, identity, partitions)
