@@ -64,10 +64,10 @@ def call_process(process: Callable[..., Any], df: Any, run: RunContext) -> Any:
         parameters = list(inspect.signature(process).parameters.values())
     except (TypeError, ValueError):
         return process(df)  # a callable without a signature, such as some built-ins
-    positional = [
-        p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    needed = [
+        p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]
-    needed = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     named = next((p for p in parameters if p.name == "run" and p.kind != p.POSITIONAL_ONLY), None)
     if named is not None and positional[:1] != [named]:
         return process(df, run=run)

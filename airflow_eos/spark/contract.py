@@ -40,7 +40,9 @@ def sink_columns(df: Any, sink_topic: str | None, source_topics: Sequence[str]) 
     if not hasattr(df, "mapInArrow"):
         raise ProcessFailed(f"process returned {type(df).__name__}; it must return a DataFrame")
     if df.isStreaming:
-        raise ProcessFailed("process returned a streaming DataFrame; return a batch one, made from its argument")
+        raise ProcessFailed(
+            "process returned a streaming DataFrame; return a batch one, made from its argument"
+        )
     found: dict[str, Any] = {}
     for field in df.schema.fields:
         if field.name in found and field.name in _KINDS:

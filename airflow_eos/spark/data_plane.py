@@ -11,7 +11,8 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -105,8 +106,6 @@ class SparkDataPlane:
                 except InconsistentSeal as problem:
                     _log.warning("sealed batches do not fit together (try %d): %s", attempt, problem)
                     last = problem
-                except Exception as error:
-                    raise process_error(error) from error
         raise RunFailed(f"the ranges were sealed {MAX_SEALS} times and never consistently: {last}")
 
     def send(
@@ -176,11 +175,18 @@ class SparkDataPlane:
         )
         source = counter.attach(read_ranges(self._spark, name, self._config, slices))
         try:
-            rows = sink_columns(
-                call_process(self._process, source, context), self._spec.sink_topic, self._spec.source_topics
-            )
-            routed = self._routed(rows, environment.slots)
-            with progress(self._spark, f"sealing {sum(s.span for s in slices)} offsets"):
+            with self._process_errors():
+                rows = sink_columns(
+                    call_process(self._process, source, context),
+                    self._spec.sink_topic,
+                    self._spec.source_topics,
+                )
+                open_ended = "topic" in rows.columns
+            routed = self._routed(rows, environment.slots, open_ended=open_ended)
+            with (
+                progress(self._spark, f"sealing {sum(s.span for s in slices)} offsets"),
+                self._process_errors(),
+            ):
                 frame = routed.localCheckpoint(eager=True, storageLevel=_storage_level(environment))
                 targets = read_manifest(frame)
             read, late = counter.read(routed)
@@ -188,7 +194,17 @@ class SparkDataPlane:
             forget_source(self._spark, name)
         return SealedFrame(SealedManifest(targets, read, late), frame)
 
-    def _routed(self, rows: DataFrame, slots: int) -> DataFrame:
+    @contextmanager
+    def _process_errors(self) -> Iterator[None]:
+        """Translate errors of Spark and of the author's code; an inconsistent seal passes."""
+        try:
+            yield
+        except InconsistentSeal:
+            raise
+        except Exception as error:
+            raise process_error(error) from error
+
+    def _routed(self, rows: DataFrame, slots: int, *, open_ended: bool) -> DataFrame:
         from airflow_eos.spark.seal import SealTask
         from airflow_eos.spark.sealed_rows import DDL
         from airflow_eos.spark.targets import describe_targets
@@ -200,7 +216,7 @@ class SparkDataPlane:
             with BrokerConnections(self._config) as connections:
                 targets = describe_targets(connections, [sink])
         layout = plan_owners(
-            {name: target.leaders for name, target in targets.items()}, slots, open_ended="topic" in rows.columns
+            {name: target.leaders for name, target in targets.items()}, slots, open_ended=open_ended
         )
         task = SealTask(self._config, layout, targets, sink, self._spec.compression)
         return route(rows.mapInArrow(task, DDL), layout.tasks, "owner")
@@ -213,5 +229,3 @@ def _storage_level(environment: Environment) -> Any:
     if len(environment.executors) > 1:
         return StorageLevel.MEMORY_AND_DISK_2
     return StorageLevel.MEMORY_AND_DISK
-
-

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from airflow_eos.wire.client_config import ClientConfig
     from airflow_eos.wire.decode import DecodedBatch
 
-SCHEMA = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
-)
+SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 HEADERS = "headers array<struct<key:string,value:binary>>"
 
 _HEADERS_TYPE = pa.list_(

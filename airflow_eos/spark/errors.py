@@ -116,7 +116,9 @@ def process_error(error: BaseException) -> EosError:
     if ours is not None:
         return ours
     if any(reason in text for reason in _INFRASTRUCTURE):
-        return RunFailed(f"Spark could not finish the seal stage: {root_cause(error)}; see the executors' logs")
+        return RunFailed(
+            f"Spark could not finish the seal stage: {root_cause(error)}; see the executors' logs"
+        )
     return ProcessFailed(
         f"process failed, nothing was written: {root_cause(error)}; correct the function, then run the task again"
     )

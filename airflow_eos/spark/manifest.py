@@ -96,7 +96,10 @@ def summarise(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for i, value in enumerate((count, records, size)):
             total[i] += value
     out += [("target", topic, partition, None, None, *t) for (topic, partition), t in targets.items()]
-    out += [("seal", None, None, seal_partition, attempt, None, None, None) for seal_partition, attempt in attempts]
+    out += [
+        ("seal", None, None, seal_partition, attempt, None, None, None)
+        for seal_partition, attempt in attempts
+    ]
     if out:
         yield pa.RecordBatch.from_arrays(
             [
@@ -131,7 +134,9 @@ def combine(rows: Iterable[Any]) -> tuple[SealedTarget, ...]:
             announced[row.seal_partition] = (row.batches, row.records)
     missing = sorted(attempts.keys() - announced.keys())
     if missing or sorted(announced) != list(range(len(announced))):
-        raise InconsistentSeal(f"seal tasks {missing or sorted(announced)} did not finish, or others are missing")
+        raise InconsistentSeal(
+            f"seal tasks {missing or sorted(announced)} did not finish, or others are missing"
+        )
     records = sum(r for _, r in announced.values())
     if sum(t.records for t in targets) != records:
         raise InconsistentSeal(

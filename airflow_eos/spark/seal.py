@@ -184,7 +184,9 @@ class _Rows:
     def __init__(self, seal_partition: int, attempt_id: int) -> None:
         self._seal_partition = seal_partition
         self._attempt_id = attempt_id
-        self._columns: tuple[list[int], list[str | None], list[int], list[int], list[int], list[bytes | None]] = (
+        self._columns: tuple[
+            list[int], list[str | None], list[int], list[int], list[int], list[bytes | None]
+        ] = (
             [],
             [],
             [],

@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_eos.exceptions import DuplicateReceipt, EosError, ProducerFenced, ProtocolViolation, SecondAttempt, SendError
+from airflow_eos.exceptions import (
+    DuplicateReceipt,
+    EosError,
+    ProducerFenced,
+    ProtocolViolation,
+    SecondAttempt,
+    SendError,
+)
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.receipts import PartitionReceipt
 from airflow_eos.spark.errors import find_error, mark, task_errors

@@ -95,7 +95,8 @@ def executed_once(spark: SparkSession) -> Iterator[None]:
     client: Any = spark.client
     with _once_lock:
         holders, policies, reattach = _once.get(
-            id(client), (0, client.get_retry_policies(), client._use_reattachable_execute)  # noqa: SLF001
+            id(client),
+            (0, client.get_retry_policies(), client._use_reattachable_execute),  # noqa: SLF001
         )
         _once[id(client)] = (holders + 1, policies, reattach)
         client.disable_reattachable_execute()

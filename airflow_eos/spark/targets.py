@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.protocol.admin import DescribeConfigsRequest
 
-from airflow_eos.wire.connection import is_transient
+from airflow_eos.wire.failures import is_transient
 from airflow_eos.wire.seal import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ def describe_targets(connections: BrokerConnections, topics: Iterable[str]) -> d
     :raises AuthorizationFailed: when it may not be described.
     """
     found = connections.topics(topics)
-    node = next((leader for topic in found.values() for leader in topic.leaders.values() if leader >= 0), None)
+    node = next(
+        (leader for topic in found.values() for leader in topic.leaders.values() if leader >= 0), None
+    )
     limits = {} if node is None else _limits(connections, list(found), node)
     return {
         name: TargetTopic(name, dict(topic.leaders), limits.get(name, MAX_MESSAGE_BYTES))
