@@ -1,0 +1,1 @@
+"""Frozen values that cross the layers; JSON forms carry a version."""

@@ -1,0 +1,78 @@
+"""What the broker says: frozen views of topics, groups, transactions and producers."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from airflow_eos.model.ranges import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic's identity and size.
+
+    :param topic_id: the broker's UUID of this incarnation of the topic (KIP-516).
+    :param partitions: number of partitions.
+    """
+
+    topic: str
+    topic_id: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """A group's committed position in one partition, with its metadata string."""
+
+    offset: int
+    metadata: str = ""
+
+
+class EndTxnAnswer(enum.Enum):
+    """What the coordinator answered to EndTxn(abort) carrying our own identity (KIP-98)."""
+
+    ABORTED = "aborted"
+    """Code 0: the transaction was ours and open; it is aborted and can never commit."""
+    NOTHING_OPEN = "nothing open"
+    """Code 48: still our epoch; nothing was open, or it had already completed."""
+    FENCED = "fenced"
+    """Code 47, 90 or 49: another attempt, or the coordinator's time-out, moved the epoch on."""
+
+
+class TransactionState(str, enum.Enum):
+    """States of DescribeTransactions (KIP-664)."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+    DEAD = "Dead"
+    PREPARE_EPOCH_FENCE = "PrepareEpochFence"
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """The coordinator's view of one transactional id (KIP-664).
+
+    :param partitions: partitions in the open transaction; empty once it is complete.
+    """
+
+    state: TransactionState
+    producer_id: int
+    producer_epoch: int
+    partitions: frozenset[TopicPartition] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveProducer:
+    """One producer a partition leader knows (KIP-664).
+
+    :param last_sequence: sequence of the last record of the last batch; -1 when nothing was written.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int

@@ -1,0 +1,49 @@
+"""RunPlan: the pinned ranges of one run and what must still be true when it commits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from airflow_eos.model.ranges import OffsetRange, TopicPartition
+
+ModeName = Literal["cursor", "interval", "partition", "explicit", "reprocess"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """What one run reads and what its transaction says about it.
+
+    :param mode: how the ranges were chosen.
+    :param ranges: ``[start, end)`` per source partition, sorted; empty ranges included.
+    :param topic_ids: id of each source topic when the plan was made.
+    :param offsets_group: consumer group the end offsets are committed to.
+    :param advances: whether that group's offsets carry a meaning: the cursor. Then they must still equal the
+        starts at commit, and a cursor record goes to the ledger.
+    :param committed: the group's committed offset per partition at planning; partitions without one are absent.
+    :param notes: what a reader of the log should know (for example: cursor restored from the ledger).
+    """
+
+    mode: ModeName
+    ranges: tuple[OffsetRange, ...]
+    topic_ids: Mapping[str, str]
+    offsets_group: str
+    advances: bool
+    committed: Mapping[TopicPartition, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def starts(self) -> dict[TopicPartition, int]:
+        """Start offset per partition."""
+        return {r.topic_partition: r.start for r in self.ranges}
+
+    @property
+    def ends(self) -> dict[TopicPartition, int]:
+        """End offset per partition: what is committed."""
+        return {r.topic_partition: r.end for r in self.ranges}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no offset lies in any range."""
+        return all(r.span == 0 for r in self.ranges)

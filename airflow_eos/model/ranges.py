@@ -1,0 +1,149 @@
+"""What is read: offset ranges, and the four ways a run chooses them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import Any, Literal
+
+StartPolicy = Literal["earliest", "latest", "fail"]
+DEFAULT_ALLOWED_LATENESS = dt.timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """One partition of one topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetRange:
+    """Offsets ``[start, end)`` of one partition; ``end`` is the next position, never a count.
+
+    Control markers, aborted records and compaction leave gaps: a range holds at most ``end - start`` records.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.end:
+            raise ValueError(
+                f"offset range of {self.topic}-{self.partition} must satisfy 0 <= start <= end, "
+                f"got [{self.start}, {self.end})"
+            )
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition the range lies in."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def span(self) -> int:
+        """Offsets covered; an upper bound of the number of records."""
+        return self.end - self.start
+
+    def to_list(self) -> list[Any]:
+        """Return the JSON form ``[topic, partition, start, end]``."""
+        return [self.topic, self.partition, self.start, self.end]
+
+    @classmethod
+    def from_list(cls, data: list[Any]) -> OffsetRange:
+        """Read the JSON form."""
+        topic, partition, start, end = data
+        return cls(str(topic), int(partition), int(start), int(end))
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Read from the group's committed offsets to the last stable offset, and move the offsets forward.
+
+    :param max_records: upper bound of offsets read by one run, over all partitions; None reads all.
+    :param start: where to begin when neither group offsets nor a ledger cursor exist.
+    """
+
+    max_records: int | None = None
+    start: StartPolicy = "earliest"
+
+    def __post_init__(self) -> None:
+        if self.max_records is not None and self.max_records < 1:
+            raise ValueError(f"max_records must be at least 1 or None, got {self.max_records}")
+        if self.start not in ("earliest", "latest", "fail"):
+            raise ValueError(f"start must be 'earliest', 'latest' or 'fail', got {self.start!r}")
+
+
+def _aware(name: str, value: dt.datetime) -> None:
+    if value.tzinfo is None:
+        raise ValueError(f"{name} must carry a time zone, got {value.isoformat()}")
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Read the records of a data interval ``[start, end)`` by pinned offset boundaries.
+
+    Each boundary is fixed once, in the ledger, for every run that will ever ask: intervals tile the log.
+
+    :param start: aware datetime, inclusive.
+    :param end: aware datetime, exclusive; must lie in the past when the run starts.
+    :param allowed_lateness: how long after a boundary's time an idle partition may still hold it open.
+    """
+
+    start: dt.datetime
+    end: dt.datetime
+    allowed_lateness: dt.timedelta = DEFAULT_ALLOWED_LATENESS
+
+    def __post_init__(self) -> None:
+        _aware("start", self.start)
+        _aware("end", self.end)
+        if self.start >= self.end:
+            raise ValueError(
+                f"the interval [{self.start.isoformat()}, {self.end.isoformat()}) is empty; a Dag "
+                "with a cron "
+                "schedule gets real intervals from airflow.timetables.interval.CronDataIntervalTimetable"
+            )
+        if self.allowed_lateness < dt.timedelta(0):
+            raise ValueError(f"allowed_lateness must not be negative, got {self.allowed_lateness}")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInterval:
+    """Read an interval on behalf of a named partition (an Airflow partition key).
+
+    :param key: the partition key; it names the run, so one key is committed once.
+    :param interval: the records that make up the partition.
+    """
+
+    key: str
+    interval: Interval
+
+    def __post_init__(self) -> None:
+        if not self.key:
+            raise ValueError("a partition key must not be empty")
+
+
+@dataclass(frozen=True, slots=True)
+class Explicit:
+    """Read exactly these ranges.
+
+    :param ranges: one or more ranges, at most one per partition.
+    :param advance: move the group's offsets to the ends, by the cursor's rules; default leaves them alone.
+    """
+
+    ranges: tuple[OffsetRange, ...]
+    advance: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ranges", tuple(self.ranges))
+        seen = {r.topic_partition for r in self.ranges}
+        if not self.ranges or len(seen) != len(self.ranges):
+            raise ValueError("explicit ranges need at least one range and at most one per partition")
+
+
+RangeMode = Cursor | Interval | PartitionInterval | Explicit

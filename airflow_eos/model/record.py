@@ -1,0 +1,135 @@
+"""RunRecord: what the ledger keeps of a committed run, and what a caller gets back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.plan import ModeName
+from airflow_eos.model.ranges import OffsetRange
+from airflow_eos.model.receipts import PartitionReceipt
+
+RECORD_VERSION = 1
+RecordState = Literal["COMMITTED"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A committed run: written to the ledger inside the transaction it describes.
+
+    Being readable under read_committed *is* the proof of the commit.
+
+    :param run_key: names the unit of work; one committed record per key.
+    :param ranges: offset ranges read.
+    :param records_read: records read per source partition, ``{"topic-partition": n}``; -1 where not counted.
+    :param receipts: what was written, one receipt per target partition.
+    :param run_id: run that did the work, with ``clear_number`` and ``try_number``.
+    :param producer: identity all writers shared.
+    :param trace: ``[(state, seconds since the run started)]``.
+    :param details: Spark application id, versions, notes.
+    :param found: True when a caller was answered from the ledger instead of running; not part of the JSON.
+    """
+
+    run_key: str
+    pipeline: str
+    mode: ModeName
+    run_id: str
+    clear_number: int
+    try_number: int
+    group_id: str
+    ranges: tuple[OffsetRange, ...]
+    records_read_by_partition: Mapping[str, int]
+    receipts: tuple[PartitionReceipt, ...]
+    producer: ProducerIdentity
+    started_at: str
+    staged_at: str
+    trace: tuple[tuple[str, float], ...] = ()
+    records_late: int = 0
+    details: Mapping[str, Any] = field(default_factory=dict)
+    state: RecordState = "COMMITTED"
+    found: bool = field(default=False, compare=False)
+
+    @property
+    def records_read(self) -> int:
+        """Records of the pinned ranges."""
+        return sum(self.records_read_by_partition.values())
+
+    @property
+    def records_written(self) -> int:
+        """Records written, over all target partitions."""
+        return sum(r.records for r in self.receipts)
+
+    def to_json(self) -> str:
+        """Return the versioned JSON form kept in the ledger."""
+        return json.dumps(
+            {
+                "v": RECORD_VERSION,
+                "run_key": self.run_key,
+                "pipeline": self.pipeline,
+                "mode": self.mode,
+                "run_id": self.run_id,
+                "clear_number": self.clear_number,
+                "try_number": self.try_number,
+                "group_id": self.group_id,
+                "ranges": [r.to_list() for r in self.ranges],
+                "records_read": dict(self.records_read_by_partition),
+                "records_late": self.records_late,
+                "receipts": [r.to_dict() for r in self.receipts],
+                "producer": self.producer.to_dict(),
+                "started_at": self.started_at,
+                "staged_at": self.staged_at,
+                "trace": [list(step) for step in self.trace],
+                "details": dict(self.details),
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> RunRecord:
+        """Read the JSON form.
+
+        :raises ValueError: when it was written by a newer, unknown version.
+        """
+        data = json.loads(text)
+        if data.get("v") != RECORD_VERSION:
+            raise ValueError(
+                f"ledger record version {data.get('v')!r} is not readable by this version of airflow-eos "
+                f"(reads {RECORD_VERSION}); upgrade the package"
+            )
+        return cls(
+            run_key=data["run_key"],
+            pipeline=data["pipeline"],
+            mode=data["mode"],
+            run_id=data["run_id"],
+            clear_number=data["clear_number"],
+            try_number=data["try_number"],
+            group_id=data["group_id"],
+            ranges=tuple(OffsetRange.from_list(r) for r in data["ranges"]),
+            records_read_by_partition=data["records_read"],
+            records_late=data.get("records_late", 0),
+            receipts=tuple(PartitionReceipt.from_dict(r) for r in data["receipts"]),
+            producer=ProducerIdentity.from_dict(data["producer"]),
+            started_at=data["started_at"],
+            staged_at=data["staged_at"],
+            trace=tuple((str(s), float(t)) for s, t in data["trace"]),
+            details=data["details"],
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """Return the small JSON-able form for logs and XCom."""
+        return {
+            "state": self.state,
+            "found": self.found,
+            "run_key": self.run_key,
+            "run_id": self.run_id,
+            "clear_number": self.clear_number,
+            "try_number": self.try_number,
+            "mode": self.mode,
+            "records_read": self.records_read,
+            "records_written": self.records_written,
+            "ranges": [r.to_list() for r in self.ranges],
+            "written": {f"{r.topic}-{r.partition}": r.records for r in self.receipts},
+        }

@@ -1,0 +1,113 @@
+"""RunSpec: everything one run needs to know, chosen by its author."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.ranges import Cursor, RangeMode
+
+OnCommitted = Literal["skip", "fail", "reprocess"]
+Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+
+# Topic, group and transactional ids share the broker's limits; a name ends up in all of them.
+_NAME = re.compile(r"[A-Za-z0-9._\-]+")
+_NAME_LIMIT = 180
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSettings:
+    """The ledger topic: the one place that says whether a run is committed.
+
+    :param topic: name of the compacted topic.
+    :param create: create it when it is missing; only a first try that was never cleared does so.
+    :param partitions: partitions of a new ledger.
+    :param replication_factor: replicas of a new ledger; None takes the broker's default.
+    """
+
+    topic: str = "airflow-eos-ledger"
+    create: bool = True
+    partitions: int = 32
+    replication_factor: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """One read-process-write run: what to read, where to write, under which identity.
+
+    Transactional ids, run keys and ledger keys are derived from it (:mod:`airflow_eos.run.identity`).
+
+    :param kafka: client configuration in librdkafka names; never part of a repr or a record.
+    :param pipeline: stable name of the pipeline; renaming a Dag keeps its ledger when this stays.
+    :param run_id: the run this work belongs to (a Dag run id, a date).
+    :param source_topics: topics to read.
+    :param sink_topic: topic of rows without a ``topic`` column; None requires the column.
+    :param group_id: consumer group that holds the cursor.
+    :param ranges: how offsets are chosen; see :mod:`airflow_eos.model.ranges`.
+    :param prefix: first part of every transactional id; one per environment that shares a cluster.
+    :param source_partition: read this partition only, of the one source topic (mapped cursor: a task per
+        partition).
+    :param clear_number: how often the run was cleared; with ``run_id`` it names this very work.
+    :param try_number: which try this is; recorded only.
+    :param on_committed: what to do when the ledger holds the run from another run id or clear.
+    :param transaction_timeout: the coordinator aborts the transaction after this time.
+    :param delivery_timeout: a batch not acknowledged within this time fails the attempt.
+    :param max_send_attempts: how often sealed batches are sent, each time under a new epoch.
+    :param compression: codec of the record batches written.
+    :param ledger: see :class:`LedgerSettings`.
+    """
+
+    kafka: Mapping[str, Any] = field(repr=False)
+    pipeline: str
+    run_id: str
+    source_topics: tuple[str, ...]
+    group_id: str
+    sink_topic: str | None = None
+    ranges: RangeMode = field(default_factory=Cursor)
+    prefix: str = "airflow-eos"
+    source_partition: int | None = None
+    clear_number: int = 0
+    try_number: int = 1
+    on_committed: OnCommitted = "skip"
+    transaction_timeout: dt.timedelta = dt.timedelta(seconds=300)
+    delivery_timeout: dt.timedelta = dt.timedelta(seconds=120)
+    max_send_attempts: int = 3
+    compression: Compression = "zstd"
+    ledger: LedgerSettings = field(default_factory=LedgerSettings)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kafka", dict(self.kafka))
+        if isinstance(self.source_topics, str):
+            raise ConfigurationError(
+                f"source_topics must be a sequence of topic names, got the string {self.source_topics!r}; "
+                f"write ({self.source_topics!r},)"
+            )
+        object.__setattr__(self, "source_topics", tuple(self.source_topics))
+        if not self.kafka.get("bootstrap.servers"):
+            raise ConfigurationError("kafka['bootstrap.servers'] is missing; give host:port of a broker")
+        if not self.source_topics or len(set(self.source_topics)) != len(self.source_topics):
+            raise ConfigurationError(f"source_topics needs distinct topic names, got {self.source_topics!r}")
+        for name in ("pipeline", "group_id", "prefix"):
+            value = getattr(self, name)
+            if not _NAME.fullmatch(value) or len(value) > _NAME_LIMIT:
+                raise ConfigurationError(
+                    f"{name} {value!r} must be 1 to {_NAME_LIMIT} letters, digits, dots, underscores "
+                    "or hyphens: "
+                    "it becomes part of a transactional id"
+                )
+        if not self.run_id:
+            raise ConfigurationError("run_id is empty; give the id of the run, for example its date")
+        if self.max_send_attempts < 1:
+            raise ConfigurationError(f"max_send_attempts must be at least 1, got {self.max_send_attempts}")
+        if self.on_committed not in ("skip", "fail", "reprocess"):
+            raise ConfigurationError(
+                f"on_committed must be 'skip', 'fail' or 'reprocess', got {self.on_committed!r}"
+            )
+        if self.compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
+            raise ConfigurationError(f"compression {self.compression!r} is not a Kafka codec")
+        if self.source_partition is not None and len(self.source_topics) != 1:
+            raise ConfigurationError("source_partition needs exactly one source topic")

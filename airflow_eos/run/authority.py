@@ -1,0 +1,107 @@
+"""The authority: the one place that answers whether something is committed.
+
+A look-up takes the ledger partition's high watermark and accounts for every record of its key below it: below the
+last stable offset the broker has decided; from there to the high watermark a record is decided by the control marker
+of its own producer id. A reader that stopped at the last stable offset would call a committed run uncommitted
+whenever another pipeline's transaction is open in the same partition.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from airflow_eos.exceptions import OutcomeUnknown
+from airflow_eos.model.ledger import LedgerView
+from airflow_eos.run.ports import Ledger
+
+UNDECIDED_WAIT_SECONDS = 60.0
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a ledger view says of its keys.
+
+    :param committed: latest committed value per key; keys never committed are absent.
+    :param undecided: keys with a record whose transaction is still open.
+    """
+
+    committed: Mapping[str, str]
+    undecided: frozenset[str] = field(default_factory=frozenset)
+
+
+def decide(view: LedgerView) -> Verdict:
+    """Decide every record of a view by the markers of its own producer."""
+    committed = dict(view.committed)
+    decided: list[tuple[int, str, str]] = []
+    open_records: dict[int, list[tuple[int, str, str]]] = {}
+    for entry in view.tail:
+        if entry.kind == "record":
+            open_records.setdefault(entry.producer_id, []).append((entry.offset, entry.key, entry.value))
+            continue
+        ended = open_records.pop(entry.producer_id, [])
+        if entry.kind == "commit":
+            decided.extend(ended)
+    for _, key, value in sorted(decided):
+        committed[key] = value
+    undecided = frozenset(key for records in open_records.values() for _, key, _ in records)
+    return Verdict(committed, undecided)
+
+
+class Authority:
+    """Answers from the ledger; it never guesses and never believes an exception.
+
+    :param ledger: the ledger topic.
+    :param sleep: waits between looks at a record whose transaction is still open.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ledger = ledger
+        self._sleep = sleep
+        self._clock = clock
+
+    def peek(
+        self, keys: Collection[str], *, routing: str, prefixes: Collection[str] = ()
+    ) -> Mapping[str, str]:
+        """Return committed values, without waiting. A value is final; a missing key means nothing."""
+        partition = self._ledger.partition_for(routing)
+        return decide(self._ledger.view(partition, keys, prefixes)).committed
+
+    def decide(
+        self, keys: Collection[str], *, routing: str, prefixes: Collection[str] = ()
+    ) -> Mapping[str, str]:
+        """Return committed values; a missing key is a *no*, provided the caller holds the fence.
+
+        Our own transactions are complete after the fence. A record of a wanted key in somebody else's open
+        transaction is waited for.
+
+        :param prefixes: also return every key that begins with one of these.
+        :raises OutcomeUnknown: when such a transaction stays open.
+        """
+        partition = self._ledger.partition_for(routing)
+        return self.decide_in(partition, keys, prefixes)
+
+    def decide_in(
+        self, partition: int, keys: Collection[str], prefixes: Collection[str] = ()
+    ) -> Mapping[str, str]:
+        """As :meth:`decide`, in a given ledger partition."""
+        deadline = self._clock() + UNDECIDED_WAIT_SECONDS
+        while True:
+            verdict = decide(self._ledger.view(partition, keys, prefixes))
+            if not verdict.undecided:
+                return verdict.committed
+            if self._clock() >= deadline:
+                raise OutcomeUnknown(
+                    f"ledger partition {partition} holds {sorted(verdict.undecided)} in a transaction "
+                    "that has "
+                    f"been open for {UNDECIDED_WAIT_SECONDS:.0f} s; retry when it has ended"
+                )
+            self._sleep(_POLL_SECONDS)

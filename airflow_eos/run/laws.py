@@ -1,0 +1,230 @@
+"""The laws of a run, one function each. The protocol calls them by module, so a test can switch one off.
+
+1. Never a second attempt of a send task within one epoch. The refusal stands in the send task
+   (:mod:`airflow_eos.spark.send`); :func:`exactly_one_receipt` is the guard behind it.
+2. One transaction per producer instance; only a first act or a proved owner takes an epoch: :func:`may_take_epoch`.
+3. A yes may be believed before the fence, a no only after it: :func:`no_is_final`.
+4. Every request carries the writers' identity; counts gate the commit: :func:`receipts_match`, :func:`proof_holds`.
+5. Ranges lie between the log start and the last stable offset: :func:`within_log`.
+6. The cursor's group has no live members and moves forward only, from the plan's start: :func:`group_is_empty`,
+   :func:`cursor_unmoved`.
+7. A group has one owner; ids name the work (:mod:`airflow_eos.run.identity`): :func:`group_is_ours`.
+8. No input or no output is a success that still commits: :func:`deserves_commit`.
+9. Brokers without partition verification are refused: :func:`broker_verifies`.
+10. Delivery time-out + 30 s < transaction time-out <= the broker's maximum: :func:`timeouts_fit`,
+    :func:`send_timeout`.
+11. Source and sink are one cluster: a :class:`~airflow_eos.model.spec.RunSpec` has one client configuration, and
+    nothing outside Kafka is covered.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+from airflow_eos.exceptions import (
+    BrokerUnsupported,
+    CursorMoved,
+    DuplicateReceipt,
+    GroupNotEmpty,
+    GroupOwned,
+    OffsetsOutOfRange,
+    ProtocolViolation,
+    TimeoutsInconsistent,
+    TopicRecreated,
+)
+from airflow_eos.model.broker import (
+    ActiveProducer,
+    CommittedOffset,
+    EndTxnAnswer,
+    TransactionDescription,
+    TransactionState,
+)
+from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.manifest import SealedManifest
+from airflow_eos.model.plan import RunPlan
+from airflow_eos.model.ranges import OffsetRange, TopicPartition
+from airflow_eos.model.receipts import PartitionReceipt
+
+MARGIN_SECONDS = 30.0
+
+
+def exactly_one_receipt(receipts: Sequence[PartitionReceipt]) -> None:
+    """Law 1, the guard: a partition with two receipts was written by two attempts."""
+    counts = Counter(TopicPartition(r.topic, r.partition) for r in receipts)
+    twice = sorted(str(tp) for tp, n in counts.items() if n > 1)
+    if twice:
+        raise DuplicateReceipt(
+            f"{', '.join(twice)} returned more than one receipt: two attempts wrote in one epoch"
+        )
+
+
+def may_take_epoch(first_act: bool, answer: EndTxnAnswer | None) -> bool:
+    """Law 2: only an attempt's first act, or a proof by EndTxn that the epoch is ours, allows a fence."""
+    return first_act or answer in (EndTxnAnswer.ABORTED, EndTxnAnswer.NOTHING_OPEN)
+
+
+def no_is_final(fenced: bool) -> bool:
+    """Law 3: a look-up that found nothing is believed only when it was made after the fence."""
+    return fenced
+
+
+def receipts_match(manifest: SealedManifest, receipts: Sequence[PartitionReceipt]) -> None:
+    """Law 4: exactly the sealed records were acknowledged, partition by partition."""
+    sealed = {t.topic_partition: (t.records, t.batches) for t in manifest.targets}
+    written = {TopicPartition(r.topic, r.partition): (r.records, r.batches) for r in receipts}
+    wrong = [
+        f"{tp}: sealed {sealed.get(tp, (0, 0))}, acknowledged {written.get(tp, (0, 0))}"
+        for tp in sorted(sealed.keys() | written.keys())
+        if sealed.get(tp) != written.get(tp)
+    ]
+    sequences = [f"{r.topic}-{r.partition}" for r in receipts if r.last_sequence != last_sequence(r.records)]
+    if wrong or sequences:
+        raise ProtocolViolation(
+            "receipts do not equal the manifest, (records, batches): " + "; ".join(wrong + sequences)
+        )
+
+
+def last_sequence(records: int) -> int:
+    """Return the sequence of the last of ``records`` records, counted from 0 with Kafka's wrap at 2^31."""
+    return (records - 1) % 2**31 if records else -1
+
+
+def proof_holds(
+    identity: ProducerIdentity,
+    manifest: SealedManifest,
+    expected: Collection[TopicPartition],
+    transaction: TransactionDescription | None,
+    producers: Mapping[TopicPartition, Sequence[ActiveProducer]],
+) -> None:
+    """Law 4: the broker's own view holds what the receipts claim (KIP-664).
+
+    :param expected: every partition the transaction must hold: targets, ledger and group offsets.
+    :param producers: the producers of all partitions of all target topics.
+    """
+    if (
+        transaction is None
+        or transaction.state is not TransactionState.ONGOING
+        or (transaction.producer_id, transaction.producer_epoch)
+        != (identity.producer_id, identity.producer_epoch)
+        or transaction.partitions != frozenset(expected)
+    ):
+        raise ProtocolViolation(
+            f"transaction {identity.transactional_id} should be Ongoing under producer "
+            f"{identity.producer_id} epoch "
+            f"{identity.producer_epoch} with {sorted(map(str, expected))}; the coordinator says {transaction}"
+        )
+    sealed = {t.topic_partition: t.records for t in manifest.targets}
+    for tp in sorted(producers.keys() | sealed.keys()):
+        ours = [
+            p
+            for p in producers.get(tp, ())
+            if (p.producer_id, p.producer_epoch) == (identity.producer_id, identity.producer_epoch)
+        ]
+        found = ours[0].last_sequence if ours else -1
+        if found != last_sequence(sealed.get(tp, 0)):
+            raise ProtocolViolation(
+                f"{tp} should end at sequence {last_sequence(sealed.get(tp, 0))} of producer "
+                f"{identity.producer_id} "
+                f"epoch {identity.producer_epoch}; its leader says {found}"
+            )
+
+
+def within_log(wanted: OffsetRange, log_start: int, last_stable: int) -> None:
+    """Law 5: the range's records are all there, and all decided."""
+    if wanted.span and log_start > wanted.start:
+        raise OffsetsOutOfRange(
+            f"{wanted.topic_partition}: the log starts at {log_start}, the range at {wanted.start}: records "
+            f"{wanted.start} to {min(log_start, wanted.end) - 1} were deleted. Restore them, or "
+            "accept the loss and "
+            f"move the cursor to {log_start} with `airflow eos reset-offsets`"
+        )
+    if wanted.end > last_stable:
+        raise OffsetsOutOfRange(
+            f"{wanted.topic_partition}: the range ends at {wanted.end}, the last stable offset is "
+            f"{last_stable}: "
+            "the log was truncated or re-created, or a transaction is still open; retry later, or "
+            "give ranges "
+            "that end at or below the last stable offset"
+        )
+
+
+def group_is_empty(group: str, members: int) -> None:
+    """Law 6: nobody else moves the group's offsets; brokers accept our commits regardless."""
+    if members:
+        raise GroupNotEmpty(
+            f"consumer group {group!r} has {members} live member(s); stop them, or give this pipeline "
+            "its own group_id"
+        )
+
+
+def cursor_unmoved(plan: RunPlan, committed: Mapping[TopicPartition, CommittedOffset]) -> None:
+    """Law 6: committed offsets are still exactly those the plan was made from."""
+    for tp in plan.starts:
+        before = plan.committed.get(tp)
+        now = committed[tp].offset if tp in committed else None
+        if before != now:
+            raise CursorMoved(
+                f"group {plan.offsets_group!r}, {tp}: committed offset was {before} when the run was "
+                "planned and is "
+                f"{now} now: somebody else commits to this group"
+            )
+
+
+def topics_unchanged(plan: RunPlan, topic_ids: Mapping[str, str]) -> None:
+    """Law 5: the topics are those the plan was made from, not namesakes made since."""
+    for topic, topic_id in plan.topic_ids.items():
+        if topic_ids.get(topic) != topic_id:
+            raise TopicRecreated(
+                f"topic {topic!r} had id {topic_id} when its offsets were recorded and has "
+                f"{topic_ids.get(topic)} now: "
+                "it was deleted and made again, offsets of the old one mean nothing; reset the cursor with "
+                "`airflow eos reset-offsets`"
+            )
+
+
+def group_is_ours(group: str, field: str, recorded: object, ours: object) -> None:
+    """Law 7: a group's cursor has one pipeline, one prefix and one layout."""
+    if recorded != ours:
+        raise GroupOwned(
+            f"the cursor of group {group!r} belongs to {field} {recorded!r}, this run says {ours!r}; "
+            "give this "
+            "pipeline its own group_id, or set the recorded value"
+        )
+
+
+def deserves_commit(plan: RunPlan, manifest: SealedManifest) -> bool:
+    """Law 8: an empty range and zero output are successes too: offsets and the record are committed."""
+    del plan, manifest
+    return True
+
+
+def broker_verifies(verification: bool | None) -> None:
+    """Law 9: refuse where the broker says it would accept writes outside a transaction (KIP-890)."""
+    if verification is False:
+        raise BrokerUnsupported(
+            "the brokers do not verify transaction partitions (older than 3.6, or "
+            "transaction.partition.verification.enable=false): a late writer could be published; "
+            "upgrade or enable it"
+        )
+
+
+def timeouts_fit(delivery: dt.timedelta, transaction: dt.timedelta, broker_maximum_ms: int | None) -> None:
+    """Law 10: a batch gives up before its transaction does, and the broker accepts the transaction's time-out."""
+    if delivery.total_seconds() + MARGIN_SECONDS >= transaction.total_seconds():
+        raise TimeoutsInconsistent(
+            f"delivery_timeout {delivery.total_seconds():.0f} s + {MARGIN_SECONDS:.0f} s must be below "
+            f"transaction_timeout {transaction.total_seconds():.0f} s"
+        )
+    if broker_maximum_ms is not None and transaction.total_seconds() * 1000 > broker_maximum_ms:
+        raise TimeoutsInconsistent(
+            f"transaction_timeout {transaction.total_seconds():.0f} s is above the brokers' "
+            "transaction.max.timeout.ms "
+            f"{broker_maximum_ms}; lower it or raise the broker setting"
+        )
+
+
+def send_timeout(transaction: dt.timedelta, open_for: float) -> float:
+    """Law 10: seconds a send stage may take: what is left of the transaction, less a margin for the commit."""
+    return transaction.total_seconds() - open_for - MARGIN_SECONDS

@@ -1,0 +1,301 @@
+"""An in-memory cluster: logs, transaction coordinator, group offsets and ledger, by the rules a real broker showed.
+
+Each rule used here is also checked once on a real broker, in tests/integration.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from airflow_eos.exceptions import LedgerMissing, ProducerFenced, ProtocolViolation, UnknownTopic
+from airflow_eos.model.broker import (
+    ActiveProducer,
+    CommittedOffset,
+    EndTxnAnswer,
+    TopicDescription,
+    TransactionDescription,
+    TransactionState,
+)
+from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.ledger import LedgerEntry, LedgerView
+from airflow_eos.model.ranges import TopicPartition
+
+LEDGER = "ledger"
+OFFSETS = TopicPartition("__consumer_offsets", 0)
+DEDUPLICATED_BATCHES = 5
+
+
+class BrokerTimeout(Exception):
+    """The answer did not come."""
+
+
+@dataclass
+class Entry:
+    kind: str  # data, commit, abort
+    producer_id: int = -1
+    epoch: int = -1
+    value: str = ""
+    key: str = ""
+    timestamp: int = 0
+
+
+@dataclass
+class ProducerState:
+    """What a partition leader knows of one producer id."""
+
+    epoch: int
+    last_sequence: int = -1
+    batches: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+@dataclass
+class Transaction:
+    producer_id: int
+    epoch: int = 0
+    state: TransactionState = TransactionState.EMPTY
+    partitions: set[TopicPartition] = field(default_factory=set)
+    offsets: dict[tuple[str, TopicPartition], CommittedOffset] = field(default_factory=dict)
+    markers: list[TopicPartition] = field(default_factory=list)
+
+
+class ModelBroker:
+    """One cluster. Every method is one atomic step of a broker."""
+
+    def __init__(self, topics: dict[str, int], *, verifies: bool = True) -> None:
+        self.topics = {name: TopicDescription(name, f"id-{name}", n) for name, n in topics.items()}
+        self.topics[LEDGER] = TopicDescription(LEDGER, "id-ledger", 2)
+        self.logs: dict[TopicPartition, list[Entry]] = {}
+        for topic in self.topics.values():
+            for p in range(topic.partitions):
+                self.logs[TopicPartition(topic.topic, p)] = []
+        self.producers: dict[TopicPartition, dict[int, ProducerState]] = {tp: {} for tp in self.logs}
+        self.open: dict[TopicPartition, dict[int, int]] = {tp: {} for tp in self.logs}
+        self.transactions: dict[str, Transaction] = {}
+        self.groups: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        self.members: dict[str, int] = {}
+        self.verifies = verifies
+        self.reported_verification: bool | None = verifies
+        self.foreign_commits: list[str] = []
+        identity = json.dumps({"v": 1, "topic_id": "id-ledger", "partitions": 2}, separators=(",", ":"))
+        self.logs[TopicPartition(LEDGER, 0)].append(Entry("data", value=identity, key="ledger:identity"))
+
+    def fingerprint(self) -> str:
+        return repr(
+            (
+                self.topics,
+                self.logs,
+                self.producers,
+                self.open,
+                sorted(self.transactions.items()),
+                self.groups,
+                self.members,
+            )
+        )
+
+    # -- logs --------------------------------------------------------------------------------------------------
+
+    def write_input(self, topic: str, partition: int, value: str, timestamp: int = 0) -> None:
+        self.logs[TopicPartition(topic, partition)].append(Entry("data", value=value, timestamp=timestamp))
+
+    def last_stable_offset(self, tp: TopicPartition) -> int:
+        return min(self.open[tp].values(), default=len(self.logs[tp]))
+
+    def committed_entries(self, tp: TopicPartition) -> list[tuple[int, Entry]]:
+        """Return (offset, entry) as a read_committed reader sees them."""
+        aborted: set[int] = set()
+        pending: dict[int, list[int]] = {}
+        for offset, entry in enumerate(self.logs[tp]):
+            if entry.kind == "data" and entry.producer_id >= 0:
+                pending.setdefault(entry.producer_id, []).append(offset)
+            elif entry.kind in ("commit", "abort"):
+                ended = pending.pop(entry.producer_id, [])
+                if entry.kind == "abort":
+                    aborted.update(ended)
+        stable = self.last_stable_offset(tp)
+        return [
+            (offset, entry)
+            for offset, entry in enumerate(self.logs[tp][:stable])
+            if entry.kind == "data" and offset not in aborted
+        ]
+
+    # -- transactions ------------------------------------------------------------------------------------------
+
+    def init_producer(self, transactional_id: str) -> ProducerIdentity:
+        txn = self.transactions.get(transactional_id)
+        if txn is None:
+            txn = self.transactions[transactional_id] = Transaction(1000 + len(self.transactions))
+        else:
+            self._settle(txn)
+            if txn.state is TransactionState.ONGOING:
+                txn.epoch += 1
+                self._prepare(txn, TransactionState.PREPARE_ABORT)
+                self._settle(txn)
+            txn.epoch += 1
+        txn.state = TransactionState.EMPTY
+        txn.partitions, txn.offsets = set(), {}
+        return ProducerIdentity(transactional_id, txn.producer_id, txn.epoch)
+
+    def _current(self, identity: ProducerIdentity) -> Transaction:
+        txn = self.transactions[identity.transactional_id]
+        if (txn.producer_id, txn.epoch) != (identity.producer_id, identity.producer_epoch):
+            raise ProducerFenced(f"{identity} is not the current epoch")
+        self._settle(txn)
+        return txn
+
+    def add_partitions(self, identity: ProducerIdentity, partitions: list[TopicPartition]) -> None:
+        txn = self._current(identity)
+        txn.state = TransactionState.ONGOING
+        txn.partitions.update(partitions)
+
+    def produce(
+        self, identity: ProducerIdentity, tp: TopicPartition, sequence: int, value: str, key: str = ""
+    ) -> int:
+        """Append one record; return its offset, or the old one where the broker takes it for a duplicate."""
+        known = self.producers[tp].get(identity.producer_id)
+        if known is not None and identity.producer_epoch < known.epoch:
+            raise ProducerFenced(f"{tp}: INVALID_PRODUCER_EPOCH")
+        if known is not None and known.epoch == identity.producer_epoch:
+            for first, last, base in known.batches:
+                if (first, last) == (sequence, sequence):
+                    return base
+            if known.batches and sequence != known.last_sequence + 1:
+                raise ProtocolViolation(f"{tp}: OUT_OF_ORDER_SEQUENCE")
+        txn = self.transactions[identity.transactional_id]
+        if self.verifies:
+            if txn.epoch != identity.producer_epoch:
+                raise ProducerFenced(f"{tp}: INVALID_PRODUCER_EPOCH")
+            if txn.state is not TransactionState.ONGOING or tp not in txn.partitions:
+                raise ProtocolViolation(f"{tp}: INVALID_TXN_STATE")
+        if known is None or known.epoch < identity.producer_epoch:
+            known = self.producers[tp][identity.producer_id] = ProducerState(identity.producer_epoch)
+        offset = len(self.logs[tp])
+        self.logs[tp].append(Entry("data", identity.producer_id, identity.producer_epoch, value, key))
+        self.open[tp].setdefault(identity.producer_id, offset)
+        known.last_sequence = sequence
+        known.batches = [*known.batches, (sequence, sequence, offset)][-DEDUPLICATED_BATCHES:]
+        return offset
+
+    def add_offsets(
+        self, identity: ProducerIdentity, group: str, offsets: dict[TopicPartition, CommittedOffset]
+    ) -> None:
+        txn = self._current(identity)
+        txn.state = TransactionState.ONGOING
+        txn.partitions.add(OFFSETS)
+        txn.offsets.update({(group, tp): offset for tp, offset in offsets.items()})
+
+    def end_transaction(self, identity: ProducerIdentity, *, commit: bool) -> EndTxnAnswer | None:
+        """Answer EndTxn; None means: committed."""
+        txn = self.transactions[identity.transactional_id]
+        if (txn.producer_id, txn.epoch) != (identity.producer_id, identity.producer_epoch):
+            return EndTxnAnswer.FENCED
+        if commit and txn.state in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT):
+            return None
+        self._settle(txn)
+        if txn.state is not TransactionState.ONGOING:
+            return EndTxnAnswer.NOTHING_OPEN
+        self._prepare(txn, TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT)
+        return None if commit else EndTxnAnswer.ABORTED
+
+    def time_out(self, transactional_id: str) -> None:
+        """The coordinator aborts a transaction that has been open too long."""
+        txn = self.transactions[transactional_id]
+        if txn.state is TransactionState.ONGOING:
+            txn.epoch += 1
+            self._prepare(txn, TransactionState.PREPARE_ABORT)
+            self._settle(txn)
+
+    @staticmethod
+    def _prepare(txn: Transaction, state: TransactionState) -> None:
+        txn.state = state
+        txn.markers = sorted(txn.partitions)
+
+    def write_marker(self, txn: Transaction) -> None:
+        """Write one marker; the transaction is complete with the last."""
+        commits = txn.state is TransactionState.PREPARE_COMMIT
+        if txn.markers:
+            tp = txn.markers.pop(0)
+            if tp == OFFSETS:
+                if commits:
+                    for (group, source), offset in txn.offsets.items():
+                        self.groups.setdefault(group, {})[source] = offset
+            else:
+                kind = "commit" if commits else "abort"
+                self.logs[tp].append(Entry(kind, txn.producer_id, txn.epoch))
+                self.open[tp].pop(txn.producer_id, None)
+                known = self.producers[tp].get(txn.producer_id)
+                if known is None or known.epoch < txn.epoch:
+                    self.producers[tp][txn.producer_id] = ProducerState(txn.epoch)
+        if not txn.markers:
+            txn.state = TransactionState.COMPLETE_COMMIT if commits else TransactionState.COMPLETE_ABORT
+            txn.partitions, txn.offsets = set(), {}
+
+    def _settle(self, txn: Transaction) -> None:
+        """A request that meets a transaction still being completed is retried until it is."""
+        while txn.state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT):
+            self.write_marker(txn)
+
+    def unsettled(self) -> list[str]:
+        return [
+            tid
+            for tid, txn in sorted(self.transactions.items())
+            if txn.state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+        ]
+
+    # -- reads -------------------------------------------------------------------------------------------------
+
+    def describe_topics(self, names: list[str]) -> dict[str, TopicDescription]:
+        missing = [n for n in names if n not in self.topics]
+        if missing:
+            raise UnknownTopic(f"{missing}")
+        return {n: self.topics[n] for n in names}
+
+    def offsets_for_time(self, tp: TopicPartition, timestamp: int) -> int | None:
+        return next((o for o, e in self.committed_entries(tp) if e.timestamp >= timestamp), None)
+
+    def committed_offsets(
+        self, group: str, partitions: list[TopicPartition], *, stable: bool
+    ) -> dict[TopicPartition, CommittedOffset]:
+        if stable and any(
+            g == group and tp in partitions for txn in self.transactions.values() for g, tp in txn.offsets
+        ):
+            raise BrokerTimeout(f"UNSTABLE_OFFSET_COMMIT of {group}")
+        mine = self.groups.get(group, {})
+        return {tp: mine[tp] for tp in partitions if tp in mine}
+
+    def describe_transaction(self, transactional_id: str) -> TransactionDescription | None:
+        txn = self.transactions.get(transactional_id)
+        if txn is None:
+            return None
+        return TransactionDescription(txn.state, txn.producer_id, txn.epoch, frozenset(txn.partitions))
+
+    def describe_producers(self, tp: TopicPartition) -> list[ActiveProducer]:
+        return [ActiveProducer(pid, s.epoch, s.last_sequence) for pid, s in self.producers[tp].items()]
+
+    def ledger_topic(self) -> TopicDescription:
+        if LEDGER not in self.topics:
+            raise LedgerMissing("no ledger")
+        return self.topics[LEDGER]
+
+    def ledger_view(self, partition: int, keys: set[str], prefixes: tuple[str, ...]) -> LedgerView:
+        tp = TopicPartition(LEDGER, partition)
+        stable, high = self.last_stable_offset(tp), len(self.logs[tp])
+
+        def wanted(key: str) -> bool:
+            return key in keys or any(key.startswith(p) for p in prefixes)
+
+        committed = {e.key: e.value for o, e in self.committed_entries(tp) if wanted(e.key)}
+        tail = []
+        for offset in range(stable, high):
+            entry = self.logs[tp][offset]
+            if entry.kind != "data":
+                tail.append(LedgerEntry(offset, entry.producer_id, entry.kind))
+            elif wanted(entry.key):
+                tail.append(LedgerEntry(offset, entry.producer_id, "record", entry.key, entry.value))
+        return LedgerView(stable, high, committed, tuple(tail))
+
+    def ledger_records(self) -> list[tuple[str, str]]:
+        """Return every committed (key, value), in order, superseded ones included."""
+        return [
+            (e.key, e.value) for p in (0, 1) for _, e in self.committed_entries(TopicPartition(LEDGER, p))
+        ]
