@@ -1,0 +1,86 @@
+"""Exactly-once read-process-write batches between Apache Airflow, PySpark and Apache Kafka.
+
+::
+
+    from airflow_eos import Cursor, ReadProcessWriteOperator       # in a Dag file
+    from airflow_eos import RunSpec, read_process_write            # without Airflow
+
+Names are imported on first use: a Dag file loads no Spark, Arrow or Kafka client, and an executor no Airflow.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_eos.engine import Run, look_up, read_process_write
+    from airflow_eos.exceptions import (
+        ConfigurationError,
+        EosError,
+        PlanError,
+        RunAlreadyCommitted,
+        RunError,
+        RunFenced,
+    )
+    from airflow_eos.hooks.kafka_eos import KafkaEosHook
+    from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
+    from airflow_eos.model.record import RunRecord
+    from airflow_eos.model.spec import LedgerSettings, RunSpec
+    from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ConfigurationError",
+    "Cursor",
+    "EosError",
+    "Explicit",
+    "Interval",
+    "KafkaEosHook",
+    "LedgerSettings",
+    "OffsetRange",
+    "PartitionInterval",
+    "PlanError",
+    "ReadProcessWriteOperator",
+    "Run",
+    "RunAlreadyCommitted",
+    "RunError",
+    "RunFenced",
+    "RunRecord",
+    "RunSpec",
+    "__version__",
+    "look_up",
+    "read_process_write",
+]
+
+_HOMES = {
+    "airflow_eos.engine": ("Run", "look_up", "read_process_write"),
+    "airflow_eos.exceptions": (
+        "ConfigurationError",
+        "EosError",
+        "PlanError",
+        "RunAlreadyCommitted",
+        "RunError",
+        "RunFenced",
+    ),
+    "airflow_eos.hooks.kafka_eos": ("KafkaEosHook",),
+    "airflow_eos.model.ranges": ("Cursor", "Explicit", "Interval", "OffsetRange", "PartitionInterval"),
+    "airflow_eos.model.record": ("RunRecord",),
+    "airflow_eos.model.spec": ("LedgerSettings", "RunSpec"),
+    "airflow_eos.operators.read_process_write": ("ReadProcessWriteOperator",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use (PEP 562)."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

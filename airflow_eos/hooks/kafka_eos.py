@@ -1,0 +1,51 @@
+"""The client configuration of a run, from an Airflow connection of type ``kafka``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.providers.apache.kafka.hooks.base import KafkaBaseHook
+from airflow.sdk.log import mask_secret
+
+from airflow_eos.exceptions import ConfigurationError
+
+# Beside the names Airflow masks by itself (password, secret, token, passphrase, private_key).
+_SECRET_PARTS = (
+    "password",
+    "secret",
+    "passphrase",
+    "token",
+    "private.key",
+    "key.pem",
+    "jaas",
+    "oauthbearer.config",
+)
+
+
+class KafkaEosHook(KafkaBaseHook):
+    """Read an Airflow ``kafka`` connection for read-process-write runs.
+
+    Everything the Kafka provider does with a connection stays: callbacks from the allow-list, managed
+    authentication of Amazon MSK and Google Managed Kafka. The connection type is the provider's; it is not
+    registered again. Group, offset and isolation settings of the connection are no concern of a run: the run
+    sets its own.
+
+    :param kafka_config_id: id of the connection.
+    """
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the client configuration in librdkafka's names; its secrets are masked in logs.
+
+        :raises ConfigurationError: the connection lacks ``bootstrap.servers``, or names a callback that
+            ``[apache_kafka] callback_allowlist`` does not allow.
+        """
+        try:
+            config: dict[str, Any] = self._build_config()
+        except ValueError as error:
+            raise ConfigurationError(
+                f"Kafka connection {self.kafka_config_id!r} cannot be used: {error}"
+            ) from error
+        for name, value in config.items():
+            if isinstance(value, str) and any(part in name for part in _SECRET_PARTS):
+                mask_secret(value)
+        return config

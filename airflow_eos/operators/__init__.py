@@ -1,0 +1,1 @@
+"""Airflow operators. Importing them is cheap: Dag files do it at every parse."""

@@ -1,0 +1,41 @@
+"""Which failures are worth another try."""
+
+from __future__ import annotations
+
+from airflow_eos.exceptions import (
+    AuthorizationFailed,
+    BrokerUnsupported,
+    ConfigurationError,
+    CursorMoved,
+    EosError,
+    GroupOwned,
+    LedgerReplaced,
+    NoStartingPoint,
+    OffsetsOutOfRange,
+    RunAlreadyCommitted,
+    TopicRecreated,
+)
+
+FINAL: tuple[type[EosError], ...] = (
+    AuthorizationFailed,
+    BrokerUnsupported,
+    ConfigurationError,
+    CursorMoved,
+    GroupOwned,
+    LedgerReplaced,
+    NoStartingPoint,
+    OffsetsOutOfRange,
+    RunAlreadyCommitted,
+    TopicRecreated,
+)
+"""Errors that stay the same until somebody acts: the same call again meets the same state.
+
+Everything else retries. :class:`~airflow_eos.exceptions.RunFenced` above all: a newer attempt owned the work
+when the authority was asked last, and it may die before it commits. The next try asks again. Topics, ledger
+and group may be on their way (``UnknownTopic``, ``LedgerMissing``, ``GroupNotEmpty``, ``IntervalNotReady``).
+"""
+
+
+def is_final(error: BaseException) -> bool:
+    """Whether another try of the task cannot help."""
+    return isinstance(error, FINAL)

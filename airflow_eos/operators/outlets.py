@@ -1,0 +1,40 @@
+"""What consumers of an outlet asset learn about a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Asset
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_eos.model.record import RunRecord
+
+_KAFKA = "kafka://"
+
+
+def describe_outlets(context: Context, record: RunRecord) -> None:
+    """Put the run into ``extra`` of the event of every outlet asset the author gave.
+
+    The event of ``kafka://host:port/topic`` counts that topic only, any other asset all records written. It
+    comes from the ledger's record, so a run found again describes the same output.
+    """
+    for outlet in context["task"].outlets:
+        if isinstance(outlet, Asset):
+            context["outlet_events"][outlet].extra["airflow_eos"] = _describe(outlet.uri, record)
+
+
+def _describe(uri: str, record: RunRecord) -> dict[str, Any]:
+    receipts = record.receipts
+    if uri.startswith(_KAFKA):
+        topic = uri[len(_KAFKA) :].partition("/")[2]
+        receipts = tuple(receipt for receipt in receipts if receipt.topic == topic)
+    return {
+        "run_key": record.run_key,
+        "pipeline": record.pipeline,
+        "records_read": record.records_read,
+        "records_written": sum(receipt.records for receipt in receipts),
+        "written": {f"{receipt.topic}-{receipt.partition}": receipt.records for receipt in receipts},
+        "ranges": [one.to_list() for one in record.ranges],
+    }

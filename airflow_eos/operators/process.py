@@ -1,0 +1,109 @@
+"""The author's ``process`` function: where it comes from, and how it reaches the executors."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import sys
+import sysconfig
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_eos.exceptions import ConfigurationError
+
+Process = Callable[..., Any]
+
+
+def load_process(process: Process | str, *, relative_to: Path) -> Process:
+    """Return the function itself.
+
+    :param process: a function, ``"package.module:function"``, or ``"path/to/file.py:function"``. A path is
+        taken relative to the folder of the Dag file; the file may import its neighbours. A string keeps the
+        Dag file free of what the function's module imports.
+    :param relative_to: folder of the Dag file.
+    :raises ConfigurationError: it cannot be found or imported; names the string and the cause.
+    """
+    if not isinstance(process, str):
+        return process
+    place, _, name = process.rpartition(":")
+    if not place or not name:
+        raise ConfigurationError(
+            f"process {process!r} must be 'package.module:function' or 'path/to/file.py:function'"
+        )
+    try:
+        module = _load_file(relative_to / place) if place.endswith(".py") else importlib.import_module(place)
+        found = getattr(module, name)
+    except Exception as error:
+        raise ConfigurationError(
+            f"process {process!r} cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
+    if not callable(found):
+        raise ConfigurationError(f"process {process!r} is a {type(found).__name__}, not a function")
+    return found
+
+
+def with_arguments(process: Process, arguments: Mapping[str, Any]) -> Process:
+    """Bind the rendered ``op_kwargs``."""
+    return functools.partial(process, **arguments) if arguments else process
+
+
+def ship_by_value(process: Process) -> None:
+    """Let Spark send the author's modules to the executors with the functions that use them.
+
+    Spark's pickler sends a function of an importable module by name. Executors have neither the Dag folder
+    nor Airflow's made-up names of Dag modules: user defined functions would fail there with
+    ``ModuleNotFoundError``. Installed packages are still named: executors have them.
+    """
+    from pyspark import cloudpickle
+
+    while isinstance(process, functools.partial):
+        process = process.func
+    module = sys.modules.get(getattr(process, "__module__", None) or "")
+    folder = _own_folder(module)
+    if folder is None:
+        return
+    for candidate in list(sys.modules.values()):
+        found = _own_folder(candidate)
+        if found is not None and found.is_relative_to(folder) and candidate.__name__ in sys.modules:
+            cloudpickle.register_pickle_by_value(candidate)
+
+
+def _load_file(path: Path) -> Any:
+    path = path.resolve()
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    for module in list(sys.modules.values()):
+        if getattr(module, "__file__", None) == str(path):
+            return module
+    name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else f"eos_{hash(path):x}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+@functools.cache
+def _installed() -> tuple[Path, ...]:
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    folders = {Path(sysconfig.get_path(name)).resolve() for name in names}
+    return (*folders, Path(__file__).resolve().parent.parent)
+
+
+def _own_folder(module: Any) -> Path | None:
+    """Folder of a module that is neither installed nor part of this package."""
+    file = getattr(module, "__file__", None)
+    if not isinstance(file, str):
+        return None
+    path = Path(file).resolve()
+    return None if any(path.is_relative_to(folder) for folder in _installed()) else path.parent

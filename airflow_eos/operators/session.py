@@ -1,0 +1,87 @@
+"""A Spark session for one task, by the rules of the Spark provider's ``PySparkOperator``."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+from airflow.providers.common.compat.sdk import BaseHook
+
+from airflow_eos.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+LOCAL = "local[*]"
+
+
+def spark_settings(conn_id: str | None, app_name: str, config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the Spark configuration: the connection's address and extra, then the task's own settings.
+
+    :param conn_id: a ``spark_connect`` connection, or any connection whose host and port are a Spark master;
+        None runs Spark in this process.
+    :param config: wins over the connection, also over its address (``spark.master``, ``spark.remote``).
+    :raises ConfigurationError: the connection names no host.
+    """
+    settings = {"spark.app.name": app_name}
+    address = LOCAL
+    if conn_id:
+        connection = BaseHook.get_connection(conn_id)
+        if connection.conn_type == SparkConnectHook.conn_type:
+            address = SparkConnectHook(conn_id).get_connection_url()
+        elif connection.host:
+            address = f"{connection.host}:{connection.port}" if connection.port else connection.host
+        else:
+            raise ConfigurationError(f"Spark connection {conn_id!r} names no host; give the master's address")
+        settings.update({str(key): str(value) for key, value in connection.extra_dejson.items()})
+    settings.update({str(key): str(value) for key, value in config.items()})
+    if "spark.remote" not in settings and "spark.master" not in settings:
+        settings["spark.remote" if address.startswith("sc://") else "spark.master"] = address
+    return settings
+
+
+class TaskSession:
+    """Start the session when it is asked for, and stop it at the end if it was started here.
+
+    A session that exists already (``dag.test()`` in a program that has one) is used and left running.
+    """
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self._settings = dict(settings)
+        self._started: SparkSession | None = None
+
+    @property
+    def address(self) -> str:
+        """Where Spark runs, without the parameters of a Spark Connect address: they may hold a token."""
+        address = self._settings.get("spark.remote") or self._settings.get("spark.master") or LOCAL
+        return address.partition(";")[0]
+
+    def start(self) -> SparkSession:
+        """Return the session; the first call may start a JVM."""
+        from pyspark.sql import SparkSession
+
+        found = SparkSession.getActiveSession()
+        if self._settings.get("spark.master", "").startswith("local"):
+            # Spark would take the first python3 on PATH, which need not be the one Airflow runs on.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        if found is None:
+            log.info("Starting Spark: %s", self.address)
+        session = SparkSession.builder.config(map=self._settings).getOrCreate()
+        if found is None:
+            self._started = session
+        return session
+
+    def stop(self) -> None:
+        """Stop what was started; a second call does nothing."""
+        session, self._started = self._started, None
+        if session is not None:
+            try:
+                session.stop()
+            except Exception:  # the run is decided: a JVM that is gone must not decide the task
+                log.warning("Spark did not stop cleanly", exc_info=True)

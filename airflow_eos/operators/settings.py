@@ -1,0 +1,27 @@
+"""Defaults from Airflow's configuration, section ``[eos]``; read when a task runs, never at Dag-parse."""
+
+from __future__ import annotations
+
+from airflow.providers.common.compat.sdk import conf
+
+from airflow_eos.model.spec import LedgerSettings
+
+SECTION = "eos"
+DEFAULT_PREFIX = "airflow-eos"
+DEFAULT_LEDGER_TOPIC = "airflow-eos-ledger"
+
+
+def default_prefix() -> str:
+    """First part of every transactional id."""
+    return str(conf.get(SECTION, "prefix", fallback=DEFAULT_PREFIX))
+
+
+def default_ledger(*, first_attempt: bool) -> LedgerSettings:
+    """Return the ledger's settings.
+
+    :param first_attempt: only the first try of a run that was never cleared may create the topic. A retry
+        or a clear that finds no ledger has lost it: an empty new one would answer "not committed" to all.
+    """
+    topic = str(conf.get(SECTION, "ledger_topic", fallback=DEFAULT_LEDGER_TOPIC))
+    create = bool(conf.getboolean(SECTION, "create_ledger", fallback=True))
+    return LedgerSettings(topic=topic, create=create and first_attempt)

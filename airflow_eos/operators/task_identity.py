@@ -1,0 +1,88 @@
+"""Who asks, and for what: the identity and the ranges of a run, from the context of an Airflow task."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.ranges import Cursor, Explicit, Interval, PartitionInterval, RangeMode
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+DATA_INTERVAL: Literal["data_interval"] = "data_interval"
+Ranges = RangeMode | Literal["data_interval"]
+
+_TIMETABLE = "airflow.timetables.interval.CronDataIntervalTimetable"
+
+
+def clear_number(context: Context) -> int:
+    """Name this life of the task instance: 0 until it is cleared, then another number after each clear.
+
+    It is the number of tries made before the latest clear. ``DagRun.clear_number`` alone does not serve: it
+    counts the clears of *any* task of the run, so that a retry after a neighbour was cleared would look like
+    a clear of this task, and ``on_committed="reprocess"`` would write a committed run again. A clear of this
+    task instance, and nothing else, sets ``max_tries`` to the tries made so far plus ``retries`` (Airflow
+    3.3: ``clear_task_instances``, and the scheduler for a task that was cleared while it ran).
+    """
+    if not context["dag_run"].clear_number:
+        return 0
+    instance, task = context["ti"], context["task"]
+    return max(0, instance.max_tries - (task.retries or 0))
+
+
+def resolve_ranges(
+    ranges: Ranges,
+    context: Context,
+    *,
+    allowed_lateness: dt.timedelta,
+    partition_duration: dt.timedelta | None,
+) -> RangeMode:
+    """Turn ``"data_interval"`` into the interval, or the partition, of the Dag run; leave the rest as it is.
+
+    :raises ConfigurationError: the Dag run has no such interval; names the run and what to change.
+    """
+    if isinstance(ranges, (Cursor, Interval, PartitionInterval, Explicit)):
+        return ranges
+    if ranges != DATA_INTERVAL:
+        raise ConfigurationError(
+            f"ranges {ranges!r} is not supported: give Cursor(), Interval(...), PartitionInterval(...), "
+            f"Explicit(...) or {DATA_INTERVAL!r}"
+        )
+    dag_run = context["dag_run"]
+    if dag_run.partition_key:
+        interval = _partition_interval(dag_run, allowed_lateness, partition_duration)
+        return PartitionInterval(dag_run.partition_key, interval)
+    start, end = dag_run.data_interval_start, dag_run.data_interval_end
+    if start is None or end is None:
+        raise ConfigurationError(
+            f"Dag run {dag_run.run_id!r} has no data interval, which ranges={DATA_INTERVAL!r} needs: trigger "
+            f"it with a logical date, schedule the Dag with {_TIMETABLE}, or use ranges=Cursor()"
+        )
+    if start == end:
+        raise ConfigurationError(
+            f"Dag run {dag_run.run_id!r} has the empty data interval [{start.isoformat()}, "
+            f"{end.isoformat()}): cron strings and presets such as '@hourly' give none in Airflow 3; "
+            f"schedule the Dag with {_TIMETABLE}"
+        )
+    return Interval(start, end, allowed_lateness)
+
+
+def _partition_interval(
+    dag_run: Any, allowed_lateness: dt.timedelta, duration: dt.timedelta | None
+) -> Interval:
+    start, end = dag_run.data_interval_start, dag_run.data_interval_end
+    if start is not None and end is not None and start < end:
+        return Interval(start, end, allowed_lateness)
+    if dag_run.partition_date is None:
+        raise ConfigurationError(
+            f"the partition {dag_run.partition_key!r} of Dag run {dag_run.run_id!r} has no date; give the "
+            "records to read by ranges=PartitionInterval(key, Interval(...))"
+        )
+    if duration is None:
+        raise ConfigurationError(
+            f"the partition {dag_run.partition_key!r} of Dag run {dag_run.run_id!r} has a date but no end: "
+            "give partition_duration, for example timedelta(days=1)"
+        )
+    return Interval(dag_run.partition_date, dag_run.partition_date + duration, allowed_lateness)

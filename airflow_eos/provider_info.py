@@ -1,0 +1,76 @@
+"""What Airflow's provider manager is told about this distribution; imported at every start of Airflow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_eos import __version__
+
+_INTEGRATION = "Kafka exactly-once"
+
+_CONFIG = {
+    "eos": {
+        "description": (
+            "Defaults of the exactly-once operators. An operator's own parameter wins; values are read when "
+            "a task runs.\n"
+        ),
+        "options": {
+            "prefix": {
+                "description": (
+                    "First part of every transactional id. Give each environment that shares a Kafka cluster "
+                    "its own:\ntwo environments with the same Dag ids and prefix would fence each other.\n"
+                ),
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": "airflow-eos-staging",
+                "default": "airflow-eos",
+            },
+            "ledger_topic": {
+                "description": (
+                    "Compacted topic that holds the record of every committed run. It must not be deleted\n"
+                    "or re-created while pipelines that use it exist.\n"
+                ),
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": "airflow-eos-ledger",
+                "default": "airflow-eos-ledger",
+            },
+            "create_ledger": {
+                "description": (
+                    "Whether the first try of a run that was never cleared may create the ledger topic.\n"
+                    "With False it must exist: ``python -m airflow_eos init`` creates it.\n"
+                ),
+                "version_added": "0.1.0",
+                "type": "boolean",
+                "example": "False",
+                "default": "True",
+            },
+        },
+    }
+}
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Return the provider's description, valid under Airflow's ``provider_info.schema.json``."""
+    return {
+        "package-name": "airflow-eos",
+        "name": _INTEGRATION,
+        "versions": [__version__],
+        "description": "Exactly-once read-process-write batches between Apache Airflow, PySpark and "
+        "`Apache Kafka <https://kafka.apache.org/>`__.\n",
+        "integrations": [
+            {
+                "integration-name": _INTEGRATION,
+                "external-doc-url": "https://kafka.apache.org/documentation/#semantics",
+                "tags": ["apache"],
+            }
+        ],
+        "operators": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": ["airflow_eos.operators.read_process_write"],
+            }
+        ],
+        "hooks": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_eos.hooks.kafka_eos"]}],
+        "config": _CONFIG,
+    }

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import json
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import tests.airflow_home  # noqa: F401 - first of all
+
+from airflow.sdk import DAG  # isort: skip
+from airflow.sdk.bases.operator import ExecutorSafeguard  # isort: skip
+
+from tests.unit.airflow.fakes import START, FakeRun, FakeSession, a_record  # isort: skip
+
+
+@pytest.fixture(autouse=True)
+def airflow_as_in_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections come from the environment, and operators may be executed by hand."""
+    extra = {"bootstrap.servers": "broker:9092", "sasl.username": "eos", "sasl.password": "hunter2-secret"}
+    document = json.dumps({"conn_type": "kafka", "extra": extra})
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", document)
+    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[FakeRun]:
+    """Every run the operator makes, in an engine that does nothing; set ``FakeRun.outcome`` to steer it."""
+    made: list[FakeRun] = []
+    engine = ModuleType("airflow_eos.engine")
+    monkeypatch.setattr(FakeRun, "outcome", a_record(), raising=False)
+    monkeypatch.setattr(FakeRun, "asks_for_spark", False, raising=False)
+
+    def run(*args: Any, **kwargs: Any) -> FakeRun:
+        made.append(FakeRun(*args, **kwargs))
+        return made[-1]
+
+    engine.Run = run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "airflow_eos.engine", engine)
+    return made
+
+
+@pytest.fixture
+def spark_starts(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """Settings of every Spark session that was started; none is."""
+    from airflow_eos.operators.session import TaskSession
+
+    started: list[dict[str, str]] = []
+
+    def start(self: TaskSession) -> Any:
+        started.append(self._settings)
+        return FakeSession()
+
+    monkeypatch.setattr(TaskSession, "start", start)
+    return started
+
+
+@pytest.fixture
+def dag() -> DAG:
+    return DAG("pipelines", schedule=None, start_date=START)

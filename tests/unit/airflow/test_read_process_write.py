@@ -1,0 +1,369 @@
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, Asset
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_eos import exceptions
+from airflow_eos.exceptions import ConfigurationError, EosError, ProcessFailed, RunFenced
+from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
+from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
+from tests.unit.airflow.fakes import DAY, START, FakeRun, a_record, make_context
+
+
+def copy(df: Any) -> Any:
+    return df
+
+
+def make(dag: DAG, **changes: Any) -> ReadProcessWriteOperator:
+    fields = {"process": copy, "topics": ["src"], "sink_topic": "out", "group_id": "g", **changes}
+    return ReadProcessWriteOperator(task_id="copy", dag=dag, retries=2, **fields)
+
+
+def execute(operator: ReadProcessWriteOperator, **dag_run: Any) -> Any:
+    return operator.execute(make_context(operator, **dag_run))
+
+
+# -- what the run is told ---------------------------------------------------------------------------------
+
+
+def test_run_is_named_by_dag_task_and_run(dag: DAG, runs: list[FakeRun]) -> None:
+    """Pipeline, run id and try come from Airflow when the author names nothing."""
+    execute(make(dag), try_number=2)
+    spec = runs[0].spec
+    assert (spec.pipeline, spec.run_id, spec.clear_number, spec.try_number) == (
+        "pipelines.copy",
+        "scheduled__2026-11-20",
+        0,
+        2,
+    )
+    assert (spec.source_topics, spec.sink_topic, spec.group_id) == (("src",), "out", "g")
+    assert spec.ranges == Cursor()
+    assert spec.prefix == "airflow-eos"
+
+
+def test_every_parameter_reaches_the_run(dag: DAG, runs: list[FakeRun]) -> None:
+    """No parameter of the operator is dropped on its way to the specification."""
+    ledger = LedgerSettings(topic="books", create=False)
+    execute(
+        make(
+            dag,
+            topics="one",
+            pipeline="renamed.once",
+            prefix="staging",
+            source_partition=3,
+            on_committed="fail",
+            transaction_timeout=dt.timedelta(seconds=600),
+            delivery_timeout=dt.timedelta(seconds=60),
+            max_send_attempts=5,
+            compression="lz4",
+            ledger=ledger,
+            ranges=Cursor(max_records=10),
+        )
+    )
+    spec = runs[0].spec
+    assert spec.source_topics == ("one",)
+    assert (spec.pipeline, spec.prefix, spec.source_partition) == ("renamed.once", "staging", 3)
+    assert (spec.on_committed, spec.compression, spec.max_send_attempts) == ("fail", "lz4", 5)
+    assert spec.transaction_timeout == dt.timedelta(seconds=600)
+    assert spec.delivery_timeout == dt.timedelta(seconds=60)
+    assert spec.ledger == ledger
+    assert spec.ranges == Cursor(max_records=10)
+
+
+def test_retry_after_a_neighbour_was_cleared_is_the_same_work(dag: DAG, runs: list[FakeRun]) -> None:
+    """A clear of another task raises the Dag run's clear_number, not this task's."""
+    operator = make(dag)
+    execute(operator, clear_number=1, try_number=2, max_tries=2)
+    assert runs[0].spec.clear_number == 0
+
+
+def test_each_clear_of_the_task_is_other_work(dag: DAG, runs: list[FakeRun]) -> None:
+    """A clear gives a number that no earlier life had, and its retries keep it."""
+    operator = make(dag)
+    lives = [
+        {"clear_number": 0, "try_number": 1, "max_tries": 2},
+        {"clear_number": 1, "try_number": 2, "max_tries": 3},
+        {"clear_number": 1, "try_number": 3, "max_tries": 3},
+        {"clear_number": 5, "try_number": 4, "max_tries": 5},
+    ]
+    for life in lives:
+        execute(operator, **life)
+    assert [run.spec.clear_number for run in runs] == [0, 1, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("life", "may_create"),
+    [
+        ({"try_number": 1}, True),
+        ({"try_number": 2}, False),
+        ({"try_number": 2, "clear_number": 1, "max_tries": 3}, False),
+    ],
+)
+def test_only_the_first_try_may_create_the_ledger(
+    dag: DAG, runs: list[FakeRun], life: dict[str, Any], may_create: bool
+) -> None:
+    """A retry or a clear that finds no ledger must not make an empty one: it would deny every commit."""
+    execute(make(dag), **life)
+    assert runs[0].spec.ledger.create is may_create
+
+
+def test_eos_section_gives_the_defaults(
+    dag: DAG, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prefix and ledger come from [eos] when the task runs."""
+    monkeypatch.setenv("AIRFLOW__EOS__PREFIX", "prod-eu")
+    monkeypatch.setenv("AIRFLOW__EOS__LEDGER_TOPIC", "prod-ledger")
+    monkeypatch.setenv("AIRFLOW__EOS__CREATE_LEDGER", "False")
+    execute(make(dag))
+    assert runs[0].spec.prefix == "prod-eu"
+    assert runs[0].spec.ledger == LedgerSettings(topic="prod-ledger", create=False)
+
+
+# -- ranges -----------------------------------------------------------------------------------------------
+
+
+def test_data_interval_of_the_run_is_read(dag: DAG, runs: list[FakeRun]) -> None:
+    """ranges="data_interval" reads exactly the Dag run's interval."""
+    execute(make(dag, ranges="data_interval", allowed_lateness=dt.timedelta(seconds=9)))
+    assert runs[0].spec.ranges == Interval(START, START + DAY, dt.timedelta(seconds=9))
+
+
+def test_partition_of_the_run_is_read(dag: DAG, runs: list[FakeRun]) -> None:
+    """A partitioned Dag run reads its partition, named by its key."""
+    operator = make(dag, ranges="data_interval", partition_duration=DAY)
+    no_interval = {"data_interval_start": None, "data_interval_end": None}
+    execute(operator, partition_key="2026-11-20", partition_date=START, **no_interval)
+    assert runs[0].spec.ranges == PartitionInterval("2026-11-20", Interval(START, START + DAY))
+
+
+def test_given_ranges_are_taken_as_they_are(dag: DAG, runs: list[FakeRun]) -> None:
+    """Explicit ranges are not touched by the Dag run's interval."""
+    ranges = Explicit((OffsetRange("src", 0, 1, 2),))
+    execute(make(dag, ranges=ranges))
+    assert runs[0].spec.ranges == ranges
+
+
+@pytest.mark.parametrize(
+    ("dag_run", "says"),
+    [
+        ({"data_interval_end": START}, "CronDataIntervalTimetable"),
+        ({"data_interval_start": None, "data_interval_end": None}, "has no data interval"),
+        (
+            {"data_interval_start": None, "data_interval_end": None, "partition_key": "k"},
+            "PartitionInterval",
+        ),
+        (
+            {
+                "data_interval_start": None,
+                "data_interval_end": None,
+                "partition_key": "k",
+                "partition_date": START,
+            },
+            "partition_duration",
+        ),
+    ],
+)
+def test_run_without_an_interval_fails_at_once_with_what_to_change(
+    dag: DAG, runs: list[FakeRun], dag_run: dict[str, Any], says: str
+) -> None:
+    """An empty or missing interval is the author's to fix: no retry, no run."""
+    with pytest.raises(AirflowFailException, match=says):
+        execute(make(dag, ranges="data_interval"), **dag_run)
+    assert runs == []
+
+
+def test_cursor_tasks_run_one_at_a_time_unless_the_author_says_otherwise(dag: DAG) -> None:
+    """Two Dag runs on one cursor would only fence each other."""
+    limits = [
+        make(DAG(f"d{number}", schedule=None), **changes).max_active_tis_per_dag
+        for number, changes in enumerate(
+            [{}, {"max_active_tis_per_dag": None}, {"max_active_tis_per_dag": 4}, {"ranges": "data_interval"}]
+        )
+    ]
+    assert limits == [1, None, 4, None]
+
+
+def test_default_args_set_the_limit_too() -> None:
+    """The cursor's default gives way to the Dag's default_args."""
+    dag = DAG("limited", schedule=None, default_args={"max_active_tis_per_dag": 7})
+    assert make(dag).max_active_tis_per_dag == 7
+
+
+# -- Spark ------------------------------------------------------------------------------------------------
+
+
+def test_found_run_starts_no_spark(dag: DAG, runs: list[FakeRun], spark_starts: list[dict[str, str]]) -> None:
+    """A run that the ledger answers costs no JVM."""
+    FakeRun.outcome = a_record(found=True)
+    assert execute(make(dag))["found"] is True
+    assert spark_starts == []
+
+
+def test_spark_starts_when_the_run_asks_for_it(
+    dag: DAG, runs: list[FakeRun], spark_starts: list[dict[str, str]]
+) -> None:
+    """Without a connection Spark runs here; config_kwargs win."""
+    FakeRun.asks_for_spark = True
+    execute(make(dag, config_kwargs={"spark.sql.shuffle.partitions": 4}))
+    assert spark_starts == [
+        {"spark.app.name": "pipelines-copy", "spark.master": "local[*]", "spark.sql.shuffle.partitions": "4"}
+    ]
+
+
+def test_process_gets_the_rendered_arguments(dag: DAG, runs: list[FakeRun]) -> None:
+    """op_kwargs are bound to process."""
+
+    def shift(df: int, by: int) -> int:
+        return df + by
+
+    execute(make(dag, process=shift, op_kwargs={"by": 5}))
+    assert runs[0].process(1) == 6
+
+
+# -- outcome ----------------------------------------------------------------------------------------------
+
+
+def test_return_value_is_a_small_json_summary(dag: DAG, runs: list[FakeRun]) -> None:
+    """XCom gets counts and ranges, nothing that does not survive JSON."""
+    summary = execute(make(dag))
+    assert json.loads(json.dumps(summary)) == summary
+    assert (summary["records_read"], summary["records_written"]) == (10, 10)
+
+
+def test_outlet_events_tell_what_was_written(dag: DAG, runs: list[FakeRun]) -> None:
+    """A kafka:// asset counts its own topic, another asset everything."""
+    out = Asset("out", uri="kafka://broker:9092/out")
+    other = Asset("report", uri="x://report")
+    operator = make(dag, outlets=[out, other])
+    context = make_context(operator)
+    operator.execute(context)
+    extra = context["outlet_events"][out].extra["airflow_eos"]
+    assert (extra["records_written"], extra["written"]) == (7, {"out-0": 7})
+    assert extra["ranges"] == [["src", 0, 5, 15]]
+    assert context["outlet_events"][other].extra["airflow_eos"]["records_written"] == 10
+
+
+def _error_classes(base: type[EosError]) -> list[type[EosError]]:
+    return [base, *(deep for sub in base.__subclasses__() for deep in _error_classes(sub))]
+
+
+FINAL = {
+    "AuthorizationFailed",
+    "BrokerUnsupported",
+    "ConfigurationError",
+    "CursorMoved",
+    "EnvironmentMismatch",
+    "GroupOwned",
+    "LedgerReplaced",
+    "NoStartingPoint",
+    "OffsetsOutOfRange",
+    "RunAlreadyCommitted",
+    "TimeoutsInconsistent",
+    "TopicRecreated",
+    "UntranslatableConfig",
+}
+
+
+@pytest.mark.parametrize("kind", _error_classes(EosError), ids=lambda kind: kind.__name__)
+def test_each_error_retries_or_fails_as_the_table_says(
+    dag: DAG, runs: list[FakeRun], kind: type[EosError]
+) -> None:
+    """Errors that stay until somebody acts fail the task; all others, RunFenced included, retry."""
+    assert kind.__name__ in vars(exceptions)
+    FakeRun.outcome = kind.__new__(kind, "the reason")
+    FakeRun.outcome.args = ("the reason",)
+    expected = AirflowFailException if kind.__name__ in FINAL else kind
+    with pytest.raises(expected, match="the reason"):
+        execute(make(dag))
+
+
+def test_fenced_run_retries(dag: DAG, runs: list[FakeRun]) -> None:
+    """A newer attempt may die before it commits: the next try asks the ledger again."""
+    FakeRun.outcome = RunFenced("fenced by epoch 7")
+    with pytest.raises(RunFenced):
+        execute(make(dag))
+
+
+def test_author_may_refuse_a_retry(dag: DAG, runs: list[FakeRun]) -> None:
+    """AirflowFailException raised inside process keeps its meaning."""
+    FakeRun.outcome = ProcessFailed("process raised")
+    FakeRun.outcome.__cause__ = AirflowFailException("poisoned input")
+    with pytest.raises(AirflowFailException, match="process raised"):
+        execute(make(dag))
+
+
+def test_on_kill_ends_this_attempt_only(dag: DAG, runs: list[FakeRun]) -> None:
+    """on_kill reaches the run of this process; before there is one it does nothing."""
+    operator = make(dag)
+    operator.on_kill()
+    execute(operator)
+    operator.on_kill()
+    assert [run.kills for run in runs] == [1]
+
+
+# -- secrets and templates --------------------------------------------------------------------------------
+
+
+def test_secrets_stay_in_the_connection(dag: DAG, runs: list[FakeRun]) -> None:
+    """The password is in the configuration handed to the run, and nowhere a reader of Airflow looks."""
+    operator = make(dag)
+    execute(operator)
+    spec = runs[0].spec
+    assert spec.kafka["sasl.password"] == "hunter2-secret"
+    shown = [
+        repr(operator),
+        repr(spec),
+        str({name: getattr(operator, name) for name in operator.template_fields}),
+    ]
+    shown.append(str({key: value for key, value in vars(operator).items() if key != "_run"}))
+    assert not [text for text in shown if "hunter2" in text]
+
+
+def test_fields_are_templated(dag: DAG, runs: list[FakeRun]) -> None:
+    """Topics, group, connection, pipeline and prefix are rendered for each run."""
+    operator = make(
+        dag,
+        topics=["src-{{ params.region }}"],
+        sink_topic="out-{{ params.region }}",
+        group_id="g-{{ params.region }}",
+        pipeline="p-{{ params.region }}",
+        prefix="x-{{ params.region }}",
+        op_kwargs={"region": "{{ params.region }}"},
+        process=lambda df, region: region,
+    )
+    context = make_context(operator)
+    operator.render_template_fields({**context, "params": {"region": "eu"}})
+    operator.execute(context)
+    spec = runs[0].spec
+    assert (spec.source_topics, spec.sink_topic, spec.group_id) == (("src-eu",), "out-eu", "g-eu")
+    assert (spec.pipeline, spec.prefix) == ("p-eu", "x-eu")
+    assert runs[0].process(None) == "eu"
+
+
+def test_wrong_names_fail_at_once(dag: DAG, runs: list[FakeRun]) -> None:
+    """What RunSpec refuses is the author's to fix."""
+    with pytest.raises(AirflowFailException, match="transactional id"):
+        execute(make(dag, group_id="with space"))
+
+
+def test_process_must_be_callable_or_a_name(dag: DAG) -> None:
+    """Anything else is refused when the Dag is parsed."""
+    with pytest.raises(ConfigurationError, match="function or a string"):
+        make(dag, process=3)
+
+
+def test_operator_survives_serialization(dag: DAG) -> None:
+    """The scheduler's copy of the Dag keeps the operator's link to its class and its limit."""
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    make(dag)
+    data = DagSerialization.to_dict(dag)
+    task = DagSerialization.from_dict(json.loads(json.dumps(data))).get_task("copy")
+    assert task.task_type == "ReadProcessWriteOperator"
+    assert task.max_active_tis_per_dag == 1
