@@ -20,9 +20,7 @@ from airflow_eos.wire.segments import Segments, segments_of
 if TYPE_CHECKING:
     from airflow_eos.wire.varint import Int64s
 
-HEADERS_TYPE = pa.list_(
-    pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
-)
+HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 Column: TypeAlias = "pa.Array | pa.ChunkedArray"
 

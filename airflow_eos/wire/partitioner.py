@@ -28,6 +28,7 @@ _MASK = 0xFFFFFFFF
 _POSITIVE = np.uint32(0x7FFFFFFF)
 # Fewer rows than this are finished one by one: below it NumPy's overhead per step exceeds the work.
 _FEW_ROWS = 16
+_LONG_STEP = 65536
 
 # Null keys change partition after so many rows: enough to fill batches, few enough to balance a task's
 # output.
@@ -78,20 +79,12 @@ def _mix(block: UInt32s) -> UInt32s:
 
 def _hash_words(data: UInt32s, start: Int64s, words: Int64s, hashed: UInt32s) -> None:
     """All complete words, in place; rows come with the longest first."""
-    longest = int(words[0])
-    # Rows that have a word number i: rows are in descending order, so they are the first ones.
-    active = (
-        len(words) - np.searchsorted(words[::-1], np.arange(longest), side="right")
-        if longest < len(words) * 4
-        else None
-    )
-    for index in range(longest):
-        rows = int(active[index]) if active is not None else int(np.count_nonzero(words > index))
+    rising = -words
+    for index in range(int(words[0])):
+        rows = int(np.searchsorted(rising, -index))  # the first ones: those with more than ``index`` words
         if rows < _FEW_ROWS:
             for row in range(rows):
-                hashed[row] = _hash_long(
-                    data, int(start[row]) + 4 * index, int(words[row]) - index, int(hashed[row])
-                )
+                hashed[row] = _hash_long(data, int(start[row]), index, int(words[row]), int(hashed[row]))
             return
         block = _mix(data[start[:rows] + 4 * index])
         part = hashed[:rows]
@@ -99,11 +92,13 @@ def _hash_words(data: UInt32s, start: Int64s, words: Int64s, hashed: UInt32s) ->
         part ^= block
 
 
-def _hash_long(data: UInt32s, at: int, words: int, value: int) -> int:
-    """The remaining words of one long key."""
+def _hash_long(data: UInt32s, start: int, first: int, words: int, value: int) -> int:
+    """Words ``first`` to ``words`` of one long key; only their mixing can be done ahead."""
     multiplier = int(_M)
-    for block in _mix(data[at : at + 4 * words : 4]).tolist():
-        value = (value * multiplier & _MASK) ^ block
+    for index in range(first, words, _LONG_STEP):
+        last = min(index + _LONG_STEP, words)
+        for block in _mix(data[start + 4 * index : start + 4 * last : 4]).tolist():
+            value = (value * multiplier & _MASK) ^ block
     return value
 
 

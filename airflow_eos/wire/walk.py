@@ -3,8 +3,8 @@
 A record says only how long it is, so records must be walked one by one: the one loop over records in the wire
 layer, and once its largest cost. Most batches hold small records without headers and with few zero bytes in
 their payload; there, every record ends with a zero (no headers), and a zero (attributes) follows its length.
-So zeros tell where records *may* begin, all at once, and the chain of lengths from the first record on tells, by
-comparing arrays, which of them do. The result is that of the walk, whatever the payload is.
+So zeros tell where records *may* begin, all at once, and the chain of lengths from the first record on tells,
+by comparing arrays, which of them do. The result is that of the walk, whatever the payload is.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from airflow_eos.wire.varint import CONTINUED
 if TYPE_CHECKING:
     from airflow_eos.wire.varint import Int64s, UInt8s
 
+_LEAST_BYTES = 7  # of a record: seven fields, none of them empty
 _LONGEST_LENGTH = 5  # bytes of an int32 varint
 # Larger records are walked faster than their bytes are searched for zeros.
 _SMALL_RECORD = 400
@@ -31,13 +32,15 @@ def record_starts(buffer: UInt8s, count: int) -> Int64s:
 
     :param buffer: records section
     :param count: number of records in it
-    :raises ValueError: the records do not end where the buffer ends, or a length is negative
+    :raises ValueError: the records cannot fit the buffer, or do not end where it ends
     :raises IndexError: a record runs over the end
     """
     if not count:
         if len(buffer):
             raise ValueError(f"{len(buffer)} bytes without a record")
         return np.empty(0, np.int64)
+    if count * _LEAST_BYTES > len(buffer):  # before memory is asked for in good faith
+        raise ValueError(f"{len(buffer)} bytes cannot hold them")
     if len(buffer) <= _SMALL_RECORD * count:
         starts = _search(buffer, count)
         if starts is not None:
