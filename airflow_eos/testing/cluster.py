@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 import os
-import subprocess
+import secrets
 import tempfile
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import ConfigurationError, EmbeddedKafkaError
-from airflow_eos.testing import class_data, topics
+from airflow_eos.testing import access, topics
 from airflow_eos.testing.broker import START_TIMEOUT, Broker
-from airflow_eos.testing.jars import broker_classpath
-from airflow_eos.testing.java import find_java
+from airflow_eos.testing.certificates import Certificates, make_certificates
+from airflow_eos.testing.launch import Launcher
 from airflow_eos.testing.ports import HOST, free_ports
-from airflow_eos.testing.properties import LOG4J2, NodePorts, server_properties, version_settings
-from airflow_eos.testing.watchdog import Watchdog, process_mark
+from airflow_eos.testing.properties import NodePorts, server_properties, version_settings
+from airflow_eos.testing.security import SUPER_USER, Security, SecurityProtocol
+from airflow_eos.testing.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,10 +31,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_VERSION = "4.3.1"
 _PORT_ATTEMPTS = 3
-_ORDERLY_END = 20.0
-
-# C1 only: a broker lives for seconds, the optimising compiler would not pay. Serial GC: fewer threads.
-_JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xmx512m")
+_LOGIN_TIMEOUT = 30.0
 
 
 class EmbeddedKafka:
@@ -48,6 +44,9 @@ class EmbeddedKafka:
 
     :param brokers: 1 or 3. With 3, topics have replication factor 3 and ``min.insync.replicas`` 2.
     :param version: Kafka version; tested with 4.3.1 and 3.9.2.
+    :param security: protocol of the client listener; with SASL (SCRAM-SHA-512) :meth:`client_config` is that
+        of a super user and :meth:`user` makes others.
+    :param acls: clients may do only what :meth:`grant` allows; needs a SASL protocol.
     :param broker_config: ``server.properties`` entries that win over the defaults.
     :param transaction_version: the broker feature ``transaction.version`` (KIP-890): by default 2 on 4.x and
         1 on 3.9, where it needs ``unstable.feature.versions.enable``, which is then set.
@@ -59,8 +58,10 @@ class EmbeddedKafka:
         self,
         brokers: int = 1,
         version: str = DEFAULT_VERSION,
+        security: SecurityProtocol = "PLAINTEXT",
         *,
-        broker_config: Mapping[str, str] | None = None,
+        acls: bool = False,
+        broker_config: Mapping[str, Any] | None = None,
         transaction_version: int | None = None,
         keep: bool = False,
         start_timeout: float = START_TIMEOUT,
@@ -70,6 +71,7 @@ class EmbeddedKafka:
         if transaction_version is None:
             transaction_version = 1 if version.startswith("3.") else 2
         self.version = version
+        self.security = Security(security, acls)
         self.transaction_version = transaction_version
         self.keep = keep
         self._count = brokers
@@ -78,13 +80,18 @@ class EmbeddedKafka:
         self._owner = 0
         self._home: Path | None = None
         self._watchdog: Watchdog | None = None
-        self._archive: Path | None = None
+        self._launcher: Launcher | None = None
+        self._certificates: Certificates | None = None
         self._brokers: tuple[Broker, ...] = ()
         self._admin: Any = None
+        self._internal_address = ""
+        self._passwords: dict[str, str] = {}
 
     def __repr__(self) -> str:
+        running = f"running={bool(self._brokers)}"
         return (
-            f"EmbeddedKafka(brokers={self._count}, version={self.version!r}, running={bool(self._brokers)})"
+            f"EmbeddedKafka(brokers={self._count}, version={self.version!r}, "
+            f"security={self.security.protocol!r}, {running})"
         )
 
     def __enter__(self) -> Self:
@@ -94,8 +101,8 @@ class EmbeddedKafka:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None and os.getpid() == self._owner:
-            self._dump_class_data()
+        if kind is None and os.getpid() == self._owner and self._launcher is not None and self._brokers:
+            self._launcher.publish_archive(self._brokers[0])
         self.close()
 
     # -- life ---------------------------------------------------------------------------------------------
@@ -108,21 +115,19 @@ class EmbeddedKafka:
         """
         if self._home is not None:
             raise EmbeddedKafkaError(f"{self!r} is started already")
-        java, classpath = find_java(), broker_classpath(self.version)
         self._owner = os.getpid()
-        self._archive = class_data.archive_path(self.version, java, classpath)
         # Named here and made after the watchdog runs: at no moment is there something it does not know of.
         home = Path(tempfile.gettempdir()) / f"airflow-eos-kafka-{uuid.uuid4().hex[:12]}"
+        self._launcher = Launcher.find(home, self.version)
         self._watchdog = Watchdog(home, keep=self.keep)
         self._home = home
         try:
             home.mkdir(mode=0o700)
-            (home / "log4j2.xml").write_text(LOG4J2)
-            options = (*_JVM_OPTIONS, process_mark(home), f"-Dlog4j2.configurationFile={home}/log4j2.xml")
-            jvm = [str(java), *options, "-cp", os.pathsep.join(map(str, classpath))]
+            if self.security.tls:
+                self._certificates = make_certificates(home)
             for attempt in range(1, _PORT_ATTEMPTS + 1):
                 try:
-                    self._start_once(home / f"start-{attempt}", jvm)
+                    self._start_once(home / f"start-{attempt}", self._launcher)
                     break
                 except EmbeddedKafkaError:
                     # Another process may bind a port between our probe and the broker's start.
@@ -140,77 +145,48 @@ class EmbeddedKafka:
         home, self._home, self._admin = self._home, None, None
         self._kill_all()
         self._brokers = ()
+        self._passwords.clear()
         if self._watchdog is not None:
             self._watchdog.close()
         if self.keep:
             log.warning("Kept logs and data of the embedded Kafka in %s", home)
 
-    def _start_once(self, home: Path, jvm: list[str]) -> None:
-        home.mkdir()
-        ids = range(1, self._count + 1)
-        ports = iter(free_ports(2 * self._count))
-        nodes = {node_id: NodePorts(client=next(ports), controller=next(ports)) for node_id in ids}
-        overrides = (version_settings(self.version, self.transaction_version), self._broker_config)
-        launcher = jvm[:1]
-        dumping = launcher
-        if self._archive is not None and self._archive.exists():
-            launcher = dumping = [*launcher, *class_data.use_options(self._archive)]
-        elif self._home is not None:
-            dumping = [*launcher, *class_data.dump_options(self._home / "classes.jsa")]
-        brokers = []
-        for node_id, ports_of_node in nodes.items():
-            config = home / f"broker-{node_id}.properties"
-            config.write_text(
-                server_properties(node_id, nodes, home / f"data-{node_id}", overrides=overrides)
-            )
-            command = [*(dumping if node_id == 1 else launcher), *jvm[1:], "kafka.Kafka", str(config)]
-            address = f"{HOST}:{ports_of_node.client}"
-            brokers.append(Broker(node_id, command, address, home / f"broker-{node_id}.log"))
-        self._brokers = tuple(brokers)
+    def _start_once(self, folder: Path, launcher: Launcher) -> None:
+        folder.mkdir()
+        nodes = self._choose_ports()
+        settings = (
+            version_settings(self.version, self.transaction_version),
+            self.security.broker_settings(self._certificates),
+            self._broker_config,
+        )
+        configs: dict[Broker, Path] = {}
+        for node_id, ports in nodes.items():
+            config = folder / f"broker-{node_id}.properties"
+            command = launcher.command("kafka.Kafka", str(config), dump=node_id == 1)
+            broker = Broker(node_id, command, f"{HOST}:{ports.client}", folder / f"broker-{node_id}.log")
+            data, protocol = folder / f"data-{node_id}", self.security.protocol
+            config.write_text(server_properties(node_id, nodes, data, protocol=protocol, overrides=settings))
+            configs[broker] = config
+        self._brokers = tuple(configs)
         deadline = time.monotonic() + self._start_timeout
-        self._format([*launcher, *jvm[1:]], home)
+        launcher.format(configs, {"transaction.version": self.transaction_version}, self._start_timeout)
         for broker in self._brokers:
             broker.start(wait=False)
         for broker in self._brokers:
             broker.wait_until_ready(timeout=max(1.0, deadline - time.monotonic()))
+        if self.security.sasl:
+            self._create_user(SUPER_USER)
         topics.wait_for_brokers(self._admins(), self._count, max(1.0, deadline - time.monotonic()))
 
-    def _format(self, jvm: list[str], home: Path) -> None:
-        # Starts with a letter: StorageTool takes an id that starts with "-" for an option.
-        cluster_id = "e" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
-        command = [*jvm, "kafka.tools.StorageTool", "format", "--cluster-id", cluster_id]
-        command += ["--feature", f"transaction.version={self.transaction_version}"]
-
-        def format_one(broker: Broker) -> None:
-            with broker.log_path.open("ab") as output:
-                done = subprocess.run(
-                    [*command, "--config", str(home / f"broker-{broker.node_id}.properties")],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    timeout=self._start_timeout,
-                    check=False,
-                )
-            if done.returncode:
-                raise EmbeddedKafkaError(
-                    f"StorageTool could not format broker {broker.node_id}.\n{broker.log_tail()}"
-                )
-
-        with ThreadPoolExecutor(self._count) as pool:
-            list(pool.map(format_one, self._brokers))
-
-    def _dump_class_data(self) -> None:
-        """End the first broker in an orderly way if the next cluster would gain an archive by it."""
-        if self._home is None or self._archive is None or self._archive.exists() or not self._brokers:
-            return
-        dumped = self._home / "classes.jsa"
-        try:
-            self._brokers[0].stop(timeout=_ORDERLY_END)
-            if dumped.exists():
-                class_data.install(dumped, self._archive)
-        except (EmbeddedKafkaError, OSError) as error:
-            log.info("No class-data archive was written, the next start is slower: %s", error)
+    def _choose_ports(self) -> dict[int, NodePorts]:
+        internal = self.security.separate_internal_listener
+        ports = iter(free_ports((3 if internal else 2) * self._count))
+        nodes = {
+            node_id: NodePorts(next(ports), next(ports), next(ports) if internal else None)
+            for node_id in range(1, self._count + 1)
+        }
+        self._internal_address = f"{HOST}:{nodes[1].internal}"
+        return nodes
 
     def _kill_all(self) -> None:
         for broker in self._brokers:
@@ -231,8 +207,12 @@ class EmbeddedKafka:
         return ",".join(broker.address for broker in self.brokers)
 
     def client_config(self) -> dict[str, str]:
-        """Client settings in librdkafka's names; a new dictionary each time."""
-        return {"bootstrap.servers": self.bootstrap_servers}
+        """Client settings in librdkafka's names, of a super user where there are users; a new dictionary."""
+        return self._client_config(SUPER_USER)
+
+    def _client_config(self, user: str) -> dict[str, str]:
+        settings = self.security.client_settings(self._certificates, user, self._passwords.get(user, ""))
+        return {"bootstrap.servers": self.bootstrap_servers, **settings}
 
     def logs(self, lines: int = 60) -> str:
         """Return the last lines of every broker's log."""
@@ -241,22 +221,22 @@ class EmbeddedKafka:
     def admin(self) -> Any:
         """Return a ``confluent_kafka`` ``AdminClient`` of this cluster; one instance, kept until the end."""
         if self._admin is None:
-            self._admin = self._new_admin(self.bootstrap_servers)
+            self._admin = self._new_admin(self.client_config())
         return self._admin
 
-    def _new_admin(self, bootstrap: str) -> Any:
+    def _new_admin(self, config: Mapping[str, Any]) -> Any:
         from confluent_kafka.admin import AdminClient
 
         # log_level 2: refused connections to a broker that a test has killed are no news.
-        quiet = {"bootstrap.servers": bootstrap, "log_level": 2, "reconnect.backoff.max.ms": 200}
-        return AdminClient({**self.client_config(), **quiet})
+        return AdminClient({**config, "log_level": 2, "reconnect.backoff.max.ms": 200})
 
-    def _admins(self) -> list[Any]:
+    def _admins(self, user: str = SUPER_USER) -> list[Any]:
         """One client per running broker; the first answer of each comes from its own broker."""
-        if self._count == 1:
+        if self._count == 1 and user == SUPER_USER:
             return [self.admin()]
         running = [broker for broker in self.brokers if broker.is_alive and not broker.is_paused]
-        return [self._new_admin(broker.address) for broker in running]
+        config = self._client_config(user)
+        return [self._new_admin({**config, "bootstrap.servers": broker.address}) for broker in running]
 
     # -- topics -------------------------------------------------------------------------------------------
 
@@ -287,3 +267,41 @@ class EmbeddedKafka:
     def wait_in_sync(self, *, timeout: float = 60) -> None:
         """Wait until every replica of every partition is in sync: the state to start a fault from."""
         topics.wait_in_sync(self._admins(), timeout)
+
+    # -- users --------------------------------------------------------------------------------------------
+
+    def user(self, name: str) -> dict[str, str]:
+        """Client settings of an ordinary user, created on first use; with ACLs it may do nothing yet.
+
+        :raises ConfigurationError: the cluster's protocol knows no users.
+        """
+        if not self.security.sasl:
+            raise ConfigurationError(
+                f"security={self.security.protocol!r} knows no users: use SASL_PLAINTEXT or SASL_SSL"
+            )
+        if name not in self._passwords:
+            self._create_user(name)
+            topics.wait_for_brokers(self._admins(name), self._count, _LOGIN_TIMEOUT)
+        return self._client_config(name)
+
+    def grant(self, user: str, *operations: str, **resource: Any) -> None:
+        """Allow a user operations such as ``"READ"``, ``"WRITE"`` or ``"DESCRIBE"`` on one resource.
+
+        ::
+
+            kafka.grant("alice", "READ", "DESCRIBE", topic="orders")
+            kafka.grant("alice", "WRITE", "DESCRIBE", transactional_id="eos.", prefixed=True)
+
+        :param resource: fields of :class:`~airflow_eos.testing.access.Resource`.
+        """
+        access.grant(self._admins(), user, operations, access.Resource(**resource))
+
+    def revoke(self, user: str, *operations: str, **resource: Any) -> None:
+        """Take back what :meth:`grant` with the same arguments allowed."""
+        access.revoke(self._admins(), user, operations, access.Resource(**resource))
+
+    def _create_user(self, name: str) -> None:
+        # Over the brokers' own listener: before the first user exists nobody can log in to the clients' one.
+        password = secrets.token_urlsafe(18)
+        access.create_user(self._new_admin({"bootstrap.servers": self._internal_address}), name, password)
+        self._passwords[name] = password

@@ -33,6 +33,8 @@ class NodePorts:
 
     client: int
     controller: int
+    internal: int | None = None
+    """Listener between brokers; None where they use the clients' one."""
 
 
 def server_properties(
@@ -40,6 +42,7 @@ def server_properties(
     nodes: Mapping[int, NodePorts],
     data: Path,
     *,
+    protocol: str = "PLAINTEXT",
     overrides: Sequence[Mapping[str, str]] = (),
 ) -> str:
     """Text of ``server.properties`` for one node in combined mode (broker and controller).
@@ -47,20 +50,24 @@ def server_properties(
     :param node_id: the node to write for.
     :param nodes: ports of every node of the cluster, by node id.
     :param data: folder of the log segments.
+    :param protocol: security protocol of the client listener.
     :param overrides: settings that win over the defaults, later ones over earlier ones.
     """
     count = len(nodes)
     replication, min_isr = str(count), "1" if count == 1 else "2"
     voters = ",".join(f"{node}@{HOST}:{ports.controller}" for node, ports in nodes.items())
     own = nodes[node_id]
+    advertised = [f"CLIENT://{HOST}:{own.client}"]
+    if own.internal is not None:
+        advertised.append(f"INTERNAL://{HOST}:{own.internal}")
     settings = {
         "process.roles": "broker,controller",
         "node.id": str(node_id),
         "controller.quorum.voters": voters,
-        "listeners": f"CLIENT://{HOST}:{own.client},CONTROLLER://{HOST}:{own.controller}",
-        "advertised.listeners": f"CLIENT://{HOST}:{own.client}",
-        "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "inter.broker.listener.name": "CLIENT",
+        "listeners": ",".join([*advertised, f"CONTROLLER://{HOST}:{own.controller}"]),
+        "advertised.listeners": ",".join(advertised),
+        "listener.security.protocol.map": f"CLIENT:{protocol},INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "CLIENT" if own.internal is None else "INTERNAL",
         "controller.listener.names": "CONTROLLER",
         "log.dirs": str(data),
         # An unknown topic must be an error in tests, never a new topic.

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_eos.exceptions import EmbeddedKafkaError, UnknownTopic
+from airflow_eos.exceptions import AuthorizationFailed, EmbeddedKafkaError, UnknownTopic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -43,6 +43,7 @@ def read_topic(
 
     :param kafka: bootstrap servers, or client settings in librdkafka's names.
     :raises UnknownTopic: the topic does not exist.
+    :raises AuthorizationFailed: the principal may not see it.
     :raises EmbeddedKafkaError: the brokers did not answer for 60 s.
     """
     records = [_record(message) for message in _messages(kafka, topic, isolation)]
@@ -88,7 +89,7 @@ def _messages(kafka: str | Mapping[str, Any], topic: str, isolation: Isolation) 
 
 
 def _partitions(consumer: Any, topic: str) -> list[int]:
-    from confluent_kafka import KafkaException
+    from confluent_kafka import KafkaError, KafkaException
 
     try:
         found = consumer.list_topics(topic, timeout=_STALL).topics[topic]
@@ -96,6 +97,8 @@ def _partitions(consumer: Any, topic: str) -> list[int]:
         raise EmbeddedKafkaError(
             f"Cannot read the metadata of topic {topic!r}: {error.args[0].str()}"
         ) from error
+    if found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        raise AuthorizationFailed(f"Cannot read topic {topic!r}: the principal lacks DESCRIBE on it")
     if found.error is not None:
         raise UnknownTopic(f"Cannot read topic {topic!r}: {found.error.str()}")
     return sorted(found.partitions)

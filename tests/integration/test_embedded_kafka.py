@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 
-from airflow_eos.exceptions import EmbeddedKafkaError, UnknownTopic
+from airflow_eos.exceptions import AuthorizationFailed, EmbeddedKafkaError, UnknownTopic
 from airflow_eos.testing import EmbeddedKafka, class_data, cluster, count_records, jars, read_topic
 from airflow_eos.testing.watchdog import marked_processes
 
@@ -424,6 +424,133 @@ def test_a_test_process_killed_while_brokers_start_leaves_nothing(tmp_path, seco
         owner.kill()
 
     wait_until(lambda: not processes_of(tmp_path) and not list(tmp_path.iterdir()))
+
+
+# -- security ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def secured():
+    with EmbeddedKafka(security="SASL_SSL", acls=True) as running:
+        yield running
+
+
+def refused(config):
+    """The errors a client with this configuration meets within its first seconds; none if it gets in."""
+    errors = []
+    with contextlib.closing(
+        Consumer({**config, **QUIET, "group.id": "x", "error_cb": errors.append})
+    ) as client:
+        deadline = time.monotonic() + 30
+        while not errors and time.monotonic() < deadline:
+            with contextlib.suppress(KafkaException):
+                client.list_topics(timeout=0.5)
+                return ""
+            client.poll(0.1)
+    return " ".join(error.str() for error in errors)
+
+
+def test_a_secured_cluster_serves_its_super_user(secured):
+    """client_config() is complete: TLS with a verified host name, SCRAM, transactions, topics."""
+    secured.create_topic("secret")
+    client = producer(secured, **{"transactional.id": "secret"})
+    client.init_transactions(30)
+    client.begin_transaction()
+    client.produce("secret", value=b"x")
+    client.commit_transaction(30)
+
+    wait_until(lambda: count_records(secured.client_config(), "secret") == 1)
+
+
+def test_kafka_python_accepts_the_certificate(secured):
+    """The certificate passes Python's own TLS checks, host name included."""
+    from kafka import KafkaAdminClient
+
+    config = secured.client_config()
+    client = KafkaAdminClient(
+        bootstrap_servers=config["bootstrap.servers"],
+        security_protocol="SASL_SSL",
+        ssl_cafile=config["ssl.ca.location"],
+        sasl_mechanism="SCRAM-SHA-512",
+        sasl_plain_username=config["sasl.username"],
+        sasl_plain_password=config["sasl.password"],
+    )
+    try:
+        assert len(client.describe_cluster()["brokers"]) == 1
+    finally:
+        client.close()
+
+
+def test_a_client_without_the_right_credentials_does_not_get_in(secured):
+    """A wrong password, an unknown user, a missing authority and plaintext are each refused."""
+    good = secured.client_config()
+
+    assert refused(good) == ""
+    assert "uthentication failed" in refused({**good, "sasl.password": "wrong"})
+    assert "uthentication failed" in refused({**good, "sasl.username": "nobody"})
+    assert "certificate verify failed" in refused({k: v for k, v in good.items() if k != "ssl.ca.location"})
+    assert "brokers are down" in refused({"bootstrap.servers": good["bootstrap.servers"]})
+
+
+def test_a_user_may_do_what_was_granted_and_nothing_else(secured):
+    """ACLs decide per operation; a revoked right is gone when revoke() returns."""
+    secured.create_topic("guarded")
+    secured.create_topic("forbidden")
+    produce(secured, "guarded", 5)
+    alice = secured.user("alice")
+
+    with pytest.raises(AuthorizationFailed, match="guarded"):
+        count_records(alice, "guarded")
+    secured.grant("alice", "READ", "DESCRIBE", topic="guarded")
+    secured.grant("alice", "READ", group="airflow-eos-reader")
+
+    assert count_records(alice, "guarded") == 5
+    with pytest.raises(AuthorizationFailed, match="forbidden"):
+        count_records(alice, "forbidden")
+    errors = []
+    writer = Producer({**alice, **QUIET})
+    writer.produce("guarded", value=b"x", on_delivery=lambda error, _message: errors.append(error))
+    assert writer.flush(30) == 0
+    assert [error.name() for error in errors] == ["TOPIC_AUTHORIZATION_FAILED"]
+    secured.revoke("alice", "READ", "DESCRIBE", topic="guarded")
+    with pytest.raises(AuthorizationFailed, match="guarded"):
+        count_records(alice, "guarded")
+
+
+def test_a_prefixed_grant_covers_every_name_that_begins_with_it(secured):
+    """A transactional id below a granted prefix works, another one is refused."""
+    secured.grant("bob", "WRITE", "DESCRIBE", transactional_id="eos.", prefixed=True)
+    bob = secured.user("bob")
+
+    Producer({**bob, **QUIET, "transactional.id": "eos.mine"}).init_transactions(30)
+    with pytest.raises(KafkaException, match="TRANSACTIONAL_ID_AUTHORIZATION_FAILED"):
+        Producer({**bob, **QUIET, "transactional.id": "other"}).init_transactions(30)
+
+
+def test_passwords_stand_in_no_log_and_no_repr(secured):
+    """Neither the cluster's repr, nor the broker's files and log, nor a command line holds a password."""
+    secured.user("carol")
+    passwords = [secured.user(name)["sasl.password"] for name in ("admin", "carol")]
+    broker = secured.brokers[0]
+    places = [repr(secured), repr(broker), broker.log_path.read_text()]
+    places += [path.read_text() for path in broker.log_path.parent.glob("*.properties")]
+    places.append(Path(f"/proc/{broker.pid}/cmdline").read_text())
+
+    assert not [password for password in passwords for place in places if password in place]
+
+
+@pytest.mark.parametrize(
+    ("brokers", "version", "security"),
+    [(3, "4.3.1", "SASL_PLAINTEXT"), (1, "4.3.1", "SSL"), (1, "3.9.2", "SASL_SSL")],
+)
+def test_every_protocol_serves_readers_and_writers(brokers, version, security):
+    """One and three brokers, both releases, each secured protocol: a record goes in and out."""
+    with EmbeddedKafka(brokers, version, security) as kafka:
+        assert kafka.client_config()["security.protocol"] == security
+        kafka.create_topic("through", partitions=brokers)
+        produce(kafka, "through", 30, acks="all")
+
+        assert count_records(kafka.client_config(), "through") == 30
 
 
 # -- command line and fixtures -------------------------------------------------------------------------------
