@@ -40,10 +40,6 @@ class Backoff:
         self._tries += 1
         return min(pause, self.left)
 
-    def reset(self) -> None:
-        """Begin with short pauses and a full time again: there was progress."""
-        self._tries = 0
-        self.deadline = time.monotonic() + self.timeout
 
 
 def pause_after(tries: int, *, first: float = FIRST_PAUSE, longest: float = LONGEST_PAUSE) -> float:

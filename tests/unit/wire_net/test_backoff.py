@@ -1,0 +1,39 @@
+"""Pauses between tries."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from airflow_eos.wire.backoff import Backoff, pause_after
+
+
+@pytest.mark.parametrize("tries", [0, 1, 2, 5, 6, 50, 5000])
+def test_pauses_double_up_to_a_second_with_half_of_it_by_chance(tries):
+    """Between half and all of 20 ms x 2^tries, at most 1 s, however long it lasts."""
+    full = min(1.0, 0.02 * 2.0 ** min(tries, 30))
+    pauses = {pause_after(tries) for _ in range(50)}
+    assert all(full / 2 <= pause <= full for pause in pauses)
+    assert len(pauses) > 1
+
+
+def test_a_pause_never_reaches_beyond_the_deadline():
+    """The last pause is cut, so that the deadline is seen in time."""
+    backoff = Backoff(0.001)
+    assert backoff.next_pause() <= 0.001
+
+
+def test_the_deadline_expires():
+    """A time-out of zero is over at once, with nothing left."""
+    backoff = Backoff(0.0)
+    assert backoff.expired
+    assert backoff.left == 0.0
+
+
+def test_time_left_counts_from_the_beginning():
+    """The deadline stands from the start, not from the last try."""
+    backoff = Backoff(60.0)
+    backoff.next_pause()
+    assert 59.0 < backoff.left <= 60.0
+    assert backoff.deadline <= time.monotonic() + 60.0

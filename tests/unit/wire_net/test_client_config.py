@@ -1,0 +1,283 @@
+"""One configuration in librdkafka's names: what each client library gets, and what is refused."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import subprocess
+import sys
+
+import pytest
+from kafka.net.manager import KafkaConnectionManager
+
+from airflow_eos.exceptions import ConfigurationError, UntranslatableConfig
+from airflow_eos.wire.client_config import (
+    ClientConfig,
+    check_translatable,
+    for_kafka_python,
+    for_librdkafka,
+)
+from airflow_eos.wire.ignored_settings import HINTS, IGNORED, OWNED_BY_PACKAGE
+
+BASE = {"bootstrap.servers": "a:1, b:2"}
+SCRAM = {
+    **BASE,
+    "security.protocol": "sasl_plaintext",
+    "sasl.mechanism": "scram-sha-512",
+    "sasl.username": "alice",
+    "sasl.password": "s3cret",
+}
+
+
+def translated(**settings):
+    return for_kafka_python({**BASE, **{key.replace("__", "."): value for key, value in settings.items()}})
+
+
+def a_token(config):
+    return f"token-of-{config}", 4102444800.0
+
+
+def test_only_the_servers_are_needed():
+    """Everything else has a default of kafka-python or of the wire layer."""
+    assert for_kafka_python(BASE) == {"bootstrap_servers": ["a:1", "b:2"], "security_protocol": "PLAINTEXT"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "name", "expected"),
+    [
+        ("client.dns.lookup", "resolve_canonical_bootstrap_servers_only", "client_dns_lookup", None),
+        ("client.id", "me", "client_id", None),
+        ("connections.max.idle.ms", "60000", "connections_max_idle_ms", 60000),
+        ("connections.max.idle.ms", 0, "connections_max_idle_ms", 604800000),
+        ("metadata.max.age.ms", "5000", "metadata_max_age_ms", 5000),
+        ("receive.message.max.bytes", 123456, "receive_message_max_bytes", None),
+        ("reconnect.backoff.max.ms", "2000", "reconnect_backoff_max_ms", 2000),
+        ("reconnect.backoff.ms", 20, "reconnect_backoff_ms", None),
+        ("socket.connection.setup.timeout.ms", 7000, "socket_connection_setup_timeout_ms", None),
+        ("socket.timeout.ms", "45000", "request_timeout_ms", 45000),
+        ("security.protocol", "plaintext", "security_protocol", "PLAINTEXT"),
+    ],
+)
+def test_a_setting_is_translated(key, value, name, expected):
+    """Names and types change, meanings do not."""
+    out = for_kafka_python({**BASE, key: value})
+    assert out[name] == (value if expected is None else expected)
+    assert name in KafkaConnectionManager.DEFAULT_CONFIG
+
+
+@pytest.mark.parametrize("key", ["sasl.mechanism", "sasl.mechanisms"])
+def test_sasl_is_translated_under_both_names(key):
+    """librdkafka takes either name of the mechanism."""
+    config = {k: v for k, v in SCRAM.items() if k != "sasl.mechanism"}
+    out = for_kafka_python({**config, key: "SCRAM-SHA-512"})
+    assert out["security_protocol"] == "SASL_PLAINTEXT"
+    assert out["sasl_mechanism"] == "SCRAM-SHA-512"
+    assert (out["sasl_plain_username"], out["sasl_plain_password"]) == ("alice", "s3cret")
+
+
+def test_kerberos_needs_no_password():
+    """GSSAPI is librdkafka's default mechanism; the ticket cache says who one is."""
+    out = translated(security__protocol="sasl_plaintext", sasl__kerberos__service__name="broker")
+    assert out["sasl_mechanism"] == "GSSAPI"
+    assert out["sasl_kerberos_service_name"] == "broker"
+
+
+def test_socket_options_are_translated():
+    """Buffers and flags become socket options, on top of no-delay and keep-alive."""
+    out = for_kafka_python(
+        {
+            **BASE,
+            "socket.send.buffer.bytes": 1 << 20,
+            "socket.receive.buffer.bytes": "0",
+            "socket.nagle.disable": "true",
+        }
+    )
+    assert out["socket_options"] == [
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20),
+    ]
+    assert translated(socket__keepalive__enable="false")["socket_options"][1][2] == 0
+
+
+def test_an_oauth_callback_becomes_a_token_provider():
+    """A token is asked for once and used for most of its life; the configuration text is passed on."""
+    calls = []
+
+    def callback(config):
+        calls.append(config)
+        return a_token(config)
+
+    out = for_kafka_python(
+        {
+            **BASE,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanisms": "OAUTHBEARER",
+            "sasl.oauthbearer.config": "scope=x",
+            "oauth_cb": callback,
+        }
+    )
+    provider = out["sasl_oauth_token_provider"]
+    assert [provider.token(), provider.token()] == ["token-of-scope=x"] * 2
+    assert calls == ["scope=x"]
+    assert provider.extensions() == {}
+
+
+def test_an_expired_token_is_asked_for_again():
+    """A token whose expiry has passed is not used twice."""
+    calls = []
+
+    def callback(_):
+        calls.append(1)
+        return f"token{len(calls)}", 0.0, "principal", {"traceId": "1"}
+
+    provider = for_kafka_python({**BASE, "oauth_cb": callback})["sasl_oauth_token_provider"]
+    assert [provider.token(), provider.token()] == ["token1", "token2"]
+    assert provider.extensions() == {"traceId": "1"}
+
+
+def test_an_oauth_callback_may_be_named():
+    """A dotted name keeps the configuration picklable and is imported where it is used."""
+    config = ClientConfig.of({**BASE, "oauth_cb": "platform.node"})
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert callable(for_librdkafka(config)["oauth_cb"])
+
+
+@pytest.mark.parametrize("name", ["no_such_module_here.f", "platform.no_such", "platform", "sys.path"])
+def test_an_oauth_callback_that_cannot_be_imported_is_named(name):
+    """The error says which name."""
+    with pytest.raises(ConfigurationError, match="oauth_cb"):
+        for_kafka_python({**BASE, "oauth_cb": name})
+
+
+@pytest.mark.parametrize("value", [5, ["f"]])
+def test_an_oauth_callback_must_be_callable(value):
+    """Anything else is refused before a connection is tried."""
+    with pytest.raises(ConfigurationError, match="must be a function"):
+        for_kafka_python({**BASE, "oauth_cb": value})
+
+
+@pytest.mark.parametrize("answer", ["token", ("token",), None])
+def test_an_oauth_callback_must_return_token_and_expiry(answer):
+    """A wrong answer is named, its content is not shown."""
+    provider = for_kafka_python({**BASE, "oauth_cb": lambda _: answer})["sasl_oauth_token_provider"]
+    with pytest.raises(ConfigurationError, match=r"\(token, expiry"):
+        provider.token()
+
+
+@pytest.mark.parametrize("key", sorted(IGNORED))
+def test_every_ignored_key_has_a_reason_and_is_accepted(key):
+    """Consumer and producer settings of librdkafka do not disturb the wire layer."""
+    assert len(IGNORED[key]) > 10
+    assert for_kafka_python({**BASE, key: "1"}) == for_kafka_python(BASE)
+
+
+@pytest.mark.parametrize(
+    "key", ["no.such.setting", "sasl.jaas.config", "ssl.keystore.location", "ssl.curves.list"]
+)
+def test_any_other_key_is_refused_by_name(key):
+    """A setting that would be dropped in silence is an error that names it, not its value."""
+    with pytest.raises(UntranslatableConfig, match=key.replace(".", r"\.")) as caught:
+        for_kafka_python({**BASE, key: "the-value"})
+    assert "the-value" not in str(caught.value)
+    with pytest.raises(UntranslatableConfig):
+        check_translatable({**BASE, key: "the-value"})
+
+
+@pytest.mark.parametrize("key", sorted(HINTS))
+def test_a_refused_key_says_what_to_use_instead(key):
+    """Settings people do have get a hint of their own."""
+    with pytest.raises(UntranslatableConfig, match=key.replace(".", r"\.") + ".*: .{20}"):
+        check_translatable({**BASE, key: "v4"})
+
+
+def test_harmless_values_of_refused_keys_are_accepted():
+    """The default of a setting changes nothing."""
+    check_translatable({**BASE, "broker.address.family": "any", "sasl.oauthbearer.method": "default"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"security.protocol": "tls"}, "security.protocol"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanisms": "NTLM"}, "sasl.mechanisms"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanisms": "PLAIN"}, "sasl.username"),
+        (
+            {"security.protocol": "SASL_SSL", "sasl.mechanisms": "PLAIN", "sasl.username": "a"},
+            "sasl.password",
+        ),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanisms": "OAUTHBEARER"}, "oauth_cb"),
+        ({"socket.timeout.ms": "soon"}, "socket.timeout.ms"),
+        ({"socket.nagle.disable": "maybe"}, "socket.nagle.disable"),
+        ({"client.dns.lookup": "default"}, "client.dns.lookup"),
+    ],
+)
+def test_a_wrong_value_is_named(settings, key):
+    """The message names the setting."""
+    with pytest.raises(ConfigurationError, match=key.replace(".", r"\.")):
+        check_translatable({**BASE, **settings})
+
+
+@pytest.mark.parametrize("settings", [{}, {"bootstrap.servers": ""}, {"bootstrap.servers": " , "}])
+def test_servers_are_required(settings):
+    """Nothing can be reached without bootstrap servers."""
+    with pytest.raises(ConfigurationError, match=r"bootstrap\.servers"):
+        ClientConfig.of(settings)
+
+
+def test_two_names_of_one_setting_must_agree():
+    """Which one would win is nobody's guess."""
+    assert ClientConfig.of({"metadata.broker.list": "a:1", "bootstrap.servers": "a:1"})
+    with pytest.raises(ConfigurationError, match=r"metadata\.broker\.list|bootstrap\.servers"):
+        ClientConfig.of({"metadata.broker.list": "a:1", "bootstrap.servers": "b:1"})
+
+
+def test_secrets_are_hidden():
+    """Neither repr nor str shows a password, a key, a token or a call-back."""
+    secrets = {
+        "sasl.password": "hush1",
+        "ssl.key.password": "hush2",
+        "ssl.key.pem": "hush3",
+        "sasl.oauthbearer.client.secret": "hush4",
+        "sasl.jaas.config": "password=hush5",
+        "sasl.oauthbearer.config": "hush6",
+        "ssl.keystore.password": "hush7",
+    }
+    config = ClientConfig.of({**BASE, **secrets})
+    for text in (repr(config), str(config), f"{config}"):
+        assert "hush" not in text
+        assert "a:1, b:2" in text
+        assert "sasl.password=***" in text
+
+
+def test_librdkafka_gets_its_own_settings_without_those_the_package_owns():
+    """Group, commits, isolation and the transactional id are never taken from a connection."""
+    owned = dict.fromkeys(OWNED_BY_PACKAGE, "x")
+    out = for_librdkafka({**SCRAM, **owned, "linger.ms": 5, "ssl.keystore.location": "/store.p12"})
+    assert not set(out) & OWNED_BY_PACKAGE
+    assert out["linger.ms"] == 5
+    assert out["ssl.keystore.location"] == "/store.p12"
+    assert out["sasl.mechanisms"] == "scram-sha-512"
+
+
+def test_a_config_is_frozen_equal_by_value_and_picklable():
+    """It travels to executors and may be a key."""
+    config = ClientConfig.of(SCRAM)
+    assert config == ClientConfig.of(dict(reversed(SCRAM.items()))) == ClientConfig.of(config)
+    assert pickle.loads(pickle.dumps(config)) == config
+    assert hash(config) == hash(ClientConfig.of(SCRAM))
+    assert config["sasl.username"] == "alice"
+    assert config.get("nothing", 1) == 1
+    assert "sasl.password" in config
+    assert ClientConfig.of(config.to_dict()) == config
+    assert set(config) == set(config.to_dict())
+
+
+def test_the_module_imports_no_client_library():
+    """Dag parsing may import it: no kafka, confluent_kafka, ssl or pyarrow comes along."""
+    code = (
+        "import sys; before = set(sys.modules); import airflow_eos.wire.client_config\n"
+        "print(*sorted({m.split('.')[0] for m in set(sys.modules) - before}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"kafka", "confluent_kafka", "ssl", "pyarrow", "numpy", "airflow"} & set(done.stdout.split())

@@ -1,0 +1,293 @@
+"""One partition's sending order: what may be in flight, what errors mean, what an answer proves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from airflow_eos.exceptions import DeliveryTimedOut, DuplicateReceipt, ProducerFenced, ProtocolViolation
+from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.receipts import PartitionReceipt
+from airflow_eos.wire.header import BatchHeader
+from airflow_eos.wire.lane import MAX_IN_FLIGHT, Ack, PartitionLane, Refusal
+from airflow_eos.wire.seal import seal
+from airflow_eos.wire.verdicts import PRODUCE, Retry, verdict
+
+WHERE = TopicPartition("out", 3)
+IDENTITY = ProducerIdentity("work", 7, 2)
+RECORDS = 3
+
+
+def sealed(records=RECORDS, text="v"):
+    values = pa.array([f"{text}{n}".encode() for n in range(records)], pa.binary())
+    (batch,) = seal(values, np.zeros(records, np.int32), topic="out")
+    return batch.records, batch.data
+
+
+def lane(batches=10, *, end_before=100, delivery_timeout=120.0):
+    source = iter([sealed(text=f"b{n}-") for n in range(batches)])
+    return PartitionLane(WHERE, IDENTITY, source, end_before, delivery_timeout)
+
+
+def send(lane, now=0.0):
+    batch = lane.next_batch(now)
+    assert batch is not None
+    lane.sent(batch, now)
+    return batch
+
+
+def send_all(lane, now=0.0):
+    sent = []
+    while (batch := lane.next_batch(now)) is not None:
+        lane.sent(batch, now)
+        sent.append(batch)
+    return sent
+
+
+def refusal(code):
+    return Refusal(verdict(PRODUCE, code), f"error {code}")
+
+
+def proven(**options):
+    """A lane whose first batch is acknowledged at offset 100."""
+    made = lane(**options)
+    made.settle(send(made), Ack(100), 0.0)
+    return made
+
+
+def test_one_batch_only_before_the_first_acknowledgement():
+    """Nothing is pipelined before the broker has accepted the partition's first batch."""
+    fresh = lane()
+    assert len(send_all(fresh)) == 1
+
+
+def test_five_batches_at_most_are_in_flight():
+    """After the first acknowledgement the window is five, what a broker remembers."""
+    made = proven()
+    assert len(send_all(made)) == MAX_IN_FLIGHT == 5
+
+
+def test_sequences_begin_at_zero_and_follow_the_records():
+    """Each batch carries identity and the number of records before it, with a right checksum."""
+    made = proven()
+    batches = send_all(made)
+    headers = [BatchHeader.unpack(batch.data) for batch in batches]
+    assert [h.base_sequence for h in headers] == [3, 6, 9, 12, 15]
+    assert {(h.producer_id, h.producer_epoch) for h in headers} == {(7, 2)}
+
+
+def test_a_retry_sends_the_same_bytes():
+    """A repeated batch is byte for byte what was sent before."""
+    made = lane()
+    first = send(made)
+    before = first.data
+    made.settle(first, refusal(19), 0.0)
+    again = send(made, now=1.0)
+    assert again.data is before
+
+
+def test_an_unread_source_is_not_read_ahead_of_the_window():
+    """A lazy source of batches is taken only as far as it can be sent."""
+    taken = []
+
+    def source():
+        for n in range(100):
+            taken.append(n)
+            yield sealed()
+
+    made = PartitionLane(WHERE, IDENTITY, source(), 0, 120.0)
+    made.settle(send(made), Ack(0), 0.0)
+    send_all(made)
+    assert len(taken) == 1 + MAX_IN_FLIGHT
+
+
+def test_out_of_order_behind_a_failed_batch_is_expected():
+    """Only the first unacknowledged batch decides: a 45 behind a retriable failure is repeated, not fatal."""
+    made = proven()
+    window = send_all(made)
+    made.settle(window[0], refusal(19), 0.0)
+    for batch in window[1:]:
+        made.settle(batch, refusal(45), 0.0)
+    assert send(made, now=5.0) is window[0]
+
+
+def test_out_of_order_at_the_first_unacknowledged_batch_is_fatal():
+    """A 45 that nothing before explains means a second attempt or lost state."""
+    made = proven()
+    window = send_all(made)
+    with pytest.raises(ProtocolViolation, match=r"out-3 \(sequence 3.*OUT_OF_ORDER|out-3.*error 45"):
+        made.settle(window[0], refusal(45), 0.0)
+
+
+def test_an_error_that_arrives_early_decides_when_it_is_its_turn():
+    """A later batch's fatal error counts once everything before it is acknowledged."""
+    made = proven()
+    first, second, *_ = send_all(made)
+    made.settle(second, refusal(45), 0.0)
+    with pytest.raises(ProtocolViolation, match="sequence 6"):
+        made.settle(first, Ack(103), 0.0)
+
+
+def test_nothing_new_is_sent_behind_a_failure():
+    """While a failed batch waits for its turn the window does not grow."""
+    made = proven(batches=20)
+    window = send_all(made)
+    made.settle(window[2], refusal(19), 0.0)
+    made.settle(window[0], Ack(103), 0.0)
+    assert made.next_batch(0.0) is None
+
+
+def test_a_window_is_repeated_only_when_all_of_it_has_answered():
+    """A repetition cannot overtake requests that are still on their way."""
+    made = proven()
+    window = send_all(made)
+    made.settle(window[0], refusal(6), 0.0)
+    assert made.next_batch(9.0) is None
+    for batch in window[1:]:
+        made.settle(batch, refusal(45), 9.0)
+    assert send(made, now=19.0) is window[0]
+
+
+def test_after_a_failure_one_batch_goes_ahead_alone():
+    """The first repetition is acknowledged before the rest follows, in order."""
+    made = proven()
+    window = send_all(made)
+    for batch in window:
+        made.settle(batch, refusal(6), 0.0)
+    head = send(made, now=5.0)
+    assert head is window[0]
+    assert made.next_batch(5.0) is None
+    made.settle(head, Ack(103), 5.0)
+    assert send_all(made, now=5.0)[:4] == window[1:]
+
+
+def test_an_acknowledged_batch_behind_a_failed_one_is_not_repeated():
+    """Answered REQUEST_TIMED_OUT but written: the batches behind it are kept as acknowledged."""
+    made = proven(batches=3)
+    first, second = send_all(made)
+    made.settle(first, refusal(7), 0.0)
+    made.settle(second, Ack(106), 0.0)
+    again = send(made, now=5.0)
+    assert again is first
+    made.settle(again, Ack(103), 5.0)
+    assert made.finished
+    assert made.receipt().last_offset == 108
+
+
+def test_a_failed_batch_waits_before_it_is_repeated():
+    """Pauses grow from at most 20 ms to at most 1 s."""
+    made = lane()
+    now = 0.0
+    pauses = []
+    for _ in range(12):
+        batch = send(made, now)
+        made.settle(batch, refusal(19), now)
+        assert made.next_batch(now) is None
+        pauses.append(made.pause_until - now)
+        now = made.pause_until
+    assert pauses[0] <= 0.02
+    assert 0.5 <= pauses[-1] <= 1.0
+
+
+def test_delivery_times_out_naming_partition_and_last_error():
+    """A batch that is refused for longer than the delivery time-out ends the send."""
+    made = lane(delivery_timeout=10.0)
+    batch = send(made, 0.0)
+    made.settle(batch, refusal(19), 5.0)
+    batch = send(made, 6.0)
+    with pytest.raises(DeliveryTimedOut, match=r"out-3: .* within 10 s.*error 19"):
+        made.settle(batch, refusal(19), 10.0)
+
+
+def test_progress_starts_the_delivery_timeout_again():
+    """The time-out is of the first unacknowledged batch, not of the partition."""
+    made = lane(delivery_timeout=10.0)
+    made.settle(send(made, 0.0), Ack(100), 9.0)
+    batch = send(made, 9.0)
+    made.settle(batch, refusal(19), 15.0)
+    assert send(made, 17.0) is batch
+
+
+def test_a_partition_without_a_leader_times_out():
+    """Also a batch that could never be sent counts against the delivery time-out."""
+    made = lane(delivery_timeout=10.0)
+    assert made.next_batch(0.0) is not None
+    made.no_leader(0.0)
+    with pytest.raises(DeliveryTimedOut, match="no leader"):
+        made.no_leader(10.0)
+
+
+def test_an_acknowledgement_below_the_end_before_is_another_attempts():
+    """A broker that acknowledges a known sequence returns the old offset: ours is not written."""
+    made = lane(end_before=100)
+    with pytest.raises(DuplicateReceipt, match="offset 99, below 100"):
+        made.settle(send(made), Ack(99), 0.0)
+
+
+def test_acknowledged_offsets_must_rise():
+    """A batch acknowledged at or below its predecessor was not written by this task."""
+    made = proven()
+    batch = send(made)
+    with pytest.raises(DuplicateReceipt, match="not behind 102"):
+        made.settle(batch, Ack(102), 0.0)
+
+
+def test_acknowledgements_out_of_order_are_counted_in_order():
+    """The receipt follows the order of the batches, whatever order answers arrive in."""
+    made = proven(batches=3)
+    first, second = send_all(made)
+    made.settle(second, Ack(110), 0.0)
+    assert made.receipt().records == 3
+    made.settle(first, Ack(103), 0.0)
+    size = made.receipt().size
+    assert made.receipt() == PartitionReceipt("out", 3, 100, 112, 9, size, 3, 8)
+    assert size > 0
+
+
+def test_a_fence_ends_the_lane_with_its_own_error():
+    """Code 47 at the first unacknowledged batch is ProducerFenced."""
+    made = proven()
+    batch = send(made)
+    with pytest.raises(ProducerFenced):
+        made.settle(batch, refusal(47), 0.0)
+
+
+def test_connection_errors_are_repeated():
+    """A lost connection says nothing about the batch: the same bytes again."""
+    made = lane()
+    batch = send(made)
+    made.settle(batch, Refusal(Retry("connection", refresh=True), "KafkaConnectionError"), 0.0)
+    assert send(made, 1.0) is batch
+
+
+def test_an_empty_source_gives_an_empty_receipt():
+    """A partition without batches is finished at once, with offsets and sequence -1."""
+    made = PartitionLane(WHERE, IDENTITY, iter([]), 100, 120.0)
+    assert made.finished
+    assert made.receipt() == PartitionReceipt("out", 3, -1, -1, 0, 0, 0, -1)
+
+
+def test_the_record_count_must_be_the_batchs_own():
+    """A count that differs from the sealed batch is found before anything is sent."""
+    records, data = sealed()
+    made = PartitionLane(WHERE, IDENTITY, iter([(records + 1, data)]), 0, 120.0)
+    with pytest.raises(ProtocolViolation, match="does not hold the 4 records"):
+        made.next_batch(0.0)
+
+
+def test_bytes_that_are_no_batch_are_refused():
+    """Too few bytes for a header are no batch."""
+    made = PartitionLane(WHERE, IDENTITY, iter([(1, b"x" * 10)]), 0, 120.0)
+    with pytest.raises(ProtocolViolation, match="10 bytes"):
+        made.next_batch(0.0)
+
+
+def test_sequences_wrap_as_the_broker_counts():
+    """Behind 2^31 - 1 comes 0."""
+    made = lane(batches=2)
+    made._next_sequence = 2**31 - 2
+    made.settle(send(made), Ack(100), 0.0)
+    assert send(made).base_sequence == 1
+    assert made.receipt().last_sequence == 0

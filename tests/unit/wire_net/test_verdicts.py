@@ -1,0 +1,157 @@
+"""The error tables: what each broker code does."""
+
+from __future__ import annotations
+
+import kafka.errors as kafka_errors
+import pytest
+
+from airflow_eos.exceptions import (
+    AuthorizationFailed,
+    BrokerUnsupported,
+    CorruptBatch,
+    OffsetsOutOfRange,
+    ProducerFenced,
+    ProtocolViolation,
+    RecordTooLarge,
+)
+from airflow_eos.wire.verdicts import ADD_PARTITIONS, COORDINATOR, FETCH, PRODUCE, Fatal, Retry, verdict
+
+AGAIN = "again"
+REFRESH = "refresh"
+
+PRODUCE_ACTIONS = {
+    -1: ProtocolViolation,
+    2: ProtocolViolation,
+    3: REFRESH,
+    5: REFRESH,
+    6: REFRESH,
+    7: AGAIN,
+    8: REFRESH,
+    9: REFRESH,
+    10: RecordTooLarge,
+    13: REFRESH,
+    14: AGAIN,
+    15: AGAIN,
+    16: AGAIN,
+    17: ProtocolViolation,
+    18: RecordTooLarge,
+    19: AGAIN,
+    20: AGAIN,
+    21: ProtocolViolation,
+    29: AuthorizationFailed,
+    31: AuthorizationFailed,
+    32: ProtocolViolation,
+    35: BrokerUnsupported,
+    42: ProtocolViolation,
+    43: BrokerUnsupported,
+    44: ProtocolViolation,
+    45: ProtocolViolation,
+    46: ProtocolViolation,
+    47: ProducerFenced,
+    48: ProtocolViolation,
+    49: ProtocolViolation,
+    51: AGAIN,
+    53: AuthorizationFailed,
+    56: REFRESH,
+    59: ProtocolViolation,
+    72: REFRESH,
+    74: REFRESH,
+    75: REFRESH,
+    76: BrokerUnsupported,
+    87: ProtocolViolation,
+    89: AGAIN,
+    90: ProducerFenced,
+    120: ProtocolViolation,
+}
+FETCH_ACTIONS = {
+    -1: REFRESH,
+    1: OffsetsOutOfRange,
+    2: CorruptBatch,
+    3: REFRESH,
+    5: REFRESH,
+    6: REFRESH,
+    7: AGAIN,
+    8: REFRESH,
+    9: REFRESH,
+    13: REFRESH,
+    29: AuthorizationFailed,
+    35: BrokerUnsupported,
+    43: BrokerUnsupported,
+    56: REFRESH,
+    72: REFRESH,
+    74: REFRESH,
+    75: REFRESH,
+    76: BrokerUnsupported,
+    78: AGAIN,
+    89: AGAIN,
+    100: REFRESH,
+    103: REFRESH,
+}
+ADD_ACTIONS = {
+    3: AGAIN,
+    7: AGAIN,
+    13: REFRESH,
+    14: REFRESH,
+    15: REFRESH,
+    16: REFRESH,
+    29: AuthorizationFailed,
+    47: ProducerFenced,
+    48: ProtocolViolation,
+    49: ProtocolViolation,
+    51: AGAIN,
+    53: AuthorizationFailed,
+    55: AGAIN,
+    90: ProducerFenced,
+    120: ProtocolViolation,
+}
+COORDINATOR_ACTIONS = {
+    7: AGAIN,
+    13: REFRESH,
+    14: REFRESH,
+    15: REFRESH,
+    16: REFRESH,
+    51: AGAIN,
+    53: AuthorizationFailed,
+}
+TABLES = [
+    pytest.param(PRODUCE, PRODUCE_ACTIONS, id="produce"),
+    pytest.param(FETCH, FETCH_ACTIONS, id="fetch"),
+    pytest.param(ADD_PARTITIONS, ADD_ACTIONS, id="add-partitions"),
+    pytest.param(COORDINATOR, COORDINATOR_ACTIONS, id="coordinator"),
+]
+
+
+def action(decision):
+    if isinstance(decision, Fatal):
+        return decision.error
+    return REFRESH if decision.refresh else AGAIN
+
+
+@pytest.mark.parametrize(("table", "expected"), TABLES)
+def test_every_code_has_its_action(table, expected):
+    """Each code of a table does what PROTOCOL and Kafka's documentation say, no code is missing or extra."""
+    assert {code: action(table[code]) for code in table} == expected
+
+
+@pytest.mark.parametrize(("table", "expected"), TABLES)
+def test_every_other_code_stops_the_run(table, expected):
+    """A code the table does not know is never retried and never taken for success."""
+    for code in range(-1, 200):
+        if code not in expected and code != 0:
+            assert verdict(table, code) == Fatal(ProtocolViolation, f"error code {code} must not happen here")
+
+
+@pytest.mark.parametrize(("table", "expected"), TABLES)
+def test_every_meaning_begins_with_the_name_kafka_uses(table, expected):
+    """A message can be looked up: it begins with the code's constant, not another code's."""
+    for code, decision in table.items():
+        assert isinstance(decision, Retry | Fatal)
+        constant = decision.meaning.split(":")[0]
+        known = getattr(kafka_errors.for_code(code), "message", None)
+        if known and code not in RENAMED:
+            assert constant == known, code
+        assert constant == constant.upper()
+
+
+RENAMED = {-1, 6, 10, 17, 45}
+"""Codes that kafka-python calls by an older name than Kafka 4 does."""
