@@ -77,6 +77,11 @@ def explained(error: KafkaError, doing: str) -> EosError:
         return TimeoutsInconsistent(
             f"{said}; lower transaction_timeout or raise transaction.max.timeout.ms of the brokers"
         )
+    if code == KafkaError.UNSTABLE_OFFSET_COMMIT:
+        return RequestRefused(
+            f"{said}; an open transaction holds offsets of this group: wait for it, or find its owner with "
+            "kafka-transactions.sh describe-producers on the group's __consumer_offsets partition"
+        )
     if code in _NO_ANSWER:
         return BrokersUnavailable(f"{said}; check that the brokers run and are reachable")
     return RequestRefused(said)

@@ -14,6 +14,9 @@ from airflow_eos.wire.connection import BrokerConnections
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+BOOTSTRAP_TIMEOUT = 60.0
+"""Seconds until some broker must have answered the first time."""
+
 
 class Link:
     """One :class:`~airflow_eos.wire.connection.BrokerConnections` for all parts of the control plane.
@@ -44,7 +47,7 @@ class Link:
         """
         with self._lock:
             if self._connections is None:
-                self._connections = BrokerConnections(self.config)
+                self._connections = BrokerConnections(self.config, bootstrap_timeout=BOOTSTRAP_TIMEOUT)
             yield self._connections
 
     def close(self) -> None:

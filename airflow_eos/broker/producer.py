@@ -7,15 +7,19 @@ import json
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from airflow_eos.broker.clients import QuietLog, base_settings
-from airflow_eos.broker.failures import attempt, explained
-from airflow_eos.exceptions import BrokersUnavailable
+from airflow_eos.broker.failures import attempt, checked, explained
+from airflow_eos.exceptions import BrokersUnavailable, DeliveryTimedOut
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.wire.client_config import ClientConfig
+
+Record = tuple[int, str, str]
+"""Partition, key and value."""
 
 _STATISTICS_MS = 50
 _POLL_SECONDS = 0.05
@@ -49,7 +53,9 @@ class _Events:
         self.producer_id = -1
         self.producer_epoch = -1
         self.refused: KafkaError | None = None
+        self.changed = threading.Condition()
         self.fatal: KafkaError | None = None
+        self.delivered: list[KafkaError | None] = []
 
     def statistics(self, document: str) -> None:
         """Take the identity from the first statistics that have one: it never changes within an instance."""
@@ -59,6 +65,18 @@ class _Events:
         if eos.get("idemp_state") == "Assigned" and eos.get("producer_id", -1) >= 0:
             self.producer_id, self.producer_epoch = int(eos["producer_id"]), int(eos["producer_epoch"])
             self.identified.set()
+
+    def delivery(self, error: KafkaError | None, _message: Any) -> None:
+        """Take a delivery report."""
+        with self.changed:
+            self.delivered.append(error)
+            self.changed.notify_all()
+
+    def failed(self, error: KafkaError) -> None:
+        """Take the fatal error: the instance is of no more use."""
+        with self.changed:
+            self.fatal = self.fatal or error
+            self.changed.notify_all()
 
     def trouble(self, error: KafkaError) -> None:
         """Keep the errors that librdkafka retries for ever although no retry can help."""
@@ -119,11 +137,6 @@ class TransactionalProducer:
         assert self._producer is not None, f"the producer of {self.transactional_id!r} is closed"
         return self._producer
 
-    @property
-    def fatal_error(self) -> KafkaError | None:
-        """What made the instance useless, as far as the serving thread has heard of it."""
-        return self._events.fatal
-
     def initialise(self, timeout: float) -> ProducerIdentity:
         """Fence older instances, end their transaction, and return the identity given to this one.
 
@@ -151,6 +164,45 @@ class TransactionalProducer:
             raise BrokersUnavailable(f"{doing}: librdkafka's statistics show no producer id; try again")
         return ProducerIdentity(self.transactional_id, self._events.producer_id, self._events.producer_epoch)
 
+    def publish(self, topic: str, records: Sequence[Record], timeout: float) -> None:
+        """Send records and wait until brokers have acknowledged them all.
+
+        It waits for the serving thread's delivery reports: ``flush`` breaks when a fatal error and a report
+        meet in it (a ``SystemError``, measured with confluent-kafka 2.16).
+
+        :param timeout: seconds.
+        :raises ProducerFenced: when the identity is no longer valid.
+        :raises RecordTooLarge: naming the key.
+        :raises DeliveryTimedOut: when a record was not acknowledged in time.
+        """
+        events = self._events
+        for partition, key, value in records:
+            checked(
+                f"record {key!r} to {topic}-{partition}",
+                functools.partial(
+                    self.instance.produce,
+                    topic,
+                    key=key.encode(),
+                    value=value.encode(),
+                    partition=partition,
+                    on_delivery=events.delivery,
+                ),
+            )
+        with events.changed:
+            events.changed.wait_for(
+                lambda: events.fatal or any(events.delivered) or len(events.delivered) == len(records),
+                timeout,
+            )
+            error = events.fatal or next(filter(None, events.delivered), None)
+            acknowledged = len(events.delivered)
+        if error is not None:
+            raise explained(error, f"records to {topic}") from KafkaException(error)
+        if acknowledged != len(records):
+            raise DeliveryTimedOut(
+                f"records to {topic}: {len(records) - acknowledged} of {len(records)} were not acknowledged "
+                f"within {timeout:.0f} s; look at the topic's leaders and in-sync replicas"
+            )
+
     def close(self) -> None:
         """Drop the instance: nothing more is sent, no abort either."""
         producer, self._producer = self._producer, None
@@ -165,4 +217,4 @@ def _serve(producer: Producer, events: _Events, stop: threading.Event) -> None:
     while not stop.is_set():
         _, error = attempt(lambda: producer.poll(_POLL_SECONDS))
         if error is not None:
-            events.fatal = error
+            events.failed(error)

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
 import confluent_kafka
-from confluent_kafka import KafkaError, KafkaException
 
 from airflow_eos.broker.clients import member_less_group
-from airflow_eos.broker.failures import attempt, checked, explained
+from airflow_eos.broker.failures import checked
 from airflow_eos.broker.producer import TransactionalProducer
-from airflow_eos.exceptions import DeliveryTimedOut, ProtocolViolation
+from airflow_eos.exceptions import ProtocolViolation
 from airflow_eos.model.broker import CommittedOffset
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
 
-log = logging.getLogger(__name__)
-
-_Delivery = tuple[str, KafkaError | None]
 AddPartitions = Callable[[ProducerIdentity, Collection[TopicPartition]], None]
 
 
@@ -99,7 +94,8 @@ class KafkaSession:
         deadline = time.monotonic() + self._stage_timeout
         if offsets:
             self._send_offsets(group, offsets)
-        self._send_messages(messages, deadline)
+        records = [(self._ledger.partition_for(m.routing), m.key, m.value) for m in messages]
+        self._producer.publish(self._ledger.topic, records, max(deadline - time.monotonic(), 1.0))
         self._staged = True
 
     def commit(self) -> None:
@@ -129,38 +125,6 @@ class KafkaSession:
             self._doing(f"offsets of group {group!r}"),
             lambda: self._producer.instance.send_offsets_to_transaction(
                 positions, member_less_group(group), self._stage_timeout
-            ),
-        )
-
-    def _send_messages(self, messages: Sequence[LedgerMessage], deadline: float) -> None:
-        delivered: list[_Delivery] = []
-        for message in messages:
-            self._produce(message, delivered)
-        _, failure = attempt(lambda: self._producer.instance.flush(max(deadline - time.monotonic(), 0.1)))
-        failure = failure or self._producer.fatal_error
-        if failure is not None:
-            raise explained(failure, self._doing("flush")) from KafkaException(failure)
-        for doing, error in delivered:
-            if error is not None:
-                raise explained(error, doing) from KafkaException(error)
-        if len(delivered) != len(messages):
-            raise DeliveryTimedOut(
-                f"{self._doing('flush')}: {len(messages) - len(delivered)} of {len(messages)} ledger records "
-                f"were not acknowledged within {self._stage_timeout:.0f} s; look at the leaders of "
-                f"{self._ledger.topic}"
-            )
-
-    def _produce(self, message: LedgerMessage, delivered: list[_Delivery]) -> None:
-        partition = self._ledger.partition_for(message.routing)
-        doing = self._doing(f"ledger record {message.key!r} to {self._ledger.topic}-{partition}")
-        checked(
-            doing,
-            lambda: self._producer.instance.produce(
-                self._ledger.topic,
-                key=message.key.encode(),
-                value=message.value.encode(),
-                partition=partition,
-                on_delivery=lambda error, _: delivered.append((doing, error)),
             ),
         )
 

@@ -1,0 +1,80 @@
+"""What the broker layer's integration tests share: settings, foreign writers and polling."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+import uuid
+from contextlib import contextmanager
+
+import confluent_kafka
+
+from airflow_eos.broker import KafkaLedger, KafkaTransactions
+from airflow_eos.model.ledger import LedgerMessage
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.spec import LedgerSettings
+
+QUIET = {"log_level": 0}
+
+
+def unique(prefix):
+    """A name nobody else uses on the shared broker."""
+    return f"{prefix}-{uuid.uuid4().hex[:8]}"
+
+
+def wait_until(holds, timeout=30):
+    """Poll until the condition holds; the last value is returned."""
+    deadline = time.monotonic() + timeout
+    while not (value := holds()):
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.02)
+    return value
+
+
+def message(key, value, routing="any"):
+    return LedgerMessage(key, value, routing)
+
+
+def tp(topic, partition=0):
+    return TopicPartition(topic, partition)
+
+
+def make_ledger(config, link=None, partitions=1, name=None):
+    """A ledger topic of its own."""
+    ledger = KafkaLedger(
+        config,
+        LedgerSettings(topic=name or unique("ledger"), partitions=partitions, replication_factor=1),
+        link=link,
+    )
+    ledger.create()
+    return ledger
+
+
+def make_transactions(config, ledger, link=None, **settings):
+    return KafkaTransactions(
+        config,
+        ledger=ledger,
+        **{
+            "transaction_timeout": dt.timedelta(seconds=60),
+            "delivery_timeout": dt.timedelta(seconds=20),
+            "link": link,
+            **settings,
+        },
+    )
+
+
+@contextmanager
+def foreign_transaction(config, topic, *records, partition=0):
+    """Another pipeline's open transaction with these (key, value) records; commit or abort it by the producer."""
+    producer = confluent_kafka.Producer({**config, **QUIET, "transactional.id": unique("foreign"), "linger.ms": 0})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    write(producer, topic, *records, partition=partition)
+    yield producer
+
+
+def write(producer, topic, *records, partition=0):
+    """Send records and wait until they are in the log."""
+    for key, value in records:
+        producer.produce(topic, key=key, value=value, partition=partition)
+    assert producer.flush(20) == 0

@@ -1,0 +1,19 @@
+"""Fixtures of the tests that talk to real brokers."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from airflow_eos.testing.fixtures import embedded_kafka, embedded_kafka_cluster, kafka_topic
+
+__all__ = ["embedded_kafka", "embedded_kafka_cluster", "kafka_topic"]
+
+
+@pytest.fixture
+def unused_port():
+    """A port of loopback where nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,285 @@
+"""Reads of the cluster's state on a real broker: topics, offsets, groups, settings and producers."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import confluent_kafka
+import pytest
+from confluent_kafka import TopicPartition as Position
+
+from airflow_eos.broker import KafkaCluster, Link, groups
+from airflow_eos.exceptions import BrokersUnavailable, RequestRefused, UnknownTopic
+from airflow_eos.model.broker import CommittedOffset, TopicDescription
+from airflow_eos.testing import EmbeddedKafka
+from tests.integration.broker_support import (
+    QUIET,
+    foreign_transaction,
+    make_ledger,
+    make_transactions,
+    message,
+    tp,
+    unique,
+    wait_until,
+    write,
+)
+
+
+@pytest.fixture
+def config(embedded_kafka):
+    return embedded_kafka.client_config()
+
+
+@pytest.fixture
+def link(config):
+    with Link(config) as opened:
+        yield opened
+
+
+@pytest.fixture
+def cluster(config, link):
+    with KafkaCluster(config, link=link) as opened:
+        yield opened
+
+
+@pytest.fixture
+def transactions(config, link):
+    return make_transactions(config, make_ledger(config, link), link)
+
+
+def plain_producer(config):
+    return confluent_kafka.Producer({**config, **QUIET, "linger.ms": 0})
+
+
+def commit_offset(config, group, where, offset, metadata=""):
+    consumer = confluent_kafka.Consumer({**config, **QUIET, "group.id": group, "enable.auto.commit": False})
+    try:
+        position = Position(where.topic, where.partition, offset, metadata)
+        consumer.commit(offsets=[position], asynchronous=False)
+    finally:
+        consumer.close()
+
+
+# -- topics -----------------------------------------------------------------------------------------------
+
+
+def test_topics_have_an_id_and_a_partition_count(embedded_kafka, cluster, kafka_topic):
+    """The id is the text that Kafka's own tools show."""
+    first, second = kafka_topic(partitions=3), kafka_topic(partitions=1)
+    found = cluster.describe_topics([first, second])
+    assert {name: topic.partitions for name, topic in found.items()} == {first: 3, second: 1}
+    collection = confluent_kafka.TopicCollection([first])
+    shown = str(embedded_kafka.admin().describe_topics(collection)[first].result().topic_id)
+    # librdkafka shows the other base64 alphabet.
+    assert found[first] == TopicDescription(first, shown.replace("+", "-").replace("/", "_"), 3)
+
+
+def test_a_topic_made_again_has_another_id(embedded_kafka, cluster, kafka_topic):
+    """The name does not tell that the records are gone; the id does."""
+    name = kafka_topic()
+    before = cluster.describe_topics([name])[name].topic_id
+    embedded_kafka.delete_topic(name)
+    embedded_kafka.create_topic(name)
+    assert cluster.describe_topics([name])[name].topic_id != before
+
+
+def test_an_unknown_topic_is_named(cluster, kafka_topic):
+    """UnknownTopic names the topic that does not exist."""
+    name = unique("nowhere")
+    with pytest.raises(UnknownTopic, match=name):
+        cluster.describe_topics([kafka_topic(), name])
+
+
+# -- offsets ----------------------------------------------------------------------------------------------
+
+
+def test_log_starts_follow_deleted_records(embedded_kafka, config, cluster, kafka_topic):
+    """The first offset still there, per partition."""
+    topic = kafka_topic(partitions=2)
+    write(plain_producer(config), topic, *[("k", "v")] * 5)
+    embedded_kafka.admin().delete_records([Position(topic, 0, 3)])[Position(topic, 0)].result()
+    assert cluster.log_starts([tp(topic, 0), tp(topic, 1)]) == {tp(topic, 0): 3, tp(topic, 1): 0}
+
+
+def test_the_last_stable_offset_stops_at_an_open_transaction(config, cluster, kafka_topic):
+    """It is the first offset of the oldest open transaction, and the end of the log when none is open."""
+    topic = kafka_topic()
+    where = tp(topic)
+    write(plain_producer(config), topic, ("k", "v"))
+    assert cluster.last_stable_offsets([where])[where] == 1
+    with foreign_transaction(config, topic, ("k", "open")) as producer:
+        write(plain_producer(config), topic, ("k", "above"))
+        assert cluster.last_stable_offsets([where])[where] == 1
+        producer.commit_transaction(30)
+    wait_until(lambda: cluster.last_stable_offsets([where])[where] == 4)
+
+
+def test_offsets_for_a_time_do_not_depend_on_open_transactions(config, cluster, kafka_topic):
+    """First offset with that time or a later one, also above the last stable offset; None behind the end."""
+    topic = kafka_topic(partitions=2)
+    producer = plain_producer(config)
+    for timestamp in (1000, 2000, 3000):
+        producer.produce(topic, b"v", partition=0, timestamp=timestamp)
+    assert producer.flush(20) == 0
+    both = [tp(topic, 0), tp(topic, 1)]
+    assert cluster.offsets_for_time(both, 1500) == {both[0]: 1, both[1]: None}
+    assert cluster.offsets_for_time(both, 2000)[both[0]] == 1
+    assert cluster.offsets_for_time(both, 3001)[both[0]] is None
+    with foreign_transaction(config, topic, ("k", "open")) as foreign:
+        assert cluster.offsets_for_time(both, 3001)[both[0]] == 3
+        foreign.abort_transaction(30)
+
+
+# -- groups -----------------------------------------------------------------------------------------------
+
+
+def test_committed_offsets_come_with_their_metadata(config, cluster, kafka_topic):
+    """Partitions without a committed offset are absent; an unknown group has none."""
+    topic, group = kafka_topic(partitions=3), unique("group")
+    commit_offset(config, group, tp(topic, 1), 42, "v1 abc 7")
+    commit_offset(config, group, tp(topic, 2), 0)
+    everything = [tp(topic, i) for i in range(3)]
+    assert cluster.committed(group, everything) == {
+        tp(topic, 1): CommittedOffset(42, "v1 abc 7"),
+        tp(topic, 2): CommittedOffset(0, ""),
+    }
+    assert cluster.committed(unique("nobody"), everything) == {}
+    assert cluster.committed(group, []) == {}
+
+
+@pytest.mark.parametrize(("end", "expected"), [("commit", 9), ("abort", 5)])
+def test_committed_waits_for_pending_offsets(config, cluster, transactions, kafka_topic, end, expected):
+    """While an open transaction holds an offset of the group nobody can tell; its end decides."""
+    where, group, name = tp(kafka_topic()), unique("group"), unique("work")
+    commit_offset(config, group, where, 5)
+    session = transactions.fence(name)
+    session.begin()
+    session.stage(group, {where: CommittedOffset(9)}, [message("run", "{}")])
+    answers = []
+    reader = threading.Thread(target=lambda: answers.append(cluster.committed(group, [where])))
+    reader.start()
+    reader.join(0.5)
+    assert reader.is_alive()
+    assert answers == []
+    session.commit() if end == "commit" else transactions.abort(session.identity)
+    reader.join(30)
+    session.close()
+    assert answers == [{where: CommittedOffset(expected)}]
+
+
+def test_offsets_that_stay_pending_are_an_error(cluster, transactions, kafka_topic):
+    """After the time-out the error says that a transaction holds offsets of the group."""
+    where, group, name = tp(kafka_topic()), unique("group"), unique("work")
+    session = transactions.fence(name)
+    session.begin()
+    session.stage(group, {where: CommittedOffset(9)}, [message("run", "{}")])
+    with pytest.raises(RequestRefused, match=rf"{group}.*transaction"):
+        groups.committed_offsets(cluster._admin_client(), group, [where], timeout=0.5)
+    transactions.abort(session.identity)
+    session.close()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_live_members_are_counted(config, cluster, kafka_topic, protocol):
+    """Both group protocols (KIP-848); none when they have left."""
+    topic, group = kafka_topic(partitions=2), unique("group")
+    settings = {**config, **QUIET, "group.id": group, "group.protocol": protocol}
+    members = [confluent_kafka.Consumer(settings) for _ in range(2)]
+    try:
+        for member in members:
+            member.subscribe([topic])
+
+        def joined():
+            for member in members:
+                member.poll(0.05)
+            return all(member.assignment() for member in members)
+
+        wait_until(joined)
+        assert cluster.group_members(group) == 2
+    finally:
+        for member in members:
+            member.close()
+    wait_until(lambda: cluster.group_members(group) == 0)
+
+
+def test_a_group_nobody_knows_has_no_members(cluster):
+    """GROUP_ID_NOT_FOUND and the state Dead both mean nobody."""
+    assert cluster.group_members(unique("nobody")) == 0
+
+
+def test_a_group_with_offsets_only_has_no_members(config, cluster, kafka_topic):
+    """Committed offsets make a group known, not alive."""
+    group = unique("group")
+    commit_offset(config, group, tp(kafka_topic()), 3)
+    assert cluster.group_members(group) == 0
+
+
+@pytest.mark.parametrize("group", ["airflow-eos", "a", "ü-日本-😀", "x" * 180, "polygenelubricants"])
+def test_the_offsets_partition_is_where_the_broker_puts_the_groups_commits(
+    cluster, transactions, kafka_topic, group
+):
+    """As the coordinator of a transaction with offsets sees it; the last group's hash has no absolute value."""
+    name = unique("work")
+    session = transactions.fence(name)
+    session.begin()
+    session.stage(group, {tp(kafka_topic()): CommittedOffset(1)}, [message("run", "{}")])
+    assert cluster.group_offsets_partition(group) in cluster.describe_transaction(name).partitions
+    transactions.abort(session.identity)
+    session.close()
+
+
+# -- transactions -----------------------------------------------------------------------------------------
+
+
+def test_a_transactional_id_nobody_used_is_none(cluster):
+    """The coordinator does not know it."""
+    assert cluster.describe_transaction(unique("never")) is None
+
+
+def test_producers_are_listed_with_epoch_and_last_sequence(cluster, transactions, kafka_topic):
+    """lastSequence counts the records of the ledger partition; a partition nobody wrote to lists nobody."""
+    name, untouched = unique("work"), tp(kafka_topic())
+    session = transactions.fence(name)
+    session.begin()
+    session.stage("unused", {}, [message(f"run/{i}", "{}") for i in range(3)])
+    where = next(iter(cluster.describe_transaction(name).partitions))
+    found = cluster.describe_producers([where, untouched])
+    assert [(p.producer_id, p.producer_epoch, p.last_sequence) for p in found[where]] == [
+        (session.identity.producer_id, session.identity.producer_epoch, 2)
+    ]
+    assert list(found[untouched]) == []
+    transactions.abort(session.identity)
+    session.close()
+
+
+# -- broker settings --------------------------------------------------------------------------------------
+
+
+def test_broker_settings_of_a_default_broker(cluster):
+    """15 minutes and verification on, as Kafka ships."""
+    assert cluster.transaction_max_timeout_ms() == 900_000
+    assert cluster.partition_verification() is True
+
+
+def test_a_fresh_cluster_with_other_settings():
+    """Settings are read from the broker, and a cluster without __consumer_offsets gets it by the first question."""
+    settings = {"transaction.max.timeout.ms": "120000", "transaction.partition.verification.enable": "false"}
+    with EmbeddedKafka(broker_config=settings) as kafka, KafkaCluster(kafka.client_config()) as cluster:
+        where = cluster.group_offsets_partition("somebody")
+        assert (where.topic, where.partition in range(5)) == ("__consumer_offsets", True)
+        assert cluster.transaction_max_timeout_ms() == 120_000
+        assert cluster.partition_verification() is False
+
+
+def test_an_unreachable_cluster_is_reported(unused_port, monkeypatch):
+    """Questions through either client end at the time-out and name the servers or the request."""
+    monkeypatch.setattr("airflow_eos.broker.cluster.REQUEST_TIMEOUT", 2.0)
+    monkeypatch.setattr("airflow_eos.broker.link.BOOTSTRAP_TIMEOUT", 2.0)
+    started = time.monotonic()
+    with KafkaCluster({"bootstrap.servers": f"127.0.0.1:{unused_port}"}) as cluster:
+        with pytest.raises(BrokersUnavailable, match=str(unused_port)):
+            cluster.describe_topics(["any"])
+        with pytest.raises(BrokersUnavailable, match="'somebody'"):
+            cluster.group_members("somebody")
+    assert time.monotonic() - started < 15

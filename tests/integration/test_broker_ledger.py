@@ -1,0 +1,307 @@
+"""The ledger topic on a real broker: creation, placement, and what a look-up sees on both sides of the LSO."""
+
+from __future__ import annotations
+
+import random
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import ConfigResource
+
+from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
+from airflow_eos.exceptions import CorruptBatch, LedgerMissing
+from airflow_eos.model.ledger import LedgerEntry
+from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.testing import read_topic
+from tests.integration.broker_support import (
+    QUIET,
+    foreign_transaction,
+    make_ledger,
+    tp,
+    unique,
+    wait_until,
+    write,
+)
+
+
+@pytest.fixture
+def config(embedded_kafka):
+    return embedded_kafka.client_config()
+
+
+@pytest.fixture
+def link(config):
+    with Link(config) as opened:
+        yield opened
+
+
+@pytest.fixture
+def ledger(config, link):
+    return make_ledger(config, link)
+
+
+@pytest.fixture
+def cluster(config, link):
+    with KafkaCluster(config, link=link) as opened:
+        yield opened
+
+
+@pytest.fixture
+def settle(cluster, ledger):
+    """Wait until the last stable offset has reached an offset: markers come after the commit's answer."""
+
+    def until(offset):
+        where = tp(ledger.topic)
+        wait_until(lambda: cluster.last_stable_offsets([where])[where] == offset)
+
+    return until
+
+
+def committed(config, topic, *records):
+    """One foreign transaction, committed: its records and one marker."""
+    with foreign_transaction(config, topic, *records) as producer:
+        producer.commit_transaction(30)
+
+
+def aborted(config, topic, *records):
+    with foreign_transaction(config, topic, *records) as producer:
+        producer.abort_transaction(30)
+
+
+# -- the topic --------------------------------------------------------------------------------------------
+
+
+def test_a_missing_ledger_names_the_command_that_creates_it(config, link):
+    """LedgerMissing says what to run."""
+    ledger = KafkaLedger(config, LedgerSettings(topic=unique("missing")), link=link)
+    with pytest.raises(LedgerMissing, match="python -m airflow_eos init"):
+        ledger.describe()
+
+
+def test_a_new_ledger_is_compacted_and_never_expires(embedded_kafka, ledger):
+    """Its settings are the ones that look-ups depend on."""
+    resource = ConfigResource("topic", ledger.topic)
+    settings = embedded_kafka.admin().describe_configs([resource])[resource].result()
+    assert {name: settings[name].value for name in ("cleanup.policy", "message.timestamp.type")} == {
+        "cleanup.policy": "compact",
+        "message.timestamp.type": "LogAppendTime",
+    }
+    assert settings["compression.type"].value == "uncompressed"
+    assert (settings["retention.ms"].value, settings["retention.bytes"].value) == ("-1", "-1")
+
+
+def test_creating_twice_keeps_the_first(config, link):
+    """Create is idempotent, also with other settings; every partition has a leader when it returns."""
+    first = make_ledger(config, link, partitions=5)
+    seen = first.describe()
+    again = KafkaLedger(config, LedgerSettings(topic=first.topic, partitions=9), link=link)
+    again.create()
+    assert again.describe() == seen
+    assert seen.partitions == 5
+
+
+def test_the_partition_is_the_one_the_java_producer_would_choose(config, link):
+    """Murmur2 of the routing string, as librdkafka's Java-compatible partitioner computes it."""
+    ledger = make_ledger(config, link, partitions=7)
+    routings = [f"pipeline-{i}" for i in range(50)] + ["ü", "日本", "x" * 200]
+    producer = confluent_kafka.Producer({**config, **QUIET, "partitioner": "murmur2_random"})
+    for routing in routings:
+        producer.produce(ledger.topic, key=routing, value=b"")
+    assert producer.flush(20) == 0
+    chosen = {record.key.decode(): record.partition for record in read_topic(config, ledger.topic)}
+    assert {routing: ledger.partition_for(routing) for routing in routings} == chosen
+
+
+# -- below the last stable offset -------------------------------------------------------------------------
+
+
+def test_an_empty_partition_has_nothing(ledger):
+    """A view of a new ledger is empty on both sides."""
+    view = ledger.view(0, ["run"])
+    assert (view.last_stable_offset, view.high_watermark, dict(view.committed), tuple(view.tail)) == (0, 0, {}, ())
+
+
+def test_the_latest_committed_value_counts(config, ledger, settle):
+    """Also where an older value of the key lies in the same answer."""
+    committed(config, ledger.topic, ("run", "1"), ("other", "x"))
+    committed(config, ledger.topic, ("run", "2"))
+    settle(5)
+    view = ledger.view(0, ["run", "absent"])
+    assert dict(view.committed) == {"run": "2"}
+    assert (view.last_stable_offset, view.high_watermark, tuple(view.tail)) == (5, 5, ())
+
+
+def test_aborted_records_are_not_committed(config, ledger, settle):
+    """An aborted value neither counts nor hides the committed one before it."""
+    aborted(config, ledger.topic, ("only-aborted", "x"))
+    committed(config, ledger.topic, ("run", "good"))
+    aborted(config, ledger.topic, ("run", "bad"), ("run", "worse"))
+    settle(7)
+    assert dict(ledger.view(0, ["run", "only-aborted"]).committed) == {"run": "good"}
+
+
+def test_one_producer_may_abort_and_then_commit(config, ledger, settle):
+    """Its abort covers its transaction up to the marker, not the next one."""
+    with foreign_transaction(config, ledger.topic, ("run", "aborted")) as producer:
+        producer.abort_transaction(30)
+        producer.begin_transaction()
+        write(producer, ledger.topic, ("run", "committed"))
+        producer.commit_transaction(30)
+        producer.begin_transaction()
+        write(producer, ledger.topic, ("run", "aborted again"))
+        producer.abort_transaction(30)
+    settle(6)
+    assert dict(ledger.view(0, ["run"]).committed) == {"run": "committed"}
+
+
+def test_a_tombstone_removes_its_key(config, ledger, settle):
+    """A committed record without a value takes the key out of the view; a later value brings it back."""
+    committed(config, ledger.topic, ("run", "1"), ("back", "1"))
+    committed(config, ledger.topic, ("run", None), ("back", None))
+    committed(config, ledger.topic, ("back", "2"))
+    settle(8)
+    assert dict(ledger.view(0, ["run", "back"]).committed) == {"back": "2"}
+
+
+def test_keys_are_compared_whole(config, ledger, settle):
+    """Keys that begin alike, and values that contain the key, are other records."""
+    key = "run/p/2026-11-21"
+    committed(config, ledger.topic, (key, "yes"))
+    committed(config, ledger.topic, (f"{key}T05", "longer"), ("other", f"\x20{key}"), (f"x{key}", "no"))
+    settle(6)
+    assert dict(ledger.view(0, [key]).committed) == {key: "yes"}
+
+
+def test_long_keys_and_non_ascii_keys_are_found(config, ledger, settle):
+    """The length before a key takes two bytes from 64 bytes on."""
+    keys = ["k" * 63, "k" * 64, "k" * 9000, "schlüssel/日本"]
+    committed(config, ledger.topic, *((key, str(len(key))) for key in keys))
+    settle(5)
+    assert dict(ledger.view(0, keys).committed) == {key: str(len(key)) for key in keys}
+
+
+def test_batches_of_a_stranger_that_compresses_are_read(config, ledger, settle, embedded_kafka):
+    """A compressed batch hides its bytes from a search: it is decoded, committed or not."""
+    with foreign_transaction({**config, "compression.type": "gzip"}, ledger.topic, ("run", "g" * 500)) as producer:
+        producer.commit_transaction(30)
+    aborted({**config, "compression.type": "gzip"}, ledger.topic, ("run", "b" * 500))
+    settle(4)
+    assert dict(ledger.view(0, ["run"]).committed) == {"run": "g" * 500}
+
+
+def test_records_written_without_a_transaction_are_read(config, ledger, settle):
+    """Below the last stable offset a record of no transaction is committed."""
+    write(confluent_kafka.Producer({**config, **QUIET}), ledger.topic, ("run", "plain"))
+    settle(1)
+    assert dict(ledger.view(0, ["run"]).committed) == {"run": "plain"}
+
+
+def test_a_view_spans_many_answers(config, ledger, settle):
+    """What lies megabytes apart is found, the latest value wins over all answers."""
+    filler = "f" * 400_000
+    for round_ in range(4):
+        records = [(f"filler-{round_}-{i}", filler) for i in range(6)]
+        committed(config, ledger.topic, ("first" if round_ == 0 else "run", str(round_)), *records)
+    settle(4 * 8)
+    assert dict(ledger.view(0, ["first", "run"]).committed) == {"first": "0", "run": "3"}
+
+
+def test_a_record_that_is_no_text_is_reported(config, ledger, settle):
+    """Somebody else's bytes in the ledger are an error that says so."""
+    committed(config, ledger.topic, ("run", b"\xff\xfe"))
+    settle(2)
+    with pytest.raises(CorruptBatch, match="no UTF-8"):
+        ledger.view(0, ["run"])
+
+
+# -- above the last stable offset -------------------------------------------------------------------------
+
+
+def test_our_commit_above_a_foreign_open_transaction_is_in_the_tail(config, ledger):
+    """A look-up that stopped at the last stable offset would miss it: the tail has our record and our marker."""
+    with foreign_transaction(config, ledger.topic, ("foreign", "open")) as foreign:
+        committed(config, ledger.topic, ("run", "ours"))
+        view = wait_until(lambda: view if (view := ledger.view(0, ["run"])).high_watermark == 3 else None)
+        assert view.last_stable_offset == 0
+        assert dict(view.committed) == {}
+        ours = view.tail[0].producer_id
+        assert list(view.tail) == [
+            LedgerEntry(1, ours, "record", "run", "ours"),
+            LedgerEntry(2, ours, "commit"),
+        ]
+        foreign.abort_transaction(30)
+
+
+def test_the_tail_has_open_and_aborted_records_and_everybodys_markers(config, ledger, settle):
+    """Records of the wanted keys, committed or not, and all markers, in offset order."""
+    committed(config, ledger.topic, ("run", "below"))
+    settle(2)
+    with foreign_transaction(config, ledger.topic, ("run", "open"), ("unwanted", "x")) as foreign:
+        aborted(config, ledger.topic, ("run", "aborted"))
+        committed(config, ledger.topic, ("unwanted", "y"))
+        committed(config, ledger.topic, ("run", None))
+        view = wait_until(lambda: view if (view := ledger.view(0, ["run"])).high_watermark == 10 else None)
+        assert dict(view.committed) == {"run": "below"}
+        assert view.last_stable_offset == 2
+        assert [(e.offset, e.kind, e.key, e.value) for e in view.tail] == [
+            (2, "record", "run", "open"),
+            (4, "record", "run", "aborted"),
+            (5, "abort", "", ""),
+            (7, "commit", "", ""),
+            (8, "record", "run", ""),
+            (9, "commit", "", ""),
+        ]
+        assert view.tail[1].producer_id == view.tail[2].producer_id != view.tail[0].producer_id
+        foreign.abort_transaction(30)
+
+
+def test_compressed_batches_in_the_tail_are_read(config, ledger):
+    """As below the last stable offset."""
+    with foreign_transaction({**config, "compression.type": "gzip"}, ledger.topic, ("run", "z" * 500)) as foreign:
+        assert [entry.value for entry in ledger.view(0, ["run"]).tail] == ["z" * 500]
+        foreign.abort_transaction(30)
+
+
+def test_views_agree_with_a_consumer_at_every_step_of_random_histories(config, ledger):
+    """Interleaved producers commit, abort and stay open: committed + tail explain exactly what was written."""
+    seed = random.randrange(1 << 32)
+    rng = random.Random(seed)
+    producers = [
+        confluent_kafka.Producer({**config, **QUIET, "transactional.id": unique("p"), "linger.ms": 0}) for _ in range(4)
+    ]
+    for producer in producers:
+        producer.init_transactions(30)
+    open_records: dict[int, list[tuple[str, str | None]]] = {}
+    model: dict[str, str | None] = {}
+    keys = ["a", "b", "c"]
+    for step in range(60):
+        index = rng.randrange(len(producers))
+        producer = producers[index]
+        if index not in open_records:
+            producer.begin_transaction()
+            open_records[index] = []
+        act = rng.choice(["write", "write", "commit", "abort"])
+        if act == "write" or not open_records[index]:
+            record = (rng.choice(keys), rng.choice([f"v{step}", f"v{step}", None]))
+            write(producer, ledger.topic, record)
+            open_records[index].append(record)
+        elif act == "commit":
+            producer.commit_transaction(30)
+            # The order of records decides, not that of commits: compare by the log below.
+            open_records.pop(index)
+        else:
+            producer.abort_transaction(30)
+            open_records.pop(index)
+        if step % 10 == 9:
+            view = ledger.view(0, keys)
+            visible = [r for r in read_topic(config, ledger.topic) if r.offset < view.last_stable_offset]
+            model = {r.key.decode(): None if r.value is None else r.value.decode() for r in visible}
+            assert dict(view.committed) == {k: v for k, v in model.items() if v is not None}, f"seed {seed}"
+            raw = read_topic(config, ledger.topic, "read_uncommitted")
+            assert [(e.offset, e.key, e.value) for e in view.tail if e.kind == "record"] == [
+                (r.offset, r.key.decode(), (r.value or b"").decode())
+                for r in raw
+                if view.last_stable_offset <= r.offset < view.high_watermark
+            ], f"seed {seed}"
+    for index in open_records:
+        producers[index].abort_transaction(30)

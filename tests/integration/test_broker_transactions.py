@@ -1,0 +1,416 @@
+"""Transactions on a real broker: epochs, staging, commit, and EndTxn by identity."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import time
+
+import confluent_kafka
+import pytest
+
+from airflow_eos.broker import KafkaCluster, Link
+from airflow_eos.exceptions import BrokersUnavailable, EosError, ProducerFenced, ProtocolViolation, TimeoutsInconsistent
+from airflow_eos.model.broker import CommittedOffset, EndTxnAnswer, TransactionState
+from airflow_eos.testing import count_records, read_topic
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.control import EndTxnResult, end_txn
+from tests.integration.broker_support import (
+    QUIET,
+    make_ledger,
+    make_transactions,
+    message,
+    tp,
+    unique,
+    wait_until,
+)
+
+
+@pytest.fixture
+def config(embedded_kafka):
+    return embedded_kafka.client_config()
+
+
+@pytest.fixture
+def link(config):
+    with Link(config) as opened:
+        yield opened
+
+
+@pytest.fixture
+def ledger(config, link):
+    return make_ledger(config, link)
+
+
+@pytest.fixture
+def cluster(config, link):
+    with KafkaCluster(config, link=link) as opened:
+        yield opened
+
+
+@pytest.fixture
+def transactions(config, ledger, link):
+    return make_transactions(config, ledger, link)
+
+
+@pytest.fixture
+def name():
+    return unique("work")
+
+
+@pytest.fixture
+def fence(transactions):
+    """Fence and close at the end."""
+    sessions = []
+
+    def new(transactional_id):
+        sessions.append(transactions.fence(transactional_id))
+        return sessions[-1]
+
+    yield new
+    for session in sessions:
+        session.close()
+
+
+def staged(session, ledger_record=("run", "{}"), group="unused", offsets=None):
+    session.begin()
+    session.stage(group, offsets or {}, [message(*ledger_record)])
+    return session
+
+
+def completed(cluster, transactional_id):
+    return wait_until(
+        lambda: cluster.describe_transaction(transactional_id).state is TransactionState.COMPLETE_COMMIT
+    )
+
+
+# -- identity and fencing ---------------------------------------------------------------------------------
+
+
+def test_the_identity_is_the_one_the_coordinator_gave(fence, cluster, name):
+    """Producer id and epoch come from the producer and equal the coordinator's."""
+    identity = fence(name).identity
+    seen = cluster.describe_transaction(name)
+    assert (identity.transactional_id, identity.producer_id, identity.producer_epoch) == (
+        name,
+        seen.producer_id,
+        seen.producer_epoch,
+    )
+    assert seen.state is TransactionState.EMPTY
+
+
+def test_every_fence_takes_a_higher_epoch_of_the_same_producer_id(fence, name):
+    """Attempts at one work are ordered by their epochs."""
+    identities = [fence(name).identity for _ in range(3)]
+    assert len({identity.producer_id for identity in identities}) == 1
+    epochs = [identity.producer_epoch for identity in identities]
+    assert epochs == sorted(set(epochs))
+
+
+def test_a_fence_aborts_what_an_older_attempt_left_open(fence, ledger, cluster, config, name):
+    """When fence returns, the older transaction is ended on every partition, and nothing of it is visible."""
+    staged(fence(name))
+    fence(name)
+    assert cluster.last_stable_offsets([tp(ledger.topic)])[tp(ledger.topic)] == 2  # the record and its abort marker
+    assert count_records(config, ledger.topic) == 0
+    assert count_records(config, ledger.topic, "read_uncommitted") == 1
+
+
+@pytest.mark.parametrize("act", ["stage", "commit", "add_partitions"])
+def test_a_fenced_session_cannot_do_anything(fence, ledger, config, name, act):
+    """Every act of an older attempt raises ProducerFenced and leaves no trace for readers."""
+    old = fence(name)
+    old.begin()
+    if act == "commit":
+        old.stage("unused", {}, [message("run", "old")])
+    fence(name)
+    acts = {
+        "stage": lambda: old.stage("group", {tp(ledger.topic): CommittedOffset(1)}, [message("run", "old")]),
+        "commit": old.commit,
+        "add_partitions": lambda: old.add_partitions([tp(ledger.topic)]),
+    }
+    with pytest.raises(ProducerFenced, match=name if act != "add_partitions" else "adding"):
+        acts[act]()
+    assert count_records(config, ledger.topic) == 0
+
+
+def test_a_fenced_session_that_only_stages_messages_is_told(fence, ledger, config, name):
+    """The fatal error that librdkafka raises in the polling thread reaches the caller of stage."""
+    old = fence(name)
+    old.begin()
+    fence(name)
+    with pytest.raises(ProducerFenced, match="fenced"):
+        old.stage("unused", {}, [message("run", "old")])
+    assert count_records(config, ledger.topic, "read_uncommitted") == 0
+
+
+# -- staging and commit -----------------------------------------------------------------------------------
+
+
+def test_a_commit_publishes_offsets_metadata_and_ledger_records_together(fence, cluster, ledger, config, name):
+    """Before it neither is readable, after it both are; the offset keeps its metadata string."""
+    source, group = tp(ledger.topic), unique("group")
+    session = staged(fence(name), ("run/1", "{}"), group, {source: CommittedOffset(7, "v1 abc 3")})
+    assert count_records(config, ledger.topic) == 0
+    session.commit()
+    completed(cluster, name)
+    assert cluster.committed(group, [source]) == {source: CommittedOffset(7, "v1 abc 3")}
+    assert [(r.key, r.value) for r in read_topic(config, ledger.topic)] == [(b"run/1", b"{}")]
+
+
+def test_the_coordinator_sees_exactly_the_partitions_that_were_added_or_staged(
+    fence, cluster, ledger, kafka_topic, name
+):
+    """Added partitions, the ledger's, and the one of __consumer_offsets that group_offsets_partition names."""
+    group, sink = unique("group"), kafka_topic(partitions=3)
+    session = fence(name)
+    session.begin()
+    session.add_partitions([tp(sink, 0), tp(sink, 2)])
+    assert cluster.describe_transaction(name).partitions == {tp(sink, 0), tp(sink, 2)}
+    session.stage(group, {tp(sink, 1): CommittedOffset(0)}, [message("run", "{}")])
+    seen = cluster.describe_transaction(name)
+    assert seen.state is TransactionState.ONGOING
+    assert seen.partitions == {
+        tp(sink, 0),
+        tp(sink, 2),
+        tp(ledger.topic),
+        cluster.group_offsets_partition(group),
+    }
+
+
+def test_a_ledger_record_goes_to_the_partition_of_its_routing(config, link, cluster, name):
+    """Records with one routing share a partition whatever their keys are."""
+    ledger = make_ledger(config, link, partitions=8)
+    session = make_transactions(config, ledger, link).fence(name)
+    session.begin()
+    session.stage("unused", {}, [message(f"run/{i}", "{}", "pipeline-a") for i in range(5)])
+    session.commit()
+    completed(cluster, name)
+    session.close()
+    assert {r.partition for r in read_topic(config, ledger.topic)} == {ledger.partition_for("pipeline-a")}
+
+
+def test_without_offsets_the_group_is_left_alone(fence, cluster, ledger, name):
+    """An empty mapping sends no request about the group, and the commit is real all the same."""
+    group = unique("group")
+    session = staged(fence(name), group=group)
+    assert cluster.describe_transaction(name).partitions == {tp(ledger.topic)}
+    session.commit()
+    completed(cluster, name)
+    assert cluster.committed(group, [tp(ledger.topic)]) == {}
+
+
+def test_nothing_to_stage_is_refused(fence, name):
+    """librdkafka ends no transaction into which it sent nothing, and reports success: this is not let happen."""
+    session = fence(name)
+    session.begin()
+    with pytest.raises(ValueError, match="needs a ledger message"):
+        session.stage("group", {}, [])
+    with pytest.raises(ProtocolViolation, match="nothing was staged"):
+        session.commit()
+
+
+def test_close_sends_nothing(fence, cluster, ledger, config, name):
+    """A dropped session leaves its transaction open: whoever holds its identity may still end it."""
+    session = staged(fence(name))
+    started = time.monotonic()
+    session.close()
+    assert time.monotonic() - started < 2
+    assert cluster.describe_transaction(name).state is TransactionState.ONGOING
+    assert cluster.last_stable_offsets([tp(ledger.topic)])[tp(ledger.topic)] == 0
+
+
+def test_a_record_that_is_too_large_is_named(fence, name):
+    """The error names the key and the setting to raise."""
+    session = fence(name)
+    session.begin()
+    with pytest.raises(EosError, match=r"run/big.*max\.message\.bytes"):
+        session.stage("unused", {}, [message("run/big", "x" * 2_000_000)])
+
+
+def test_two_transactional_ids_may_commit_one_group_even_backwards(fence, cluster, ledger, name):
+    """Brokers do not protect a cursor from a second owner: that is the run's business (law 7)."""
+    group, where = unique("group"), tp(ledger.topic)
+    for transactional_id, offset in ((name, 9), (unique("other"), 3)):
+        session = staged(fence(transactional_id), group=group, offsets={where: CommittedOffset(offset)})
+        session.commit()
+        completed(cluster, transactional_id)
+    assert cluster.committed(group, [where])[where].offset == 3
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_offsets_are_accepted_although_the_group_has_members(fence, cluster, ledger, config, name, protocol):
+    """Brokers let someone who is no member commit: only group_members can tell (law 6)."""
+    group = unique("group")
+    member = confluent_kafka.Consumer({**config, **QUIET, "group.id": group, "group.protocol": protocol})
+    try:
+        member.subscribe([ledger.topic])
+        wait_until(lambda: member.poll(0.05) or member.assignment())
+        assert cluster.group_members(group) == 1
+        where = tp(ledger.topic)
+        session = staged(fence(name), group=group, offsets={where: CommittedOffset(5)})
+        session.commit()
+        completed(cluster, name)
+        assert cluster.committed(group, [where])[where].offset == 5
+    finally:
+        member.close()
+    wait_until(lambda: cluster.group_members(group) == 0)
+
+
+# -- EndTxn by identity -----------------------------------------------------------------------------------
+
+
+def test_abort_of_our_own_open_transaction(fence, transactions, cluster, ledger, config, name):
+    """It is aborted and the epoch stays the same; asked again, the coordinator confirms the abort (answer 0)."""
+    session = staged(fence(name))
+    assert transactions.abort(session.identity) is EndTxnAnswer.ABORTED
+    wait_until(lambda: cluster.describe_transaction(name).state is TransactionState.COMPLETE_ABORT)
+    assert cluster.describe_transaction(name).producer_epoch == session.identity.producer_epoch
+    assert transactions.abort(session.identity) is EndTxnAnswer.ABORTED
+    assert count_records(config, ledger.topic) == 0
+
+
+def test_abort_before_anything_was_added_finds_nothing_open(fence, transactions, name):
+    """begin alone tells the coordinator nothing."""
+    session = fence(name)
+    session.begin()
+    assert transactions.abort(session.identity) is EndTxnAnswer.NOTHING_OPEN
+
+
+def test_abort_after_a_completed_commit_finds_nothing_open_and_changes_nothing(
+    fence, transactions, cluster, ledger, config, name
+):
+    """48 does not say whether it was committed: the authority does."""
+    session = staged(fence(name))
+    session.commit()
+    completed(cluster, name)
+    assert transactions.abort(session.identity) is EndTxnAnswer.NOTHING_OPEN
+    assert count_records(config, ledger.topic) == 1
+
+
+def test_abort_of_added_partitions_to_which_librdkafka_sent_nothing(
+    fence, transactions, cluster, kafka_topic, name
+):
+    """The raw request ends what only executors wrote; librdkafka's own abort would be silent."""
+    sink = kafka_topic()
+    session = fence(name)
+    session.begin()
+    session.add_partitions([tp(sink)])
+    assert transactions.abort(session.identity) is EndTxnAnswer.ABORTED
+    wait_until(lambda: cluster.describe_transaction(name).state is TransactionState.COMPLETE_ABORT)
+
+
+def test_abort_with_an_older_identity_leaves_the_live_transaction_alone(
+    fence, transactions, cluster, ledger, config, name
+):
+    """A zombie learns that it is fenced; the live attempt commits as if nothing had happened."""
+    zombie = staged(fence(name), ("run", "old"))
+    live = staged(fence(name), ("run", "new"))
+    assert transactions.abort(zombie.identity) is EndTxnAnswer.FENCED
+    assert cluster.describe_transaction(name).state is TransactionState.ONGOING
+    live.commit()
+    completed(cluster, name)
+    assert [r.value for r in read_topic(config, ledger.topic)] == [b"new"]
+
+
+def test_abort_with_an_unknown_identity_is_fenced(transactions, fence, name):
+    """A producer id the coordinator does not hold for this transactional id is somebody else's."""
+    identity = fence(name).identity
+    stranger = type(identity)(name, identity.producer_id + 1_000_000, 0)
+    assert transactions.abort(stranger) is EndTxnAnswer.FENCED
+
+
+def test_a_commit_that_arrives_after_our_own_abort_is_refused(fence, transactions, config, ledger, cluster, name):
+    """The delayed EndTxn(commit) of a lost answer cannot publish what we have aborted."""
+    session = staged(fence(name))
+    assert transactions.abort(session.identity) is EndTxnAnswer.ABORTED
+    with BrokerConnections(config) as connections:
+        assert end_txn(connections, session.identity, commit=True) is EndTxnResult.NOT_OPEN
+    assert cluster.describe_transaction(name).state is TransactionState.COMPLETE_ABORT
+    assert count_records(config, ledger.topic) == 0
+
+
+def test_a_commit_that_arrives_after_the_next_fence_is_refused(
+    fence, transactions, config, ledger, cluster, name
+):
+    """It carries an old epoch: neither the aborted transaction nor the one now open is committed by it."""
+    session = staged(fence(name), ("run", "old"))
+    assert transactions.abort(session.identity) is EndTxnAnswer.ABORTED
+    following = staged(fence(name), ("run", "new"))
+    with BrokerConnections(config) as connections:
+        assert end_txn(connections, session.identity, commit=True) is EndTxnResult.FENCED
+    assert cluster.describe_transaction(name).state is TransactionState.ONGOING
+    assert count_records(config, ledger.topic) == 0
+    following.commit()
+    completed(cluster, name)
+    assert [r.value for r in read_topic(config, ledger.topic)] == [b"new"]
+
+
+def test_an_instance_whose_transaction_was_aborted_behind_its_back_cannot_commit(
+    fence, transactions, ledger, config, name
+):
+    """librdkafka's commit is refused by the coordinator: an error, never a silent success."""
+    session = staged(fence(name))
+    transactions.abort(session.identity)
+    with pytest.raises(EosError, match=name):
+        session.commit()
+    assert count_records(config, ledger.topic) == 0
+
+
+def test_abort_may_interrupt_a_request_of_the_same_thread(fence, transactions, link, name):
+    """A signal handler calls it while the shared connections are in use."""
+    session = staged(fence(name))
+    with link.connections():
+        assert transactions.abort(session.identity) is EndTxnAnswer.ABORTED
+
+
+def test_a_timed_out_transaction_is_fenced_by_its_coordinator(config, ledger, link, cluster, name):
+    """The coordinator's abort moves the epoch on: commit and abort are told so, and nothing is visible."""
+    transactions = make_transactions(
+        config,
+        ledger,
+        link,
+        transaction_timeout=dt.timedelta(seconds=2),
+        delivery_timeout=dt.timedelta(seconds=1),
+    )
+    session = staged(transactions.fence(name))
+    try:
+        wait_until(
+            lambda: cluster.describe_transaction(name).state is TransactionState.COMPLETE_ABORT, timeout=60
+        )
+        assert transactions.abort(session.identity) is EndTxnAnswer.FENCED
+        with pytest.raises(ProducerFenced, match="timed out"):
+            session.commit()
+        assert count_records(config, ledger.topic) == 0
+    finally:
+        session.close()
+
+
+# -- failures ---------------------------------------------------------------------------------------------
+
+
+def test_a_transaction_time_out_above_the_brokers_limit_is_explained(config, ledger, name):
+    """The error names both settings."""
+    transactions = make_transactions(config, ledger, transaction_timeout=dt.timedelta(hours=2))
+    with pytest.raises(TimeoutsInconsistent, match=r"transaction\.max\.timeout\.ms"):
+        transactions.fence(name)
+
+
+def test_an_unreachable_cluster_is_reported_in_time(ledger, name, unused_port):
+    """fence ends at its deadline with an error that names the transactional id."""
+    transactions = make_transactions(
+        {"bootstrap.servers": f"127.0.0.1:{unused_port}"}, ledger, fence_timeout=dt.timedelta(seconds=2)
+    )
+    started = time.monotonic()
+    with pytest.raises(BrokersUnavailable, match=name):
+        transactions.fence(name)
+    assert time.monotonic() - started < 10
+
+
+def test_no_thread_is_left_behind(transactions, name):
+    """Closing a session ends the thread that polled it; closing twice is harmless."""
+    session = transactions.fence(name)
+    assert any(name in thread.name for thread in threading.enumerate())
+    session.close()
+    session.close()
+    assert not any(name in thread.name for thread in threading.enumerate())
