@@ -335,7 +335,7 @@ def test_fields_are_templated(dag: DAG, runs: list[FakeRun]) -> None:
         pipeline="p-{{ params.region }}",
         prefix="x-{{ params.region }}",
         op_kwargs={"region": "{{ params.region }}"},
-        process=lambda df, region: region,
+        process=lambda df, region: (df, region),
     )
     context = make_context(operator)
     operator.render_template_fields({**context, "params": {"region": "eu"}})
@@ -343,7 +343,7 @@ def test_fields_are_templated(dag: DAG, runs: list[FakeRun]) -> None:
     spec = runs[0].spec
     assert (spec.source_topics, spec.sink_topic, spec.group_id) == (("src-eu",), "out-eu", "g-eu")
     assert (spec.pipeline, spec.prefix) == ("p-eu", "x-eu")
-    assert runs[0].process(None) == "eu"
+    assert runs[0].process(None) == (None, "eu")
 
 
 def test_wrong_names_fail_at_once(dag: DAG, runs: list[FakeRun]) -> None:

@@ -1,0 +1,60 @@
+"""An isolated Airflow for ``dag.test()`` in a process of its own, as cold as a scheduled task."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_eos.testing.airflow import airflow_environment, kafka_connection
+
+ROOT = Path(__file__).resolve().parents[2]
+_RUNNER = Path(__file__).with_name("dag_test_runner.py")
+
+
+class AirflowEnv:
+    """An ``AIRFLOW_HOME`` with a migrated SQLite database and the connection ``kafka_default``.
+
+    :param home: empty folder, removed by the caller.
+    :param bootstrap_servers: brokers of the connection.
+    """
+
+    def __init__(self, home: Path, bootstrap_servers: str) -> None:
+        self.home = home
+        self.env = airflow_environment(
+            home,
+            ROOT / "dags",
+            port=8080,
+            log_ports=(8793, 8794, 8974),  # named, never bound: nothing is served here
+            connections={"kafka_default": kafka_connection(bootstrap_servers)},
+        )
+        self.env["PYTHONPATH"] = str(ROOT)
+        # As a scheduler does it: `airflow` of this interpreter first, whatever PATH says.
+        self.env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{self.env.get('PATH', '')}"
+        self._call([sys.executable, "-m", "airflow", "db", "migrate"])
+
+    def dag_test(
+        self, file: Path, dag_id: str, logical_date: str, *, conf: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Run ``dag.test()`` and return ``{"state", "run_id", "clear_number", "tasks": {id: {...}}}``.
+
+        A second call with the same logical date is the same run again, cleared.
+        """
+        result = self.home / "result.json"
+        result.unlink(missing_ok=True)
+        arguments = [str(file), dag_id, logical_date, json.dumps(dict(conf or {})), str(result)]
+        output = self._call([sys.executable, str(_RUNNER), *arguments])
+        assert result.exists(), output
+        return {**json.loads(result.read_text()), "output": output}
+
+    def _call(self, command: list[str]) -> str:
+        done = subprocess.run(
+            command, env=self.env, cwd=self.home, capture_output=True, text=True, timeout=240, check=False
+        )
+        output = f"{done.stdout}\n{done.stderr}"
+        assert done.returncode == 0, output[-6000:]
+        return output

@@ -1,0 +1,37 @@
+"""Run one Dag file by ``dag.test()`` and write what became of it as JSON; see ``AirflowEnv.dag_test``."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pendulum
+
+
+def main(file: str, dag_id: str, logical_date: str, conf: str, result: str) -> None:
+    spec = importlib.util.spec_from_file_location(f"dag_file_{Path(file).stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    from airflow.sdk import DAG
+
+    dag = next(one for one in vars(module).values() if isinstance(one, DAG) and one.dag_id == dag_id)
+    run = dag.test(logical_date=pendulum.parse(logical_date), run_conf=json.loads(conf))
+    tasks = {
+        instance.task_id: {
+            "state": instance.state,
+            "try_number": instance.try_number,
+            "xcom": instance.xcom_pull(task_ids=instance.task_id, key="return_value"),
+        }
+        for instance in run.get_task_instances()
+    }
+    found = {"state": run.state, "run_id": run.run_id, "clear_number": run.clear_number, "tasks": tasks}
+    Path(result).write_text(json.dumps(found, default=str))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

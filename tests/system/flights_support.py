@@ -1,0 +1,77 @@
+"""What every flight of an input must become, worked out without Spark."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+
+from tests.system.airflow_env import ROOT
+
+sys.path.append(str(ROOT / "spark_apps"))
+
+from flights_input import Message, generate_flights, read_flights
+
+REAL = ROOT.parent / "shared" / "data" / "flights-20k.json"
+MALFORMED = tuple(
+    Message(b"XXX", value, 978_307_200_000)
+    for value in (
+        b"",
+        b"[]",
+        b"null",
+        b"{",
+        b'{"delay":3}',
+        b"\xff\xfe",
+        b'{"date":"d","origin":"o","delay":1}',
+    )
+)
+
+
+def flights_input() -> tuple[str, list[Message]]:
+    """The 20,000 real flights, or a generated stream as long where the file is not there; and broken rows."""
+    if REAL.exists():
+        return f"real flights of {REAL.name}", [*read_flights(REAL), *MALFORMED]
+    return "20,000 generated flights (the file of real ones is not here)", [
+        *generate_flights(20_000, malformed=0.01),
+        *MALFORMED,
+    ]
+
+
+def expected(value: bytes | None) -> str | None:
+    """The class of a flight, None for a dead letter."""
+    try:
+        flight = json.loads(value or b"")
+    except ValueError:
+        return None
+    names = ("date", "origin", "destination")
+    if not isinstance(flight, dict) or not all(isinstance(flight.get(name), str) for name in names):
+        return None
+    if not all(isinstance(flight.get(name), (int, type(None))) for name in ("delay", "distance")):
+        return None
+    delay = flight.get("delay")
+    if delay is None:
+        return "cancelled"
+    return next(name for name, below in LIMITS.items() if delay < below)
+
+
+LIMITS = {"on_time": 15, "minor": 60, "major": 180, "severe": float("inf")}
+
+
+def expected_output(
+    messages: list[Message],
+) -> tuple[Counter[tuple[bytes | None, str]], Counter[bytes | None]]:
+    """Return the multisets of (key, classified flight as canonical JSON) and of dead letters."""
+    classified: Counter[tuple[bytes | None, str]] = Counter()
+    dead: Counter[bytes | None] = Counter()
+    for message in messages:
+        name = expected(message.value)
+        if name is None:
+            dead[message.value] += 1
+        else:
+            classified[message.key, canonical({**json.loads(message.value), "class": name})] += 1
+    return classified, dead
+
+
+def canonical(flight: dict[str, object]) -> str:
+    """One text per flight; a null field and an absent one are the same."""
+    return json.dumps({name: what for name, what in flight.items() if what is not None}, sort_keys=True)

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.hooks import kafka_eos
+from airflow_eos.hooks.kafka_eos import KafkaEosHook
+
+
+def connection(monkeypatch: pytest.MonkeyPatch, **extra: Any) -> KafkaEosHook:
+    document = json.dumps({"conn_type": "kafka", "extra": extra})
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", document)
+    return KafkaEosHook("cluster")
+
+
+def token(_config: str) -> tuple[str, float]:
+    return "token", 0.0
+
+
+def test_configuration_is_the_connections_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything the connection says reaches the client."""
+    extra = {"bootstrap.servers": "a:1,b:2", "security.protocol": "SASL_SSL", "sasl.username": "me"}
+    assert connection(monkeypatch, **extra).get_config() == extra
+
+
+def test_allowed_callback_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A callback named in the connection works as with the Kafka provider: from the allow-list only."""
+    name = f"{__name__}.token"
+    monkeypatch.setenv("AIRFLOW__APACHE_KAFKA__CALLBACK_ALLOWLIST", name)
+    config = connection(monkeypatch, **{"bootstrap.servers": "a:1", "oauth_cb": name}).get_config()
+    assert config["oauth_cb"]("") == ("token", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        ({}, "bootstrap.servers"),
+        ({"bootstrap.servers": "a:1", "oauth_cb": "os.system"}, "allowlist"),
+    ],
+)
+def test_unusable_connection_is_named(
+    monkeypatch: pytest.MonkeyPatch, extra: dict[str, Any], says: str
+) -> None:
+    """The error names the connection and what is wrong with it."""
+    hook = connection(monkeypatch, **extra)
+    with pytest.raises(ConfigurationError, match=says) as error:
+        hook.get_config()
+    assert "'cluster'" in str(error.value)
+
+
+def test_secrets_are_masked_in_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passwords, keys and OAuth secrets are told to Airflow's masker; user names and servers are not."""
+    masked: list[str] = []
+    monkeypatch.setattr(kafka_eos, "mask_secret", masked.append)
+    extra = {
+        "bootstrap.servers": "a:1",
+        "sasl.username": "me",
+        "sasl.password": "p1",
+        "ssl.key.password": "p2",
+        "ssl.key.pem": "p3",
+        "ssl.keystore.password": "p4",
+        "sasl.oauthbearer.client.secret": "p5",
+        "sasl.oauthbearer.config": "p6",
+    }
+    connection(monkeypatch, **extra).get_config()
+    assert sorted(masked) == ["p1", "p2", "p3", "p4", "p5", "p6"]

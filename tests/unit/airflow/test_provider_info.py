@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import importlib
+import importlib.resources
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+import airflow_eos
+from airflow_eos.operators import settings
+from airflow_eos.provider_info import get_provider_info
+
+
+def test_info_is_valid_under_airflows_own_schema() -> None:
+    """Airflow's provider manager accepts what we say about ourselves."""
+    text = importlib.resources.files("airflow").joinpath("provider_info.schema.json").read_text()
+    jsonschema.validate(get_provider_info(), json.loads(text))
+
+
+@pytest.mark.parametrize("kind", ["operators", "hooks"])
+def test_every_listed_module_exists(kind: str) -> None:
+    """No module is announced that cannot be imported."""
+    modules = [name for entry in get_provider_info()[kind] for name in entry["python-modules"]]
+    assert modules
+    for name in modules:
+        assert importlib.import_module(name).__name__ == name
+
+
+def test_connection_type_and_schemes_of_the_kafka_provider_are_left_alone() -> None:
+    """Registering kafka again would replace the Kafka provider's own."""
+    assert not {"connection-types", "asset-uris", "queues"}.intersection(get_provider_info())
+
+
+def test_version_is_the_package_version() -> None:
+    """The provider's version is that of the package."""
+    assert get_provider_info()["versions"] == [airflow_eos.__version__]
+
+
+def test_every_option_is_read_and_has_the_documented_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What [eos] documents is what the operator does without configuration."""
+    documented: dict[str, Any] = get_provider_info()["config"]["eos"]["options"]
+    assert set(documented) == {"prefix", "ledger_topic", "create_ledger"}
+    assert settings.default_prefix() == documented["prefix"]["default"]
+    ledger = settings.default_ledger(first_attempt=True)
+    assert (ledger.topic, str(ledger.create)) == (
+        documented["ledger_topic"]["default"],
+        documented["create_ledger"]["default"],
+    )
+    for name in documented:
+        monkeypatch.setenv(f"AIRFLOW__EOS__{name.upper()}", "False")
+    assert settings.default_prefix() == "False"
+    assert settings.default_ledger(first_attempt=True).topic == "False"
+    assert settings.default_ledger(first_attempt=True).create is False

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.operators.session import TaskSession, spark_settings
+from tests.unit.airflow.fakes import FakeSession
+
+
+def settings(monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], **connection: Any) -> dict[str, str]:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps(connection))
+    return spark_settings("spark", "app", config)
+
+
+def test_without_a_connection_spark_is_local() -> None:
+    """No connection: this process, all cores."""
+    assert spark_settings(None, "app", {}) == {"spark.app.name": "app", "spark.master": "local[*]"}
+
+
+def test_standalone_master_comes_from_host_and_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Host, port and extra of the connection, as PySparkOperator reads them."""
+    found = settings(
+        monkeypatch, {}, conn_type="spark", host="spark://m", port=7077, extra={"spark.executor.cores": 2}
+    )
+    assert found == {
+        "spark.app.name": "app",
+        "spark.master": "spark://m:7077",
+        "spark.executor.cores": "2",
+    }
+
+
+def test_spark_connect_address_is_the_remote(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spark_connect connection sets spark.remote and no master; its token is not shown."""
+    found = settings(
+        monkeypatch, {}, conn_type="spark_connect", host="sc://gateway", port=15002, password="hush-token"
+    )
+    assert found["spark.remote"].startswith("sc://gateway:15002/;")
+    assert "spark.master" not in found
+    assert TaskSession(found).address == "sc://gateway:15002/"
+
+
+def test_task_settings_win_over_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """config_kwargs may replace the connection's settings and even its address."""
+    found = settings(
+        monkeypatch,
+        {"spark.master": "local[1]", "spark.a": 2},
+        conn_type="spark",
+        host="spark://m",
+        extra={"spark.a": 1},
+    )
+    assert found == {"spark.app.name": "app", "spark.master": "local[1]", "spark.a": "2"}
+
+
+def test_connection_without_host_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A master must be somewhere."""
+    with pytest.raises(ConfigurationError, match="'spark' names no host"):
+        settings(monkeypatch, {}, conn_type="spark")
+
+
+class Builder:
+    """Stands for ``SparkSession.builder``; counts the sessions made."""
+
+    def __init__(self, session: Any) -> None:
+        self.session = session
+
+    def config(self, map: dict[str, str]) -> Builder:  # noqa: A002 - Spark's name
+        self.map = map
+        return self
+
+    def getOrCreate(self) -> Any:  # noqa: N802 - Spark's name
+        return self.session
+
+
+@pytest.fixture
+def spark(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
+    from pyspark.sql import SparkSession
+
+    session = FakeSession()
+    monkeypatch.setattr(SparkSession, "builder", Builder(session))
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    return session
+
+
+def test_started_session_is_stopped_once(spark: FakeSession) -> None:
+    """What the task started it stops, and local workers run on Airflow's Python."""
+    session = TaskSession({"spark.master": "local[2]"})
+    assert session.start() is spark
+    assert os.environ.pop("PYSPARK_PYTHON")
+    session.stop()
+    session.stop()
+    assert spark.stops == 1
+
+
+def test_session_of_somebody_else_is_left_running(
+    spark: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session that was there before the task stays there."""
+    from pyspark.sql import SparkSession
+
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: spark)
+    session = TaskSession({"spark.master": "spark://m:7077"})
+    assert session.start() is spark
+    session.stop()
+    assert spark.stops == 0
+
+
+def test_failing_stop_does_not_fail_the_task(spark: FakeSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A JVM that died after the commit must not turn success into failure."""
+
+    def stop() -> None:
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(spark, "stop", stop)
+    session = TaskSession({"spark.master": "spark://m:7077"})
+    session.start()
+    session.stop()
+    assert session._started is None
