@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-START_TIMEOUT = 180.0
+START_TIMEOUT = 300.0
 _POLL = 0.1
 _FINAL_RUN_STATES = ("success", "failed")
 

@@ -1,0 +1,79 @@
+"""What Airflow tells a task about its lives: the operator's identity stands on it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_eos.testing.airflow import AirflowStandalone
+
+DAGS = Path(__file__).with_name("dags")
+ROOT = DAGS.parents[2]
+DAG_ID = "lives"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lives")
+
+
+@pytest.fixture(scope="module")
+def airflow(folder: Path) -> Iterator[AirflowStandalone]:
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    with AirflowStandalone(DAGS, env={"EOS_TEST_FOLDER": str(folder), "PYTHONPATH": path}) as running:
+        yield running
+
+
+def lives(folder: Path, task_id: str = "work") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / f"{task_id}.jsonl").read_text().splitlines()]
+
+
+def test_only_a_clear_of_the_task_itself_is_another_life(airflow: AirflowStandalone, folder: Path) -> None:
+    """Retry after SIGKILL: same number. Neighbour cleared: same. Task or whole run cleared: a new number."""
+    hold = folder / "work.hold"
+
+    hold.touch()
+    run_id = airflow.trigger(DAG_ID)
+    airflow.wait_for_task(DAG_ID, run_id, "neighbour", ["success"])
+    airflow.wait_for_task(DAG_ID, run_id, "work", ["running"])
+    airflow.clear(DAG_ID, run_id, ["neighbour"])
+    (killed,) = airflow.kill_task(DAG_ID, run_id, "work")
+    hold.unlink()
+    assert airflow.wait_for_run(DAG_ID, run_id) == "success"
+    assert [attempt["state"] for attempt in airflow.api.tries(DAG_ID, run_id, "work")] == [
+        "failed",
+        "success",
+    ]
+    assert killed not in airflow.processes()
+
+    airflow.clear(DAG_ID, run_id, ["work"])
+    assert airflow.wait_for_run(DAG_ID, run_id) == "success"
+
+    hold.touch()
+    airflow.clear(DAG_ID, run_id, ["work"])
+    airflow.wait_for_task(DAG_ID, run_id, "work", ["running"], try_number=4)
+    airflow.clear(DAG_ID, run_id, ["work"])  # while it runs
+    hold.unlink()
+    airflow.wait_for_task(DAG_ID, run_id, "work", ["success"], try_number=5)
+
+    airflow.api.call(
+        "POST", f"/dags/{DAG_ID}/dagRuns/{run_id}/clear", {"dry_run": False, "only_failed": False}
+    )
+    airflow.wait_for_task(DAG_ID, run_id, "work", ["success"], try_number=6)
+    assert airflow.wait_for_run(DAG_ID, run_id) == "success"
+
+    found = [(life["try_number"], life["dag_run"], life["task"]) for life in lives(folder)]
+    assert found == [
+        (1, 0, 0),
+        (2, 1, 0),  # a retry: the clear of the neighbour is not ours
+        (3, 2, 2),
+        (4, 3, 3),
+        (5, 4, 4),
+        (6, 5, 5),
+    ]
+    assert airflow.xcom(DAG_ID, run_id, "work") == lives(folder)[-1]
