@@ -194,10 +194,10 @@ def _snappy_block(data: bytes) -> pa.Buffer:
 
 def _gzip(data: bytes) -> bytes:
     parts = []
-    while data:
+    while data or not parts:
         member = zlib.decompressobj(_GZIP_WINDOW)
         parts.append(member.decompress(data))
         if not member.eof:
             raise ValueError("gzip data is cut off")
         data = member.unused_data
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return b"".join(parts)

@@ -1,0 +1,142 @@
+"""Compression is written as brokers accept it and read as every client writes it."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+
+import lz4.frame
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.wire.codecs import Codec, Compressor, decompress, zstd_content_size
+
+TEXT = b"".join(b'{"id": %d}' % number for number in range(20_000))
+COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
+
+
+def streamed_zstd(data):
+    """As Java's zstd streams: no content size in the frame."""
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return sink.getvalue().to_pybytes()
+
+
+def xerial(data, block=32_768):
+    """As snappy-java: a header, then length-prefixed raw blocks."""
+    codec = pa.Codec("snappy")
+    out = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+    for at in range(0, len(data), block):
+        packed = codec.compress(data[at : at + block], asbytes=True)
+        out += struct.pack(">i", len(packed)) + packed
+    return out
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@given(data=st.binary(max_size=300) | st.sampled_from([TEXT]))
+def test_every_codec_gives_back_what_was_compressed(codec, data):
+    """Compressing and decompressing is the identity, also of nothing."""
+    packed = bytes(Compressor(codec).compress(memoryview(data)))
+    assert bytes(decompress(codec, packed)) == data
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_compression_compresses(codec):
+    """Repetitive text shrinks to less than half."""
+    assert len(Compressor(codec.label).compress(TEXT)) < len(TEXT) / 2
+
+
+@pytest.mark.parametrize(
+    ("codec", "data"),
+    [
+        pytest.param(Codec.ZSTD, streamed_zstd(TEXT), id="zstd without content size"),
+        pytest.param(
+            Codec.ZSTD, streamed_zstd(TEXT[:9]) + streamed_zstd(TEXT[9:]), id="zstd frames without sizes"
+        ),
+        pytest.param(
+            Codec.ZSTD,
+            bytes(Compressor("zstd").compress(TEXT[:999])) + bytes(Compressor("zstd").compress(TEXT[999:])),
+            id="zstd frames with sizes",
+        ),
+        pytest.param(Codec.SNAPPY, xerial(TEXT), id="snappy in xerial frames"),
+        pytest.param(Codec.SNAPPY, pa.Codec("snappy").compress(TEXT, asbytes=True), id="snappy raw"),
+        pytest.param(Codec.LZ4, lz4.frame.compress(TEXT, block_linked=True), id="lz4 linked"),
+        pytest.param(
+            Codec.LZ4,
+            lz4.frame.compress(TEXT, block_linked=False, content_checksum=True, store_size=False),
+            id="lz4 checksum, no size",
+        ),
+        pytest.param(
+            Codec.GZIP, gzip.compress(TEXT[:50]) + gzip.compress(TEXT[50:]), id="gzip of two members"
+        ),
+    ],
+)
+def test_what_other_clients_write_is_read(codec, data):
+    """Java, librdkafka and kafka-python differ in framing, not in content."""
+    assert bytes(decompress(codec, data)) == TEXT
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 257, 65_535, 65_791, 65_792, 100_000])
+def test_the_content_size_of_a_zstd_frame_is_read_at_each_field_width(size):
+    """The field takes 1, 2 or 4 bytes, and the 2-byte form is offset by 256."""
+    data = bytes(size)
+    assert zstd_content_size(bytes(Compressor("zstd").compress(data))) == size
+
+
+def test_a_zstd_frame_without_a_content_size_is_recognised():
+    """Java's streams leave it out."""
+    assert zstd_content_size(streamed_zstd(TEXT)) is None
+
+
+def test_lz4_is_written_in_independent_blocks():
+    """Brokers refuse linked blocks; bit 5 of the frame descriptor says independent."""
+    assert Compressor("lz4").compress(TEXT)[4] & 0x20
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[: len(data) // 2], lambda _: b"\x07" * 40, lambda _: b""]
+)
+def test_damaged_data_is_one_error_that_names_the_codec(codec, damage):
+    """Whatever the library raises becomes a ValueError; nothing is half delivered."""
+    with pytest.raises(ValueError, match=codec.label):
+        decompress(codec, damage(bytes(Compressor(codec).compress(TEXT))))
+
+
+@pytest.mark.parametrize("codec", [5, 6, 7])
+def test_an_unknown_codec_is_named(codec):
+    """Ids 5 to 7 are not assigned."""
+    with pytest.raises(ValueError, match=f"codec {codec} is unknown"):
+        decompress(codec, b"data")
+
+
+def test_a_forged_size_is_not_allocated():
+    """A frame that claims more than any batch can hold is refused without asking for the memory."""
+    with pytest.raises(ValueError, match="snappy"):
+        decompress(Codec.SNAPPY, b"\xff\xff\xff\xff\x7f" + b"data")
+    assert zstd_content_size(struct.pack("<IBBQ", 0xFD2FB528, 0xC0, 0, 1 << 50)) is None
+
+
+def test_an_unknown_compression_type_lists_the_known_ones():
+    """The message is the list to choose from."""
+    with pytest.raises(ConfigurationError, match=r"'brotli' is not one of none, gzip, snappy, lz4, zstd"):
+        Compressor("brotli")
+
+
+@pytest.mark.parametrize(("codec", "level"), [("gzip", 10), ("gzip", -2), ("zstd", 23), ("lz4", 17)])
+def test_a_level_out_of_bounds_is_refused(codec, level):
+    """Before the first batch, not at it."""
+    with pytest.raises(ConfigurationError, match=f"level {level} is outside"):
+        Compressor(codec, level)
+
+
+@pytest.mark.parametrize(("codec", "low", "high"), [("gzip", 1, 9), ("zstd", 1, 19), ("lz4", 0, 12)])
+def test_a_level_has_its_effect(codec, low, high):
+    """The highest level makes less of the same data."""
+    small, large = Compressor(codec, high).compress(TEXT), Compressor(codec, low).compress(TEXT)
+    assert len(small) < len(large)
+    assert decompress(Codec.parse(codec), bytes(small)) == TEXT
