@@ -4,6 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INPUT ?=
 
+ORIGINAL_PATH := $(PATH)
 # `airflow` is started by name, and Spark's workers must run the driver's Python.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
@@ -22,7 +23,7 @@ help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Make .venv with the pinned dependencies; quick when it is there
-	@PYTHON='$(PYTHON)' tools/setup
+	@PATH='$(ORIGINAL_PATH)' PYTHON='$(PYTHON)' tools/setup
 
 demo: setup ## Kill a run half way under a real scheduler and count what readers see; INPUT=flights.json
 	@$(BIN)/python -m demo $(if $(INPUT),--input '$(INPUT)')

@@ -1,0 +1,118 @@
+"""Run the demo: ``python -m demo [--input flights.json] [--records N] [--keep]``.
+
+Starts a real Kafka broker and a real Airflow, and stops both, whatever happens. The exit code is 0 only when
+every record of the input is in the output exactly once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_eos.testing import EmbeddedKafka
+from airflow_eos.testing.airflow import AirflowStandalone, kafka_connection
+from demo.broker_view import BrokerView
+from demo.screen import Screen
+from demo.story import CLIENT_ID, DAG, OUTPUTS, RUN, SOURCE, TASK, Story
+from demo.stream import load_flights
+from spark_apps.flights_input import publish
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+ROOT = Path(__file__).resolve().parent.parent
+PARTITIONS = 4
+RECORDS = 100_000
+INTERRUPTED = 130
+
+# The flights carry timestamps of 2001: the default retention would delete them while the demo runs.
+_TOPIC_CONFIG = {"retention.ms": "-1"}
+# A Dag run of the schedule, at the full hour, would take the records from the demo's own.
+_AIRFLOW_ENV = {"AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False"}
+# The broker averages over ten seconds: ten times this goes through at once.
+_QUOTA_SHARE = 0.02
+
+
+def main() -> int:
+    """Run the demo and return its exit code."""
+    parser = argparse.ArgumentParser(prog="demo", description="Kill a run half way and count.")
+    parser.add_argument("--input", type=Path, help="JSON array of flights; default: a generated stream")
+    parser.add_argument("--records", type=int, default=RECORDS, help="length of the generated stream")
+    parser.add_argument("--keep", action="store_true", help="keep logs and data of Kafka and Airflow")
+    options = parser.parse_args()
+    if options.input is not None and not options.input.is_file():
+        parser.error(f"--input {options.input}: no such file")
+    logging.basicConfig(level=logging.WARNING, format="           %(message)s")
+    signal.signal(signal.SIGTERM, _end)
+    screen = Screen()
+    try:
+        return _demo(screen, options.input, options.records, keep=options.keep)
+    except KeyboardInterrupt:
+        screen.event("interrupted; everything it started is stopped")
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - whatever it is: say so, in one place
+        screen.event(f"the demo FAILED: {type(error).__name__}: {error}")
+        return 1
+
+
+def _demo(screen: Screen, path: Path | None, records: int, *, keep: bool) -> int:
+    with ExitStack() as stack:
+        with screen.waiting("starting a Kafka broker"):
+            kafka = stack.enter_context(EmbeddedKafka(keep=keep))
+        for topic in (SOURCE, *OUTPUTS):
+            kafka.create_topic(topic, PARTITIONS, config=_TOPIC_CONFIG)
+        flights = load_flights(path, records)
+        publish({**kafka.client_config(), "log_level": 3}, SOURCE, flights)
+        origin = f"from {path}" if path else "generated, one in a hundred malformed"
+        screen.event(f"{len(flights):,} flights published to topic {SOURCE!r}, {origin}")
+        airflow = AirflowStandalone(
+            ROOT / "dags",
+            connections={
+                "kafka_default": kafka_connection(kafka.bootstrap_servers, **{"client.id": CLIENT_ID})
+            },
+            env=_AIRFLOW_ENV,
+            keep=keep,
+        )
+        with screen.waiting("starting Airflow: scheduler, Dag processor, API server, triggerer"):
+            stack.enter_context(airflow)
+        view = BrokerView(kafka.bootstrap_servers)
+        stack.callback(view.close)
+        story = Story(screen, kafka, airflow, view, len(flights))
+        try:
+            story.kill_first_try(int(_QUOTA_SHARE * sum(len(flight.value) for flight in flights)))
+            story.watch_second_try()
+            story.show_ledger()
+            story.clear()
+            tally = story.tally()
+        except Exception:
+            _show_logs(screen, kafka, airflow)
+            raise
+    if tally.wrong:
+        screen.detail(tally.complaints())
+    sys.stdout.write(f"\n{tally.line}\n")
+    return 0 if tally.exact else 1
+
+
+def _show_logs(screen: Screen, kafka: EmbeddedKafka, airflow: AirflowStandalone) -> None:
+    """Show the ends of all logs before their folders are removed."""
+    with suppress(Exception):  # the failure that is to be explained may be Airflow's own
+        screen.detail(kafka.logs(10))
+        screen.detail(airflow.logs(30))
+        for number in range(1, 10):
+            text = airflow.task_log(DAG, RUN, TASK, number)
+            if text:
+                screen.detail(f"--- end of the log of try {number} ---")
+                screen.detail("\n".join(text.splitlines()[-40:]))
+
+
+def _end(_signum: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

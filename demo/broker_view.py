@@ -1,0 +1,78 @@
+"""The broker's own view of transactions (KIP-664), and a quota that slows a client down (KIP-546)."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """A transaction as its coordinator describes it."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    partitions: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"transaction {self.transactional_id}: {self.state}, producer {self.producer_id} "
+            f"epoch {self.producer_epoch}"
+        )
+
+
+class BrokerView:
+    """Asks the broker by an administrator's client of its own; close it at the end."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        from kafka.admin import KafkaAdminClient
+
+        logging.getLogger("kafka").setLevel(logging.CRITICAL)
+        self._admin: Any = KafkaAdminClient(bootstrap_servers=bootstrap_servers)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._admin.close()
+
+    def transaction(self, transactional_id: str) -> Transaction | None:
+        """Return the transaction, or None while the coordinator does not know the id."""
+        known = {listing.transactional_id for listing in self._admin.list_transactions()}
+        if transactional_id not in known:
+            return None
+        found = self._admin.describe_transactions([transactional_id])[transactional_id]
+        return Transaction(
+            transactional_id,
+            str(getattr(found.state, "value", found.state)),
+            found.producer_id,
+            found.producer_epoch,
+            tuple(sorted(f"{part.topic}-{part.partition}" for part in found.topic_partitions)),
+        )
+
+    def slow_down(self, client_id: str, bytes_per_second: float) -> None:
+        """Let the broker throttle what a client id produces.
+
+        It answers the first requests and then stops reading from the connections that sent too much.
+        """
+        self._set_quota(client_id, bytes_per_second)
+
+    def let_go(self, client_id: str) -> None:
+        """Remove the quota."""
+        self._set_quota(client_id, None)
+
+    def _set_quota(self, client_id: str, bytes_per_second: float | None) -> None:
+        from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest as Request
+
+        request: Any = Request
+        entry = request.EntryData
+        entity = entry.EntityData(entity_type="client-id", entity_name=client_id)
+        operation = entry.OpData(
+            key="producer_byte_rate", value=bytes_per_second or 0.0, remove=bytes_per_second is None
+        )
+        message = request(entries=[entry(entity=[entity], ops=[operation])], validate_only=False)
+        manager = self._admin._manager  # noqa: SLF001 - the client has no call for quotas
+        for answer in manager.run(manager.send, message).entries:
+            if answer.error_code:
+                raise RuntimeError(f"the broker refused the quota: {answer.error_message}")

@@ -1,0 +1,131 @@
+"""Compares the output with the input, record by record; shares no code with the app or the package.
+
+What each record must become is worked out here a second time, in plain Python.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow_eos.testing import Record
+
+CLASSIFIED = "flights-classified"
+DEAD_LETTERS = "flights-dead-letter"
+_MAX_SHOWN = 5
+_REQUIRED = ("date", "origin", "destination")
+
+
+class Output(NamedTuple):
+    """What one record becomes: where it goes, under which key, as what."""
+
+    topic: str
+    key: bytes | None
+    value: Any
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Result of the comparison.
+
+    :param lost: records without an output.
+    :param duplicated: outputs beyond the first of a record.
+    :param wrong: outputs that belong to no record, or are not what the record must become; described.
+    """
+
+    records_in: int
+    records_out: int
+    lost: int
+    duplicated: int
+    wrong: tuple[str, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Whether every record has exactly its one output."""
+        return self.records_in == self.records_out and not (self.lost or self.duplicated or self.wrong)
+
+    @property
+    def line(self) -> str:
+        """The demo's last line."""
+        return (
+            f"demo: {self.records_in} records in, {self.records_out} records out, "
+            f"{self.lost} lost, {self.duplicated} duplicated"
+        )
+
+    def complaints(self) -> str:
+        """Describe the first wrong outputs; empty where there are none."""
+        shown = list(self.wrong[:_MAX_SHOWN])
+        if len(self.wrong) > _MAX_SHOWN:
+            shown.append(f"and {len(self.wrong) - _MAX_SHOWN} more")
+        return "\n".join(shown)
+
+
+def compare(inputs: Iterable[Record], outputs: Iterable[Record]) -> Tally:
+    """Match outputs with inputs by timestamp, the tag.
+
+    :raises ValueError: two inputs have the same tag.
+    """
+    expected: dict[int, Output] = {}
+    for record in inputs:
+        if record.timestamp in expected:
+            raise ValueError(f"two input records have the timestamp {record.timestamp}: they need tags")
+        expected[record.timestamp] = must_become(record)
+    found: defaultdict[int, list[Output]] = defaultdict(list)
+    for record in outputs:
+        found[record.timestamp].append(_as_output(record))
+    wrong = [f"{tag}: belongs to no input: {found[tag][0]}" for tag in found.keys() - expected.keys()]
+    wrong += [
+        f"{tag}: {output} should be {expected[tag]}"
+        for tag, many in found.items()
+        for output in many
+        if tag in expected and output != expected[tag]
+    ]
+    return Tally(
+        records_in=len(expected),
+        records_out=sum(map(len, found.values())),
+        lost=len(expected.keys() - found.keys()),
+        duplicated=sum(len(many) - 1 for tag, many in found.items() if tag in expected),
+        wrong=tuple(wrong),
+    )
+
+
+def must_become(record: Record) -> Output:
+    """Work out the output of one input record."""
+    flight = _parse(record.value)
+    if flight is None:
+        return Output(DEAD_LETTERS, record.key, record.value)
+    kept = {name: value for name, value in flight.items() if value is not None}
+    return Output(CLASSIFIED, record.key, {**kept, "class": delay_class(flight.get("delay"))})
+
+
+def delay_class(minutes: int | None) -> str:
+    """Classify a delay: 15 minutes, one hour and three hours are the bounds."""
+    if minutes is None:
+        return "cancelled"
+    bounds = ((15, "on_time"), (60, "minor"), (180, "major"))
+    return next((name for bound, name in bounds if minutes < bound), "severe")
+
+
+def _parse(value: bytes | None) -> dict[str, Any] | None:
+    """Return the flight, or None where the value is none."""
+    try:
+        flight = json.loads(value or b"")
+    except ValueError:
+        return None
+    if not isinstance(flight, dict) or any(flight.get(name) is None for name in _REQUIRED):
+        return None
+    return flight
+
+
+def _as_output(record: Record) -> Output:
+    value: Any = record.value
+    if record.topic == CLASSIFIED:
+        with suppress(ValueError):  # compared as it is, and found wrong
+            value = json.loads(record.value or b"")
+    return Output(record.topic, record.key, value)
