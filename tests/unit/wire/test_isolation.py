@@ -141,7 +141,7 @@ def test_a_damaged_marker_is_noticed():
     st.data(),
 )
 def test_any_log_shows_exactly_its_committed_records(steps, draw):
-    """Random transactions of four producers, from any fetch position, against a model that knows each outcome."""
+    """Random transactions of four producers, read from anywhere, against a model that knows each outcome."""
     blobs, committed, aborted, open_since, pending = [], [], [], {}, {}
     for offset, (producer, step) in enumerate(steps):
         if step == "plain" and producer not in open_since:

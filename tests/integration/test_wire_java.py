@@ -1,0 +1,181 @@
+"""Java's own classes read what is sealed here and write what is decoded here: every codec, no broker between."""
+
+from __future__ import annotations
+
+import subprocess
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+from py4j.protocol import Py4JJavaError
+
+from airflow_eos.testing.cluster import DEFAULT_VERSION
+from airflow_eos.testing.jars import broker_classpath, pyspark_jar
+from airflow_eos.testing.java import find_java
+from airflow_eos.wire.codecs import Codec
+from airflow_eos.wire.columns import HEADERS_TYPE
+from airflow_eos.wire.decode import decode_batch
+from airflow_eos.wire.isolation import ControlType, control_type
+from airflow_eos.wire.partitioner import murmur2
+from airflow_eos.wire.seal import seal
+from airflow_eos.wire.stamp import next_sequence, stamp
+from tests.unit.wire.batches import Record, raw, rows
+
+CODECS = [codec.label for codec in Codec]
+MOMENT = 1_700_000_000_000
+CONTENT = [
+    Record(0, MOMENT, b"k", b"v"),
+    Record(1, MOMENT + 5, None, None),
+    Record(2, MOMENT - 70_000, b"", b""),
+    Record(3, MOMENT + 10**9, b"key", b"x" * 100_000, (("a", b"1"), ("a", None), ("ключ", b"\x00"))),
+    *(Record(4 + row, MOMENT + row, b"%d" % row, b'{"row": %d}' % row * (row % 9)) for row in range(60)),
+]
+
+
+class Kafka:
+    """Java's record classes, in a JVM of their own."""
+
+    def __init__(self, jvm, array):
+        self.jvm, self.array = jvm, array
+        try:
+            jvm.java.lang.Class.forName("org.apache.kafka.common.record.internal.MemoryRecords")
+            self.record = jvm.org.apache.kafka.common.record.internal
+        except Py4JJavaError:  # before 4.2
+            self.record = jvm.org.apache.kafka.common.record
+        self.utils = jvm.org.apache.kafka.common.utils.Utils
+
+    def read(self, data):
+        """The only batch of these bytes, its CRC checked."""
+        records = self.record.MemoryRecords.readableRecords(self.jvm.java.nio.ByteBuffer.wrap(data))
+        batch = records.batches().iterator().next()
+        batch.ensureValid()
+        return batch
+
+    def rows(self, batch):
+        """Its records."""
+        found, records = [], batch.iterator()
+        while records.hasNext():
+            record = records.next()
+            found.append(
+                Record(
+                    record.offset(),
+                    record.timestamp(),
+                    self.utils.toNullableArray(record.key()),
+                    self.utils.toNullableArray(record.value()),
+                    tuple((header.key(), header.value()) for header in record.headers()),
+                )
+            )
+        return found
+
+    def write(self, content, codec):
+        """A batch of these records."""
+        simple = self.array(self.record.SimpleRecord, len(content))
+        header = self.jvm.org.apache.kafka.common.header.internals.RecordHeader
+        for index, row in enumerate(content):
+            headers = self.array(self.jvm.org.apache.kafka.common.header.Header, len(row.headers))
+            for place, (key, value) in enumerate(row.headers):
+                headers[place] = header(key, value)
+            simple[index] = self.record.SimpleRecord(row.timestamp, row.key, row.value, headers)
+        compression = self.jvm.org.apache.kafka.common.compress.Compression.of(codec).build()
+        return self.bytes(self.record.MemoryRecords.withRecords(compression, simple))
+
+    def bytes(self, records):
+        """Bytes of a MemoryRecords."""
+        return bytes(self.utils.toArray(records.buffer()))
+
+
+@pytest.fixture(scope="module")
+def java():
+    classpath = ":".join(str(jar) for jar in broker_classpath(DEFAULT_VERSION))
+    port, token, process = launch_gateway(
+        jarpath=str(pyspark_jar("py4j-*.jar")),
+        classpath=classpath,
+        java_path=str(find_java()),
+        die_on_exit=True,
+        enable_auth=True,
+        return_proc=True,
+        redirect_stderr=subprocess.DEVNULL,
+    )
+    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=token))
+    try:
+        yield Kafka(gateway.jvm, gateway.new_array)
+    finally:
+        gateway.shutdown()
+        process.stdin.close()
+        process.wait(30)
+
+
+def sealed(content, codec, batch_bytes=None):
+    """Stamped batches of one partition, sequences from 0."""
+    sequence = 0
+    for batch in seal(
+        pa.array([row.value for row in content], pa.binary()),
+        np.zeros(len(content), np.int32),
+        topic="t",
+        key=pa.array([row.key for row in content], pa.binary()),
+        timestamp=np.array([row.timestamp for row in content]),
+        headers=pa.array([row.headers for row in content], HEADERS_TYPE),
+        compressor=codec,
+        batch_bytes=batch_bytes,
+    ):
+        yield batch, stamp(batch.data, 1 << 40, 7, sequence)
+        sequence = next_sequence(sequence, batch.records)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_java_reads_what_is_sealed(java, codec):
+    """Checksum, identity, attributes, timestamps, records and headers."""
+    ((batch, data),) = sealed(CONTENT, codec)
+    found = java.read(data)
+    assert java.rows(found) == CONTENT
+    assert found.isTransactional()
+    assert not found.isControlBatch()
+    assert (found.producerId(), found.producerEpoch(), found.baseSequence()) == (1 << 40, 7, 0)
+    assert found.maxTimestamp() == batch.max_timestamp == MOMENT + 10**9
+    assert str(found.compressionType()).lower() == codec
+    assert str(found.timestampType()) == "CreateTime"
+
+
+def test_java_reads_the_sequences_of_consecutive_batches(java):
+    """Every record is numbered on from the batch before."""
+    found = [java.read(data) for _, data in sealed(CONTENT, "zstd", batch_bytes=400)]
+    assert len(found) > 5
+    assert [batch.baseSequence() for batch in found[1:]] == [batch.lastSequence() + 1 for batch in found[:-1]]
+    assert found[-1].lastSequence() == len(CONTENT) - 1
+    assert [row[1:] for batch in found for row in java.rows(batch)] == [row[1:] for row in CONTENT]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_what_java_writes_is_decoded(java, codec):
+    """Java's streams: zstd without content size, snappy in xerial frames, lz4 as its own blocks."""
+    batch = raw(java.write(CONTENT, codec))
+    assert Codec(batch.header.codec).label == codec
+    assert rows(decode_batch(batch)) == CONTENT
+
+
+@pytest.mark.parametrize("kind", ["ABORT", "COMMIT"])
+def test_markers_java_writes_are_told_apart(java, kind):
+    """End-transaction markers as a coordinator writes them."""
+    marker = java.record.EndTransactionMarker(getattr(java.record.ControlRecordType, kind), 5)
+    batch = raw(java.bytes(java.record.MemoryRecords.withEndTransactionMarker(42, 3, marker)))
+    assert batch.header.is_control
+    assert (batch.header.producer_id, batch.header.producer_epoch) == (42, 3)
+    assert control_type(batch) is ControlType[kind]
+
+
+def test_keys_hash_as_in_java(java):
+    """Utils.murmur2, at every length to 64 and beyond."""
+    generator = np.random.default_rng(11)
+    keys = [generator.bytes(length) for length in [*range(65), 1000, 10_001]]
+    assert murmur2(pa.array(keys, pa.binary())).tolist() == [java.utils.murmur2(key) for key in keys]
+
+
+@pytest.mark.parametrize(
+    ("sequence", "records"), [(0, 7), ((1 << 31) - 8, 7), ((1 << 31) - 7, 7), ((1 << 31) - 1, 9)]
+)
+def test_sequences_wrap_as_in_java(java, sequence, records):
+    """DefaultRecordBatch.incrementSequence."""
+    assert next_sequence(sequence, records) == java.record.DefaultRecordBatch.incrementSequence(
+        sequence, records
+    )
