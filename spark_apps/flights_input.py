@@ -5,7 +5,8 @@
     python spark_apps/flights_input.py localhost:9092 --input flights-20k.json
     python spark_apps/flights_input.py localhost:9092 --records 100000 --malformed 0.01
 
-Key = origin, timestamp = date (taken as UTC), so that a topic has daily data intervals.
+Key = origin, timestamp = date (taken as UTC): a topic has daily data intervals. The flights are of 2001, so
+their topics, and those that keep their event time, need :data:`TOPIC_CONFIG`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,10 @@ from pathlib import Path
 from typing import Any
 
 TOPIC = "flights"
+TOPICS = {TOPIC: 4, "flights-classified": 4, "flights-dead-letter": 1}
+"""Topics of the example Dag and their partitions."""
+TOPIC_CONFIG = {"retention.ms": "-1"}
+"""Without it the broker deletes records of 2001 at once: retention goes by their timestamp."""
 _AIRPORTS = (
     "ATL",
     "BOS",

@@ -21,13 +21,14 @@ class AirflowEnv:
 
     :param home: empty folder, removed by the caller.
     :param bootstrap_servers: brokers of the connection.
+    :param dags_folder: folder of the Dag files.
     """
 
-    def __init__(self, home: Path, bootstrap_servers: str) -> None:
+    def __init__(self, home: Path, bootstrap_servers: str, dags_folder: Path = ROOT / "dags") -> None:
         self.home = home
         self.env = airflow_environment(
             home,
-            ROOT / "dags",
+            dags_folder,
             port=8080,
             log_ports=(8793, 8794, 8974),  # named, never bound: nothing is served here
             connections={"kafka_default": kafka_connection(bootstrap_servers)},
@@ -42,7 +43,7 @@ class AirflowEnv:
     ) -> dict[str, Any]:
         """Run ``dag.test()`` and return ``{"state", "run_id", "clear_number", "tasks": {id: {...}}}``.
 
-        A second call with the same logical date is the same run again, cleared.
+        Each call is a run of its own: Airflow replaces the Dag run of the logical date and names it anew.
         """
         result = self.home / "result.json"
         result.unlink(missing_ok=True)

@@ -36,6 +36,6 @@ with DAG(
     schedule=None,
     start_date=dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc),
     default_args={"retries": 2, "retry_delay": dt.timedelta(seconds=1)},
-):
+) as dag:
     Life(task_id="work")
     Life(task_id="neighbour")
