@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from confluent_kafka import Consumer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaError
 
 from airflow_eos.wire.client_config import ClientConfig, for_librdkafka
 
 logger = logging.getLogger("airflow_eos.librdkafka")
 """Receives librdkafka's own log lines at DEBUG: what matters of them is in the raised errors."""
+
+_OUR_OWN = frozenset({"error_cb", "log_cb", "logger", "statistics.interval.ms", "stats_cb", "throttle_cb"})
+# Call-backs of the connection belong to the clients its user makes.
 
 
 class QuietLog:
@@ -22,14 +24,22 @@ class QuietLog:
         logger.debug(message, *args)
 
 
+class Refusals:
+    """Keeps the errors that librdkafka retries for ever although no retry can help; an ``error_cb``."""
+
+    def __init__(self) -> None:
+        self.last: KafkaError | None = None
+
+    def take(self, error: KafkaError) -> None:
+        """Take an error event."""
+        if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):  # noqa: SLF001
+            self.last = error
+
+
 def base_settings(config: ClientConfig) -> dict[str, Any]:
     """Return the settings every client starts from."""
-    return {"client.id": "airflow-eos", **for_librdkafka(config)}
-
-
-def admin_client(config: ClientConfig) -> AdminClient:
-    """Return an admin client; it connects in the background."""
-    return AdminClient(base_settings(config), logger=QuietLog())
+    settings = {"client.id": "airflow-eos", **for_librdkafka(config)}
+    return {key: value for key, value in settings.items() if key not in _OUR_OWN}
 
 
 def member_less_group(group: str) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.broker.clients import admin_client
+from airflow_eos.broker.admin import Admin
 from airflow_eos.broker.features import partition_verification, transaction_max_timeout_ms
 from airflow_eos.broker.groups import committed_offsets, live_members, offsets_partition
 from airflow_eos.broker.link import Link
@@ -36,7 +36,7 @@ class KafkaCluster:
         self._config = ClientConfig.of(config)
         self._owns_link = link is None
         self._link = link or Link(self._config)
-        self._admin: Any = None
+        self._admin: Admin | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -94,22 +94,23 @@ class KafkaCluster:
     # -- groups -------------------------------------------------------------------------------------------
 
     def committed(
-        self, group: str, partitions: Collection[TopicPartition]
+        self, group: str, partitions: Collection[TopicPartition], *, stable: bool = True
     ) -> Mapping[TopicPartition, CommittedOffset]:
-        """Return the stable committed offsets (KIP-447); partitions without one are absent.
+        """Return committed offsets (KIP-447); partitions without one are absent.
 
-        Waits while an open transaction holds offsets of the group.
+        :param stable: wait while an open transaction holds offsets of the group; False returns the last
+            committed ones at once, for a caller whose own transaction is that one.
 
         :raises AuthorizationFailed: without Describe on the group or a topic.
         """
-        return committed_offsets(self._admin_client(), group, partitions, timeout=REQUEST_TIMEOUT)
+        return committed_offsets(self._asked(), group, partitions, timeout=REQUEST_TIMEOUT, stable=stable)
 
     def group_members(self, group: str) -> int:
         """Return the number of live members, classic and KIP-848 groups alike; 0 for an unknown group.
 
         :raises AuthorizationFailed: without Describe on the group.
         """
-        return live_members(self._admin_client(), group, timeout=REQUEST_TIMEOUT)
+        return live_members(self._asked(), group, timeout=REQUEST_TIMEOUT)
 
     def group_offsets_partition(self, group: str) -> TopicPartition:
         """Return the ``__consumer_offsets`` partition the group's commits go to."""
@@ -120,12 +121,12 @@ class KafkaCluster:
 
     def transaction_max_timeout_ms(self) -> int | None:
         """Return the smallest ``transaction.max.timeout.ms`` of all brokers; None where unreadable."""
-        return transaction_max_timeout_ms(self._admin_client(), timeout=REQUEST_TIMEOUT)
+        return transaction_max_timeout_ms(self._asked(), timeout=REQUEST_TIMEOUT)
 
     def partition_verification(self) -> bool | None:
         """Return whether brokers verify that a partition is in the transaction (KIP-890), None if unknown."""
         with self._link.connections() as connections:
-            return partition_verification(connections, self._admin_client(), timeout=REQUEST_TIMEOUT)
+            return partition_verification(connections, self._asked(), timeout=REQUEST_TIMEOUT)
 
     # -- transactions -------------------------------------------------------------------------------------
 
@@ -141,7 +142,7 @@ class KafkaCluster:
         with self._link.connections() as connections:
             return describe_producers(connections, partitions)
 
-    def _admin_client(self) -> Any:
+    def _asked(self) -> Admin:
         if self._admin is None:
-            self._admin = admin_client(self._config)
+            self._admin = Admin(self._config)
         return self._admin

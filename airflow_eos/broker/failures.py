@@ -1,5 +1,7 @@
 """Turns confluent-kafka's failures into this package's errors, with the request they belong to."""
 
+# ruff: noqa: SLF001
+
 from __future__ import annotations
 
 import sys
@@ -22,33 +24,76 @@ from airflow_eos.exceptions import (
 
 T = TypeVar("T")
 
-_PERMISSIONS: dict[int, str] = {
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "on the topic",
-    KafkaError.GROUP_AUTHORIZATION_FAILED: "on the consumer group",
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "on the cluster",
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "on the transactional id",
-}
-_FENCED = frozenset(
-    {KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}  # noqa: SLF001
-)
-_CREDENTIALS = frozenset(
-    {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}  # noqa: SLF001
-)
-_UNKNOWN_TOPIC = frozenset(
-    {
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
-        KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
-    }
-)
-_NO_ANSWER = frozenset(
-    {
-        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
-        KafkaError._TIMED_OUT,  # noqa: SLF001
-        KafkaError._MSG_TIMED_OUT,  # noqa: SLF001
-        KafkaError._TRANSPORT,  # noqa: SLF001
-        KafkaError.REQUEST_TIMED_OUT,
-    }
+# Negative codes are librdkafka's own, in public use although their names begin with an underscore.
+_VERDICTS: tuple[tuple[frozenset[int], type[EosError], str], ...] = (
+    (
+        frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED}),
+        AuthorizationFailed,
+        "grant this principal the operation on the topic by an ACL",
+    ),
+    (
+        frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED}),
+        AuthorizationFailed,
+        "grant this principal the operation on the consumer group by an ACL",
+    ),
+    (
+        frozenset({KafkaError.CLUSTER_AUTHORIZATION_FAILED}),
+        AuthorizationFailed,
+        "grant this principal the operation on the cluster by an ACL",
+    ),
+    (
+        frozenset({KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}),
+        AuthorizationFailed,
+        "grant this principal Write and Describe on the transactional id by an ACL",
+    ),
+    (
+        frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED}),
+        ProducerFenced,
+        "another attempt took the transactional id, or the transaction timed out",
+    ),
+    (
+        frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}),
+        ConfigurationError,
+        "check the security settings of the kafka connection",
+    ),
+    (
+        frozenset(
+            {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+        ),
+        UnknownTopic,
+        "create the topic or correct its name",
+    ),
+    (
+        frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE}),
+        RecordTooLarge,
+        "raise max.message.bytes of the topic",
+    ),
+    (
+        frozenset({KafkaError.INVALID_TRANSACTION_TIMEOUT}),
+        TimeoutsInconsistent,
+        "lower transaction_timeout or raise transaction.max.timeout.ms of the brokers",
+    ),
+    (
+        frozenset({KafkaError.UNSTABLE_OFFSET_COMMIT}),
+        RequestRefused,
+        (
+            "an open transaction holds offsets of this group: wait for its end, or find its owner with "
+            "kafka-transactions.sh describe-producers on the group's __consumer_offsets partition"
+        ),
+    ),
+    (
+        frozenset(
+            {
+                KafkaError._ALL_BROKERS_DOWN,
+                KafkaError._MSG_TIMED_OUT,
+                KafkaError._TIMED_OUT,
+                KafkaError._TRANSPORT,
+                KafkaError.REQUEST_TIMED_OUT,
+            }
+        ),
+        BrokersUnavailable,
+        "check that the brokers run and are reachable",
+    ),
 )
 
 
@@ -57,33 +102,10 @@ def explained(error: KafkaError, doing: str) -> EosError:
 
     :param doing: the request and what it names, for example ``"DescribeGroups of 'orders'"``.
     """
-    code = error.code()
     said = f"{doing}: {error.str()} ({error.name()})"
-    if code in _PERMISSIONS:
-        return AuthorizationFailed(
-            f"{said}; grant this principal the operation {_PERMISSIONS[code]} by an ACL"
-        )
-    if code in _FENCED:
-        return ProducerFenced(
-            f"{said}; another attempt took the transactional id, or the transaction timed out"
-        )
-    if code in _CREDENTIALS:
-        return ConfigurationError(f"{said}; check the security settings of the kafka connection")
-    if code in _UNKNOWN_TOPIC:
-        return UnknownTopic(f"{said}; create the topic or correct its name")
-    if code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE):
-        return RecordTooLarge(f"{said}; raise max.message.bytes of the topic")
-    if code == KafkaError.INVALID_TRANSACTION_TIMEOUT:
-        return TimeoutsInconsistent(
-            f"{said}; lower transaction_timeout or raise transaction.max.timeout.ms of the brokers"
-        )
-    if code == KafkaError.UNSTABLE_OFFSET_COMMIT:
-        return RequestRefused(
-            f"{said}; an open transaction holds offsets of this group: wait for it, or find its owner with "
-            "kafka-transactions.sh describe-producers on the group's __consumer_offsets partition"
-        )
-    if code in _NO_ANSWER:
-        return BrokersUnavailable(f"{said}; check that the brokers run and are reachable")
+    for codes, kind, advice in _VERDICTS:
+        if error.code() in codes:
+            return kind(f"{said}; {advice}")
     return RequestRefused(said)
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ConfigResource
 from kafka.protocol.metadata import ApiVersionsRequest
 
-from airflow_eos.broker.asking import ask
+from airflow_eos.broker.admin import Admin
 from airflow_eos.broker.failures import attempt
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.failures import NotYet
@@ -26,13 +25,13 @@ _VERIFYING_VERSION = 4
 _BROKER_TIMEOUT = 15.0
 
 
-def transaction_max_timeout_ms(admin: Any, *, timeout: float) -> int | None:
+def transaction_max_timeout_ms(admin: Admin, *, timeout: float) -> int | None:
     """Return the smallest ``transaction.max.timeout.ms`` of all brokers, None where it may not be read."""
     values = _broker_settings(admin, MAX_TIMEOUT, timeout=timeout)
     return min(map(int, values)) if values else None
 
 
-def partition_verification(connections: BrokerConnections, admin: Any, *, timeout: float) -> bool | None:
+def partition_verification(connections: BrokerConnections, admin: Admin, *, timeout: float) -> bool | None:
     """Return whether every broker refuses a batch for a partition that is not in its transaction (KIP-890).
 
     :returns: False for brokers older than 3.6 and where it is switched off; None where nobody may read it.
@@ -46,15 +45,17 @@ def partition_verification(connections: BrokerConnections, admin: Any, *, timeou
     return all(value.lower() == "true" for value in values) if values else None
 
 
-def _nodes(admin: Any, *, timeout: float) -> list[int]:
-    cluster = ask(
-        "DescribeCluster", lambda left: admin.describe_cluster(request_timeout=left).result(), timeout=timeout
+def _nodes(admin: Admin, *, timeout: float) -> list[int]:
+    cluster = admin.ask(
+        "DescribeCluster",
+        lambda left: admin.client.describe_cluster(request_timeout=left).result(),
+        timeout=timeout,
     )
     return sorted(node.id for node in cluster.nodes)
 
 
 def _add_partitions_versions(
-    connections: BrokerConnections, admin: Any, *, timeout: float
+    connections: BrokerConnections, admin: Admin, *, timeout: float
 ) -> Collection[int]:
     request_fields = {"client_software_name": "airflow-eos", "client_software_version": "0", "max_version": 3}
     versions = []
@@ -78,14 +79,14 @@ def _add_partitions_versions(
     return versions
 
 
-def _broker_settings(admin: Any, name: str, *, timeout: float) -> list[str]:
+def _broker_settings(admin: Admin, name: str, *, timeout: float) -> list[str]:
     """Return the setting of each broker that has it; empty where this principal may not read settings."""
 
     def call(left: float) -> list[str]:
         resources = [
             ConfigResource(ConfigResource.Type.BROKER, str(node)) for node in _nodes(admin, timeout=left)
         ]
-        futures = admin.describe_configs(resources, request_timeout=min(left, _BROKER_TIMEOUT))
+        futures = admin.client.describe_configs(resources, request_timeout=min(left, _BROKER_TIMEOUT))
         entries = [future.result().get(name) for future in futures.values()]
         return [str(entry.value) for entry in entries if entry is not None and entry.value is not None]
 
@@ -98,4 +99,4 @@ def _broker_settings(admin: Any, name: str, *, timeout: float) -> list[str]:
             raise KafkaException(error)
         return values or []
 
-    return ask(f"broker setting {name!r}", allowed, timeout=timeout)
+    return admin.ask(f"broker setting {name!r}", allowed, timeout=timeout)

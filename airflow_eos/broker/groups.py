@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import confluent_kafka
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
 
-from airflow_eos.broker.asking import ask
+from airflow_eos.broker.admin import Admin
 from airflow_eos.exceptions import AuthorizationFailed
 from airflow_eos.model.broker import CommittedOffset
 from airflow_eos.model.ranges import TopicPartition
@@ -19,11 +18,12 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 
 def committed_offsets(
-    admin: Any, group: str, partitions: Collection[TopicPartition], *, timeout: float
+    admin: Admin, group: str, partitions: Collection[TopicPartition], *, timeout: float, stable: bool = True
 ) -> Mapping[TopicPartition, CommittedOffset]:
-    """Return the offsets that no open transaction may still change (``require_stable``, KIP-447).
+    """Return committed offsets; partitions without one are absent.
 
-    Partitions without a committed offset are absent. Pending offsets are waited for.
+    :param stable: wait for offsets that are pending in an open transaction (``require_stable``, KIP-447);
+        False returns the last committed ones at once.
     """
     if not partitions:
         return {}
@@ -31,7 +31,9 @@ def committed_offsets(
 
     def call(left: float) -> dict[TopicPartition, CommittedOffset]:
         request = ConsumerGroupTopicPartitions(group, wanted)
-        futures = admin.list_consumer_group_offsets([request], require_stable=True, request_timeout=left)
+        futures = admin.client.list_consumer_group_offsets(
+            [request], require_stable=stable, request_timeout=left
+        )
         answer = futures[group].result().topic_partitions
         failed = [entry.error for entry in answer if entry.error is not None]
         if failed:
@@ -42,15 +44,15 @@ def committed_offsets(
             if entry.offset >= 0
         }
 
-    return ask(f"committed offsets of group {group!r}", call, timeout=timeout)
+    return admin.ask(f"committed offsets of group {group!r}", call, timeout=timeout)
 
 
-def live_members(admin: Any, group: str, *, timeout: float) -> int:
+def live_members(admin: Admin, group: str, *, timeout: float) -> int:
     """Return how many members the group has, classic or KIP-848; a group nobody knows has none."""
 
     def call(left: float) -> int:
         try:
-            description = admin.describe_consumer_groups([group], request_timeout=left)[group].result()
+            description = admin.client.describe_consumer_groups([group], request_timeout=left)[group].result()
         except KafkaException as error:
             if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
                 return 0
@@ -58,7 +60,7 @@ def live_members(admin: Any, group: str, *, timeout: float) -> int:
         return len(description.members)
 
     try:
-        return ask(f"DescribeGroups of group {group!r}", call, timeout=timeout)
+        return admin.ask(f"DescribeGroups of group {group!r}", call, timeout=timeout)
     except AuthorizationFailed as error:
         raise AuthorizationFailed(
             f"this principal may not Describe consumer group {group!r}, so nobody can tell whether it has "

@@ -12,10 +12,9 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
-from airflow_eos.broker.asking import ask
-from airflow_eos.broker.clients import admin_client
+from airflow_eos.broker.admin import Admin
 from airflow_eos.broker.failures import attempt
-from airflow_eos.broker.ledger_scan import committed_values, raw_entries
+from airflow_eos.broker.ledger_scan import Wanted, committed_values, raw_entries
 from airflow_eos.broker.link import Link
 from airflow_eos.exceptions import BrokersUnavailable, LedgerMissing, UnknownTopic
 from airflow_eos.model.broker import TopicDescription
@@ -105,14 +104,16 @@ class KafkaLedger:
         return TopicDescription(topic=self.topic, topic_id=found.topic_id, partitions=self._partitions)
 
     def partition_for(self, routing: str) -> int:
-        """Return the partition of a routing string, as the Java producer places a key."""
+        """Return the partition of a routing string, as the Java producer places a key; "" is partition 0."""
+        if not routing:
+            return 0
         if self._partitions is None:
             self.describe()
         assert self._partitions is not None
         key = pa.array([routing.encode()], pa.binary())
         return int(partitions_for(1, self._partitions, topic=self.topic, key=key)[0])
 
-    def view(self, partition: int, keys: Collection[str]) -> LedgerView:
+    def view(self, partition: int, keys: Collection[str], prefixes: Collection[str] = ()) -> LedgerView:
         """Read the partition up to the high watermark taken when the call starts.
 
         Below the last stable offset the broker decides what is committed; above it the entries are returned
@@ -121,13 +122,14 @@ class KafkaLedger:
         down.
 
         :param partition: a partition of the ledger.
+        :param prefixes: every key that begins with one of these is wanted too.
         :param keys: keys that are wanted; a tombstone removes its key from ``committed`` and has the value
             ``""`` in ``tail``.
         :raises CorruptBatch: when a batch cannot be read.
         :raises FetchStalled: when the leader did not answer in time.
         """
         where = TopicPartition(self.topic, partition)
-        wanted = frozenset(keys)
+        wanted = Wanted(frozenset(keys), tuple(prefixes))
         with self._link.connections() as connections:
             high = list_offsets(connections, [where], "latest", isolation="read_uncommitted")[where]
             stable = list_offsets(connections, [where], "latest", isolation="read_committed")[where]
@@ -144,7 +146,7 @@ class KafkaLedger:
         :raises AuthorizationFailed: without Create on the cluster or the topic.
         :raises BrokersUnavailable: when a partition still has no leader after a minute.
         """
-        admin = admin_client(self._config)
+        admin = Admin(self._config)
         config = dict(TOPIC_CONFIG)
         replicas = self._settings.replication_factor or -1
         if replicas >= _REPLICAS_WITH_ONE_TO_SPARE:
@@ -154,12 +156,12 @@ class KafkaLedger:
         )
 
         def call(left: float) -> bool:
-            _, error = attempt(admin.create_topics([topic], request_timeout=left)[self.topic].result)
+            _, error = attempt(admin.client.create_topics([topic], request_timeout=left)[self.topic].result)
             if error is not None and error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise KafkaException(error)
             return error is None
 
-        if ask(f"creating the ledger topic {self.topic!r}", call, timeout=CREATE_TIMEOUT):
+        if admin.ask(f"creating the ledger topic {self.topic!r}", call, timeout=CREATE_TIMEOUT):
             log.info("Created the ledger topic %s with %d partitions", self.topic, self._settings.partitions)
         self._wait_for_leaders()
 

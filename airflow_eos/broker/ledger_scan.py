@@ -10,7 +10,8 @@ are always decoded.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from struct import unpack_from
 
@@ -29,14 +30,34 @@ _Record = tuple[int, str, str | None]
 """Offset, key and value; None is a tombstone."""
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which keys a look-up is for.
+
+    :param keys: exact keys.
+    :param prefixes: and every key that begins with one of these.
+    """
+
+    keys: frozenset[str]
+    prefixes: tuple[str, ...] = ()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.keys or key.startswith(self.prefixes)
+
+    @property
+    def needles(self) -> list[bytes]:
+        """What the bytes of a batch with a wanted key must contain."""
+        return [needle(key) for key in self.keys] + [prefix.encode() for prefix in self.prefixes]
+
+
 def committed_values(
-    connections: BrokerConnections, where: TopicPartition, start: int, end: int, keys: Collection[str]
+    connections: BrokerConnections, where: TopicPartition, start: int, end: int, wanted: Wanted
 ) -> Mapping[str, str]:
     """Return the latest read_committed value of each key in ``[start, end)``; deleted keys are absent.
 
     :param end: at or below the last stable offset, so that the broker knows what was aborted.
     """
-    needles = {key: needle(key) for key in keys}
+    needles = {key: needle(key) for key in wanted.keys}
     latest: dict[str, str | None] = {}
     for answer in fetch_answers(connections, where.topic, where.partition, start, end):
         page = _Page(answer, end)
@@ -44,14 +65,16 @@ def committed_values(
             found = page.latest(key, bytes_of_key)
             if found is not None:
                 latest[key] = found[2]
+        for prefix in wanted.prefixes:
+            latest.update(page.beginning_with(prefix))
     return {key: value for key, value in latest.items() if value is not None}
 
 
 def raw_entries(
-    connections: BrokerConnections, where: TopicPartition, start: int, end: int, keys: Collection[str]
+    connections: BrokerConnections, where: TopicPartition, start: int, end: int, wanted: Wanted
 ) -> Sequence[LedgerEntry]:
     """Return all control markers and the records of the keys in ``[start, end)``, committed or not."""
-    needles = [needle(key) for key in keys]
+    needles = wanted.needles
     entries: list[LedgerEntry] = []
     answers = fetch_answers(
         connections, where.topic, where.partition, start, end, isolation="read_uncommitted"
@@ -64,7 +87,7 @@ def raw_entries(
                 entries.extend(
                     LedgerEntry(offset, batch.header.producer_id, "record", key, value or "")
                     for offset, key, value in _records(batch, end)
-                    if key in keys
+                    if key in wanted
                 )
     return tuple(entry for entry in entries if start <= entry.offset < end)
 
@@ -101,6 +124,16 @@ class _Page:
                 if record[1] == key:
                     return record
         return None
+
+    def beginning_with(self, prefix: str) -> dict[str, str | None]:
+        """Return the last committed value of every key that begins with the prefix."""
+        latest: dict[str, str | None] = {}
+        for batch in reversed(list(self._candidates(prefix.encode()))):
+            if not self._is_aborted(batch):
+                latest.update(
+                    {key: value for _, key, value in _records(batch, self._end) if key.startswith(prefix)}
+                )
+        return latest
 
     def _candidates(self, bytes_of_key: bytes) -> Iterator[RawBatch]:
         """Yield data batches that may hold the key, last one first."""

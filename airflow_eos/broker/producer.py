@@ -12,7 +12,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from airflow_eos.broker.clients import QuietLog, base_settings
+from airflow_eos.broker.clients import QuietLog, Refusals, base_settings
 from airflow_eos.broker.failures import attempt, checked, explained
 from airflow_eos.exceptions import BrokersUnavailable, DeliveryTimedOut
 from airflow_eos.model.identity import ProducerIdentity
@@ -24,6 +24,8 @@ Record = tuple[int, str, str]
 _STATISTICS_MS = 50
 _POLL_SECONDS = 0.05
 _INIT_SLICE_SECONDS = 5.0
+
+_PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
 
 # Settings of a connection that are about bulk producing: the driver sends a handful of small messages.
 _NOT_FOR_US = frozenset(
@@ -39,7 +41,6 @@ _NOT_FOR_US = frozenset(
         "partitioner",
         "queue.buffering.max.ms",
         "request.timeout.ms",
-        "statistics.interval.ms",
         "sticky.partitioning.linger.ms",
     }
 )
@@ -52,7 +53,6 @@ class _Events:
         self.identified = threading.Event()
         self.producer_id = -1
         self.producer_epoch = -1
-        self.refused: KafkaError | None = None
         self.changed = threading.Condition()
         self.fatal: KafkaError | None = None
         self.delivered: list[KafkaError | None] = []
@@ -78,11 +78,6 @@ class _Events:
             self.fatal = self.fatal or error
             self.changed.notify_all()
 
-    def trouble(self, error: KafkaError) -> None:
-        """Keep the errors that librdkafka retries for ever although no retry can help."""
-        if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):  # noqa: SLF001
-            self.refused = error
-
 
 class TransactionalProducer:
     """A producer that knows its identity, good for one transaction.
@@ -105,6 +100,7 @@ class TransactionalProducer:
     ) -> None:
         self.transactional_id = transactional_id
         self._events = _Events()
+        self._refusals = Refusals()
         self._producer: Producer | None = Producer(
             {
                 **{k: v for k, v in base_settings(config).items() if k not in _NOT_FOR_US},
@@ -117,7 +113,7 @@ class TransactionalProducer:
                 "linger.ms": 0,
                 "statistics.interval.ms": _STATISTICS_MS,
                 "stats_cb": self._events.statistics,
-                "error_cb": self._events.trouble,
+                "error_cb": self._refusals.take,
             },
             logger=QuietLog(),
         )
@@ -154,9 +150,8 @@ class TransactionalProducer:
             _, error = attempt(functools.partial(self.instance.init_transactions, wait))
             if error is None:
                 break
-            if self._events.refused is not None:
-                raise explained(self._events.refused, doing)
-            if error.fatal() or not error.retriable():
+            error = self._refusals.last or error
+            if self._refusals.last or error.fatal() or not error.retriable():
                 raise explained(error, doing)
             if time.monotonic() >= deadline:
                 raise explained(error, f"{doing} within {timeout:.0f} s")
@@ -196,12 +191,18 @@ class TransactionalProducer:
             error = events.fatal or next(filter(None, events.delivered), None)
             acknowledged = len(events.delivered)
         if error is not None:
+            error = self._reason_of_purge(error) if error.code() in _PURGED else error
             raise explained(error, f"records to {topic}") from KafkaException(error)
         if acknowledged != len(records):
             raise DeliveryTimedOut(
                 f"records to {topic}: {len(records) - acknowledged} of {len(records)} were not acknowledged "
                 f"within {timeout:.0f} s; look at the topic's leaders and in-sync replicas"
             )
+
+    def _reason_of_purge(self, purged: KafkaError) -> KafkaError:
+        """Return why librdkafka gave the transaction up; only a begin is told, which sends nothing."""
+        _, reason = attempt(self.instance.begin_transaction)
+        return reason or purged
 
     def close(self) -> None:
         """Drop the instance: nothing more is sent, no abort either."""

@@ -21,7 +21,8 @@ class RunPlan:
     :param offsets_group: consumer group the end offsets are committed to.
     :param advances: whether that group's offsets carry a meaning: the cursor. Then they must still equal the
         starts at commit, and a cursor record goes to the ledger.
-    :param committed: the group's committed offset per partition at planning; partitions without one are absent.
+    :param committed: the group's committed offset per partition at planning; partitions without one are
+        absent.
     :param notes: what a reader of the log should know (for example: cursor restored from the ledger).
     """
 

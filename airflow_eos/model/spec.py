@@ -81,26 +81,37 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kafka", dict(self.kafka))
+        if not isinstance(self.source_topics, str):
+            object.__setattr__(self, "source_topics", tuple(self.source_topics))
+        self._check_topics()
+        self._check_names()
+        self._check_choices()
+
+    def _check_topics(self) -> None:
+        if not self.kafka.get("bootstrap.servers"):
+            raise ConfigurationError("kafka['bootstrap.servers'] is missing; give host:port of a broker")
         if isinstance(self.source_topics, str):
             raise ConfigurationError(
                 f"source_topics must be a sequence of topic names, got the string {self.source_topics!r}; "
                 f"write ({self.source_topics!r},)"
             )
-        object.__setattr__(self, "source_topics", tuple(self.source_topics))
-        if not self.kafka.get("bootstrap.servers"):
-            raise ConfigurationError("kafka['bootstrap.servers'] is missing; give host:port of a broker")
         if not self.source_topics or len(set(self.source_topics)) != len(self.source_topics):
             raise ConfigurationError(f"source_topics needs distinct topic names, got {self.source_topics!r}")
+        if self.source_partition is not None and len(self.source_topics) != 1:
+            raise ConfigurationError("source_partition needs exactly one source topic")
+
+    def _check_names(self) -> None:
         for name in ("pipeline", "group_id", "prefix"):
             value = getattr(self, name)
             if not _NAME.fullmatch(value) or len(value) > _NAME_LIMIT:
                 raise ConfigurationError(
-                    f"{name} {value!r} must be 1 to {_NAME_LIMIT} letters, digits, dots, underscores "
-                    "or hyphens: "
-                    "it becomes part of a transactional id"
+                    f"{name} {value!r} must be 1 to {_NAME_LIMIT} letters, digits, dots, underscores or "
+                    "hyphens: it becomes part of a transactional id"
                 )
         if not self.run_id:
             raise ConfigurationError("run_id is empty; give the id of the run, for example its date")
+
+    def _check_choices(self) -> None:
         if self.max_send_attempts < 1:
             raise ConfigurationError(f"max_send_attempts must be at least 1, got {self.max_send_attempts}")
         if self.on_committed not in ("skip", "fail", "reprocess"):
@@ -109,5 +120,3 @@ class RunSpec:
             )
         if self.compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
             raise ConfigurationError(f"compression {self.compression!r} is not a Kafka codec")
-        if self.source_partition is not None and len(self.source_topics) != 1:
-            raise ConfigurationError("source_partition needs exactly one source topic")

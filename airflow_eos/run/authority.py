@@ -1,9 +1,9 @@
 """The authority: the one place that answers whether something is committed.
 
-A look-up takes the ledger partition's high watermark and accounts for every record of its key below it: below the
-last stable offset the broker has decided; from there to the high watermark a record is decided by the control marker
-of its own producer id. A reader that stopped at the last stable offset would call a committed run uncommitted
-whenever another pipeline's transaction is open in the same partition.
+A look-up takes the ledger partition's high watermark and accounts for every record of its key below it:
+below the last stable offset the broker has decided; from there to the high watermark a record is decided by
+the control marker of its own producer id. A reader that stopped at the last stable offset would call a
+committed run uncommitted whenever another pipeline's transaction is open in the same partition.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ def decide(view: LedgerView) -> Verdict:
         ended = open_records.pop(entry.producer_id, [])
         if entry.kind == "commit":
             decided.extend(ended)
-    for _, key, value in sorted(decided):
-        committed[key] = value
+    committed.update({key: value for _, key, value in sorted(decided)})
     undecided = frozenset(key for records in open_records.values() for _, key, _ in records)
     return Verdict(committed, undecided)
 
@@ -68,12 +67,10 @@ class Authority:
         self._sleep = sleep
         self._clock = clock
 
-    def peek(
-        self, keys: Collection[str], *, routing: str, prefixes: Collection[str] = ()
-    ) -> Mapping[str, str]:
+    def peek(self, keys: Collection[str], *, routing: str) -> Mapping[str, str]:
         """Return committed values, without waiting. A value is final; a missing key means nothing."""
         partition = self._ledger.partition_for(routing)
-        return decide(self._ledger.view(partition, keys, prefixes)).committed
+        return decide(self._ledger.view(partition, keys)).committed
 
     def decide(
         self, keys: Collection[str], *, routing: str, prefixes: Collection[str] = ()

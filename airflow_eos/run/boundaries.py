@@ -66,7 +66,8 @@ class Boundaries:
     def boundary(self, topic: TopicDescription, moment: dt.datetime, lateness: dt.timedelta) -> Boundary:
         """Return the topic's boundary at ``moment``, pinning it where it is not yet.
 
-        :raises IntervalNotReady: when a partition has nothing at or after ``moment`` and may still get it in time.
+        :raises IntervalNotReady: when a partition has nothing at or after ``moment`` and may still get it in
+            time.
         :raises TopicRecreated: when the boundary was pinned on an earlier incarnation of the topic.
         """
         key = identity.boundary_key(topic.topic, moment)
@@ -90,7 +91,7 @@ class Boundaries:
         self, topic: TopicDescription, moment: dt.datetime, lateness: dt.timedelta, pinned: Mapping[str, str]
     ) -> Boundary:
         partitions = [TopicPartition(topic.topic, p) for p in range(topic.partitions)]
-        # The stable offsets come first: a record that arrives in between can then only be found, never skipped.
+        # The stable offsets come first: a record that arrives in between is then found, never skipped.
         stable = self._cluster.last_stable_offsets(partitions)
         found = self._cluster.offsets_for_time(partitions, int(moment.timestamp() * 1000))
         idle = [tp.partition for tp in partitions if found[tp] is None]
@@ -115,8 +116,9 @@ def _clamped(
 ) -> dict[int, int]:
     """Keep a boundary between its pinned neighbours.
 
-    A late record can make an earlier moment's first offset lie above a later moment's, which was fixed while the
-    partition was idle; unclamped, the interval between them would be negative and its records lost or read twice.
+    A late record can make an earlier moment's first offset lie above a later moment's, which was fixed while
+    the partition was idle; unclamped, the interval between them would be negative and its records lost or
+    read twice.
     """
     text = identity.utc_text(moment)
     clamped = dict(offsets)

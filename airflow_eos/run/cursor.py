@@ -1,7 +1,7 @@
 """The cursor: where a group stands, kept in the ledger beside the group's committed offsets.
 
-Group offsets expire when a group is idle; the ledger does not. A cursor record is written in the same transaction as
-the output, so it can never be behind or ahead of it.
+Group offsets expire when a group is idle; the ledger does not. A cursor record is written in the same
+transaction as the output, so it can never be behind or ahead of it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class CursorRecord:
     :param layout: ``whole``: one task moves all partitions; ``mapped``: one task for each partition.
     :param ends: next offset per partition; empty in the layout record of a mapped cursor.
     :param topic_ids: ids of the topics when the cursor was last moved.
-    :param partition_counts: partitions per topic when the cursor was first made or last moved: one that is not
-        below the count was added since, and is read from offset 0.
+    :param partition_counts: partitions per topic when the cursor was first made or last moved: one that is
+        not below the count was added since, and is read from offset 0.
     :param ledger_topic_id: the ledger it was written to.
     """
 

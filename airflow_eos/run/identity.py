@@ -1,7 +1,7 @@
 """The only maker of run keys, ledger keys and transactional ids.
 
-A transactional id names the *work*, never the worker: every attempt at the same work, on whatever machine, fences
-the others. It holds no map index, no try number and nothing random.
+A transactional id names the *work*, never the worker: every attempt at the same work, on whatever machine,
+fences the others. It holds no map index, no try number and nothing random.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 
+from airflow_eos.exceptions import RunAlreadyCommitted
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import (
     Cursor,
@@ -24,6 +25,7 @@ from airflow_eos.model.spec import RunSpec
 
 METADATA_VERSION = "v1"
 REPROCESS_MARK = "#"
+MAX_REPROCESSINGS = 100
 LEDGER_IDENTITY_KEY = "ledger:identity"
 LEDGER_IDENTITY_ROUTING = ""
 
@@ -61,12 +63,29 @@ def run_key(spec: RunSpec) -> str:
         return f"partition/{spec.pipeline}/{source}/{_quoted(spec.ranges.key)}"
     if only is not None:
         return f"mapped/{spec.pipeline}/{only}/{_quoted(spec.run_id)}"
-    return f"run/{spec.pipeline}/{_quoted(spec.run_id)}"
+    return cursor_run_key(spec.pipeline, spec.run_id)
+
+
+def cursor_run_key(pipeline: str, run_id: str) -> str:
+    """Return the run key of a run over a whole cursor, or over given ranges."""
+    return f"run/{pipeline}/{_quoted(run_id)}"
 
 
 def reprocess_key(key: str, number: int) -> str:
-    """Return the key of the ``number``-th reprocessing of a committed run, from 1."""
+    """Return the key of the ``number``-th reprocessing of a committed run, from 1.
+
+    :raises RunAlreadyCommitted: beyond the number a look-up covers.
+    """
+    if number > MAX_REPROCESSINGS:
+        raise RunAlreadyCommitted(
+            f"{key} was reprocessed {MAX_REPROCESSINGS} times already; start a new run instead"
+        )
     return f"{key}{REPROCESS_MARK}{number}"
+
+
+def reprocess_keys(key: str) -> list[str]:
+    """Return the keys of every reprocessing a run may have."""
+    return [reprocess_key(key, n) for n in range(1, MAX_REPROCESSINGS + 1)]
 
 
 def ranges_digest(ranges: Iterable[OffsetRange]) -> str:
@@ -85,6 +104,7 @@ def transactional_id(spec: RunSpec) -> str:
     if isinstance(spec.ranges, PartitionInterval):
         work = spec.ranges.key
     else:
+        assert isinstance(spec.ranges, Interval)
         work = f"{utc_text(spec.ranges.start)}_{utc_text(spec.ranges.end)}"
     only = mapped_partition(spec)
     return f"{spec.prefix}.{spec.pipeline}.{work}" + ("" if only is None else f".{only}")
@@ -98,8 +118,8 @@ def reprocess_transactional_id(spec: RunSpec, ranges: Iterable[OffsetRange]) -> 
 def boundary_transactional_id(prefix: str, topic: str) -> str:
     """Return the id under which boundaries of one topic are pinned, one after the other.
 
-    One id for all boundaries of a topic, not one for each: two boundaries pinned at the same time could otherwise
-    cross, and the records between them would belong to two intervals.
+    One id for all boundaries of a topic, not one for each: two boundaries pinned at the same time could
+    otherwise cross, and the records between them would belong to two intervals.
     """
     return f"{prefix}.boundary.{topic}"
 

@@ -2,19 +2,22 @@
 
 1. Never a second attempt of a send task within one epoch. The refusal stands in the send task
    (:mod:`airflow_eos.spark.send`); :func:`exactly_one_receipt` is the guard behind it.
-2. One transaction per producer instance; only a first act or a proved owner takes an epoch: :func:`may_take_epoch`.
+2. One transaction per producer instance; only a first act or a proved owner takes an epoch:
+   :func:`may_take_epoch`.
 3. A yes may be believed before the fence, a no only after it: :func:`no_is_final`.
-4. Every request carries the writers' identity; counts gate the commit: :func:`receipts_match`, :func:`proof_holds`.
-5. Ranges lie between the log start and the last stable offset: :func:`within_log`.
-6. The cursor's group has no live members and moves forward only, from the plan's start: :func:`group_is_empty`,
-   :func:`cursor_unmoved`.
+4. Every request carries the writers' identity; counts gate the commit: :func:`receipts_match`,
+   :func:`proof_holds`.
+5. Ranges lie between the log start and the last stable offset, in the topics that were planned:
+   :func:`within_log`, :func:`topics_unchanged`.
+6. The cursor's group has no live members and moves forward only, from the plan's start:
+   :func:`group_is_empty`, :func:`cursor_unmoved`.
 7. A group has one owner; ids name the work (:mod:`airflow_eos.run.identity`): :func:`group_is_ours`.
 8. No input or no output is a success that still commits: :func:`deserves_commit`.
 9. Brokers without partition verification are refused: :func:`broker_verifies`.
 10. Delivery time-out + 30 s < transaction time-out <= the broker's maximum: :func:`timeouts_fit`,
     :func:`send_timeout`.
-11. Source and sink are one cluster: a :class:`~airflow_eos.model.spec.RunSpec` has one client configuration, and
-    nothing outside Kafka is covered.
+11. Source and sink are one cluster: a :class:`~airflow_eos.model.spec.RunSpec` has one client
+    configuration, and nothing outside Kafka is covered.
 """
 
 from __future__ import annotations
@@ -211,7 +214,7 @@ def broker_verifies(verification: bool | None) -> None:
 
 
 def timeouts_fit(delivery: dt.timedelta, transaction: dt.timedelta, broker_maximum_ms: int | None) -> None:
-    """Law 10: a batch gives up before its transaction does, and the broker accepts the transaction's time-out."""
+    """Law 10: a batch gives up before its transaction does, and the broker allows the time-out."""
     if delivery.total_seconds() + MARGIN_SECONDS >= transaction.total_seconds():
         raise TimeoutsInconsistent(
             f"delivery_timeout {delivery.total_seconds():.0f} s + {MARGIN_SECONDS:.0f} s must be below "
@@ -226,5 +229,5 @@ def timeouts_fit(delivery: dt.timedelta, transaction: dt.timedelta, broker_maxim
 
 
 def send_timeout(transaction: dt.timedelta, open_for: float) -> float:
-    """Law 10: seconds a send stage may take: what is left of the transaction, less a margin for the commit."""
+    """Law 10: seconds a send stage may take, what is left of the transaction less a margin."""
     return transaction.total_seconds() - open_for - MARGIN_SECONDS

@@ -1,4 +1,7 @@
-"""Is this the ledger that was used before? A look-up in a replaced ledger would answer *not committed* for everything."""
+"""Tells whether this is the ledger that was used before.
+
+A look-up in a replaced ledger would answer *not committed* for everything.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,8 @@ def verify(
 ) -> tuple[str, int]:
     """Return the ledger's topic id and partition count, after checking them against what it says of itself.
 
-    The first user pins both in partition 0 of the ledger. Adding partitions would route keys elsewhere; making the
-    topic again would forget every run: both are found here.
+    The first user pins both in partition 0 of the ledger. Adding partitions would route keys elsewhere;
+    making the topic again would forget every run: both are found here.
 
     :param may_create: create a missing ledger, or adopt one without an identity; never on a retry or a clear.
     :raises LedgerMissing: when there is none, or none with an identity, and none may be made.

@@ -1,7 +1,8 @@
 """Pins: values fixed once, in the ledger, by a small transaction of their own.
 
-Whoever needs a pinned value fences the pin's transactional id, reads the ledger, writes the value if it is absent, and
-commits. Two that pin at the same time fence each other; the one that loses reads what the other wrote.
+Whoever needs a pinned value fences the pin's transactional id, reads the ledger, writes the value if it is
+absent, and commits. Two that pin at the same time fence each other; the one that loses reads what the other
+wrote.
 """
 
 from __future__ import annotations

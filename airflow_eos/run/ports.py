@@ -1,8 +1,8 @@
 """What the run protocol asks of the world: small interfaces, so that it runs against a model in tests.
 
-The broker layer implements :class:`Cluster`, :class:`Transactions` and :class:`Ledger`; the Spark layer implements
-:class:`SealAndSend`. Every call may block, and may raise; what an exception means is decided by the protocol's
-state, never by the exception alone.
+The broker layer implements :class:`Cluster`, :class:`Transactions` and :class:`Ledger`; the Spark layer
+implements :class:`SealAndSend`. Every call may block, and may raise; what an exception means is decided by
+the protocol's state, never by the exception alone.
 """
 
 from __future__ import annotations
@@ -53,20 +53,23 @@ class Cluster(Protocol):
         """Return the first offset still in each log."""
 
     def last_stable_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return each last stable offset (LSO): the first offset of the oldest open transaction, or the end."""
+        """Return each last stable offset (LSO).
+
+        The first offset of the oldest open transaction, or the end.
+        """
 
     def offsets_for_time(
         self, partitions: Collection[TopicPartition], timestamp_ms: int
     ) -> Mapping[TopicPartition, int | None]:
-        """Return per partition the first offset with timestamp >= ``timestamp_ms``, None where there is none."""
+        """Return per partition the first offset with timestamp >= ``timestamp_ms``; None: there is none."""
 
     def committed(
         self, group: str, partitions: Collection[TopicPartition], *, stable: bool = True
     ) -> Mapping[TopicPartition, CommittedOffset]:
         """Return committed offsets; partitions without one are absent.
 
-        :param stable: wait while a transaction holds pending offsets (KIP-447); False returns the last committed
-            ones at once, for a caller whose own transaction is the pending one.
+        :param stable: wait while a transaction holds pending offsets (KIP-447); False returns the last
+            committed ones at once, for a caller whose own transaction is the pending one.
         """
 
     def group_members(self, group: str) -> int:
@@ -122,14 +125,20 @@ class Transactions(Protocol):
     """Takes epochs and ends transactions."""
 
     def fence(self, transactional_id: str) -> ProducerSession:
-        """Make a new producer instance and initialise it: older attempts are fenced, their transaction aborted."""
+        """Make a new producer instance and initialise it.
+
+        Older attempts are fenced, their transaction aborted.
+        """
 
     def abort(self, identity: ProducerIdentity) -> EndTxnAnswer:
         """Send EndTxn(abort) with exactly this identity; never initialises anything."""
 
 
 class Ledger(Protocol):
-    """The ledger topic as a log. What it means is the authority's business (:mod:`airflow_eos.run.authority`)."""
+    """The ledger topic as a log.
+
+    What it means is the authority's business (:mod:`airflow_eos.run.authority`).
+    """
 
     def describe(self) -> TopicDescription:
         """Return the ledger topic.

@@ -1,17 +1,16 @@
 """The run protocol: one attempt at one unit of work, as an explicit state machine.
 
-Guarantee: whatever happens to this process, or to another that attempts the same work at the same time, the output,
-the consumed offsets and the run record become visible together, once, or not at all.
+Guarantee: whatever happens to this process, or to another that attempts the same work at the same time, the
+output, the consumed offsets and the run record become visible together, once, or not at all.
 
-The order is what makes it true: ask, fence, ask again, plan, seal, open, write, stage, prove, commit. Where an answer
-is lost nothing is believed: our own transaction is ended under our own identity, and the ledger says what happened.
+The order is what makes it true: ask, fence, ask again, plan, seal, open, write, stage, prove, commit. Where
+an answer is lost nothing is believed: our own transaction is ended under our own identity, and the ledger
+says what happened.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -23,32 +22,28 @@ from airflow_eos.exceptions import (
     PlanError,
     ProcessFailed,
     RecordTooLarge,
-    RunAlreadyCommitted,
     RunFailed,
     RunFenced,
 )
-from airflow_eos.model.broker import CommittedOffset, EndTxnAnswer, TransactionState
+from airflow_eos.model.broker import EndTxnAnswer, TransactionState
 from airflow_eos.model.identity import ProducerIdentity
-from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.manifest import SealedManifest
-from airflow_eos.model.ranges import OffsetRange, TopicPartition
+from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.model.receipts import PartitionReceipt
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import RunSpec
-from airflow_eos.run import cursor, identity, laws
-from airflow_eos.run.authority import Authority
+from airflow_eos.run import identity, laws
+from airflow_eos.run.committed import CommittedRuns
 from airflow_eos.run.ports import (
-    Cluster,
-    Ledger,
     ProducerSession,
-    SealAndSend,
     Sealed,
     SealedBlockLost,
-    Transactions,
 )
-from airflow_eos.run.ranges import Planned, Planner
+from airflow_eos.run.ranges import Planned
+from airflow_eos.run.statement import Statement, prove
 from airflow_eos.run.states import State
 from airflow_eos.run.trace import Trace
+from airflow_eos.run.world import World
 
 log = logging.getLogger(__name__)
 
@@ -57,22 +52,6 @@ _POLL_SECONDS = 0.05
 
 # An attempt that failed for one of these would fail again under a new epoch.
 _NOT_WORTH_RESENDING = (AuthorizationFailed, ConfigurationError, PlanError, ProcessFailed, RecordTooLarge)
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """Everything outside the protocol, as ports."""
-
-    cluster: Cluster
-    transactions: Transactions
-    ledger: Ledger
-    authority: Authority
-    planner: Planner
-    data: SealAndSend
-    ledger_identity: tuple[str, int]
-    now: Callable[[], dt.datetime]
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
 
 
 @dataclass(slots=True)
@@ -103,6 +82,7 @@ class RunProtocol:
         self._world = world
         self._trace = Trace(world.clock, on_state)
         self._started_at = world.now()
+        self._committed = CommittedRuns(spec, world.authority)
         self._identity: ProducerIdentity | None = None
         self._killed = False
 
@@ -115,8 +95,8 @@ class RunProtocol:
         :raises OutcomeUnknown: the ledger could not be asked; a retry finds out.
         """
         work = _Work(identity.run_key(self._spec), identity.transactional_id(self._spec))
-        self._trace.enter(State.ASKED)
         found = self._ask(work, fenced=False)
+        self._trace.enter(State.ASKED)
         if found is not None:
             return found
         try:
@@ -129,61 +109,29 @@ class RunProtocol:
                 self._world.data.release(work.sealed)
 
     def kill(self) -> None:
-        """End our own transaction, if there is one, and never take another epoch. Safe from a signal handler."""
+        """End our own transaction, if any, and never take another epoch. Safe from a signal handler."""
         self._killed = True
         if self._identity is not None:
             answer = self._world.transactions.abort(self._identity)
             log.info("killed: EndTxn(abort) of %s: %s", self._identity.transactional_id, answer.value)
 
-    # -- asking ------------------------------------------------------------------------------------------------
-
     def _ask(self, work: _Work, *, fenced: bool) -> RunRecord | None:
         """Ask the authority; a record is the answer to give, None means: do the work (again)."""
-        base = identity.run_record_key(identity.run_key(self._spec))
-        prefix = f"{base}{identity.REPROCESS_MARK}"
-        ask = self._world.authority.decide if fenced else self._world.authority.peek
-        found = ask([base], routing=self._spec.pipeline, prefixes=(prefix,))
-        records = {key: RunRecord.from_json(value) for key, value in found.items()}
-        ours = (self._spec.run_id, self._spec.clear_number)
-        for record in records.values():
-            if (record.run_id, record.clear_number) == ours:
-                return self._found(record, "this very work")
-        if not records:
-            return None
-        first = records[base]
-        other = f"run {first.run_id!r}, clear {first.clear_number}, try {first.try_number}"
-        if self._spec.on_committed == "fail":
-            raise RunAlreadyCommitted(
-                f"{first.run_key} was committed by {other} at {first.staged_at}; on_committed is "
-                "'fail'. Use 'skip' to accept "
-                "it or 'reprocess' to write it again"
-            )
-        if self._spec.on_committed == "skip":
-            return self._found(first, other)
-        work.key = identity.reprocess_key(first.run_key, len(records))
-        work.recorded = first.ranges
-        work.transactional_id = identity.reprocess_transactional_id(self._spec, first.ranges)
+        found = self._committed.ask(fenced=fenced)
+        if isinstance(found, RunRecord):
+            return found
+        if found is not None:
+            work.key, work.recorded, work.transactional_id = found.key, found.ranges, found.transactional_id
         return None
 
-    def _found(self, record: RunRecord, by: str) -> RunRecord:
-        log.info(
-            "already committed by %s: %s, %d records read, %d written, staged %s; nothing to do",
-            by,
-            record.run_key,
-            record.records_read,
-            record.records_written,
-            record.staged_at,
-        )
-        return replace(record, found=True)
-
-    # -- one attempt under one epoch ---------------------------------------------------------------------------
+    # -- one attempt under one epoch --
 
     def _attempt(self, work: _Work) -> RunRecord | None:
         """Return the record when the work is done, None when it must be tried under a new epoch."""
         if self._killed:
             raise RunFailed(f"{work.key} was killed; its transaction was aborted")
-        self._trace.enter(State.FENCED)
         session = self._world.transactions.fence(work.transactional_id)
+        self._trace.enter(State.FENCED)
         try:
             self._identity = session.identity
             return self._owned(work, session)
@@ -191,24 +139,25 @@ class RunProtocol:
             session.close()
 
     def _owned(self, work: _Work, session: ProducerSession) -> RunRecord | None:
-        self._trace.enter(State.CHECKED)
         if not laws.no_is_final(fenced=False):
             fenced_id = work.transactional_id
             found = self._ask(work, fenced=True)
             if found is not None:
                 return found
             if work.transactional_id != fenced_id:
+                self._trace.enter(State.CHECKED)
                 # Committed by another run since we asked: it is to be reprocessed, under that work's own id.
                 self._forget(work)
                 return None
+        self._trace.enter(State.CHECKED)
         if work.attempts >= self._spec.max_send_attempts:
             raise self._failed(work)
         planned = self._plan(work)
+        self._trace.enter(State.PLANNED)
         self._seal(work, planned)
         return self._transact(work, planned, session)
 
     def _plan(self, work: _Work) -> Planned:
-        self._trace.enter(State.PLANNED)
         if work.planned is not None:
             self._world.planner.recheck(work.planned.plan)
             return work.planned
@@ -237,8 +186,8 @@ class RunProtocol:
             return
         if not work.versions:
             work.versions = dict(self._world.data.preflight())
-        self._trace.enter(State.SEALED)
         work.sealed = self._world.data.seal(planned.plan)
+        self._trace.enter(State.SEALED)
         manifest = work.sealed.manifest
         log.info(
             "sealed %d records, %d bytes, for %d partitions",
@@ -256,7 +205,7 @@ class RunProtocol:
     def _transact(self, work: _Work, planned: Planned, session: ProducerSession) -> RunRecord | None:
         manifest = work.sealed.manifest if work.sealed is not None else SealedManifest(())
         if not laws.deserves_commit(planned.plan, manifest):
-            return self._record(work, planned, manifest, (), session.identity)
+            return self._statement(work, planned, manifest).record((), session.identity, self._trace.steps)
         try:
             record = self._open_to_proven(work, planned, manifest, session)
         except Exception as failure:  # noqa: BLE001 - every failure in OPEN..PROVEN means: abort our own
@@ -275,11 +224,11 @@ class RunProtocol:
     def _open_to_proven(
         self, work: _Work, planned: Planned, manifest: SealedManifest, session: ProducerSession
     ) -> RunRecord:
-        self._trace.enter(State.OPEN)
         opened = self._world.clock()
         session.begin()
         if manifest.targets:
             session.add_partitions(manifest.partitions)
+        self._trace.enter(State.OPEN)
         receipts: Sequence[PartitionReceipt] = ()
         if work.sealed is not None and manifest.targets:
             timeout = laws.send_timeout(self._spec.transaction_timeout, self._world.clock() - opened)
@@ -288,98 +237,22 @@ class RunProtocol:
         laws.receipts_match(manifest, receipts)
         self._trace.enter(State.WRITTEN)
 
-        record = self._record(work, planned, manifest, receipts, session.identity)
-        messages = self._messages(work, planned, record)
-        session.stage(planned.plan.offsets_group, self._offsets(work, planned), messages)
+        statement = self._statement(work, planned, manifest)
+        record = statement.record(receipts, session.identity, self._trace.steps)
+        messages = statement.messages(record)
+        session.stage(planned.plan.offsets_group, statement.offsets(), messages)
         self._trace.enter(State.STAGED)
 
-        self._prove(planned, manifest, messages, session.identity)
+        prove(self._world, self._spec, statement, messages, session.identity)
         self._trace.enter(State.PROVEN)
         return record
 
-    # -- what the transaction says -----------------------------------------------------------------------------
-
-    def _offsets(self, work: _Work, planned: Planned) -> dict[TopicPartition, CommittedOffset]:
-        partition = self._world.ledger.partition_for(self._spec.pipeline)
-        metadata = identity.offset_metadata(work.key, partition, self._world.ledger_identity[0])
-        return {tp: CommittedOffset(end, metadata) for tp, end in planned.plan.ends.items()}
-
-    def _messages(self, work: _Work, planned: Planned, record: RunRecord) -> list[LedgerMessage]:
-        messages = [
-            identity.message(identity.run_record_key(work.key), record.to_json(), self._spec.pipeline)
-        ]
-        if planned.plan.advances:
-            after = cursor.advanced(
-                self._spec,
-                planned.plan,
-                planned.cursor,
-                planned.partition_counts,
-                work.key,
-                self._world.ledger_identity,
-            )
-            messages += cursor.messages(self._spec, after, planned.layout_known)
-        return messages
-
-    def _record(
-        self,
-        work: _Work,
-        planned: Planned,
-        manifest: SealedManifest,
-        receipts: Sequence[PartitionReceipt],
-        producer: ProducerIdentity,
-    ) -> RunRecord:
-        read = {str(r.topic_partition): 0 for r in planned.plan.ranges}
-        read.update({str(tp): n for tp, n in manifest.records_read.items()})
-        return RunRecord(
-            run_key=work.key,
-            pipeline=self._spec.pipeline,
-            mode=planned.plan.mode,
-            run_id=self._spec.run_id,
-            clear_number=self._spec.clear_number,
-            try_number=self._spec.try_number,
-            group_id=self._spec.group_id,
-            ranges=planned.plan.ranges,
-            records_read_by_partition=read,
-            records_late=manifest.records_late,
-            receipts=tuple(sorted(receipts, key=lambda r: (r.topic, r.partition))),
-            producer=producer,
-            started_at=identity.utc_text(self._started_at),
-            staged_at=identity.utc_text(self._world.now()),
-            trace=self._trace.steps,
-            details={
-                "versions": work.versions,
-                "notes": list(planned.plan.notes),
-                "partition_verification": self._world.cluster.partition_verification(),
-            },
+    def _statement(self, work: _Work, planned: Planned, manifest: SealedManifest) -> Statement:
+        return Statement(
+            self._spec, self._world, self._started_at, work.key, planned, manifest, work.versions
         )
 
-    def _prove(
-        self,
-        planned: Planned,
-        manifest: SealedManifest,
-        messages: Sequence[LedgerMessage],
-        producer: ProducerIdentity,
-    ) -> None:
-        cluster, ledger = self._world.cluster, self._world.ledger
-        expected = set(manifest.partitions)
-        expected.update(
-            TopicPartition(self._spec.ledger.topic, ledger.partition_for(m.routing)) for m in messages
-        )
-        expected.add(cluster.group_offsets_partition(planned.plan.offsets_group))
-        sinks = (
-            cluster.describe_topics(sorted({t.topic for t in manifest.targets})) if manifest.targets else {}
-        )
-        everywhere = [TopicPartition(t.topic, p) for t in sinks.values() for p in range(t.partitions)]
-        laws.proof_holds(
-            producer,
-            manifest,
-            expected,
-            cluster.describe_transaction(producer.transactional_id),
-            cluster.describe_producers(everywhere) if everywhere else {},
-        )
-        self._world.planner.recheck(planned.plan, staged=True)
-
-    # -- when something goes wrong -----------------------------------------------------------------------------
+    # -- when something goes wrong --
 
     def _aborted(self, work: _Work, session: ProducerSession, failure: Exception) -> RunRecord | None:
         self._trace.enter(State.ABORTED)
@@ -415,7 +288,7 @@ class RunProtocol:
         session.close()
         try:
             return self._world.transactions.abort(session.identity)
-        except Exception as unreachable:
+        except Exception as unreachable:  # noqa: BLE001 - whatever it was, nothing is known
             raise OutcomeUnknown(
                 f"{session.identity.transactional_id}: {failure}; the coordinator could not be asked "
                 "to abort "
@@ -454,7 +327,7 @@ class RunProtocol:
         return error
 
     def _await_completion(self, producer: ProducerIdentity) -> None:
-        """Wait until all markers are written; a commit returns before that, and a reader could see too little."""
+        """Wait for all markers: a commit returns before they are written, and a reader could see too little."""
         deadline = self._world.clock() + COMPLETION_WAIT_SECONDS
         while True:
             try:

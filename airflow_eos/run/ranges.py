@@ -1,4 +1,4 @@
-"""The planner: pins the offset ranges of a run, by its mode, and checks what must hold before it costs anything."""
+"""The planner: pins the offset ranges of a run, by its mode, and checks what must hold first."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Planner:
         for wanted in plan.ranges:
             laws.within_log(wanted, starts[wanted.topic_partition], stable[wanted.topic_partition])
 
-    # -- cursor ------------------------------------------------------------------------------------------------
+    # -- cursor --
 
     def _from_cursor(self, topics: Mapping[str, TopicDescription], mode: Cursor) -> Planned:
         group = self._spec.group_id
@@ -249,7 +249,7 @@ class Planner:
             )
         return log_start if mode.start == "earliest" else stable
 
-    # -- intervals and given ranges ----------------------------------------------------------------------------
+    # -- intervals and given ranges --
 
     def _between(self, topics: Mapping[str, TopicDescription], interval: Interval, mode: ModeName) -> Planned:
         if interval.end > self._now():

@@ -6,7 +6,7 @@ import enum
 
 
 class State(str, enum.Enum):
-    """States in the order of a run that meets no obstacle."""
+    """States in the order of a run that meets no obstacle; each is entered when what it says is true."""
 
     ASKED = "ASKED"
     """The authority is asked before anything is touched; a yes is final."""
@@ -38,8 +38,8 @@ LEGAL_STEPS: dict[State, frozenset[State]] = {
     State.ASKED: frozenset({State.FENCED}),
     State.FENCED: frozenset({State.CHECKED}),
     State.CHECKED: frozenset({State.PLANNED, State.FENCED}),
-    State.PLANNED: frozenset({State.SEALED, State.OPEN}),
-    State.SEALED: frozenset({State.OPEN}),
+    State.PLANNED: frozenset({State.SEALED, State.OPEN, State.ABORTED}),
+    State.SEALED: frozenset({State.OPEN, State.ABORTED}),
     State.OPEN: frozenset({State.WRITTEN, State.ABORTED}),
     State.WRITTEN: frozenset({State.STAGED, State.ABORTED}),
     State.STAGED: frozenset({State.PROVEN, State.ABORTED}),
@@ -50,6 +50,6 @@ LEGAL_STEPS: dict[State, frozenset[State]] = {
 }
 """Where a run may go.
 
-PLANNED to OPEN is a resend of sealed batches, or a run with nothing to read. CHECKED to FENCED is a run found committed
-by another, to be reprocessed under an id of its own.
+PLANNED to OPEN is a resend of sealed batches, or a run with nothing to read. CHECKED to FENCED is a run found
+committed by another, to be reprocessed under an id of its own.
 """

@@ -1,4 +1,4 @@
-"""An in-memory cluster: logs, transaction coordinator, group offsets and ledger, by the rules a real broker showed.
+"""An in-memory cluster: logs, coordinator, group offsets and ledger, by the rules a real broker showed.
 
 Each rule used here is also checked once on a real broker, in tests/integration.
 """
@@ -76,24 +76,36 @@ class ModelBroker:
         self.members: dict[str, int] = {}
         self.verifies = verifies
         self.reported_verification: bool | None = verifies
-        self.foreign_commits: list[str] = []
         identity = json.dumps({"v": 1, "topic_id": "id-ledger", "partitions": 2}, separators=(",", ":"))
         self.logs[TopicPartition(LEDGER, 0)].append(Entry("data", value=identity, key="ledger:identity"))
 
     def fingerprint(self) -> str:
-        return repr(
+        logs = [
+            [(e.kind[0], e.producer_id, e.epoch, e.value, e.key) for e in log] for log in self.logs.values()
+        ]
+        producers = [
+            [(pid, s.epoch, s.last_sequence, s.batches) for pid, s in known.items()]
+            for known in self.producers.values()
+        ]
+        transactions = [
             (
-                self.topics,
-                self.logs,
-                self.producers,
-                self.open,
-                sorted(self.transactions.items()),
-                self.groups,
-                self.members,
+                tid,
+                t.epoch,
+                t.state.value,
+                sorted(map(str, t.partitions)),
+                [(g, str(tp), o.offset) for (g, tp), o in t.offsets.items()],
+                list(map(str, t.markers)),
             )
-        )
+            for tid, t in sorted(self.transactions.items())
+        ]
+        groups = [
+            (name, [(str(tp), o.offset) for tp, o in sorted(offsets.items())])
+            for name, offsets in sorted(self.groups.items())
+        ]
+        opened = [sorted(o.items()) for o in self.open.values()]
+        return repr((logs, producers, opened, transactions, groups, self.members))
 
-    # -- logs --------------------------------------------------------------------------------------------------
+    # -- logs --
 
     def write_input(self, topic: str, partition: int, value: str, timestamp: int = 0) -> None:
         self.logs[TopicPartition(topic, partition)].append(Entry("data", value=value, timestamp=timestamp))
@@ -119,7 +131,7 @@ class ModelBroker:
             if entry.kind == "data" and offset not in aborted
         ]
 
-    # -- transactions ------------------------------------------------------------------------------------------
+    # -- transactions --
 
     def init_producer(self, transactional_id: str) -> ProducerIdentity:
         txn = self.transactions.get(transactional_id)
@@ -242,7 +254,7 @@ class ModelBroker:
             if txn.state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
         ]
 
-    # -- reads -------------------------------------------------------------------------------------------------
+    # -- reads --
 
     def describe_topics(self, names: list[str]) -> dict[str, TopicDescription]:
         missing = [n for n in names if n not in self.topics]
@@ -251,7 +263,8 @@ class ModelBroker:
         return {n: self.topics[n] for n in names}
 
     def offsets_for_time(self, tp: TopicPartition, timestamp: int) -> int | None:
-        return next((o for o, e in self.committed_entries(tp) if e.timestamp >= timestamp), None)
+        found = (o for o, e in enumerate(self.logs[tp]) if e.kind == "data" and e.timestamp >= timestamp)
+        return next(found, None)
 
     def committed_offsets(
         self, group: str, partitions: list[TopicPartition], *, stable: bool

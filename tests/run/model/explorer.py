@@ -1,9 +1,10 @@
 """Searches interleavings: runs real code step by step, in every order, with faults at every step.
 
-A *process* is ordinary blocking code whose every call to the outside is one step. A *schedule* says which process makes
-the next step and what befalls it. The search starts from the schedule without deviations (each process runs to its end)
-and adds deviations one at a time, so the first counter-example it meets is a shortest one. A state of the whole system
-met before is not searched again: what a process will do depends on nothing but the answers it got.
+A *process* is ordinary blocking code whose every call to the outside is one step. A *schedule* says which
+process makes the next step and what befalls it. The search starts from the schedule without deviations (each
+process runs to its end) and adds deviations one at a time, so the first counter-example it meets is a
+shortest one. A state of the whole system met before is not searched again: what a process will do depends on nothing
+but the answers it got.
 """
 
 from __future__ import annotations
@@ -86,19 +87,19 @@ class Run:
         self._hub = greenlet.getcurrent()
         self.world = scenario(self)
 
-    # -- used by scenarios and ports ---------------------------------------------------------------------------
+    # -- used by scenarios and ports --
 
     def spawn(self, name: str, body: Callable[[], Any]) -> None:
         process = Process(name, greenlet.greenlet(lambda: self._body(process, body), parent=self._hub))
         self.processes[name] = process
-        self._resume(process, lambda: process.glet.switch())
+        self._resume(process, process.glet.switch)
 
     def _body(self, process: Process, body: Callable[[], Any]) -> None:
         try:
             process.result = body()
         except Died:
             process.error = None
-        except Exception as error:  # noqa: BLE001 - the oracle judges it
+        except Exception as error:
             process.error = error
         process.done = True
 
@@ -118,7 +119,7 @@ class Run:
         process.pending = Step(name, run, faults, late)
         return self._hub.switch()
 
-    # -- the scheduler -----------------------------------------------------------------------------------------
+    # -- the scheduler --
 
     def _resume(self, process: Process, switch: Callable[[], Any]) -> None:
         self._current, process.pending = process, None
@@ -139,7 +140,9 @@ class Run:
     def default(self, last: str | None, actions: list[Action]) -> Action:
         """Return the action of the schedule without deviations: go on; else the next process, then events."""
         plain = [a for a in actions if not a.fault]
-        sleeping = {p.name for p in self.processes.values() if p.pending is not None and p.pending.name == "sleep"}
+        sleeping = {
+            p.name for p in self.processes.values() if p.pending is not None and p.pending.name == "sleep"
+        }
         awake = [a for a in plain if a.actor not in sleeping]
         for action in awake:
             if action.actor == last:
@@ -183,7 +186,7 @@ class Run:
         if fault in (Fault.NONE, Fault.LOSE):
             try:
                 outcome = step.run()
-            except Exception as raised:  # noqa: BLE001 - handed to the process
+            except Exception as raised:
                 error = raised
         if fault != Fault.NONE:
             error = TimeoutError(f"{step.name}: {fault}")
@@ -280,9 +283,7 @@ def _execute(
                 report.states += 1
                 if len(planned) < deviations:
                     chosen = run.default(last, actions)
-                    found.extend(
-                        (*planned, (index, action)) for action in actions if action != chosen
-                    )
+                    found.extend((*planned, (index, action)) for action in actions if action != chosen)
             action = at.get(index) or run.default(last, actions)
             run.perform(action)
             if not action.actor.startswith("event ") and not run.processes[action.actor].done:

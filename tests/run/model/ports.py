@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +21,9 @@ from airflow_eos.run.authority import Authority
 from airflow_eos.run.boundaries import Boundaries
 from airflow_eos.run.ledger_identity import verify
 from airflow_eos.run.pins import Pins
-from airflow_eos.run.protocol import RunProtocol, World
+from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.run.ranges import Planner
+from airflow_eos.run.world import World
 from tests.run.model.broker import LEDGER, ModelBroker
 from tests.run.model.explorer import Fault, Run
 
@@ -85,9 +87,7 @@ class ModelCluster:
         return self._broker.reported_verification
 
     def describe_transaction(self, transactional_id: str) -> Any:
-        return self._read(
-            "describe transaction", lambda: self._broker.describe_transaction(transactional_id)
-        )
+        return self._read("describe transaction", lambda: self._broker.describe_transaction(transactional_id))
 
     def describe_producers(self, partitions: Collection[TopicPartition]) -> Any:
         return self._read(
@@ -131,7 +131,9 @@ class ModelSession:
                 sequence = known.last_sequence + 1 if same and known else 0
                 broker.produce(identity, tp, sequence, message.value, message.key)
 
-        self._run.step(f"stage {', '.join(m.key.split(':')[0] for m in messages)} record", write, WRITE_FAULTS)
+        self._run.step(
+            f"stage {', '.join(m.key.split(':')[0] for m in messages)} record", write, WRITE_FAULTS
+        )
 
     def commit(self) -> None:
         broker, identity = self._broker, self._identity
@@ -151,24 +153,19 @@ class ModelSession:
 
 
 class ModelTransactions:
-    """Also watches law 2: a process whose epoch another one took must not take another."""
+    """Also watches law 2: a process that was told it is superseded must not take another epoch."""
 
     def __init__(self, run: Run, broker: ModelBroker, scene: Any, name: str) -> None:
         self._run, self._broker, self._scene, self._name = run, broker, scene, name
-        self._mine: dict[str, int] = {}
+        self._superseded: set[str] = set()
 
     def fence(self, transactional_id: str) -> ModelSession:
         def init() -> ProducerIdentity:
-            before = self._broker.transactions.get(transactional_id)
-            taken = self._mine.get(transactional_id)
-            if taken is not None and before is not None and before.epoch != taken:
+            if transactional_id in self._superseded and ".boundary." not in transactional_id:
                 self._scene.broken = self._scene.broken or (
-                    f"{self._name} was superseded under {transactional_id} and took an epoch again"
+                    f"{self._name} was told that {transactional_id} is no longer its own and took it again"
                 )
-            identity = self._broker.init_producer(transactional_id)
-            if ".boundary." not in transactional_id:
-                self._mine[transactional_id] = identity.producer_epoch
-            return identity
+            return self._broker.init_producer(transactional_id)
 
         identity = self._run.step(f"fence {transactional_id}", init, (Fault.FAIL, Fault.LOSE, Fault.DIE))
         return ModelSession(self._run, self._broker, identity)
@@ -177,6 +174,8 @@ class ModelTransactions:
         def end() -> EndTxnAnswer:
             answer = self._broker.end_transaction(identity, commit=False)
             assert answer is not None
+            if answer is EndTxnAnswer.FENCED:
+                self._superseded.add(identity.transactional_id)
             return answer
 
         return self._run.step("abort own transaction", end, WRITE_FAULTS)
@@ -205,7 +204,8 @@ class ModelLedger:
 
         if list(keys) == ["ledger:identity"]:
             return read()
-        return self._run.step(f"ask the ledger for {', '.join(sorted(keys))}", read)
+        more = " and more" if len(keys) > 1 else ""
+        return self._run.step(f"ask the ledger for {min(keys)}{more}", read)
 
 
 @dataclass
@@ -217,13 +217,19 @@ class ModelSealed:
 class ModelData:
     """Reads, transforms record by record, and sends one record per batch, one partition after the other.
 
-    :param respawns: a second attempt of a send task may run beside the first, with the batches in another order
+    :param respawns: a second attempt of a send task may run beside the first, its batches in another order
         (a transform that is not deterministic).
     :param loses_batch: the writers lose their last batch and do not notice.
     """
 
     def __init__(
-        self, run: Run, broker: ModelBroker, spec: RunSpec, *, respawns: bool = False, loses_batch: bool = False
+        self,
+        run: Run,
+        broker: ModelBroker,
+        spec: RunSpec,
+        *,
+        respawns: bool = False,
+        loses_batch: bool = False,
     ) -> None:
         self._run, self._broker, self._spec = run, broker, spec
         self._respawns, self._loses_batch = respawns, loses_batch
@@ -262,15 +268,15 @@ class ModelData:
                 if self._respawns and sequence == 0:
                     self._second_attempt(identity, tp, list(reversed(batches)))
             count = len(written)
-            receipts.append(PartitionReceipt(tp.topic, tp.partition, first or 0, 0, count, 1, count, count - 1))
+            receipts.append(
+                PartitionReceipt(tp.topic, tp.partition, first or 0, 0, count, 1, count, count - 1)
+            )
         return receipts
 
     def _produce(self, identity: ProducerIdentity, tp: TopicPartition, sequence: int, value: str) -> int:
         def late() -> None:
-            try:
+            with contextlib.suppress(EosError):
                 self._broker.produce(identity, tp, sequence, value)
-            except EosError:
-                pass
 
         return self._run.step(
             f"write {value} to {tp}",

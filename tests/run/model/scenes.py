@@ -11,11 +11,10 @@ from typing import Any
 
 from airflow_eos.exceptions import EosError
 from airflow_eos.model.broker import CommittedOffset, TransactionState
-from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, TopicPartition
+from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import LedgerSettings, RunSpec
-from airflow_eos.run import identity
-from tests.run.model.broker import LEDGER, Entry, ModelBroker
+from tests.run.model.broker import LEDGER, ModelBroker, Transaction
 from tests.run.model.explorer import Run
 from tests.run.model.ports import Clock, ModelData, attempt
 
@@ -31,7 +30,7 @@ class Inline:
 class Scene:
     """A cluster, the attempts that share it, and what must be true at the end.
 
-    :param closers: runs made one after the other at the end, without faults: whatever happened, they must succeed.
+    :param closers: runs made one after the other at the end, without faults: they must succeed.
     """
 
     def __init__(self, broker: ModelBroker, *, source: str = "src", sink: str = "out") -> None:
@@ -46,7 +45,7 @@ class Scene:
         self.expected: Callable[[], list[str]] = self._all_input
         self.processes: dict[str, Any] = {}
 
-    # -- world, as the explorer sees it ------------------------------------------------------------------------
+    # -- world, as the explorer sees it --
 
     def fingerprint(self) -> str:
         return f"{self.broker.fingerprint()}{self.clock.seconds}{sorted(self.once)}{self.timed_out}"
@@ -86,7 +85,7 @@ class Scene:
             self.broker._settle(self.broker.transactions[tid])
         return self.broken or self._output() or self._ledger() or self._answers()
 
-    # -- the oracle --------------------------------------------------------------------------------------------
+    # -- the oracle --
 
     def _visible(self, topic: str) -> list[str]:
         n = self.broker.topics[topic].partitions
@@ -123,6 +122,13 @@ class Scene:
             if isinstance(process.result, RunRecord) and f"run:{process.result.run_key}" not in committed:
                 return f"{name} reported success, the ledger does not hold {process.result.run_key}"
         return None
+
+
+def before(scene: Scene, its_spec: RunSpec) -> None:
+    """Make a whole run before the scene begins."""
+    attempt(Inline(), scene, "before", its_spec)()  # type: ignore[arg-type]
+    for txn in scene.broker.transactions.values():
+        scene.broker._settle(txn)
 
 
 def spec(run_id: str = "r1", **changes: Any) -> RunSpec:
@@ -165,7 +171,7 @@ def stage(
     return scene
 
 
-# -- the scenes ------------------------------------------------------------------------------------------------
+# -- the scenes --
 
 
 def alone(run: Run) -> Scene:
@@ -184,14 +190,16 @@ def twins(run: Run) -> Scene:
 
 def successive(run: Run) -> Scene:
     """Two runs of one pipeline at once, on one cursor."""
-    return stage(run, [("r1", spec("r1")), ("r2", spec("r2"))], closers=[spec("r1"), spec("r2"), spec("last")])
+    return stage(
+        run, [("r1", spec("r1")), ("r2", spec("r2"))], closers=[spec("r1"), spec("r2"), spec("last")]
+    )
 
 
 def cleared(run: Run) -> Scene:
     """An old, committed run is cleared while the next one is live: the live one must not be touched."""
 
     def prepare(scene: Scene) -> None:
-        attempt(Inline(), scene, "old", spec("r1"))()  # type: ignore[arg-type]
+        before(scene, spec("r1"))
         for p in range(2):
             scene.broker.write_input("src", p, f"p{p}new")
 
@@ -216,7 +224,7 @@ def reprocessed(run: Run) -> Scene:
     """A committed run is cleared with on_committed=reprocess, twice over, beside the live cursor."""
 
     def prepare(scene: Scene) -> None:
-        attempt(Inline(), scene, "old", spec("r1"))()  # type: ignore[arg-type]
+        before(scene, spec("r1"))
         old = [f"p{p}r0" for p in range(2)]
         for p in range(2):
             scene.broker.write_input("src", p, f"p{p}new")
@@ -236,7 +244,7 @@ def other_dag(run: Run) -> Scene:
     """Another pipeline uses the same group: one of them owns it, whatever the order."""
 
     def prepare(scene: Scene) -> None:
-        attempt(Inline(), scene, "owner", spec("r0", pipeline="owner"))()  # type: ignore[arg-type]
+        before(scene, spec("r0", pipeline="owner"))
         for p in range(2):
             scene.broker.write_input("src", p, f"p{p}new")
         ledger = scene._ledger
@@ -308,7 +316,7 @@ def _timestamp(seconds: int) -> int:
 
 
 def intervals(run: Run) -> Scene:
-    """Two neighbouring intervals at once, backwards by default, while a late record arrives in an idle partition."""
+    """Two neighbouring intervals at once, the later first, while late records arrive in an idle partition."""
     scene = Scene(ModelBroker({"src": 2, "out": 2}))
     scene.broker.write_input("src", 0, "p0t5", _timestamp(5))
     scene.broker.write_input("src", 0, "p0t15", _timestamp(15))
@@ -332,6 +340,29 @@ def intervals(run: Run) -> Scene:
     return scene
 
 
+def crossing(run: Run) -> Scene:
+    """A boundary is fixed while idle, two late records arrive, then an earlier boundary is fixed."""
+    scene = Scene(ModelBroker({"src": 1, "out": 1}))
+    scene.broker.write_input("src", 0, "t-5", _timestamp(-5))
+
+    def late() -> None:
+        scene.broker.write_input("src", 0, "t-3", _timestamp(-3))
+        scene.broker.write_input("src", 0, "t4", _timestamp(4))
+
+    scene.once["two late records"] = late
+    run.world = scene
+
+    def over(run_id: str, start: int, end: int) -> RunSpec:
+        return spec(run_id, ranges=Interval(_moment(start), _moment(end)), max_send_attempts=1)
+
+    for name, (start, end) in {"later": (10, 20), "earlier": (0, 10)}.items():
+        run.spawn(name, attempt(run, scene, name, over(name, start, end)))
+    scene.processes = run.processes
+    scene.time_outs = False
+    scene.closers = [over(f"c{start}", start, start + 10) for start in (-10, 0, 10, 20)]
+    return scene
+
+
 def upstream_open(run: Run) -> Scene:
     """The input itself is written by a transaction that is open while we plan, and aborts later."""
 
@@ -347,46 +378,40 @@ def upstream_open(run: Run) -> Scene:
 
 
 def foreign_consumer(run: Run) -> Scene:
-    """Somebody else commits to the group while we run."""
+    """Somebody else commits to the group while we run, up to our last look at its offsets.
+
+    After that look nothing protects the group: Kafka has no compare-and-set for offsets.
+    """
+    tp = TopicPartition("src", 0)
 
     def prepare(scene: Scene) -> None:
-        attempt(Inline(), scene, "old", spec("r0"))()  # type: ignore[arg-type]
-        tp = TopicPartition("src", 0)
+        before(scene, spec("r0"))
         for p in range(2):
             scene.broker.write_input("src", p, f"p{p}new")
+        scene.time_outs = False
+        events, settle = scene.events, scene.broker.write_marker
+        moved: list[bool] = []
 
         def commit() -> None:
+            moved.append(True)
             scene.broker.groups["group"][tp] = CommittedOffset(0)
-            scene.moved = True  # type: ignore[attr-defined]
 
-        scene.moved = False  # type: ignore[attr-defined]
-        scene.once["a consumer commits to the group"] = commit
-        scene.time_outs = False
-        output = scene._output
+        def until_the_last_look() -> list[str]:
+            pending = scene.processes["r1"].pending
+            if pending is None or pending.name == "commit":
+                scene.once.clear()
+            return events()
 
-        def check_end() -> str | None:
-            if scene.once:
-                return None
-            overwritten = scene.broker.groups["group"][tp].offset != 0
-            moved_first = scene.moved and "committed over" in (scene.broken or "")  # type: ignore[attr-defined]
-            return scene.broken if moved_first else (None if not overwritten else None) or output_if_done()
-
-        def output_if_done() -> str | None:
-            found = Counter(scene._visible("out"))
-            return f"duplicated {found}" if any(n > 1 for n in found.values()) else None
-
-        del output
-        scene.check_end = check_end  # type: ignore[method-assign]
-        settle = scene.broker.write_marker
-
-        def watched(txn: Any) -> None:
-            if scene.moved and txn.state is TransactionState.PREPARE_COMMIT and scene.broken is None:  # type: ignore[attr-defined]
-                current = scene.broker.groups["group"].get(tp)
-                if current is not None and current.offset == 0 and ("group", tp) in txn.offsets:
-                    scene.broken = "the run committed over an offset it never planned from"
+        def watched(txn: Transaction) -> None:
+            commits = txn.state is TransactionState.PREPARE_COMMIT and ("group", tp) in txn.offsets
+            if commits and moved and scene.broker.groups["group"][tp].offset == 0:
+                scene.broken = "the run committed over an offset it never planned from"
             settle(txn)
 
+        scene.once["a consumer commits to the group"] = commit
+        scene.events = until_the_last_look  # type: ignore[method-assign]
         scene.broker.write_marker = watched  # type: ignore[method-assign]
+        scene.check_end = lambda: scene.broken  # type: ignore[method-assign]
 
     return stage(run, [("r1", spec("r1"))], prepare=prepare, records=1)
 
@@ -420,9 +445,7 @@ def unverified(run: Run) -> Scene:
         scene.check_end = check_end  # type: ignore[method-assign]
         scene.time_outs = False
 
-    return stage(
-        run, [("r1", spec())], broker=broker, prepare=prepare, records=1, closers=[]
-    )
+    return stage(run, [("r1", spec())], broker=broker, prepare=prepare, records=1, closers=[])
 
 
 def with_data(**faults: bool) -> Callable[[Run], Scene]:
@@ -437,28 +460,3 @@ def with_data(**faults: bool) -> Callable[[Run], Scene]:
         )
 
     return scene
-
-
-__all__ = [
-    "Cursor",
-    "Entry",
-    "Scene",
-    "alone",
-    "cleared",
-    "empty",
-    "explicit",
-    "foreign_consumer",
-    "identity",
-    "intervals",
-    "member_joined",
-    "other_dag",
-    "reprocessed",
-    "shared_ledger",
-    "spec",
-    "stage",
-    "successive",
-    "twins",
-    "unverified",
-    "upstream_open",
-    "with_data",
-]

@@ -1,0 +1,77 @@
+"""confluent-kafka's admin client, asked until it answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from airflow_eos.broker.clients import QuietLog, Refusals, base_settings
+from airflow_eos.broker.failures import attempt, explained
+from airflow_eos.wire.backoff import Backoff
+from airflow_eos.wire.client_config import ClientConfig
+
+T = TypeVar("T")
+
+_SLICE_SECONDS = 10.0
+
+_PASSING = frozenset(
+    {
+        KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+        KafkaError._TIMED_OUT,  # noqa: SLF001
+        KafkaError._TRANSPORT,  # noqa: SLF001
+        KafkaError._WAIT_COORD,  # noqa: SLF001
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+    }
+)
+
+
+class Admin:
+    """An admin client that retries what may pass, and ends at once where credentials are refused.
+
+    It connects in the background, at the first question.
+
+    :param config: client configuration in librdkafka's names.
+    """
+
+    def __init__(self, config: ClientConfig) -> None:
+        self._refusals = Refusals()
+        settings = {**base_settings(config), "error_cb": self._refusals.take}
+        self.client: Any = AdminClient(settings, logger=QuietLog())
+
+    def ask(self, doing: str, question: Callable[[float], T], *, timeout: float) -> T:
+        """Ask until there is an answer.
+
+        :param doing: names the request in errors.
+        :param question: gets the seconds it may take; returns the answer or raises ``KafkaException``.
+        :param timeout: seconds, with all retries.
+        :raises ConfigurationError: when the brokers refuse the credentials.
+        :raises EosError: for errors that no retry can help, and for the last one after ``timeout`` seconds.
+        """
+        backoff = Backoff(timeout)
+        while True:
+            # In slices: librdkafka would try refused credentials until the end.
+            left = min(max(backoff.left, 1.0), _SLICE_SECONDS)
+            result, error = attempt(lambda left=left: question(left))  # type: ignore[misc]
+            if error is None:
+                return result  # type: ignore[return-value]
+            error = self.refusal() or error
+            if not (error.retriable() or error.code() in _PASSING) or backoff.expired:
+                raise explained(error, doing) from KafkaException(error)
+            time.sleep(backoff.next_pause())
+
+    def refusal(self) -> KafkaError | None:
+        """Return the reason for which brokers refuse this client, as far as it has heard of one."""
+        attempt(lambda: self.client.poll(0))
+        return self._refusals.last
+
+    def probe(self, timeout: float) -> KafkaError | None:
+        """Try to reach the cluster, and return the reason for which it refuses this client, if it does."""
+        attempt(lambda: self.client.list_topics(timeout=timeout))
+        return self.refusal()

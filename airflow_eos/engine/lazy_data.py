@@ -1,0 +1,61 @@
+"""A data plane that starts Spark when the first batch is sealed: a run found in the ledger needs no JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_eos.model.identity import ProducerIdentity
+    from airflow_eos.model.plan import RunPlan
+    from airflow_eos.model.receipts import PartitionReceipt
+    from airflow_eos.model.spec import RunSpec
+    from airflow_eos.spark.data_plane import SparkDataPlane
+
+
+class LazyDataPlane:
+    """Implements :class:`airflow_eos.run.ports.SealAndSend` on a session made on first use.
+
+    :param spark: a session, or a function that makes one.
+    """
+
+    def __init__(
+        self, spark: SparkSession | Callable[[], SparkSession], spec: RunSpec, process: Callable[..., Any]
+    ) -> None:
+        self._spark = spark
+        self._spec = spec
+        self._process = process
+        self._plane: SparkDataPlane | None = None
+
+    def _started(self) -> SparkDataPlane:
+        if self._plane is None:
+            from airflow_eos.spark.data_plane import SparkDataPlane
+
+            session: Any = self._spark
+            if not hasattr(session, "createDataFrame"):
+                session = session()
+            self._plane = SparkDataPlane(session, self._spec, self._process)
+        return self._plane
+
+    def preflight(self) -> Mapping[str, Any]:
+        """Check the executors."""
+        return self._started().preflight()
+
+    def seal(self, plan: RunPlan) -> Any:
+        """Read, transform, encode and materialise."""
+        return self._started().seal(plan)
+
+    def send(self, sealed: Any, identity: ProducerIdentity, timeout: float) -> Sequence[PartitionReceipt]:
+        """Write all sealed batches."""
+        return self._started().send(sealed, identity, timeout)
+
+    def release(self, sealed: Any) -> None:
+        """Free the materialised blocks."""
+        self._started().release(sealed)
+
+    def cancel(self) -> None:
+        """Cancel what runs, if anything was started."""
+        if self._plane is not None:
+            self._plane.cancel()

@@ -1,0 +1,95 @@
+"""Ledger tasks outside a run: make it, ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.model.record import RunRecord
+from airflow_eos.model.spec import LedgerSettings, RunSpec
+from airflow_eos.run import identity
+from airflow_eos.run.cursor import CursorRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def _asking(kafka: Mapping[str, Any], settings: LedgerSettings, prefix: str) -> RunSpec:
+    """Return a spec that only carries a connection and ledger settings."""
+    return RunSpec(
+        kafka=kafka,
+        pipeline="airflow-eos",
+        run_id="ledger",
+        source_topics=("none",),
+        group_id="airflow-eos",
+        prefix=prefix,
+        ledger=settings,
+    )
+
+
+def create_ledger(
+    kafka: Mapping[str, Any], settings: LedgerSettings | None = None, prefix: str = "airflow-eos"
+) -> tuple[str, int]:
+    """Create the ledger topic and fix its identity; does nothing when both are there.
+
+    :returns: topic id and number of partitions.
+    :raises LedgerReplaced: when the topic is not the one that was initialised.
+    """
+    with ControlPlane(_asking(kafka, settings or LedgerSettings(), prefix)) as control:
+        return control.verify_ledger(may_create=True)
+
+
+def look_up(spec: RunSpec) -> RunRecord | None:
+    """Return the committed record of a spec's run.
+
+    None says nothing: only a run under its fence may believe a no.
+    """
+    key = identity.run_record_key(identity.run_key(spec))
+    with ControlPlane(spec) as control:
+        control.verify_ledger(may_create=False)
+        value = control.authority.peek([key], routing=spec.pipeline).get(key)
+    return None if value is None else RunRecord.from_json(value)
+
+
+def ledger_status(
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings | None = None,
+    *,
+    groups: Sequence[str] = (),
+    runs: Sequence[tuple[str, str]] = (),
+    prefix: str = "airflow-eos",
+) -> dict[str, Any]:
+    """Return what the ledger says: its identity, the cursors of groups, and runs given as (pipeline, run id).
+
+    :raises LedgerMissing: when there is no initialised ledger.
+    """
+    settings = settings or LedgerSettings()
+    with ControlPlane(_asking(kafka, settings, prefix)) as control:
+        topic_id, partitions = control.verify_ledger(may_create=False)
+        status: dict[str, Any] = {
+            "ledger": {"topic": settings.topic, "topic_id": topic_id, "partitions": partitions},
+            "cursors": {},
+            "runs": {},
+        }
+        for group in groups:
+            key = identity.cursor_key(group)
+            value = control.authority.peek([key], routing=group).get(key)
+            record = None if value is None else CursorRecord.from_json(value)
+            status["cursors"][group] = None if record is None else _cursor_summary(record)
+        for pipeline, run_id in runs:
+            key = identity.run_record_key(identity.cursor_run_key(pipeline, run_id))
+            value = control.authority.peek([key], routing=pipeline).get(key)
+            status["runs"][f"{pipeline}/{run_id}"] = (
+                None if value is None else RunRecord.from_json(value).summary()
+            )
+    return status
+
+
+def _cursor_summary(record: CursorRecord) -> dict[str, Any]:
+    return {
+        "pipeline": record.pipeline,
+        "layout": record.layout,
+        "ends": {str(tp): end for tp, end in sorted(record.ends.items())},
+        "run_key": record.run_key,
+    }

@@ -1,0 +1,108 @@
+"""One exactly-once run on a real cluster: the entry point below Airflow."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.engine.lazy_data import LazyDataPlane
+from airflow_eos.run.protocol import RunProtocol
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_eos.model.record import RunRecord
+    from airflow_eos.model.spec import RunSpec
+    from airflow_eos.run.states import State
+
+log = logging.getLogger(__name__)
+
+KILL_SECONDS = 4.0
+
+
+class Run:
+    """One attempt at one run.
+
+    Guarantee: the output, the consumed offsets and the run record are committed together, once, or not at
+    all; whatever happens to this process or to another attempt at the same work.
+
+    Example::
+
+        spec = RunSpec(kafka={"bootstrap.servers": "..."}, pipeline="demo", run_id="2026-11-21T05",
+                       source_topics=("src",), sink_topic="out", group_id="demo")
+        record = Run(spark, spec, lambda df: df.select("key", "value")).execute()
+
+    :param spark: a session (classic or Spark Connect), or a function that makes one; it is called only when
+        there is something to read.
+    :param spec: what to read, where to write, under which identity.
+    :param process: ``process(df)`` or ``process(df, run)``, from source columns to sink columns.
+    :param on_state: called at each state entered.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession | Callable[[], SparkSession],
+        spec: RunSpec,
+        process: Callable[..., Any],
+        *,
+        on_state: Callable[[State], None] | None = None,
+    ) -> None:
+        self._spec = spec
+        self._on_state = on_state
+        self._data = LazyDataPlane(spark, spec, process)
+        self._protocol: RunProtocol | None = None
+        self._killed = False
+
+    def execute(self) -> RunRecord:
+        """Run, or answer from the ledger (then ``record.found`` is true).
+
+        :raises PlanError: nothing was read or written.
+        :raises RunFenced: a newer attempt owns the work, and it is not committed yet.
+        :raises RunFailed: aborted after all attempts; nothing is visible.
+        :raises OutcomeUnknown: the cluster could not say; a retry finds out.
+        """
+        with ControlPlane(self._spec) as control:
+            self._protocol = RunProtocol(self._spec, control.world(self._data), self._on_state)
+            if self._killed:
+                self._protocol.kill()
+            record = self._protocol.execute()
+        log.info(
+            "run %s %s: %d records read, %d written",
+            record.run_key,
+            "found in the ledger" if record.found else "committed",
+            record.records_read,
+            record.records_written,
+        )
+        return record
+
+    def kill(self) -> None:
+        """Cancel this run's Spark jobs and end its transaction under its own identity; for ``on_kill``.
+
+        Never initialises a producer: the process that is killed is often the one that was replaced. Returns
+        within 5 s, never raises, and may be called from a signal handler.
+        """
+        self._killed = True
+        workers = [threading.Thread(target=self._quietly, args=(self._data.cancel,), daemon=True)]
+        if self._protocol is not None:
+            workers.append(threading.Thread(target=self._quietly, args=(self._protocol.kill,), daemon=True))
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join(KILL_SECONDS / len(workers))
+
+    @staticmethod
+    def _quietly(action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception:
+            log.warning("the run could not be ended cleanly; its transaction times out", exc_info=True)
+
+
+def read_process_write(
+    spark: SparkSession | Callable[[], SparkSession], spec: RunSpec, process: Callable[..., Any]
+) -> RunRecord:
+    """Run ``process`` over the spec's ranges, exactly once; see :class:`Run`."""
+    return Run(spark, spec, process).execute()
