@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import shutil
 import tempfile
 import time
 import uuid
@@ -148,7 +149,9 @@ class EmbeddedKafka:
         self._passwords.clear()
         if self._watchdog is not None:
             self._watchdog.close()
-        if self.keep:
+        if not self.keep:
+            shutil.rmtree(home, ignore_errors=True)  # the watchdog's part, unless someone killed it
+        else:
             log.warning("Kept logs and data of the embedded Kafka in %s", home)
 
     def _start_once(self, folder: Path, launcher: Launcher) -> None:

@@ -12,17 +12,16 @@ the logs of the brokers it used. Where plugins are not auto-loaded, import the n
 
 from __future__ import annotations
 
+import sys
 import uuid
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping
 
     from airflow_eos.testing.cluster import EmbeddedKafka
-
-_CLUSTERS = ("embedded_kafka", "embedded_kafka_cluster")
 
 
 class TopicFactory(Protocol):
@@ -76,18 +75,19 @@ def kafka_topic(request: pytest.FixtureRequest) -> TopicFactory:
     return create
 
 
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Attach the end of the broker logs to the report of a failed test."""
-    outcome: Any = yield
-    report: pytest.TestReport = outcome.get_result()
-    if not report.failed:
-        return
-    for name, value in getattr(item, "funcargs", {}).items():
+    report = yield
+    for name, value in getattr(item, "funcargs", {}).items() if report.failed else ():
         title = f"broker logs of {name}"
-        if (
-            hasattr(value, "logs")
-            and hasattr(value, "bootstrap_servers")
-            and title not in dict(report.sections)
-        ):
+        # Imported into a conftest.py beside the auto-loaded plugin, the hook runs twice.
+        if _is_running_cluster(value) and title not in dict(report.sections):
             report.sections.append((title, value.logs()))
+    return report
+
+
+def _is_running_cluster(value: object) -> bool:
+    # By module name: a session that never used a cluster must not import one to find out.
+    cluster = sys.modules.get("airflow_eos.testing.cluster")
+    return cluster is not None and isinstance(value, cluster.EmbeddedKafka)

@@ -84,6 +84,8 @@ def file_lock(path: Path) -> Iterator[None]:
 def _fetch(version: str, target: Path) -> None:
     ivy = pyspark_jar("ivy-*.jar")
     java = find_java()
+    for stale in target.parent.glob(f".{target.name}-*"):
+        shutil.rmtree(stale, ignore_errors=True)  # of a process that was killed while it fetched
     log.warning("Fetching the Kafka %s broker (about 44 MB) into %s; this is done once", version, target)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
         staged = Path(scratch) / "jars"
@@ -140,10 +142,3 @@ def pyspark_jar(pattern: str) -> Path:
             f"{jars} holds no {pattern}: install the full pyspark distribution, not pyspark-client"
         )
     return found[-1]
-
-
-def remove_cached(version: str) -> None:
-    """Forget the jars of a version; the next use fetches them again."""
-    target = cache_root() / f"kafka-{version}"
-    with file_lock(target.with_name(f"{target.name}.lock")):
-        shutil.rmtree(target, ignore_errors=True)

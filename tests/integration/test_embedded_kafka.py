@@ -23,16 +23,16 @@ QUIET = {"log_level": 0}
 
 @pytest.fixture(scope="module")
 def kafka():
-    with EmbeddedKafka() as running:
-        yield running
+    with EmbeddedKafka() as embedded:
+        yield embedded
 
 
 @pytest.fixture(scope="module")
 def three():
     # A killed broker may register again, and the others take over, when its session ends: 9 s by default.
     quick = {"broker.session.timeout.ms": "4000", "broker.heartbeat.interval.ms": "500"}
-    with EmbeddedKafka(brokers=3, broker_config=quick) as running:
-        yield running
+    with EmbeddedKafka(brokers=3, broker_config=quick) as embedded:
+        yield embedded
 
 
 def producer(kafka, **settings):
@@ -368,6 +368,18 @@ def test_the_with_block_leaves_no_process_and_no_file(monkeypatch, tmp_path):
     assert processes_of(tmp_path) == []
 
 
+def test_the_with_block_cleans_up_without_its_watchdog_too(monkeypatch, tmp_path):
+    """Somebody who killed the watchdog has not switched off the ordinary end."""
+    monkeypatch.setattr(cluster.tempfile, "gettempdir", lambda: str(tmp_path))
+
+    with EmbeddedKafka() as kafka:
+        (watchdog,) = set(processes_of(tmp_path)) - {kafka.brokers[0].pid}
+        os.kill(watchdog, signal.SIGKILL)
+
+    assert list(tmp_path.iterdir()) == []
+    assert processes_of(tmp_path) == []
+
+
 def test_keep_leaves_logs_for_a_look_afterwards(monkeypatch, tmp_path, caplog):
     """With keep the folder stays and a log line names it."""
     monkeypatch.setattr(cluster.tempfile, "gettempdir", lambda: str(tmp_path))
@@ -396,16 +408,26 @@ time.sleep(600)
 """
 
 
-def start_owner(folder, *arguments):
+@contextlib.contextmanager
+def running(folder, *command):
+    """A command whose temporary files go into a folder; killed if the test has not ended it."""
     environment = {**os.environ, "TMPDIR": str(folder)}
-    return subprocess.Popen(
-        [sys.executable, "-c", OWNER, *arguments], stdout=subprocess.PIPE, text=True, env=environment
-    )
+    with subprocess.Popen(
+        [sys.executable, *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_a_sigkilled_test_process_leaves_no_broker_and_no_file(tmp_path):
     """Running and paused brokers die and the folder is removed though no Python code could clean up."""
-    with start_owner(tmp_path, "3") as owner:
+    with running(tmp_path, "-c", OWNER, "3") as owner:
         pids = [int(pid) for pid in owner.stdout.readline().split()]
         assert len(pids) == 3
         assert all(map(is_running, pids))
@@ -418,7 +440,7 @@ def test_a_sigkilled_test_process_leaves_no_broker_and_no_file(tmp_path):
 @pytest.mark.parametrize("seconds", [0.1, 0.4, 0.9, 1.5])
 def test_a_test_process_killed_while_brokers_start_leaves_nothing(tmp_path, seconds):
     """At no moment of the start is there a process or a file that the watchdog does not find."""
-    with start_owner(tmp_path, "1", "starting") as owner:
+    with running(tmp_path, "-c", OWNER, "1", "starting") as owner:
         owner.stdout.readline()
         time.sleep(seconds)  # the moment of death, not a wait for something
         owner.kill()
@@ -431,8 +453,8 @@ def test_a_test_process_killed_while_brokers_start_leaves_nothing(tmp_path, seco
 
 @pytest.fixture(scope="module")
 def secured():
-    with EmbeddedKafka(security="SASL_SSL", acls=True) as running:
-        yield running
+    with EmbeddedKafka(security="SASL_SSL", acls=True) as embedded:
+        yield embedded
 
 
 def refused(config):
@@ -559,38 +581,31 @@ def test_every_protocol_serves_readers_and_writers(brokers, version, security):
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_prints_its_address_and_ends_clean(tmp_path, signum):
     """The first line is the bootstrap servers; a signal ends it with exit code 0 and nothing left."""
-    command = [sys.executable, "-m", "airflow_eos.testing.kafka", "--topic", "orders:3", "--topic", "other"]
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as running:
-        bootstrap = running.stdout.readline().strip()
+    command = ["-m", "airflow_eos.testing.kafka", "--topic", "orders:3", "--topic", "other"]
+    with running(tmp_path, *command) as process:
+        bootstrap = process.stdout.readline().strip()
         with contextlib.closing(
             Consumer({"bootstrap.servers": bootstrap, "group.id": "x", **QUIET})
         ) as client:
             topics = client.list_topics(timeout=30).topics
         assert (len(topics["orders"].partitions), len(topics["other"].partitions)) == (3, 1)
-        running.send_signal(signum)
+        process.send_signal(signum)
 
-        assert running.wait(60) == 0
+        assert process.wait(60) == 0
     assert processes_of(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_command_says_why_it_ended_when_its_broker_dies(tmp_path):
     """A broker that ends by itself ends the command with exit code 1 and the log."""
-    command = [sys.executable, "-m", "airflow_eos.testing.kafka"]
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as running:
-        running.stdout.readline()
+    with running(tmp_path, "-m", "airflow_eos.testing.kafka") as process:
+        process.stdout.readline()
         (home,) = tmp_path.iterdir()
         (broker,) = marked_processes(f"-Dairflow.eos.home={home}")
         os.kill(broker, signal.SIGKILL)
 
-        _, complaint = running.communicate(timeout=60)
-    assert running.returncode == 1
+        _, complaint = process.communicate(timeout=60)
+    assert process.returncode == 1
     assert "A broker ended by itself" in complaint
     assert "Kafka Server started" in complaint
 

@@ -90,6 +90,16 @@ def test_a_failed_fetch_leaves_no_folder_and_tells_what_ivy_said(cache, monkeypa
     assert [entry.name for entry in cache.iterdir()] == ["kafka-4.3.1.lock"]
 
 
+def test_the_remains_of_a_killed_fetch_are_removed_by_the_next_one(cache, ivy):
+    """A process that died while it fetched does not leave its downloads in the cache for ever."""
+    remains = cache / ".kafka-4.3.1-abc" / "ivy"
+    remains.mkdir(parents=True)
+
+    jars.fetch_jars("4.3.1")
+
+    assert sorted(entry.name for entry in cache.iterdir()) == ["kafka-4.3.1", "kafka-4.3.1.lock"]
+
+
 def test_ivy_reports_success_without_the_broker_jar(cache, monkeypatch, tmp_path):
     """An exit code of 0 is not believed where the broker's own jar is missing."""
     empty = FakeIvy(tmp_path, "exit 0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -40,18 +41,23 @@ def wait_until(holds, timeout=20):
         time.sleep(0.02)
 
 
+@contextlib.contextmanager
 def start_owner(home, *arguments):
     command = [sys.executable, "-c", OWNER, str(home), *arguments]
-    owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    owner.stdout.readline()
-    return owner
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as owner:
+        try:
+            owner.stdout.readline()
+            # For a moment after it was started a process shows no arguments yet.
+            wait_until(lambda: len(marked_processes(process_mark(home))) == 2)
+            yield owner
+        finally:
+            owner.kill()
 
 
 def test_a_killed_owner_leaves_no_process_and_no_file(tmp_path):
     """SIGKILL of the owner ends running and paused processes and removes the folder."""
     home = tmp_path / "cluster"
     with start_owner(home) as owner:
-        assert len(marked_processes(process_mark(home))) == 2
         owner.kill()
 
     wait_until(lambda: not home.exists() and not marked_processes(process_mark(home)))
