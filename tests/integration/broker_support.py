@@ -65,8 +65,10 @@ def make_transactions(config, ledger, link=None, **settings):
 
 @contextmanager
 def foreign_transaction(config, topic, *records, partition=0):
-    """Another pipeline's open transaction with these (key, value) records; commit or abort it by the producer."""
-    producer = confluent_kafka.Producer({**config, **QUIET, "transactional.id": unique("foreign"), "linger.ms": 0})
+    """Another pipeline's open transaction with these (key, value) records, to be ended by its producer."""
+    producer = confluent_kafka.Producer(
+        {**config, **QUIET, "transactional.id": unique("foreign"), "linger.ms": 0}
+    )
     producer.init_transactions(30)
     producer.begin_transaction()
     write(producer, topic, *records, partition=partition)

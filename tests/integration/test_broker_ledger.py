@@ -1,4 +1,4 @@
-"""The ledger topic on a real broker: creation, placement, and what a look-up sees on both sides of the LSO."""
+"""The ledger topic on a real broker: creation, placement, and look-ups on both sides of the LSO."""
 
 from __future__ import annotations
 
@@ -118,7 +118,12 @@ def test_the_partition_is_the_one_the_java_producer_would_choose(config, link):
 def test_an_empty_partition_has_nothing(ledger):
     """A view of a new ledger is empty on both sides."""
     view = ledger.view(0, ["run"])
-    assert (view.last_stable_offset, view.high_watermark, dict(view.committed), tuple(view.tail)) == (0, 0, {}, ())
+    assert (view.last_stable_offset, view.high_watermark, dict(view.committed), tuple(view.tail)) == (
+        0,
+        0,
+        {},
+        (),
+    )
 
 
 def test_the_latest_committed_value_counts(config, ledger, settle):
@@ -180,9 +185,11 @@ def test_long_keys_and_non_ascii_keys_are_found(config, ledger, settle):
     assert dict(ledger.view(0, keys).committed) == {key: str(len(key)) for key in keys}
 
 
-def test_batches_of_a_stranger_that_compresses_are_read(config, ledger, settle, embedded_kafka):
+def test_batches_of_a_stranger_that_compresses_are_read(config, ledger, settle):
     """A compressed batch hides its bytes from a search: it is decoded, committed or not."""
-    with foreign_transaction({**config, "compression.type": "gzip"}, ledger.topic, ("run", "g" * 500)) as producer:
+    with foreign_transaction(
+        {**config, "compression.type": "gzip"}, ledger.topic, ("run", "g" * 500)
+    ) as producer:
         producer.commit_transaction(30)
     aborted({**config, "compression.type": "gzip"}, ledger.topic, ("run", "b" * 500))
     settle(4)
@@ -218,7 +225,7 @@ def test_a_record_that_is_no_text_is_reported(config, ledger, settle):
 
 
 def test_our_commit_above_a_foreign_open_transaction_is_in_the_tail(config, ledger):
-    """A look-up that stopped at the last stable offset would miss it: the tail has our record and our marker."""
+    """Below the last stable offset it is not to be seen yet: the tail has our record and our marker."""
     with foreign_transaction(config, ledger.topic, ("foreign", "open")) as foreign:
         committed(config, ledger.topic, ("run", "ours"))
         view = wait_until(lambda: view if (view := ledger.view(0, ["run"])).high_watermark == 3 else None)
@@ -257,22 +264,24 @@ def test_the_tail_has_open_and_aborted_records_and_everybodys_markers(config, le
 
 def test_compressed_batches_in_the_tail_are_read(config, ledger):
     """As below the last stable offset."""
-    with foreign_transaction({**config, "compression.type": "gzip"}, ledger.topic, ("run", "z" * 500)) as foreign:
+    with foreign_transaction(
+        {**config, "compression.type": "gzip"}, ledger.topic, ("run", "z" * 500)
+    ) as foreign:
         assert [entry.value for entry in ledger.view(0, ["run"]).tail] == ["z" * 500]
         foreign.abort_transaction(30)
 
 
 def test_views_agree_with_a_consumer_at_every_step_of_random_histories(config, ledger):
-    """Interleaved producers commit, abort and stay open: committed + tail explain exactly what was written."""
+    """Interleaved producers commit, abort and stay open: views hold exactly what was written."""
     seed = random.randrange(1 << 32)
     rng = random.Random(seed)
     producers = [
-        confluent_kafka.Producer({**config, **QUIET, "transactional.id": unique("p"), "linger.ms": 0}) for _ in range(4)
+        confluent_kafka.Producer({**config, **QUIET, "transactional.id": unique("p"), "linger.ms": 0})
+        for _ in range(4)
     ]
     for producer in producers:
         producer.init_transactions(30)
     open_records: dict[int, list[tuple[str, str | None]]] = {}
-    model: dict[str, str | None] = {}
     keys = ["a", "b", "c"]
     for step in range(60):
         index = rng.randrange(len(producers))
@@ -287,7 +296,6 @@ def test_views_agree_with_a_consumer_at_every_step_of_random_histories(config, l
             open_records[index].append(record)
         elif act == "commit":
             producer.commit_transaction(30)
-            # The order of records decides, not that of commits: compare by the log below.
             open_records.pop(index)
         else:
             producer.abort_transaction(30)
@@ -295,8 +303,8 @@ def test_views_agree_with_a_consumer_at_every_step_of_random_histories(config, l
         if step % 10 == 9:
             view = ledger.view(0, keys)
             visible = [r for r in read_topic(config, ledger.topic) if r.offset < view.last_stable_offset]
-            model = {r.key.decode(): None if r.value is None else r.value.decode() for r in visible}
-            assert dict(view.committed) == {k: v for k, v in model.items() if v is not None}, f"seed {seed}"
+            latest = {r.key.decode(): None if r.value is None else r.value.decode() for r in visible}
+            assert dict(view.committed) == {k: v for k, v in latest.items() if v is not None}, f"seed {seed}"
             raw = read_topic(config, ledger.topic, "read_uncommitted")
             assert [(e.offset, e.key, e.value) for e in view.tail if e.kind == "record"] == [
                 (r.offset, r.key.decode(), (r.value or b"").decode())

@@ -10,7 +10,13 @@ import confluent_kafka
 import pytest
 
 from airflow_eos.broker import KafkaCluster, Link
-from airflow_eos.exceptions import BrokersUnavailable, EosError, ProducerFenced, ProtocolViolation, TimeoutsInconsistent
+from airflow_eos.exceptions import (
+    BrokersUnavailable,
+    EosError,
+    ProducerFenced,
+    ProtocolViolation,
+    TimeoutsInconsistent,
+)
 from airflow_eos.model.broker import CommittedOffset, EndTxnAnswer, TransactionState
 from airflow_eos.testing import count_records, read_topic
 from airflow_eos.wire.connection import BrokerConnections
@@ -111,7 +117,9 @@ def test_a_fence_aborts_what_an_older_attempt_left_open(fence, ledger, cluster, 
     """When fence returns, the older transaction is ended on every partition, and nothing of it is visible."""
     staged(fence(name))
     fence(name)
-    assert cluster.last_stable_offsets([tp(ledger.topic)])[tp(ledger.topic)] == 2  # the record and its abort marker
+    assert (
+        cluster.last_stable_offsets([tp(ledger.topic)])[tp(ledger.topic)] == 2
+    )  # the record and its abort marker
     assert count_records(config, ledger.topic) == 0
     assert count_records(config, ledger.topic, "read_uncommitted") == 1
 
@@ -147,7 +155,9 @@ def test_a_fenced_session_that_only_stages_messages_is_told(fence, ledger, confi
 # -- staging and commit -----------------------------------------------------------------------------------
 
 
-def test_a_commit_publishes_offsets_metadata_and_ledger_records_together(fence, cluster, ledger, config, name):
+def test_a_commit_publishes_offsets_metadata_and_ledger_records_together(
+    fence, cluster, ledger, config, name
+):
     """Before it neither is readable, after it both are; the offset keeps its metadata string."""
     source, group = tp(ledger.topic), unique("group")
     session = staged(fence(name), ("run/1", "{}"), group, {source: CommittedOffset(7, "v1 abc 3")})
@@ -161,7 +171,7 @@ def test_a_commit_publishes_offsets_metadata_and_ledger_records_together(fence, 
 def test_the_coordinator_sees_exactly_the_partitions_that_were_added_or_staged(
     fence, cluster, ledger, kafka_topic, name
 ):
-    """Added partitions, the ledger's, and the one of __consumer_offsets that group_offsets_partition names."""
+    """Added partitions, the ledger's, and the one of __consumer_offsets for the group."""
     group, sink = unique("group"), kafka_topic(partitions=3)
     session = fence(name)
     session.begin()
@@ -201,7 +211,7 @@ def test_without_offsets_the_group_is_left_alone(fence, cluster, ledger, name):
 
 
 def test_nothing_to_stage_is_refused(fence, name):
-    """librdkafka ends no transaction into which it sent nothing, and reports success: this is not let happen."""
+    """librdkafka ends no transaction into which it sent nothing, and reports success."""
     session = fence(name)
     session.begin()
     with pytest.raises(ValueError, match="needs a ledger message"):
@@ -261,7 +271,7 @@ def test_offsets_are_accepted_although_the_group_has_members(fence, cluster, led
 
 
 def test_abort_of_our_own_open_transaction(fence, transactions, cluster, ledger, config, name):
-    """It is aborted and the epoch stays the same; asked again, the coordinator confirms the abort (answer 0)."""
+    """It is aborted under the same epoch; asked again, the coordinator confirms the abort (answer 0)."""
     session = staged(fence(name))
     assert transactions.abort(session.identity) is EndTxnAnswer.ABORTED
     wait_until(lambda: cluster.describe_transaction(name).state is TransactionState.COMPLETE_ABORT)
@@ -320,7 +330,9 @@ def test_abort_with_an_unknown_identity_is_fenced(transactions, fence, name):
     assert transactions.abort(stranger) is EndTxnAnswer.FENCED
 
 
-def test_a_commit_that_arrives_after_our_own_abort_is_refused(fence, transactions, config, ledger, cluster, name):
+def test_a_commit_that_arrives_after_our_own_abort_is_refused(
+    fence, transactions, config, ledger, cluster, name
+):
     """The delayed EndTxn(commit) of a lost answer cannot publish what we have aborted."""
     session = staged(fence(name))
     assert transactions.abort(session.identity) is EndTxnAnswer.ABORTED

@@ -1,0 +1,190 @@
+"""A secured broker: which permissions the control plane needs, and what it says when one is missing."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
+from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError
+from airflow_eos.model.broker import CommittedOffset, EndTxnAnswer
+from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.testing import EmbeddedKafka
+from tests.integration.broker_support import make_transactions, message, tp, unique
+
+LEDGER = "ledger"
+
+
+@pytest.fixture(scope="module")
+def kafka():
+    with EmbeddedKafka(security="SASL_PLAINTEXT", acls=True) as running:
+        running.create_topic(LEDGER, config={"cleanup.policy": "compact"})
+        running.create_topic("source")
+        yield running
+
+
+@pytest.fixture
+def user(kafka):
+    """Client settings of a new user; ``user.grant`` allows operations."""
+    return User(kafka, unique("user"))
+
+
+class User:
+    def __init__(self, kafka, name):
+        self.name = name
+        self.config = kafka.user(name)
+        self._kafka = kafka
+
+    def grant(self, *operations, **resource):
+        self._kafka.grant(self.name, *operations, **resource)
+
+
+@pytest.fixture
+def link(user):
+    with Link(user.config) as opened:
+        yield opened
+
+
+@pytest.fixture
+def cluster(user, link):
+    with KafkaCluster(user.config, link=link) as opened:
+        yield opened
+
+
+@pytest.fixture
+def ledger(user, link):
+    return KafkaLedger(user.config, LedgerSettings(topic=LEDGER), link=link)
+
+
+@pytest.fixture
+def transactions(user, ledger, link):
+    return make_transactions(user.config, ledger, link)
+
+
+def granted_everything(user, group, transactional_id):
+    """The permissions a run of the control plane needs, besides those of reading and writing data."""
+    user.grant("READ", "WRITE", "DESCRIBE", topic=LEDGER)
+    user.grant("READ", "DESCRIBE", topic="source")
+    user.grant("DESCRIBE", topic="__consumer_offsets")
+    user.grant("READ", "DESCRIBE", group=group)
+    user.grant("WRITE", "DESCRIBE", transactional_id=transactional_id)
+
+
+def test_a_user_with_few_permissions_can_run_a_whole_transaction(user, cluster, ledger, transactions):
+    """Ledger, source, group, __consumer_offsets and transactional id: nothing on the cluster."""
+    group, name = unique("group"), unique("work")
+    granted_everything(user, group, name)
+    source = tp("source")
+    session = transactions.fence(name)
+    session.begin()
+    session.stage(group, {source: CommittedOffset(1, "meta")}, [message("run", "{}")])
+    assert cluster.describe_transaction(name).partitions == {
+        tp(LEDGER),
+        cluster.group_offsets_partition(group),
+    }
+    assert len(cluster.describe_producers([tp(LEDGER)])[tp(LEDGER)]) >= 1
+    session.commit()
+    session.close()
+    assert cluster.committed(group, [source]) == {source: CommittedOffset(1, "meta")}
+    assert cluster.group_members(group) == 0
+    assert transactions.abort(session.identity) is EndTxnAnswer.NOTHING_OPEN
+    assert cluster.transaction_max_timeout_ms() is None
+    assert cluster.partition_verification() is None
+
+
+def test_settings_are_read_with_describe_configs_on_the_cluster(user, cluster):
+    """The permission that turns an unverified broker into a checked one."""
+    user.grant("DESCRIBE_CONFIGS", cluster=True)
+    assert cluster.partition_verification() is True
+    assert cluster.transaction_max_timeout_ms() == 900_000
+
+
+def test_a_transactional_id_without_write_is_named(transactions):
+    """Fencing needs Write on the transactional id."""
+    name = unique("work")
+    with pytest.raises(AuthorizationFailed, match=rf"{name}.*transactional id"):
+        transactions.fence(name)
+
+
+def test_a_group_without_describe_cannot_be_checked(cluster):
+    """Whether a group has members may not be guessed."""
+    with pytest.raises(AuthorizationFailed, match="grant Describe on group 'somebody'"):
+        cluster.group_members("somebody")
+    with pytest.raises(AuthorizationFailed, match="somebody"):
+        cluster.committed("somebody", [tp("source")])
+
+
+def test_a_group_without_read_cannot_get_offsets(user, transactions):
+    """Staging needs Read on the group; the error names the group and the transactional id."""
+    name = unique("work")
+    user.grant("WRITE", "DESCRIBE", topic=LEDGER)
+    user.grant("WRITE", "DESCRIBE", transactional_id=name)
+    session = transactions.fence(name)
+    session.begin()
+    with pytest.raises(AuthorizationFailed, match=rf"{name}.*somebody.*consumer group"):
+        session.stage("somebody", {tp("source"): CommittedOffset(1)}, [message("run", "{}")])
+    session.close()
+
+
+def test_a_ledger_without_write_cannot_be_staged_to(user, transactions):
+    """Staging needs Write on the ledger topic."""
+    name = unique("work")
+    user.grant("DESCRIBE", topic=LEDGER)
+    user.grant("WRITE", "DESCRIBE", transactional_id=name)
+    session = transactions.fence(name)
+    session.begin()
+    with pytest.raises(AuthorizationFailed, match=LEDGER):
+        session.stage("unused", {}, [message("run", "{}")])
+    session.close()
+
+
+def test_a_topic_without_describe_is_named(cluster, ledger):
+    """Topics and the ledger; the name is in the error."""
+    with pytest.raises(AuthorizationFailed, match="source"):
+        cluster.describe_topics(["source"])
+    with pytest.raises(AuthorizationFailed, match=LEDGER):
+        ledger.describe()
+
+
+def test_partitions_without_write_cannot_be_added(user, transactions):
+    """AddPartitionsToTxn needs Write on every topic."""
+    name = unique("work")
+    user.grant("WRITE", "DESCRIBE", transactional_id=name)
+    session = transactions.fence(name)
+    session.begin()
+    with pytest.raises(AuthorizationFailed, match="source-0"):
+        session.add_partitions([tp("source")])
+    session.close()
+
+
+def test_a_ledger_needs_create(user):
+    """Creating without the permission says so, and creates nothing."""
+    name = unique("forbidden")
+    ledger = KafkaLedger(user.config, LedgerSettings(topic=name, partitions=1))
+    with ledger, pytest.raises(AuthorizationFailed, match=name):
+        ledger.create()
+
+
+def test_describe_on_consumer_offsets_is_asked_for(user, cluster):
+    """The proof compares the group's partition, so its topic must be visible."""
+    group = unique("group")
+    user.grant("DESCRIBE", group=group)
+    with pytest.raises(AuthorizationFailed, match="__consumer_offsets"):
+        cluster.group_offsets_partition(group)
+
+
+def test_refused_credentials_end_soon_and_hide_the_password(user, ledger):
+    """librdkafka would retry for ever; the error is raised at once and holds no secret."""
+    config = {**user.config, "sasl.password": "not-the-password"}
+    transactions = make_transactions(config, ledger)
+    started = time.monotonic()
+    with pytest.raises(ConfigurationError) as raised:
+        transactions.fence(unique("work"))
+    assert time.monotonic() - started < 20
+    assert "not-the-password" not in str(raised.value)
+    with KafkaCluster(config) as cluster:
+        for ask in (lambda: cluster.group_members("somebody"), lambda: cluster.describe_topics(["source"])):
+            with pytest.raises(ConfigurationError, match="security settings") as raised:
+                ask()
+            assert "not-the-password" not in str(raised.value)
