@@ -41,7 +41,6 @@ class Backoff:
         return min(pause, self.left)
 
 
-
 def pause_after(tries: int, *, first: float = FIRST_PAUSE, longest: float = LONGEST_PAUSE) -> float:
     """Return the pause after ``tries`` failures: 20 ms at first, doubling, half of it left to chance."""
     full = min(longest, first * 2.0 ** min(tries, 30))

@@ -7,7 +7,8 @@ from typing import Any
 
 import kafka.errors as kafka_errors
 from kafka.net.manager import KafkaConnectionManager
-from kafka.net.transport import KafkaSSLTransport
+
+from airflow_eos.wire.transport import TcpTransport, TlsTransport, connect
 
 DEFAULTS: dict[str, Any] = {
     # One answer holds at least one batch, however large (KIP-74).
@@ -23,14 +24,25 @@ DEFAULTS: dict[str, Any] = {
 
 
 class Manager(KafkaConnectionManager):
-    """A manager that can drop a connection at once, and does not copy what is left to write by TLS."""
+    """A manager with transports of its own, that can drop a connection at once."""
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
-        transport = await super()._build_transport(node, timeout_at=timeout_at)
-        if isinstance(transport, KafkaSSLTransport):
-            # A TLS record takes 16 KB; slicing bytes behind it copies the rest of a request of megabytes.
-            plain_write = transport.write
-            transport.write = lambda data: plain_write(memoryview(data))
+        sock = await connect(self._net, node.host, node.port, self.config["socket_options"], timeout_at)
+        transport: Any = None
+        try:
+            if self.ssl_enabled:
+                context = self.config["ssl_context"]
+                transport = TlsTransport(self._net, sock, host=node.host, ssl_context=context)
+            else:
+                transport = TcpTransport(self._net, sock, host=node.host)
+            await transport.handshake()
+        except BaseException as error:
+            (sock if transport is None else transport).close()
+            if isinstance(error, OSError):
+                raise kafka_errors.KafkaConnectionError(
+                    f"TLS handshake with {node.host}:{node.port} failed: {error}"
+                ) from error
+            raise
         return transport
 
     def abort(self, node: Any) -> None:
