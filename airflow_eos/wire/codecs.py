@@ -193,7 +193,7 @@ def _snappy_block(data: bytes) -> pa.Buffer:
 
 
 def _gzip(data: bytes) -> bytes:
-    parts = []
+    parts: list[bytes] = []
     while data or not parts:
         member = zlib.decompressobj(_GZIP_WINDOW)
         parts.append(member.decompress(data))

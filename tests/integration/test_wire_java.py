@@ -1,4 +1,4 @@
-"""Java's own classes read what is sealed here and write what is decoded here: every codec, no broker between."""
+"""Java's own classes read what is sealed here and write what is decoded here: every codec, no broker."""
 
 from __future__ import annotations
 

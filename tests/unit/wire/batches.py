@@ -145,19 +145,18 @@ payload = st.one_of(
     st.sampled_from([b"y" * 8200, b"\x00" * 130, b"\x00\x10\x00" * 20]),
 )
 timestamps = st.one_of(st.integers(1_700_000_000_000, 1_700_000_100_000), st.integers(0, 1 << 60))
-header_lists = st.lists(
-    st.tuples(st.text("aé€𝄞\x00", max_size=4), st.none() | st.binary(max_size=5)), max_size=3
-).map(tuple)
+ALPHABET = "aé€𝄞\x00"
 
 
 @st.composite
-def records(draw, min_size=0, max_size=40, headers=True):
-    """Contents of records without offsets: (timestamp, key, value, headers)."""
-    with_headers = headers and draw(st.booleans())
+def records(draw, min_size=0, max_size=40, alphabet=ALPHABET):
+    """Contents of records without offsets: (timestamp, key, value, headers); header keys of this alphabet."""
+    header = st.tuples(st.text(alphabet, max_size=4), st.none() | st.binary(max_size=5))
+    with_headers = draw(st.booleans())
     row = st.tuples(
         timestamps,
         st.none() | payload,
         st.none() | payload,
-        header_lists if with_headers else st.just(()),
+        st.lists(header, max_size=3).map(tuple) if with_headers else st.just(()),
     )
     return draw(st.lists(row, min_size=min_size, max_size=max_size))

@@ -1,0 +1,281 @@
+"""Through a real broker: librdkafka writes and we read, we write and librdkafka reads."""
+
+from __future__ import annotations
+
+import time
+
+import confluent_kafka
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airflow_eos.exceptions import RecordTooLarge
+from airflow_eos.wire.codecs import Codec
+from airflow_eos.wire.columns import HEADERS_TYPE
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.control import end_txn
+from airflow_eos.wire.decode import decode_batch
+from airflow_eos.wire.fetch import fetch_answers
+from airflow_eos.wire.isolation import data_batches
+from airflow_eos.wire.partitioner import partitions_for
+from airflow_eos.wire.produce import send_partitions
+from airflow_eos.wire.seal import seal
+from tests.integration.wire_support import end_of, open_transaction, partition, wait_for_marker
+from tests.unit.wire.batches import ALPHABET, Record, records, rows
+
+CODECS = [codec.label for codec in Codec]
+MOMENT = 1_700_000_000_000
+# (timestamp, key, value, headers): nulls, empty ones, tombstones, repeated header keys, several widths.
+CONTENT = [
+    (MOMENT, b"k", b"v", ()),
+    (MOMENT - 9_000_000, None, None, ()),
+    (MOMENT + 9_000_000, b"", b"", ()),
+    (MOMENT, b"tombstone", None, (("a", b"1"), ("a", None), ("a", b""))),
+    (MOMENT, None, b"x" * 20_000, (("ключ", b"\x00\xff"),)),
+    *((MOMENT + row, b"%d" % row, b'{"row": %d}' % row * (row % 9), ()) for row in range(3000)),
+]
+# Old and future timestamps are neither deleted nor refused.
+ANY_TIME = {"retention.ms": "-1", "message.timestamp.after.max.ms": str((1 << 63) - 1)}
+# Hypothesis on a shared machine and a shared broker.
+SHARED = settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+# librdkafka's header keys are C strings, which end at a zero; its timestamp 0 is the present.
+CONTENTS = records(min_size=1, alphabet=ALPHABET.replace("\x00", "")).map(
+    lambda rows: [(max(row[0], 1), *row[1:]) for row in rows]
+)
+
+
+@pytest.fixture
+def connections(embedded_kafka):
+    with BrokerConnections(embedded_kafka.client_config()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def producers(embedded_kafka):
+    """One librdkafka producer per codec."""
+    opened = {}
+
+    def producer(codec):
+        if codec not in opened:
+            chosen = {
+                "compression.type": codec,
+                "linger.ms": 50,
+                "partitioner": "murmur2_random",
+                "log_level": 0,
+            }
+            opened[codec] = confluent_kafka.Producer({**embedded_kafka.client_config(), **chosen})
+        return opened[codec]
+
+    yield producer
+    for each in opened.values():
+        each.flush(30)
+    opened.clear()
+
+
+def produce(producer, where, content):
+    """Write (timestamp, key, value, headers) rows and wait for all of them."""
+    failed = []
+    for timestamp, key, value, headers in content:
+        producer.produce(
+            where.topic,
+            value,
+            key,
+            where.partition,
+            timestamp=timestamp,
+            headers=list(headers),
+            on_delivery=lambda error, _: failed.append(error) if error else None,
+        )
+    assert producer.flush(60) == 0
+    assert failed == []
+
+
+def fetched(connections, where, start, end):
+    """Raw batches of a range, as the read path sees them."""
+    for answer in fetch_answers(connections, where.topic, where.partition, start, end):
+        yield from data_batches(answer.batches, answer.aborted)
+
+
+def write(connections, where, content, codec, **options):
+    """Seal, stamp and commit rows in one transaction; return its receipt."""
+    timestamp, key, value, headers = zip(*content, strict=True)
+    batches = seal(
+        pa.array(value, pa.binary()),
+        np.full(len(content), where.partition, np.int32),
+        topic=where.topic,
+        key=pa.array(key, pa.binary()),
+        timestamp=np.array(timestamp),
+        headers=pa.array(headers, HEADERS_TYPE),
+        compressor=codec,
+        **options,
+    )
+    identity = open_transaction(connections, f"tx-{where}", [where])
+    (receipt,) = send_partitions(
+        connections, identity, {where: [(batch.records, batch.data) for batch in batches]}
+    )
+    end_txn(connections, identity, commit=True)
+    wait_for_marker(connections, where, receipt.last_offset)
+    return receipt
+
+
+def consumed(kafka, where, start, count):
+    """What a read_committed librdkafka consumer sees."""
+    consumer = confluent_kafka.Consumer(
+        {
+            **kafka.client_config(),
+            "group.id": f"reader-{where}",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "check.crcs": True,
+        }
+    )
+    try:
+        consumer.assign([confluent_kafka.TopicPartition(where.topic, where.partition, start)])
+        found = []
+        deadline = time.monotonic() + 60
+        while len(found) < count:
+            assert time.monotonic() < deadline, f"only {len(found)} of {count} records came"
+            for message in consumer.consume(count - len(found), 1.0):
+                assert message.error() is None
+                kind, moment = message.timestamp()
+                assert kind == confluent_kafka.TIMESTAMP_CREATE_TIME
+                headers = tuple(message.headers() or ())
+                found.append(Record(message.offset(), moment, message.key(), message.value(), headers))
+        return found
+    finally:
+        consumer.close()
+
+
+def numbered(content, first):
+    return [Record(first + index, *row) for index, row in enumerate(content)]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_what_librdkafka_writes_is_decoded(connections, kafka_topic, producers, codec):
+    """Every record and field, from batches that are in the codec asked for."""
+    where = partition(kafka_topic("librdkafka", config=ANY_TIME))
+    produce(producers(codec), where, CONTENT)
+    batches = list(fetched(connections, where, 0, len(CONTENT)))
+    assert codec in {Codec(batch.header.codec).label for batch in batches}
+    assert [row for batch in batches for row in rows(decode_batch(batch))] == numbered(CONTENT, 0)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_librdkafka_reads_what_is_sealed(embedded_kafka, connections, kafka_topic, codec):
+    """The broker validates each codec's stream; the consumer checks CRCs and sees every field."""
+    where = partition(kafka_topic("sealed", config=ANY_TIME))
+    receipt = write(connections, where, CONTENT, codec, batch_bytes=30_000)
+    assert (receipt.first_offset, receipt.records) == (0, len(CONTENT))
+    assert receipt.batches > 2
+    assert consumed(embedded_kafka, where, 0, len(CONTENT)) == numbered(CONTENT, 0)
+
+
+@SHARED
+@given(contents=st.lists(CONTENTS, min_size=1, max_size=3), codec=st.sampled_from(CODECS))
+def test_anything_librdkafka_writes_is_decoded(connections, kafka_topic, producers, contents, codec):
+    """Arbitrary keys, values, timestamps and headers."""
+    where = partition(kafka_topic("anything", config=ANY_TIME))
+    for content in contents:
+        produce(producers(codec), where, content)
+    written = [row for content in contents for row in content]
+    found = [
+        row for batch in fetched(connections, where, 0, len(written)) for row in rows(decode_batch(batch))
+    ]
+    assert found == numbered(written, 0)
+
+
+@SHARED
+@given(content=CONTENTS, codec=st.sampled_from(CODECS), batch_bytes=st.integers(100, 5000))
+def test_librdkafka_reads_anything_that_is_sealed(
+    embedded_kafka, connections, kafka_topic, content, codec, batch_bytes
+):
+    """Arbitrary keys, values, timestamps and headers, cut anywhere."""
+    where = partition(kafka_topic("anything", config=ANY_TIME))
+    write(connections, where, content, codec, batch_bytes=batch_bytes)
+    assert consumed(embedded_kafka, where, 0, len(content)) == numbered(content, 0)
+
+
+def test_keys_go_to_the_partitions_of_the_java_partitioner(kafka_topic, producers):
+    """librdkafka's murmur2 partitioner is its port of Java's default one."""
+    topic = kafka_topic("keys", partitions=7)
+    # Without empty keys: murmur2_random spreads them as if they were null, Java hashes them.
+    keys = [b"%d" % row * (1 + row % 11) for row in range(500)] + ["ключ".encode(), bytes(1000)]
+    placed = {}
+    producer = producers("none")
+    for key in keys:
+        producer.produce(
+            topic,
+            b"",
+            key,
+            on_delivery=lambda error, message: placed.update({message.key() or b"": message.partition()}),
+        )
+    assert producer.flush(60) == 0
+    target = partitions_for(len(keys), 7, topic=topic, key=pa.array(keys, pa.binary())).tolist()
+    assert target == [placed[key] for key in keys]
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_a_batch_of_exactly_max_message_bytes_is_accepted_and_one_byte_more_is_refused_here(
+    embedded_kafka, connections, kafka_topic, codec
+):
+    """The limit is the broker's own comparison: what it takes is sent, what it refuses is refused here."""
+    limit = 5000
+    where = partition(kafka_topic("limit", config={"max.message.bytes": str(limit)}))
+    noise = np.random.default_rng(5).bytes(limit)
+
+    def sealed(size, bound=limit):
+        column = pa.array([noise[:size]], pa.binary())
+        (batch,) = seal(
+            column, np.zeros(1, np.int32), topic=where.topic, compressor=codec, max_message_bytes=bound
+        )
+        return batch
+
+    overhead = len(sealed(4000).data) - 4000
+    exact = sealed(limit - overhead)
+    assert len(exact.data) == limit
+    with pytest.raises(
+        RecordTooLarge, match=f"for {where.topic}-0 takes 5001 bytes .* max.message.bytes of 5000"
+    ):
+        sealed(limit - overhead + 1)
+    identity = open_transaction(connections, f"tx-{where}", [where])
+    send_partitions(connections, identity, {where: [(1, exact.data)]})
+    end_txn(connections, identity, commit=True)
+    wait_for_marker(connections, where, 0)
+    (row,) = consumed(embedded_kafka, where, 0, 1)
+    assert row.value == noise[: limit - overhead]
+    # The broker agrees about the byte more: bypass our own check and it says no.
+    identity = open_transaction(connections, f"tx-{where}", [where])
+    with pytest.raises(RecordTooLarge):
+        send_partitions(
+            connections, identity, {where: [(1, sealed(limit - overhead + 1, bound=10_000).data)]}
+        )
+    end_txn(connections, identity, commit=False)
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_topic_with_log_append_time_gives_the_brokers_times(connections, kafka_topic, producers, codec):
+    """The broker rewrites the header only; the producer's deltas stay in the records and mean nothing."""
+    where = partition(kafka_topic("append-time", config={"message.timestamp.type": "LogAppendTime"}))
+    before = time.time() * 1000 - 1000
+    produce(producers(codec), where, CONTENT[:100])
+    decoded = [decode_batch(batch) for batch in fetched(connections, where, 0, 100)]
+    moments = [moment for batch in decoded for moment in batch.timestamp.tolist()]
+    assert len(moments) == 100
+    assert all(before < moment < time.time() * 1000 + 1000 for moment in moments)
+    assert {batch.timestamp_type.name for batch in decoded} == {"LOG_APPEND_TIME"}
+
+
+def test_batches_the_broker_compressed_again_are_decoded(connections, kafka_topic, producers):
+    """A topic with a compression type of its own: the broker's writer, not a client's."""
+    for own in ("gzip", "snappy", "lz4", "zstd"):
+        where = partition(kafka_topic("again", config={**ANY_TIME, "compression.type": own}))
+        produce(producers("none"), where, CONTENT)
+        batches = list(fetched(connections, where, 0, len(CONTENT)))
+        assert {Codec(batch.header.codec).label for batch in batches} == {own}
+        assert [row for batch in batches for row in rows(decode_batch(batch))] == numbered(CONTENT, 0)
+        assert end_of(connections, where) == len(CONTENT)
