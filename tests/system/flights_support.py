@@ -6,11 +6,12 @@ import json
 import sys
 from collections import Counter
 
+from airflow_eos.testing import EmbeddedKafka
 from tests.system.airflow_env import ROOT
 
 sys.path.append(str(ROOT / "spark_apps"))
 
-from flights_input import Message, generate_flights, read_flights
+from flights_input import TOPIC_CONFIG, TOPICS, Message, generate_flights, read_flights
 
 REAL = ROOT.parent / "shared" / "data" / "flights-20k.json"
 MALFORMED = tuple(
@@ -75,3 +76,9 @@ def expected_output(
 def canonical(flight: dict[str, object]) -> str:
     """One text per flight; a null field and an absent one are the same."""
     return json.dumps({name: what for name, what in flight.items() if what is not None}, sort_keys=True)
+
+
+def make_topics(kafka: EmbeddedKafka) -> None:
+    """Create the topics of the example Dag and of the test Dags."""
+    for name, partitions in {**TOPICS, "held-in": 2, "held-out": 2}.items():
+        kafka.create_topic(name, partitions, config=TOPIC_CONFIG)

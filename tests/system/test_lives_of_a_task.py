@@ -3,30 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from airflow_eos.testing.airflow import AirflowStandalone
 
-DAGS = Path(__file__).with_name("dags")
-ROOT = DAGS.parents[2]
 DAG_ID = "lives"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("lives")
-
-
-@pytest.fixture(scope="module")
-def airflow(folder: Path) -> Iterator[AirflowStandalone]:
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    with AirflowStandalone(DAGS, env={"EOS_TEST_FOLDER": str(folder), "PYTHONPATH": path}) as running:
-        yield running
 
 
 def lives(folder: Path, task_id: str = "work") -> list[dict[str, Any]]:
@@ -45,10 +27,8 @@ def test_only_a_clear_of_the_task_itself_is_another_life(airflow: AirflowStandal
     (killed,) = airflow.kill_task(DAG_ID, run_id, "work")
     hold.unlink()
     assert airflow.wait_for_run(DAG_ID, run_id) == "success"
-    assert [attempt["state"] for attempt in airflow.api.tries(DAG_ID, run_id, "work")] == [
-        "failed",
-        "success",
-    ]
+    tries = [attempt["state"] for attempt in airflow.api.tries(DAG_ID, run_id, "work")]
+    assert tries == ["failed", "success"]
     assert killed not in airflow.processes()
 
     airflow.clear(DAG_ID, run_id, ["work"])
@@ -61,9 +41,8 @@ def test_only_a_clear_of_the_task_itself_is_another_life(airflow: AirflowStandal
     hold.unlink()
     airflow.wait_for_task(DAG_ID, run_id, "work", ["success"], try_number=5)
 
-    airflow.api.call(
-        "POST", f"/dags/{DAG_ID}/dagRuns/{run_id}/clear", {"dry_run": False, "only_failed": False}
-    )
+    clear_all = {"dry_run": False, "only_failed": False}
+    airflow.api.call("POST", f"/dags/{DAG_ID}/dagRuns/{run_id}/clear", clear_all)
     airflow.wait_for_task(DAG_ID, run_id, "work", ["success"], try_number=6)
     assert airflow.wait_for_run(DAG_ID, run_id) == "success"
 
