@@ -1,7 +1,7 @@
-"""Pickles the author's module by value while its function runs.
+"""Pickles whole modules by value where executors cannot import them.
 
-A Dag file is no module that executors could import, so functions in it must travel as code. Installed modules are left
-alone: executors have them, or the author ships them.
+A Dag file is no module that executors could import, so functions in it must travel as code. Installed modules
+are left alone: executors have them, or the author ships them.
 """
 
 from __future__ import annotations
@@ -9,29 +9,45 @@ from __future__ import annotations
 import functools
 import sys
 import sysconfig
-from contextlib import contextmanager
+import threading
+from collections import Counter
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from types import ModuleType
+
+_lock = threading.Lock()
+_holders: Counter[str] = Counter()
+
+
+def pickled_by_value(process: Callable[..., Any]) -> AbstractContextManager[None]:
+    """Let cloudpickle take everything of the function's module by value, in this block."""
+    module = _module_of(process)
+    return nullcontext() if module is None else module_by_value(module)
 
 
 @contextmanager
-def pickled_by_value(process: Callable[..., Any]) -> Iterator[None]:
-    """Let cloudpickle take everything of the function's module by value, in this block."""
+def module_by_value(module: ModuleType) -> Iterator[None]:
+    """Let cloudpickle take a module's functions and classes by value, in this block."""
     from pyspark import cloudpickle
 
-    module = _module_of(process)
-    if module is None or module.__name__ in cloudpickle.list_registry_pickle_by_value():
-        yield
-        return
-    cloudpickle.register_pickle_by_value(module)
+    name = module.__name__
+    with _lock:
+        if not _holders[name] and name in cloudpickle.list_registry_pickle_by_value():
+            _holders[name] += 1  # the author's own registration must outlive ours
+        _holders[name] += 1
+        cloudpickle.register_pickle_by_value(module)
     try:
         yield
     finally:
-        cloudpickle.unregister_pickle_by_value(module)
+        with _lock:
+            _holders[name] -= 1
+            if not _holders[name]:
+                cloudpickle.unregister_pickle_by_value(module)
 
 
 def _module_of(process: Callable[..., Any]) -> ModuleType | None:

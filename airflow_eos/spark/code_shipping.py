@@ -1,14 +1,15 @@
-"""Brings this package, and kafka-python, to executors that have neither: once per session, by Spark's own means.
+"""Brings this package, and kafka-python, to executors that have neither: once per session, by Spark itself.
 
-Executors still need what is compiled: pyarrow, numpy and google-crc32c (lz4 for that codec); the preflight checks it.
+Executors still need what is compiled: pyarrow, numpy and google-crc32c (lz4 for that codec); the preflight
+checks it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
+import io
 import logging
-import os
+import sys
 import tempfile
 import threading
 import weakref
@@ -17,6 +18,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.spark.probe import code_digest
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -24,8 +27,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 # The Airflow layer stays at home: executors have no Airflow.
-_OURS = ("__init__.py", "exceptions.py", "py.typed", "model", "spark", "wire")
-_KAFKA_LEFT_OUT = ("kafka.admin", "kafka.cli", "kafka.benchmarks", "kafka.vendor")
+_OURS = ("__init__.py", "exceptions.py", "model", "spark", "wire")
+_PYC_HEADER = 16  # magic 4, flags 4, then source hash 8, or time 4 and size 4 (PEP 552)
+_UNCHECKED_HASH = (1).to_bytes(4, "little")
 _shipped: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
@@ -33,49 +37,90 @@ _lock = threading.Lock()
 def ship_code(spark: SparkSession) -> str:
     """Add this package and kafka-python to the session's Python files; return the content's hash.
 
-    Does nothing when the session has them already. Executors import the shipped code before their own, so driver
-    and executors run the same version.
+    Does nothing when the session has them already. Executors import the shipped code before their own, so
+    driver and executors run the same version.
     """
     with _lock:
         if spark in _shipped:
             return _shipped[spark]
-        data, digest = _archive()
-        path = Path(tempfile.gettempdir()) / f"airflow_eos-{os.getuid()}-{digest}.zip"
-        if not path.exists() or path.stat().st_size != len(data):
-            # A name of its own first: several processes of one host may do this at once.
-            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-                file.write(data)
-            Path(file.name).replace(path)
-        spark.addArtifacts(str(path), pyfile=True)
+        digest = code_digest(our_modules())
+        with tempfile.TemporaryDirectory(prefix="airflow-eos-") as folder:
+            # The name tells sessions of one server apart: a file of one name must not change.
+            path = Path(folder) / f"airflow_eos-{digest}-{sys.implementation.cache_tag}.zip"
+            path.write_bytes(_archive())
+            spark.addArtifacts(str(path), pyfile=True)
+            size = path.stat().st_size
         _shipped[spark] = digest
-        _log.debug("shipped %s (%d kB) to the session's executors", path.name, len(data) >> 10)
+        _log.info("shipped this package and kafka-python (%d kB) to the session's executors", size >> 10)
         return digest
 
 
 @lru_cache(maxsize=1)
-def _archive() -> tuple[bytes, str]:
-    """Zip the sources; the same sources give the same bytes."""
-    import io
+def _archive() -> bytes:
+    """Zip the code, compiled.
 
+    Python does not keep what it compiles from a zip, so each worker process would compile kafka-python again.
+    Its sources stay out: kafka-python reads a hundred schema files, each through the archive's whole table of
+    contents. Ours come along, for tracebacks.
+    """
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, path in sorted(_files()):
-            info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
-            info.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(info, path.read_bytes())
-    data = buffer.getvalue()
-    return data, hashlib.sha256(data).hexdigest()[:12]
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, path in sorted((*_our_files(), *_kafka_files())):
+            if path.suffix == ".py":
+                _add(archive, f"{name}c", _compiled(path))
+            if path.suffix != ".py" or name.startswith("airflow_eos/"):
+                _add(archive, name, path.read_bytes())
+    return buffer.getvalue()
 
 
-def _files() -> Iterator[tuple[str, Path]]:
+def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+    info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+    info.compress_type = zipfile.ZIP_DEFLATED
+    archive.writestr(info, data)
+
+
+def _compiled(path: Path) -> bytes:
+    """Return the module's code in the form that is never compared with a source (PEP 552)."""
+    source = path.read_bytes()
+    code = _cached_code(path)
+    if code is None:
+        import marshal
+
+        code = marshal.dumps(compile(source, path.name, "exec", dont_inherit=True))
+    return importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + importlib.util.source_hash(source) + code
+
+
+def _cached_code(path: Path) -> bytes | None:
+    """Return the code that Python has cached beside the source, None when there is none or an old one."""
+    try:
+        data = Path(importlib.util.cache_from_source(str(path))).read_bytes()
+        status = path.stat()
+    except (OSError, NotImplementedError):
+        return None
+    stamp = int(status.st_mtime).to_bytes(8, "little")[:4] + (status.st_size & 0xFFFFFFFF).to_bytes(
+        4, "little"
+    )
+    fresh = importlib.util.MAGIC_NUMBER + bytes(4) + stamp
+    return data[_PYC_HEADER:] if data[:_PYC_HEADER] == fresh else None
+
+
+def our_modules() -> list[str]:
+    """Return the shipped source files of this package, relative to its folder."""
+    return [name.split("/", 1)[1] for name, _ in _our_files()]
+
+
+def _our_files() -> Iterator[tuple[str, Path]]:
     package = Path(__file__).parent.parent
     for entry in _OURS:
         path = package / entry
         for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
             yield f"{package.name}/{file.relative_to(package).as_posix()}", file
+
+
+def _kafka_files() -> Iterator[tuple[str, Path]]:
     spec = importlib.util.find_spec("kafka")
     for folder in (spec.submodule_search_locations if spec is not None else None) or ():
         root = Path(folder)
         for file in sorted(root.rglob("*")):
-            if file.is_file() and "__pycache__" not in file.parts and file.suffix in (".py", ".json", ".pyi"):
+            if file.is_file() and "__pycache__" not in file.parts and file.suffix in (".py", ".json"):
                 yield f"kafka/{file.relative_to(root).as_posix()}", file

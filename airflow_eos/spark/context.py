@@ -73,7 +73,8 @@ def call_process(process: Callable[..., Any], df: Any, run: RunContext) -> Any:
         return process(df, run=run)
     if len(needed) > 2 or any(p.kind == p.KEYWORD_ONLY for p in needed):  # noqa: PLR2004
         raise ProcessFailed(
-            f"process takes {inspect.signature(process)}; it must be callable as process(df) or process(df, run)"
+            f"process takes {inspect.signature(process)}; it must be callable as process(df) or "
+            "process(df, run)"
         )
     if len([p for p in needed if p in positional]) == 2:  # noqa: PLR2004
         return process(df, run)

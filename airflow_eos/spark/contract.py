@@ -1,4 +1,4 @@
-"""The sink contract: which columns a process function may return. It equals Spark's Kafka sink, plus ``timestamp``.
+"""The sink contract: what a process function may return: Spark's Kafka sink plus ``timestamp``.
 
 ==========  ===========================================  ==================================================
 column      type                                         when missing or null
@@ -11,8 +11,8 @@ headers     array<struct<key:string,value:binary>>       none
 timestamp   timestamp                                    the time of sealing
 ==========  ===========================================  ==================================================
 
-Other columns are ignored, as Spark does. With a sink topic, a ``topic`` column that still names a topic which was read
-means the sink topic: otherwise ``process = lambda df: df`` would write into its own source.
+Other columns are ignored, as Spark does. With a sink topic, a ``topic`` column that still names a topic which
+was read means the sink topic: otherwise ``process = lambda df: df`` would write into its own source.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.exceptions import ProcessFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 _HEADERS = "array<struct<key:string,value:binary>>"
 
@@ -34,52 +34,58 @@ def sink_columns(df: Any, sink_topic: str | None, source_topics: Sequence[str]) 
 
     :raises ProcessFailed: naming column, type and what to do.
     """
-    from pyspark.sql import functions as F  # noqa: N812
-    from pyspark.sql import types as T  # noqa: N812
-
     if not hasattr(df, "mapInArrow"):
         raise ProcessFailed(f"process returned {type(df).__name__}; it must return a DataFrame")
     if df.isStreaming:
         raise ProcessFailed(
             "process returned a streaming DataFrame; return a batch one, made from its argument"
         )
-    found: dict[str, Any] = {}
-    for field in df.schema.fields:
-        if field.name in found and field.name in _KINDS:
-            raise ProcessFailed(f"process returned two columns named {field.name!r}; drop one")
-        found[field.name] = field.dataType
+    found = _checked(df, sink_topic)
+    return df.select(*(_converted(name, sink_topic, source_topics) for name in _KINDS if name in found))
+
+
+def _checked(df: DataFrame, sink_topic: str | None) -> set[str]:
+    """Return the columns the sink knows, each of a type it can write."""
+    from pyspark.sql import types as T  # noqa: N812
+
+    found: set[str] = set()
+    for column in df.schema.fields:
+        name = column.name
+        if name not in _KINDS:
+            continue
+        if name in found:
+            raise ProcessFailed(f"process returned two columns named {name!r}; drop one")
+        found.add(name)
+        if not _KINDS[name](T, column.dataType):
+            raise ProcessFailed(
+                f"process returned column {name!r} as {column.dataType.simpleString()}; {_WANTED[name]}, "
+                "for example by .cast, or drop the column"
+            )
     if "value" not in found:
         raise ProcessFailed(
-            f"process returned no column 'value', but {sorted(found)}; the sink needs it: string or binary"
+            f"process returned no column 'value', but {sorted(df.columns)}; the sink needs it: string or "
+            "binary"
         )
     if "topic" not in found and sink_topic is None:
         raise ProcessFailed(
             "process returned no column 'topic' and there is no sink topic; set sink_topic, or add the column"
         )
-    for name, kind in found.items():
-        if name in _KINDS and not _KINDS[name](T, kind):
-            raise ProcessFailed(
-                f"process returned column {name!r} as {kind.simpleString()}; {_WANTED[name]}, "
-                f"for example by .cast, or drop the column"
-            )
-    columns = [F.col("value").cast("binary").alias("value")]
-    if "key" in found:
-        columns.append(F.col("key").cast("binary").alias("key"))
-    if "topic" in found:
-        topic = F.col("topic")
-        if sink_topic is not None:
-            others = [t for t in source_topics if t != sink_topic]
-            unrouted = topic.isNull() | topic.isin(others) if others else topic.isNull()
-            topic = F.when(unrouted, F.lit(sink_topic)).otherwise(topic)
-        columns.append(topic.alias("topic"))
-    if "partition" in found:
-        columns.append(F.col("partition").cast("int").alias("partition"))
-    if "headers" in found:
-        columns.append(F.col("headers").cast(_HEADERS).alias("headers"))
-    if "timestamp" in found:
+    return found
+
+
+def _converted(name: str, sink_topic: str | None, source_topics: Sequence[str]) -> Column:
+    """Return a column in the sealer's type."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    column = F.col(name)
+    if name == "topic" and sink_topic is not None:
+        others = [t for t in source_topics if t != sink_topic]
+        unrouted = column.isNull() | column.isin(others) if others else column.isNull()
+        return F.when(unrouted, F.lit(sink_topic)).otherwise(column).alias(name)
+    if name == "timestamp":
         # Milliseconds, so that no session time zone is asked.
-        columns.append(F.unix_millis(F.col("timestamp")).alias("timestamp"))
-    return df.select(*columns)
+        return F.unix_millis(column).alias(name)
+    return column.cast(_SEALED[name]).alias(name)
 
 
 def _is_text(types: Any, kind: Any) -> bool:
@@ -97,13 +103,20 @@ def _is_headers(types: Any, kind: Any) -> bool:
     )
 
 
-_KINDS = {
+_KINDS: Mapping[str, Callable[[Any, Any], bool]] = {
     "value": _is_text,
     "key": _is_text,
     "topic": lambda types, kind: isinstance(kind, types.StringType),
     "partition": lambda types, kind: isinstance(kind, (types.ByteType, types.ShortType, types.IntegerType)),
     "headers": _is_headers,
     "timestamp": lambda types, kind: isinstance(kind, types.TimestampType),
+}
+_SEALED = {
+    "value": "binary",
+    "key": "binary",
+    "topic": "string",
+    "partition": "int",
+    "headers": _HEADERS,
 }
 _WANTED = {
     "value": "make it string or binary",

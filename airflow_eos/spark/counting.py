@@ -1,7 +1,8 @@
 """Counts what was read, as it streams by: records per source partition, and late ones.
 
-The counts inform; they never gate a commit and never fail a run. ``-1`` says that a count could not be had. They are
-sums over the rows that Spark read: a stage that ran twice counts twice, a transform that reads only a part counts that.
+The counts inform; they never gate a commit and never fail a run. ``-1`` says that a count could not be had.
+They are sums over the rows that Spark read: a stage that ran twice counts twice, a transform that reads only
+a part counts that.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from airflow_eos.spark.session import observed
 if TYPE_CHECKING:
     import datetime as dt
 
-    from airflow_eos.model.ranges import OffsetRange
     from pyspark.sql import DataFrame
+
+    from airflow_eos.model.ranges import OffsetRange
 
 MAX_COUNTED_PARTITIONS = 64
 """More partitions are not counted one by one: each costs a comparison per record."""

@@ -1,8 +1,8 @@
 """SparkDataPlane: seals a planned run on Spark and sends it; what the run protocol calls.
 
-The protocol decides when and under which identity; this class knows nothing of transactions. Sealing writes nothing to
-Kafka and may be repeated by Spark as often as it likes. Sending is one job with one stage over blocks that lie on the
-executors: no transform runs, no shuffle, no second attempt.
+The protocol decides when and under which identity; this class knows nothing of transactions. Sealing writes
+nothing to Kafka and may be repeated by Spark as often as it likes. Sending is one job with one stage over
+blocks that lie on the executors: no transform runs, no shuffle, no second attempt.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ from airflow_eos.spark.session import cancel_tag, executed_once, settings, tagge
 from airflow_eos.spark.slices import plan_slices
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
     from airflow_eos.model.identity import ProducerIdentity
     from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.receipts import PartitionReceipt
     from airflow_eos.model.spec import RunSpec
-    from pyspark.sql import DataFrame, SparkSession
 
 _log = logging.getLogger(__name__)
 Process = Callable[..., Any]

@@ -1,7 +1,7 @@
 """The Python data source ``kafka_range``: pinned offset ranges as a DataFrame, without a JVM connector.
 
-Columns are those of Spark's own Kafka source. The client configuration, credentials included, travels inside the
-serialised class and its tasks: never as an option, which plans and the Spark UI would show.
+Columns are those of Spark's own Kafka source. The client configuration, credentials included, travels inside
+the serialised class and its tasks: never as an option, which plans and the Spark UI would show.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from airflow_eos.wire.client_config import ClientConfig
     from airflow_eos.wire.decode import DecodedBatch
 
-SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+SCHEMA = (
+    "key binary, value binary, topic string, partition int, offset bigint, "
+    "timestamp timestamp, timestampType int"
+)
 HEADERS = "headers array<struct<key:string,value:binary>>"
 
 _HEADERS_TYPE = pa.list_(
@@ -118,7 +121,7 @@ def read_ranges(
 
 
 def forget_source(spark: SparkSession, name: str) -> None:
-    """Replace a registered source by an empty one: a session outlives the run and must not keep its credentials."""
+    """Replace a source by an empty one: a session outlives the run and must not keep credentials."""
     from airflow_eos.wire.client_config import ClientConfig
 
     spark.dataSource.register(make_source(name, ClientConfig(()), (), headers=False))

@@ -1,8 +1,8 @@
 """Carries errors out of Spark tasks and turns Spark's own into one line.
 
-A task's exception reaches the driver as text inside Spark's exception, classic and Connect alike. So an error of
-this package travels as a marked JSON object in that text, and is the same exception again on the driver; anything
-else came from the author's transform, or from Spark.
+A task's exception reaches the driver as text inside Spark's exception, classic and Connect alike. So an error
+of this package travels as a marked JSON object in that text, and is the same exception again on the driver;
+anything else came from the author's transform, or from Spark.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import traceback
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from airflow_eos import exceptions
 from airflow_eos.exceptions import (
-    EosError,
     EnvironmentMismatch,
+    EosError,
     ProcessFailed,
     RunFailed,
     SealedBlockLost,
@@ -49,7 +50,9 @@ _INFRASTRUCTURE = (
     "FetchFailed",
     "spark.driver.maxResultSize",
 )
+_SQLSTATE = re.compile(r" *SQLSTATE: \w{5}\b")
 _NO_BLOCK = ("CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND", "Checkpoint block ")
+_NOT_AUTHORS = ("/pyspark/", "pyspark.zip", "/airflow_eos/", "airflow_eos-", "/py4j/", "<frozen ")
 _LINE_LIMIT = 600
 
 
@@ -98,13 +101,14 @@ def root_cause(error: BaseException) -> str:
     lost = _LOST_TASK.search(text)
     if lost:
         return _shortened(lost.group(1))
-    for line in text.splitlines():
-        if line.strip() and not line.startswith("An error occurred while calling"):
-            line = line.strip().removeprefix(": ")
-            if _named(error) and not line.startswith(("[", type(error).__name__)):
-                line = f"{type(error).__name__}: {line}"
-            return _shortened(line)
-    return type(error).__name__
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    line = next((line for line in lines if not line.startswith("An error occurred while calling")), "")
+    line = line.removeprefix(": ")
+    if type(error).__module__.startswith(("pyspark", "py4j")) and line:
+        return _shortened(line)
+    name = type(error).__name__
+    where = _driver_line(error)
+    return _shortened((f"{name}: {line}" if line else name) + (f" ({where})" if where else ""))
 
 
 def process_error(error: BaseException) -> EosError:
@@ -120,7 +124,8 @@ def process_error(error: BaseException) -> EosError:
             f"Spark could not finish the seal stage: {root_cause(error)}; see the executors' logs"
         )
     return ProcessFailed(
-        f"process failed, nothing was written: {root_cause(error)}; correct the function, then run the task again"
+        f"process failed, nothing was written: {root_cause(error)}; correct the function, then run the "
+        "task again"
     )
 
 
@@ -131,7 +136,8 @@ def send_error(error: BaseException) -> EosError:
     text = str(error)
     if any(reason in text for reason in _NO_BLOCK):
         return SealedBlockLost(
-            f"sealed batches are gone with their executor, the ranges must be sealed again: {root_cause(error)}"
+            "sealed batches are gone with their executor, the ranges must be sealed again: "
+            f"{root_cause(error)}"
         )
     ours = find_error(text)
     if ours is not None:
@@ -158,7 +164,7 @@ def _python_cause(text: str) -> str | None:
     where = ""
     for line in trace:
         if line.startswith("  File "):
-            if "/pyspark/" not in line and "/airflow_eos/" not in line and "pyspark.zip" not in line:
+            if _is_authors(line):
                 where = line.strip().removeprefix("File ").replace('"', "")
         elif line and not line.startswith(" ") and not line.startswith("^"):
             if any(line.startswith(noise) for noise in _NOISE):
@@ -167,10 +173,19 @@ def _python_cause(text: str) -> str | None:
     return None
 
 
-def _named(error: BaseException) -> bool:
-    """Whether the type says more than Spark's wrappers do."""
-    return not type(error).__module__.startswith(("pyspark", "py4j"))
+def _driver_line(error: BaseException) -> str:
+    """Return the author's line of code an exception of the driver comes from, empty when there is none."""
+    found = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if _is_authors(frame.filename):
+            found = f"{frame.filename}, line {frame.lineno}, in {frame.name}"
+    return found
+
+
+def _is_authors(path: str) -> bool:
+    return not any(part in path for part in _NOT_AUTHORS)
 
 
 def _shortened(line: str) -> str:
+    line = _SQLSTATE.sub("", line).rstrip("; ")
     return line if len(line) <= _LINE_LIMIT else line[:_LINE_LIMIT] + "..."

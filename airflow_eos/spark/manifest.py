@@ -1,8 +1,9 @@
 """The manifest: what the materialised blocks hold, counted where they lie.
 
-One narrow job reads every block but not the batches' bytes. Each owner task checks its rows and answers one row per
-target and one per seal task it met; the driver puts them together. Blocks are refused when a seal partition has rows
-of two attempts, over all owners, or when a trailer's counts are not met: then the ranges are sealed again.
+One narrow job reads every block but not the batches' bytes. Each owner task checks its rows and answers one
+row per target and one per seal task it met; the driver puts them together. Blocks are refused when a seal
+partition has rows of two attempts, over all owners, or when a trailer's counts are not met: then the ranges
+are sealed again.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _SUMMARY = pa.schema(
 _KEYS = ["topic", "partition", "seal_partition", "attempt_id"]
 
 
-class InconsistentSeal(Exception):  # noqa: N818 - an answer, handled by sealing again
+class InconsistentSeal(Exception):
     """The materialised blocks are not the work of one attempt per seal task, or not complete."""
 
 
@@ -58,8 +59,9 @@ def read_manifest(sealed: DataFrame) -> tuple[SealedTarget, ...]:
 def summarise(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Check one owner's rows and yield its summary; runs in a task.
 
-    Kinds: ``target`` (batches, records, size), ``seal`` (one attempt of a seal task was met), ``task`` (a seal task's
-    own trailer: targets and records), ``problem`` (counts do not meet a trailer; the text is in ``topic``).
+    Kinds: ``target`` (batches, records, size), ``seal`` (one attempt of a seal task was met), ``task`` (a
+    seal task's own trailer: targets and records), ``problem`` (counts do not meet a trailer; the text is in
+    ``topic``).
     """
     sealed: dict[tuple[str, int, int, int], list[int]] = {}
     trailers: dict[tuple[str, int, int, int], tuple[int, int]] = {}
@@ -88,8 +90,8 @@ def summarise(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if trailers.get(place) != (count, records) or seqs != count * (count - 1) // 2:
             said = trailers.get(place, ("no", "no"))
             text = (
-                f"seal task {seal_partition} (attempt {attempt_id}) announced {said[0]} batches and {said[1]} records "
-                f"for {topic}-{partition}, found {count} and {records}"
+                f"seal task {seal_partition} (attempt {attempt_id}) announced {said[0]} batches and "
+                f"{said[1]} records for {topic}-{partition}, found {count} and {records}"
             )
             out.append(("problem", text, None, None, None, None, None, None))
         total = targets.setdefault((topic, partition), [0, 0, 0])
@@ -128,7 +130,8 @@ def combine(rows: Iterable[Any]) -> tuple[SealedTarget, ...]:
         known = attempts.setdefault(row.seal_partition, row.attempt_id)
         if known != row.attempt_id:
             raise InconsistentSeal(
-                f"seal task {row.seal_partition} left rows of attempts {known} and {row.attempt_id}: it was run again"
+                f"seal task {row.seal_partition} left rows of attempts {known} and {row.attempt_id}: it was "
+                "run again"
             )
         if row.kind == "task":
             announced[row.seal_partition] = (row.batches, row.records)

@@ -1,8 +1,8 @@
 """Which task writes which target partition: every partition has exactly one owner.
 
-Broker state is per (producer id, partition), so disjoint ownership is what makes one producer identity safe for many
-writers. The layout is made once, on the driver, and travels with the seal tasks; topics that only rows name are
-placed by a hash that every task computes alike.
+Broker state is per (producer id, partition), so disjoint ownership is what makes one producer identity safe
+for many writers. The layout is made once, on the driver, and travels with the seal tasks; topics that only
+rows name are placed by a hash that every task computes alike.
 """
 
 from __future__ import annotations

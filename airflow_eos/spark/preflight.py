@@ -1,29 +1,34 @@
-"""One small job before anything else: can every executor do the work, and how many tasks run at once?"""
+"""One small job before anything else: it finds out whether every executor can do the work.
+
+Executors that lack this package, or have another version of it, get it shipped.
+"""
 
 from __future__ import annotations
 
+import functools
 import json
-import os
-import platform
-import socket
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.exceptions import EosError, EnvironmentMismatch
-from airflow_eos.spark.code_shipping import ship_code
+from airflow_eos.exceptions import EnvironmentMismatch
+from airflow_eos.spark import probe
+from airflow_eos.spark.by_value import module_by_value
+from airflow_eos.spark.code_shipping import our_modules, ship_code
 from airflow_eos.spark.errors import environment_error
 from airflow_eos.spark.session import application_id, check_version, is_connect
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
-REPORT_DDL = "report string"
-# A task per core: spark.range has as many partitions as there are cores, whatever the session is.
+Reports = list[dict[str, str]]
+
+# spark.range has as many partitions as there are cores, whatever kind the session is: a task per core.
 _ROWS = 1 << 16
+_FIX = "Install the driver's versions there, or ship an environment with spark.archives and PYSPARK_PYTHON"
+_SHIPPED = ("airflow_eos", "kafka")
 _known: weakref.WeakKeyDictionary[Any, Environment] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
@@ -34,6 +39,7 @@ class Environment:
 
     :param slots: tasks that run at once, as far as Spark tells (its default parallelism).
     :param executors: executors that answered, ``host/process``.
+    :param shipped: whether they needed this package's code.
     """
 
     spark: str
@@ -41,7 +47,8 @@ class Environment:
     connect: bool
     slots: int
     executors: tuple[str, ...]
-    versions: dict[str, str]
+    shipped: bool
+    versions: Mapping[str, str]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the form kept in the run record."""
@@ -51,91 +58,83 @@ class Environment:
             "connect": self.connect,
             "slots": self.slots,
             "executors": len(self.executors),
-            **self.versions,
+            "shipped": self.shipped,
+            "versions": dict(self.versions),
         }
 
 
 def check_environment(spark: SparkSession, compression: str = "zstd") -> Environment:
-    """Ship the code, ask every executor for its versions, compare them with the driver's; once per session.
+    """Ask every executor for its versions and compare them with the driver's; once per session.
 
+    :param compression: codec of the run; lz4 needs a module of its own.
     :raises EnvironmentMismatch: listing host, difference and fix.
     """
     with _lock:
-        if spark in _known:
-            return _known[spark]
+        if spark not in _known:
+            _known[spark] = _look(spark)
+        environment = _known[spark]
+    if compression == "lz4" and environment.versions["lz4"] == probe.MISSING:
+        raise EnvironmentMismatch(f"compression 'lz4' needs the module lz4 on every executor. {_FIX}")
+    return environment
+
+
+def _look(spark: SparkSession) -> Environment:
+    check_version(spark)
+    mine = probe.versions(our_modules())
+    reports = _ask(spark)
+    shipped = any(r[name] != mine[name] for r in reports for name in _SHIPPED)
+    if shipped and not differences({k: v for k, v in mine.items() if k not in _SHIPPED}, reports):
         try:
-            check_version(spark)
             ship_code(spark)
-            rows = spark.range(_ROWS).mapInArrow(report_versions, REPORT_DDL).collect()
-        except EosError:
-            raise
         except Exception as error:
             raise environment_error(error) from error
-        reports = [json.loads(row.report) for row in rows]
-        mine = versions()
-        check_versions(mine, reports, compression)
-        environment = Environment(
-            spark=spark.version,
-            application_id=application_id(spark),
-            connect=is_connect(spark),
-            slots=max(1, len(reports)),
-            executors=tuple(sorted({report["executor"] for report in reports})),
-            versions=mine,
-        )
-        _known[spark] = environment
-        return environment
+        reports = _ask(spark)
+    found = differences(mine, reports)
+    if found:
+        listed = "; ".join(f"{host}: {', '.join(sorted(lines))}" for host, lines in sorted(found.items()))
+        raise EnvironmentMismatch(f"executors differ from the driver: {listed}. {_FIX}")
+    return Environment(
+        spark=spark.version,
+        application_id=application_id(spark),
+        connect=is_connect(spark),
+        slots=max(1, len(reports)),
+        executors=tuple(sorted({r["executor"] for r in reports})),
+        shipped=shipped,
+        versions={
+            **mine,
+            "lz4": min(r["lz4"] for r in reports) if _all_have(reports, "lz4") else probe.MISSING,
+        },
+    )
 
 
-def report_versions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Answer with this process's versions; runs in a task."""
-    import pyarrow as pa
+def _ask(spark: SparkSession) -> Reports:
+    """Run the job.
 
-    for _ in batches:
-        pass
-    # Workers of one executor are children of one daemon.
-    executor = f"{socket.gethostname()}/{os.getppid()}"
-    yield pa.RecordBatch.from_pydict({"report": [json.dumps({**versions(), "executor": executor})]})
-
-
-def versions() -> dict[str, str]:
-    """Return what must agree between driver and executors; a missing module has the version ``missing``."""
-    import airflow_eos
-
-    found = {
-        "python": ".".join(platform.python_version_tuple()[:2]),
-        "airflow_eos": airflow_eos.__version__,
-    }
-    for module in ("pyarrow", "numpy", "kafka", "google_crc32c", "lz4"):
-        try:
-            imported = __import__(module)
-        except ImportError:
-            found[module] = "missing"
-        else:
-            found[module] = str(getattr(imported, "__version__", "present"))
-    return found
-
-
-def check_versions(mine: dict[str, str], reports: Iterable[dict[str, str]], compression: str) -> None:
-    """Compare; major versions of pyarrow and numpy may differ by nothing, since pickled code runs there.
-
-    :raises EnvironmentMismatch: one message with every host that differs.
+    :raises EnvironmentMismatch: Python workers do not even start.
     """
-    problems: dict[str, set[str]] = {}
+    task = functools.partial(probe.report, modules=our_modules())
+    try:
+        with module_by_value(probe):
+            rows = spark.range(_ROWS).mapInArrow(task, "report string").collect()
+    except Exception as error:
+        raise environment_error(error) from error
+    return [json.loads(row.report) for row in rows]
+
+
+def _all_have(reports: Reports, name: str) -> bool:
+    return all(r[name] != probe.MISSING for r in reports)
+
+
+def differences(mine: Mapping[str, str], reports: Iterable[Mapping[str, str]]) -> dict[str, set[str]]:
+    """Return per host what differs too much; compiled modules may differ in minor versions."""
+    found: dict[str, set[str]] = {}
     for report in reports:
-        host = report["executor"].split("/")[0]
+        host = report["executor"].rpartition("/")[0]
         for name, wanted in mine.items():
-            there = report.get(name, "missing")
-            if name == "lz4" and compression != "lz4":
+            there = report.get(name, probe.MISSING)
+            exact = name in ("python", *_SHIPPED)
+            if name == "lz4" or there == wanted:
                 continue
-            if there == "missing":
-                problems.setdefault(host, set()).add(f"{name} is missing (driver: {wanted})")
-            elif name in ("python", "airflow_eos") and there != wanted:
-                problems.setdefault(host, set()).add(f"{name} is {there} (driver: {wanted})")
-            elif name in ("pyarrow", "numpy") and there.split(".")[0] != wanted.split(".")[0]:
-                problems.setdefault(host, set()).add(f"{name} is {there} (driver: {wanted})")
-    if problems:
-        listed = "; ".join(f"{host}: {', '.join(sorted(found))}" for host, found in sorted(problems.items()))
-        raise EnvironmentMismatch(
-            f"executors differ from the driver: {listed}. Install the driver's versions there, or ship an environment "
-            "with spark.archives and PYSPARK_PYTHON"
-        )
+            if there == probe.MISSING or exact or there.split(".")[0] != wanted.split(".")[0]:
+                found.setdefault(host, set()).add(f"{name} is {there} (driver: {wanted})")
+    return found

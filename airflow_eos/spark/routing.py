@@ -1,7 +1,7 @@
 """Sends sealed rows to the partition of the given number: the one place that asks for Spark's version.
 
-``repartitionById`` (Spark 4.1) takes the number itself. Before, Spark hashes: then each number is replaced by a key
-whose hash (Murmur3 x86 32 with seed 42, on an int) leads there.
+``repartitionById`` (Spark 4.1) takes the number itself. Before, Spark hashes: then each number is replaced by
+a key whose hash (Murmur3 x86 32 with seed 42, on an int) leads there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SEED = 42
 
 
 def route(df: DataFrame, tasks: int, column: str) -> DataFrame:
-    """Return the rows with ``column`` = i in partition i of ``tasks``; user-given numbers are never coalesced."""
+    """Return the rows with ``column`` = i in partition i of ``tasks``; Spark coalesces no given number."""
     if hasattr(df, "repartitionById"):
         return df.repartitionById(tasks, column)
     return route_by_hash(df, tasks, column)

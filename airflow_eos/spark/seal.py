@@ -1,7 +1,7 @@
 """The seal task: rows of the transformed DataFrame become sealed record batches, addressed to their owners.
 
-Nothing is written to Kafka here, so Spark may run it again or twice. Memory is one flush: rows are gathered until
-there is enough for well filled batches, sealed, and handed on.
+Nothing is written to Kafka here, so Spark may run it again or twice. Memory is one flush: rows are gathered
+until there is enough for well filled batches, sealed, and handed on.
 """
 
 from __future__ import annotations
@@ -56,12 +56,22 @@ class SealTask:
 
         context = TaskContext.get()
         assert context is not None
-        sealer = _Sealer(self, context.partitionId(), context.taskAttemptId())
         with task_errors():
-            try:
-                yield from sealer.run(batches)
-            finally:
-                sealer.close()
+            yield from self.seal(batches, context.partitionId(), context.taskAttemptId())
+
+    def seal(
+        self, batches: Iterator[pa.RecordBatch], seal_partition: int, attempt_id: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Seal one task's rows.
+
+        :param seal_partition: number of the task; earlier records of a source partition have lower ones.
+        :param attempt_id: unique number of this attempt.
+        """
+        sealer = _Sealer(self, seal_partition, attempt_id)
+        try:
+            yield from sealer.run(batches)
+        finally:
+            sealer.close()
 
     @property
     def flush_bytes(self) -> int:
@@ -121,8 +131,8 @@ class _Sealer:
         topics = table.column("topic")
         if topics.null_count:
             raise ProcessFailed(
-                f"process returned {topics.null_count} rows whose 'topic' is null and there is no sink topic; "
-                "fill the column, or set sink_topic"
+                f"process returned {topics.null_count} rows whose 'topic' is null and there is no sink "
+                "topic; fill the column, or set sink_topic"
             )
         distinct = pc.unique(topics).to_pylist()
         if len(distinct) == 1:
@@ -179,41 +189,24 @@ class _Sealer:
 
 
 class _Rows:
-    """Rows under construction."""
+    """Rows under construction, column by column."""
 
     def __init__(self, seal_partition: int, attempt_id: int) -> None:
         self._seal_partition = seal_partition
         self._attempt_id = attempt_id
-        self._columns: tuple[
-            list[int], list[str | None], list[int], list[int], list[int], list[bytes | None]
-        ] = (
-            [],
-            [],
-            [],
-            [],
-            [],
-            [],
-        )
+        self._rows: list[tuple[int, str | None, int, int, int, bytes | None]] = []
 
     def add(
         self, owner: int, topic: str | None, partition: int, seq: int, records: int, batch: bytes | None
     ) -> None:
-        for column, value in zip(self._columns, (owner, topic, partition, seq, records, batch), strict=True):
-            column.append(value)  # type: ignore[arg-type]
+        self._rows.append((owner, topic, partition, seq, records, batch))
 
     def batch(self) -> pa.RecordBatch:
-        owner, topic, partition, seq, records, batch = self._columns
+        owner, topic, partition, seq, records, batch = zip(*self._rows, strict=True)
         count = len(owner)
+        task = [np.full(count, self._seal_partition), np.full(count, self._attempt_id)]
+        columns = [owner, topic, partition, *task, seq, records, batch]
         return pa.RecordBatch.from_arrays(
-            [
-                pa.array(owner, pa.int32()),
-                pa.array(topic, pa.string()),
-                pa.array(partition, pa.int32()),
-                pa.array(np.full(count, self._seal_partition, np.int32)),
-                pa.array(np.full(count, self._attempt_id, np.int64)),
-                pa.array(seq, pa.int32()),
-                pa.array(records, pa.int64()),
-                pa.array(batch, pa.binary()),
-            ],
+            [pa.array(values, kind) for values, kind in zip(columns, SCHEMA.types, strict=True)],
             schema=SCHEMA,
         )

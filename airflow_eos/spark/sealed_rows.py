@@ -1,4 +1,4 @@
-"""The rows that travel from seal tasks to owner tasks: sealed batches, and trailers that say how many there are.
+"""The rows that travel from seal tasks to owner tasks: sealed batches, and trailers that count them.
 
 ========================  ==============  =========================================================
 row                       batch           seq, records
@@ -8,9 +8,9 @@ trailer of a target       null            number of batches and records this tas
 trailer of the seal task  null, no topic  number of targets and records of the task; goes to owner 0
 ========================  ==============  =========================================================
 
-Every row carries the number of its seal task (``seal_partition``) and Spark's unique id of the attempt that made it.
-A task that was run again after its first output had been read leaves rows of two attempts: a transform that is not
-deterministic may have put one record into both, or into none. Such rows are never sent.
+Every row carries the number of its seal task (``seal_partition``) and Spark's unique id of the attempt that
+made it. A task that was run again after its first output had been read leaves rows of two attempts: a
+transform that is not deterministic may have put one record into both, or into none. Such rows are never sent.
 """
 
 from __future__ import annotations

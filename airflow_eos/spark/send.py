@@ -1,8 +1,8 @@
 """The send task: writes the sealed batches of the partitions it owns under the run's producer identity.
 
-Law 1: never a second attempt within one epoch. A broker acknowledges a batch whose sequence it knows without comparing
-the content, so a retried or speculated task writes nothing. For the same reason a failed first attempt does not raise
-(Spark would start another one): its error is a row of the result.
+Law 1: never a second attempt within one epoch. A broker acknowledges a batch whose sequence it knows without
+comparing the content, so a retried or speculated task writes nothing. For the same reason a failed first
+attempt does not raise (Spark would start another one): its error is a row of the result.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ class SendTask:
     delivery_timeout: float
     deadline: float
     timeout: float
+    second_attempt_wait: float = SECOND_ATTEMPT_WAIT
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield one row per receipt, or one row with the error."""
@@ -66,15 +67,15 @@ class SendTask:
         assert context is not None
         if context.attemptNumber() > 0:
             with task_errors():
-                refuse_second_attempt(
-                    context.partitionId(), context.attemptNumber(), min(SECOND_ATTEMPT_WAIT, self.left)
-                )
+                wait = min(self.second_attempt_wait, self.left)
+                refuse_second_attempt(context.partitionId(), context.attemptNumber(), wait)
         try:
             answers = [json.dumps({"receipt": r.to_dict()}) for r in self.send(batches)]
         except EosError as error:
             answers = [json.dumps({"error": mark(error)})]
         except Exception as error:  # noqa: BLE001 - a raise would make Spark start a second attempt
-            text = f"{type(error).__name__}: {error} (send task {context.partitionId()} on {socket.gethostname()})"
+            where = f"send task {context.partitionId()} on {socket.gethostname()}"
+            text = f"{type(error).__name__}: {error} ({where})"
             answers = [json.dumps({"error": mark(SendError(text))})]
         if answers:
             yield pa.RecordBatch.from_arrays([pa.array(answers, pa.string())], schema=_ANSWER)
@@ -93,8 +94,8 @@ class SendTask:
             counts = (len(found), sum(f.records for f in found))
             if self.expected.get(where) != counts:
                 raise ProtocolViolation(
-                    f"the blocks hold {counts[0]} batches with {counts[1]} records for {where}, the manifest says "
-                    f"{self.expected.get(where)}; nothing was written by this task"
+                    f"the blocks hold {counts[0]} batches with {counts[1]} records for {where}, the manifest "
+                    f"says {self.expected.get(where)}; nothing was written by this task"
                 )
         if not mine:
             return []
@@ -149,8 +150,9 @@ def refuse_second_attempt(task: int, attempt: int, wait: float) -> None:
     """
     time.sleep(wait)
     raise SecondAttempt(
-        f"send task {task} was started again (attempt {attempt}) within one producer epoch and wrote nothing; its first "
-        "attempt was lost with its executor, or Spark speculates: the run aborts and sends again under a new epoch"
+        f"send task {task} was started again (attempt {attempt}) within one producer epoch and wrote "
+        "nothing; its first attempt was lost with its executor, or Spark speculates: the run aborts and "
+        "sends again under a new epoch"
     )
 
 

@@ -30,7 +30,8 @@ def check_version(spark: SparkSession) -> None:
     for where, version in (("the Spark server", spark.version), ("this Python", pyspark.__version__)):
         if tuple(int(part) for part in version.split(".")[:2]) < _LEAST_VERSION:
             raise EnvironmentMismatch(
-                f"{where} runs Spark {version}, which has no Python data sources; use 4.0 or newer (tested: 4.2)"
+                f"{where} runs Spark {version}, which has no Python data sources; use 4.0 or newer "
+                "(tested: 4.2)"
             )
 
 
@@ -85,9 +86,9 @@ def settings(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
 def executed_once(spark: SparkSession) -> Iterator[None]:
     """Keep Spark Connect's client from sending an execution twice (law 1).
 
-    Reattachable execution sends ExecutePlan again when the server has lost the operation, and retry policies send
-    any request again. Both are switched off in the block, for this client, and restored. Classic sessions have
-    neither.
+    Reattachable execution sends ExecutePlan again when the server has lost the operation, and retry policies
+    send any request again. Both are switched off in the block, for this client, and restored. Classic
+    sessions have neither.
     """
     if not is_connect(spark):
         yield
@@ -117,8 +118,8 @@ def executed_once(spark: SparkSession) -> Iterator[None]:
 def observed(df: DataFrame, name: str) -> list[int] | None:
     """Return the metrics that ``df.observe(name, ...)`` collected in the action that materialised ``df``.
 
-    None where they cannot be had. :class:`pyspark.sql.Observation` is no way: it blocks for ever when the action
-    never met the observed plan, and belongs to the first action, not to ours.
+    None where they cannot be had. :class:`pyspark.sql.Observation` is no way: it blocks for ever when the
+    action never met the observed plan, and belongs to the first action, not to ours.
     """
     try:
         if is_connect(df.sparkSession):
@@ -136,7 +137,7 @@ def observed(df: DataFrame, name: str) -> list[int] | None:
 
 
 def unpersist_checkpoint(df: DataFrame) -> None:
-    """Free the blocks of a local checkpoint now instead of at the JVM's next garbage collection; never raises.
+    """Free the blocks of a local checkpoint now, not at the JVM's next garbage collection; never raises.
 
     Connect frees them when the client drops the last reference to the DataFrame.
     """
