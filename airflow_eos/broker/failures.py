@@ -122,6 +122,9 @@ def attempt(call: Callable[[], T]) -> tuple[T | None, KafkaError | None]:
         if isinstance(error.args[0], KafkaError):
             return None, error.args[0]
         raise
+    except SystemError as error:
+        # A second call-back met such an object that was on its way up.
+        return None, KafkaError(KafkaError._FATAL, f"fatal error of the client: {error}")
     except BaseException:
         raise
     except:  # noqa: E722 - see above

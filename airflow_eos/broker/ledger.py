@@ -122,9 +122,9 @@ class KafkaLedger:
         down.
 
         :param partition: a partition of the ledger.
-        :param prefixes: every key that begins with one of these is wanted too.
         :param keys: keys that are wanted; a tombstone removes its key from ``committed`` and has the value
             ``""`` in ``tail``.
+        :param prefixes: every key that begins with one of these is wanted too.
         :raises CorruptBatch: when a batch cannot be read.
         :raises FetchStalled: when the leader did not answer in time.
         """

@@ -13,21 +13,15 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from struct import unpack_from
 
-from airflow_eos.exceptions import CorruptBatch
+from airflow_eos.broker.ledger_records import Record, markers_of, records_of
 from airflow_eos.model.ledger import LedgerEntry
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.decode import decode_batch
 from airflow_eos.wire.fetch import FetchedAnswer, fetch_answers
-from airflow_eos.wire.header import HEADER_BYTES, RawBatch
-from airflow_eos.wire.isolation import ControlType, control_type
+from airflow_eos.wire.header import RawBatch
 
 _MORE = 0x80  # a varint goes on
-
-_Record = tuple[int, str, str | None]
-"""Offset, key and value; None is a tombstone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +76,11 @@ def raw_entries(
     for answer in answers:
         for batch in answer.batches:
             if batch.header.is_control:
-                entries.extend(_markers(batch))
+                entries.extend(markers_of(batch))
             elif _may_hold(batch, needles):
                 entries.extend(
                     LedgerEntry(offset, batch.header.producer_id, "record", key, value or "")
-                    for offset, key, value in _records(batch, end)
+                    for offset, key, value in records_of(batch, end)
                     if key in wanted
                 )
     return tuple(entry for entry in entries if start <= entry.offset < end)
@@ -115,12 +109,12 @@ class _Page:
         self._has_compressed = any(batch.header.codec for batch in self._batches)
         self._markers: dict[int, list[int]] | None = None
 
-    def latest(self, key: str, bytes_of_key: bytes) -> _Record | None:
+    def latest(self, key: str, bytes_of_key: bytes) -> Record | None:
         """Return the last committed record of the key."""
         for batch in self._candidates(bytes_of_key):
             if self._is_aborted(batch):
                 continue
-            for record in reversed(_records(batch, self._end)):
+            for record in reversed(records_of(batch, self._end)):
                 if record[1] == key:
                     return record
         return None
@@ -131,7 +125,7 @@ class _Page:
         for batch in reversed(list(self._candidates(prefix.encode()))):
             if not self._is_aborted(batch):
                 latest.update(
-                    {key: value for _, key, value in _records(batch, self._end) if key.startswith(prefix)}
+                    {key: value for _, key, value in records_of(batch, self._end) if key.startswith(prefix)}
                 )
         return latest
 
@@ -184,43 +178,3 @@ def _may_hold(batch: RawBatch, needles: Sequence[bytes]) -> bool:
         return True
     data = bytes(batch.data)
     return any(wanted in data for wanted in needles)
-
-
-def _records(batch: RawBatch, end: int) -> list[_Record]:
-    decoded = decode_batch(batch, end=end)
-    return [
-        (int(offset), _text(key, batch) or "", _text(value, batch))
-        for offset, key, value in zip(
-            decoded.offset, decoded.key.to_pylist(), decoded.value.to_pylist(), strict=True
-        )
-    ]
-
-
-def _text(data: bytes | None, batch: RawBatch) -> str | None:
-    try:
-        return None if data is None else data.decode()
-    except UnicodeDecodeError as error:
-        raise CorruptBatch(
-            f"the ledger's batch of {batch.where()} holds a record that is no UTF-8 text: another program "
-            "writes to the ledger topic; stop it, or choose another ledger topic"
-        ) from error
-
-
-def _markers(batch: RawBatch) -> Iterator[LedgerEntry]:
-    kind = _control_type(batch)
-    if kind in (ControlType.COMMIT, ControlType.ABORT):
-        yield LedgerEntry(
-            batch.header.base_offset,
-            batch.header.producer_id,
-            "commit" if kind is ControlType.COMMIT else "abort",
-        )
-
-
-def _control_type(batch: RawBatch) -> ControlType | None:
-    """Read the one record of a control batch; in its usual layout without Arrow, 50 times as fast."""
-    batch.check_crc()
-    data, at = batch.data, HEADER_BYTES
-    # Length below 64, attributes, time and offset delta 0, key of 4 bytes: version and type, both int16.
-    if batch.header.record_count == 1 and data[at] < _MORE and bytes(data[at + 2 : at + 5]) == b"\0\0\x08":
-        return ControlType(unpack_from(">h", data, at + 7)[0])
-    return control_type(batch, check_crc=False)

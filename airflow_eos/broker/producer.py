@@ -55,7 +55,6 @@ class _Events:
         self.producer_epoch = -1
         self.changed = threading.Condition()
         self.fatal: KafkaError | None = None
-        self.delivered: list[KafkaError | None] = []
 
     def statistics(self, document: str) -> None:
         """Take the identity from the first statistics that have one: it never changes within an instance."""
@@ -66,10 +65,10 @@ class _Events:
             self.producer_id, self.producer_epoch = int(eos["producer_id"]), int(eos["producer_epoch"])
             self.identified.set()
 
-    def delivery(self, error: KafkaError | None, _message: Any) -> None:
+    def delivery(self, reports: list[KafkaError | None], error: KafkaError | None, _message: Any) -> None:
         """Take a delivery report."""
         with self.changed:
-            self.delivered.append(error)
+            reports.append(error)
             self.changed.notify_all()
 
     def failed(self, error: KafkaError) -> None:
@@ -171,6 +170,7 @@ class TransactionalProducer:
         :raises DeliveryTimedOut: when a record was not acknowledged in time.
         """
         events = self._events
+        reports: list[KafkaError | None] = []
         for partition, key, value in records:
             checked(
                 f"record {key!r} to {topic}-{partition}",
@@ -180,16 +180,15 @@ class TransactionalProducer:
                     key=key.encode(),
                     value=value.encode(),
                     partition=partition,
-                    on_delivery=events.delivery,
+                    on_delivery=functools.partial(events.delivery, reports),
                 ),
             )
         with events.changed:
             events.changed.wait_for(
-                lambda: events.fatal or any(events.delivered) or len(events.delivered) == len(records),
-                timeout,
+                lambda: events.fatal or any(reports) or len(reports) == len(records), timeout
             )
-            error = events.fatal or next(filter(None, events.delivered), None)
-            acknowledged = len(events.delivered)
+            error = events.fatal or next(filter(None, reports), None)
+            acknowledged = len(reports)
         if error is not None:
             error = self._reason_of_purge(error) if error.code() in _PURGED else error
             raise explained(error, f"records to {topic}") from KafkaException(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import time
 from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,8 @@ FENCE_TIMEOUT = dt.timedelta(seconds=60)
 """For a coordinator that moves, and for the markers of the transaction that the fence ends."""
 COMMIT_TIMEOUT = dt.timedelta(seconds=30)
 """A coordinator fail-over was over after 11 to 19 s; an answer that was lost never comes."""
+ABORT_TIMEOUT = 60.0
+"""Seconds to find the coordinator and get its answer."""
 
 
 class KafkaTransactions:
@@ -116,15 +119,19 @@ class KafkaTransactions:
             commit_timeout=self._commit_timeout,
         )
 
-    def abort(self, identity: ProducerIdentity) -> EndTxnAnswer:
+    def abort(self, identity: ProducerIdentity, *, timeout: float = ABORT_TIMEOUT) -> EndTxnAnswer:
         """Send EndTxn(abort) with exactly this identity; initialises nothing.
 
         It opens connections of its own, so a signal handler or another thread may call it at any moment.
+        Asked again after its own abort, the coordinator confirms it: ABORTED too.
 
+        :param timeout: seconds, with all retries.
         :raises BrokersUnavailable: when no coordinator answered in time: nothing is known then.
         """
-        with BrokerConnections(self._config) as connections:
-            answer = _ANSWERS[end_txn(connections, identity, commit=False)]
+        deadline = time.monotonic() + timeout
+        with BrokerConnections(self._config, bootstrap_timeout=timeout) as connections:
+            left = max(deadline - time.monotonic(), 1.0)
+            answer = _ANSWERS[end_txn(connections, identity, commit=False, timeout=left)]
         log.info("EndTxn(abort) of %s: %s", identity, answer.value)
         return answer
 

@@ -1,0 +1,100 @@
+"""Whether brokers verify partitions of a transaction, from their request versions and settings."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from airflow_eos.broker.features import partition_verification, transaction_max_timeout_ms
+
+
+class Answer:
+    def __init__(self, value):
+        self.value = value
+
+    def result(self):
+        if isinstance(self.value, Exception):
+            raise self.value
+        return self.value
+
+
+class FakeAdmin:
+    """Answers DescribeCluster and DescribeConfigs of brokers 1..n; an exception in ``settings`` is raised."""
+
+    def __init__(self, *settings):
+        self._settings = settings
+        self.client = self
+
+    def ask(self, doing, question, *, timeout):
+        return question(timeout)
+
+    def describe_cluster(self, request_timeout):
+        return Answer(SimpleNamespace(nodes=[SimpleNamespace(id=i + 1) for i in range(len(self._settings))]))
+
+    def describe_configs(self, resources, request_timeout):
+        answers = {}
+        for resource, settings in zip(resources, self._settings, strict=True):
+            entries = settings
+            if not isinstance(settings, Exception):
+                entries = {name: SimpleNamespace(value=value) for name, value in settings.items()}
+            answers[resource] = Answer(entries)
+        return answers
+
+
+class FakeConnections:
+    """Brokers that speak AddPartitionsToTxn up to a version each."""
+
+    def __init__(self, *versions):
+        self._versions = versions
+
+    async def send(self, request, node, *, timeout=None):
+        api = SimpleNamespace(api_key=24, max_version=self._versions[node - 1])
+        return SimpleNamespace(error_code=0, api_keys=[SimpleNamespace(api_key=0, max_version=13), api])
+
+    async def retry_async(self, attempt, *, what, timeout):
+        return await attempt()
+
+    def run(self, coroutine):
+        try:
+            coroutine.send(None)
+        except StopIteration as done:
+            return done.value
+        raise AssertionError("the coroutine waits for something")
+
+
+ON = {"transaction.partition.verification.enable": "true"}
+OFF = {"transaction.partition.verification.enable": "false"}
+FORBIDDEN = KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED))
+
+
+@pytest.mark.parametrize(
+    ("versions", "settings", "expected"),
+    [
+        ((5, 5), (ON, ON), True),
+        ((5, 5), (ON, OFF), False),
+        ((5, 3), (ON, ON), False),
+        ((3,), ({},), False),
+        ((3,), (FORBIDDEN,), False),
+        ((4,), (FORBIDDEN,), None),
+        ((4,), ({},), None),
+    ],
+)
+def test_verification_must_hold_on_every_broker(versions, settings, expected):
+    """One broker that is too old or has it switched off is enough for no; what cannot be read is unknown."""
+    assert partition_verification(FakeConnections(*versions), FakeAdmin(*settings), timeout=1.0) is expected
+
+
+def test_the_smallest_limit_counts():
+    """Any broker may become the coordinator; without permission the limit is unknown."""
+    name = "transaction.max.timeout.ms"
+    assert transaction_max_timeout_ms(FakeAdmin({name: "900000"}, {name: "60000"}), timeout=1.0) == 60_000
+    assert transaction_max_timeout_ms(FakeAdmin(FORBIDDEN), timeout=1.0) is None
+
+
+def test_other_failures_are_no_answer():
+    """Only a missing permission means unknown."""
+    broken = KafkaException(KafkaError(KafkaError.INVALID_REQUEST))
+    with pytest.raises(KafkaException):
+        transaction_max_timeout_ms(FakeAdmin(broken), timeout=1.0)
