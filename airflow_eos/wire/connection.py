@@ -29,7 +29,7 @@ from kafka.future import Future
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
 
-from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, UnknownTopic
+from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, ConfigurationError, UnknownTopic
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.backoff import Backoff
 from airflow_eos.wire.client_config import ClientConfig, for_kafka_python
@@ -412,29 +412,47 @@ class BrokerConnections:
         return ",".join(self.config.bootstrap_servers)
 
     def _bootstrap(self, timeout: float) -> None:
-        try:
-            self._manager.bootstrap(timeout_ms=timeout * 1000)
-        except kafka_errors.KafkaTimeoutError as error:
-            raise BrokersUnavailable(
-                f"no broker answered at {self._servers} within {timeout:.0f} s ({self._why_not()}); check "
-                "'bootstrap.servers', 'security.protocol' and that the brokers run"
-            ) from error
-        except kafka_errors.KafkaError as error:
-            raise translated(error, f"connecting to {self._servers}") from error
+        """Find a broker; in growing slices of time, because kafka-python's own time-out knows no reason."""
+        backoff = Backoff(timeout)
+        slice_ms = 2000.0
+        while True:
+            try:
+                self._manager.bootstrap(timeout_ms=min(slice_ms, backoff.left * 1000))
+            except kafka_errors.KafkaTimeoutError:
+                reason = self._why_not()
+                if reason is None and not backoff.expired:
+                    continue
+            except kafka_errors.KafkaError as error:
+                raise translated(error, f"connecting to {self._servers}") from error
+            else:
+                return
+            if backoff.expired:
+                raise BrokersUnavailable(
+                    f"no broker answered at {self._servers} within {timeout:.0f} s "
+                    f"({describe(reason) if reason else 'too slow'}); check 'bootstrap.servers', "
+                    "'security.protocol' and that the brokers run"
+                ) from reason
+            slice_ms *= 2
 
-    def _why_not(self) -> str:
-        """Try one server again, for the reason: kafka-python's time-out has none."""
-        node = self._manager.cluster.bootstrap_brokers()[0].node_id
+    def _why_not(self) -> Exception | None:
+        """Try one server again and return what it fails by; None when it answers now.
+
+        :raises ConfigurationError: for credentials and certificates, which no waiting can mend.
+        """
+        node = random.choice(self._manager.cluster.bootstrap_brokers()).node_id
         self._manager.reset_backoff(node)
 
-        async def probe() -> str:
-            try:
-                await self._manager.get_connection(node, timeout_ms=2000, refresh_metadata_on_err=False)
-            except Exception as error:  # noqa: BLE001 - any reason is worth showing
-                return describe(error)
-            return "it answers only now"
+        async def probe() -> None:
+            await self._manager.get_connection(node, timeout_ms=5000, refresh_metadata_on_err=False)
 
-        return self.run(probe())
+        try:
+            self.run(probe())
+        except Exception as error:
+            fatal = translated(error, f"connecting to {self._servers}")
+            if isinstance(fatal, ConfigurationError):
+                raise fatal from error
+            return error
+        return None
 
 
 def _uuid_text(topic_id: uuid.UUID | str | None) -> str:

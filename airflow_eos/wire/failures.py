@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ssl
+
 import kafka.errors as kafka_errors
 
 from airflow_eos.exceptions import AuthorizationFailed, BrokerUnsupported, ConfigurationError
@@ -40,6 +42,8 @@ def translated(error: Exception, what: str) -> Exception:
         error, (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError)
     ):
         return ConfigurationError(f"{what}: the broker refused the credentials: {error}")
+    if isinstance(error.__cause__, ssl.SSLCertVerificationError):
+        return ConfigurationError(f"{what}: {error}; check 'ssl.ca.location' and the broker's host name")
     if isinstance(error, kafka_errors.AuthorizationError):
         return AuthorizationFailed(f"{what}: {error}")
     if isinstance(error, kafka_errors.InvalidReceiveError):

@@ -93,7 +93,9 @@ class _LargeReads:
                 failure = kafka_errors.KafkaConnectionError("socket disconnected")
                 break
             pieces.append(piece)
-        return b"".join(pieces), failure
+        # An answer and the end of the connection may come together, as after a refused login: answer first,
+        # the end is found again by the next read.
+        return b"".join(pieces), None if pieces else failure
 
 
 class TcpTransport(_LargeReads, KafkaTCPTransport):

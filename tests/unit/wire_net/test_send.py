@@ -37,8 +37,8 @@ IDENTITY = ProducerIdentity("work", 7, 2)
 class FakeBrokers:
     """Leaders with logs in memory, as BrokerConnections shows them; answers can be scripted.
 
-    A partition's log is a list of (first offset, sequence, bytes). The broker's rules for sequences hold, with a
-    memory of five batches.
+    A partition's log is a list of (first offset, sequence, bytes). The broker's rules for sequences
+    hold, with a memory of five batches.
     """
 
     request_timeout = 30.0
@@ -75,7 +75,7 @@ class FakeBrokers:
     def leader(self, topic, partition):
         return self.leaders.get(TopicPartition(topic, partition))
 
-    async def by_leader_async(self, partitions, *, timeout=60.0):  # noqa: ARG002
+    async def by_leader_async(self, partitions, *, timeout=60.0):
         groups = {}
         for where in sorted(partitions):
             groups.setdefault(self.leaders[where] or 0, []).append(where)

@@ -18,9 +18,10 @@ BASE = {"bootstrap.servers": "a:1", "security.protocol": "ssl"}
 def certificate(tmp_path_factory):
     """A self-signed certificate with a plain key and one under a password."""
     folder = tmp_path_factory.mktemp("tls")
+    create = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+    files = "-keyout key.pem -out cert.pem -days 2 -subj /CN=localhost"
     subprocess.run(
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes "
-        "-keyout key.pem -out cert.pem -days 2 -subj /CN=localhost".split(),
+        f"{create} {files}".split(),
         cwd=folder,
         check=True,
         capture_output=True,

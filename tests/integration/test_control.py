@@ -1,0 +1,216 @@
+"""Control requests on real brokers: adding partitions, ending by identity, and what brokers say about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, ConfigurationError, ProducerFenced
+from airflow_eos.model.broker import TransactionState
+from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.testing import EmbeddedKafka
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.control import (
+    EndTxnResult,
+    add_partitions_to_txn,
+    describe_producers,
+    describe_transactions,
+    end_txn,
+)
+from airflow_eos.wire.produce import send_partitions
+from tests.integration import wire_support as support
+from tests.integration.wire_support import (
+    open_transaction,
+    partition,
+    read,
+    sealed,
+    take_epoch,
+    texts,
+    values_of,
+)
+
+
+@pytest.fixture
+def connections(embedded_kafka):
+    with BrokerConnections(embedded_kafka.client_config()) as opened:
+        yield opened
+
+
+def state_of(connections, identity):
+    return describe_transactions(connections, [identity.transactional_id])[identity.transactional_id]
+
+
+def test_added_partitions_are_in_the_transaction(connections, kafka_topic):
+    """All of them by one request; a repetition changes nothing; none is no request at all."""
+    topic = kafka_topic("added", partitions=3)
+    every = {partition(topic, n) for n in range(3)}
+    identity = take_epoch(connections, topic)
+    add_partitions_to_txn(connections, identity, [])
+    assert state_of(connections, identity).state is TransactionState.EMPTY
+    add_partitions_to_txn(connections, identity, every)
+    add_partitions_to_txn(connections, identity, every)
+    status = state_of(connections, identity)
+    assert status.state is TransactionState.ONGOING
+    assert status.partitions == every
+    assert (status.producer_id, status.producer_epoch) == (identity.producer_id, identity.producer_epoch)
+    assert status.timeout_ms == 60_000
+    assert status.start_ms > 0
+    assert end_txn(connections, identity, commit=False) is EndTxnResult.OK
+
+
+def test_an_old_epoch_may_not_add(connections, kafka_topic):
+    """A newer attempt exists."""
+    where = partition(kafka_topic("added-late"))
+    old = take_epoch(connections, "added-late")
+    take_epoch(connections, "added-late")
+    with pytest.raises(ProducerFenced, match=r"added-late-.*-0|adding"):
+        add_partitions_to_txn(connections, old, [where])
+
+
+def test_an_unknown_topic_cannot_be_added(connections):
+    """The coordinator does not know it: retried in case it is new, then an error that says so."""
+    identity = take_epoch(connections, "nowhere")
+    with pytest.raises(BrokersUnavailable, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        add_partitions_to_txn(connections, identity, [partition("no-such-topic")], timeout=0.5)
+
+
+def test_an_open_transaction_of_ours_is_aborted(connections, kafka_topic):
+    """OK: nothing of it becomes visible; a repetition of the abort is OK too."""
+    where = partition(kafka_topic("aborted"))
+    identity = open_transaction(connections, "aborted", [where])
+    (receipt,) = send_partitions(connections, identity, {where: sealed(texts("a", 30))})
+    assert end_txn(connections, identity, commit=False) is EndTxnResult.OK
+    support.wait_for_marker(connections, where, receipt.last_offset)
+    assert end_txn(connections, identity, commit=False) is EndTxnResult.OK
+    assert read(connections, where) == []
+    support.wait_until(lambda: state_of(connections, identity).state is TransactionState.COMPLETE_ABORT)
+
+
+def test_nothing_open_is_told_apart(connections):
+    """NOT_OPEN: the epoch is ours and nothing was added."""
+    identity = take_epoch(connections, "nothing-open")
+    assert end_txn(connections, identity, commit=False) is EndTxnResult.NOT_OPEN
+
+
+def test_an_abort_after_the_commit_changes_nothing(connections, kafka_topic):
+    """NOT_OPEN: it had committed, and stays so."""
+    where = partition(kafka_topic("committed"))
+    identity = open_transaction(connections, "committed", [where])
+    (receipt,) = send_partitions(connections, identity, {where: sealed(texts("a", 30))})
+    assert end_txn(connections, identity, commit=True) is EndTxnResult.OK
+    support.wait_for_marker(connections, where, receipt.last_offset)
+    support.wait_until(lambda: state_of(connections, identity).state is TransactionState.COMPLETE_COMMIT)
+    assert end_txn(connections, identity, commit=False) is EndTxnResult.NOT_OPEN
+    assert values_of(read(connections, where)) == texts("a", 30)
+
+
+def test_a_commit_after_our_abort_is_refused(connections, kafka_topic):
+    """NOT_OPEN: a commit that was delayed on the way cannot revive an aborted transaction."""
+    where = partition(kafka_topic("delayed"))
+    identity = open_transaction(connections, "delayed", [where])
+    (receipt,) = send_partitions(connections, identity, {where: sealed(texts("a", 30))})
+    assert end_txn(connections, identity, commit=False) is EndTxnResult.OK
+    support.wait_for_marker(connections, where, receipt.last_offset)
+    assert end_txn(connections, identity, commit=True) is EndTxnResult.NOT_OPEN
+    assert read(connections, where) == []
+
+
+def test_a_fenced_attempt_cannot_end_the_live_one(connections, kafka_topic):
+    """FENCED: the live transaction stays open and commits."""
+    where = partition(kafka_topic("live"))
+    old = open_transaction(connections, "live", [where])
+    live = open_transaction(connections, "live", [where])
+    (receipt,) = send_partitions(connections, live, {where: sealed(texts("a", 30))})
+    assert end_txn(connections, old, commit=False) is EndTxnResult.FENCED
+    assert end_txn(connections, old, commit=True) is EndTxnResult.FENCED
+    assert state_of(connections, live).state is TransactionState.ONGOING
+    assert end_txn(connections, live, commit=True) is EndTxnResult.OK
+    support.wait_for_marker(connections, where, receipt.last_offset)
+    assert values_of(read(connections, where)) == texts("a", 30)
+
+
+def test_another_producer_id_is_fenced(connections):
+    """An id that the transactional id does not have (any more)."""
+    identity = take_epoch(connections, "other-id")
+    stranger = ProducerIdentity("other-id", identity.producer_id + 999, 0)
+    assert end_txn(connections, stranger, commit=False) is EndTxnResult.FENCED
+
+
+def test_an_unknown_transactional_id_has_no_description(connections):
+    """None, beside those that are known."""
+    identity = take_epoch(connections, "known-id")
+    known = describe_transactions(connections, ["known-id", "unknown-id"])
+    assert known["unknown-id"] is None
+    assert known["known-id"] is not None
+    assert known["known-id"].producer_id == identity.producer_id
+    assert known["known-id"].start_ms == -1
+
+
+def test_producers_are_described_per_partition(connections, kafka_topic):
+    """Last sequence, open transaction's start, and nothing where nothing was written."""
+    topic = kafka_topic("described", partitions=3)
+    every = [partition(topic, n) for n in range(3)]
+    support.transaction(connections, every[0], texts("before", 5), transactional_id="described-before")
+    identity = open_transaction(connections, "described", every)
+    send_partitions(
+        connections, identity, {every[0]: sealed(texts("a", 30)), every[1]: sealed(texts("b", 7))}
+    )
+    known = describe_producers(connections, every)
+    mine = {where: [p for p in known[where] if p.producer_id == identity.producer_id] for where in every}
+    assert [p.last_sequence for p in mine[every[0]]] == [29]
+    assert [p.current_txn_start_offset for p in mine[every[0]]] == [6]
+    assert [p.last_sequence for p in mine[every[1]]] == [6]
+    assert mine[every[2]] == []
+    assert len(known[every[0]]) == 2
+    assert mine[every[0]][0].last_timestamp > 1_600_000_000_000
+    end_txn(connections, identity, commit=False)
+
+
+def test_a_coordinator_that_moves_is_followed(embedded_kafka_cluster, kafka_topic):
+    """The coordinator is killed: adding, describing and ending go on at the new one."""
+    kafka = embedded_kafka_cluster
+    kafka.wait_in_sync()
+    where = partition(kafka_topic("coordinated", kafka=kafka))
+    with BrokerConnections(kafka.client_config()) as connections:
+        identity = take_epoch(connections, "coordinated")
+        victim = kafka.brokers[connections.transaction_coordinator("coordinated") - 1]
+        victim.kill()
+        add_partitions_to_txn(connections, identity, [where])
+        assert state_of(connections, identity).partitions == {where}
+        assert describe_producers(connections, [where]) == {where: ()}
+        assert end_txn(connections, identity, commit=False) is EndTxnResult.OK
+        victim.start()
+    kafka.wait_in_sync()
+
+
+def test_a_cluster_that_is_down_is_named(unused_port):
+    """The servers and the reason; within the time asked for."""
+    servers = f"127.0.0.1:{unused_port}"
+    with pytest.raises(BrokersUnavailable, match=rf"{servers} within 1 s .*refused.*bootstrap\.servers"):
+        BrokerConnections({"bootstrap.servers": servers}, bootstrap_timeout=1.0)
+
+
+def test_permissions_and_credentials_are_named():
+    """What is missing is said: Write on a topic, the transactional id, or the right password."""
+    with EmbeddedKafka(security="SASL_PLAINTEXT", acls=True) as kafka:
+        where = partition(kafka.create_topic("private"))
+        user = kafka.user("nobody")
+        with BrokerConnections(user) as connections:
+            with pytest.raises(AuthorizationFailed, match="Describe topic 'private'"):
+                connections.leaders(["private"])
+            with pytest.raises(AuthorizationFailed, match="Describe transaction 'private-id'"):
+                connections.transaction_coordinator("private-id")
+        with BrokerConnections(kafka.client_config()) as admin:
+            identity = open_transaction(admin, "private-id", [where])
+        with BrokerConnections(user) as connections, pytest.raises(AuthorizationFailed):
+            send_partitions(connections, identity, {where: sealed(texts("a", 3))})
+        with pytest.raises(ConfigurationError, match="refused the credentials") as caught:
+            BrokerConnections({**user, "sasl.password": "not-the-password"})
+        assert "not-the-password" not in str(caught.value)
+
+
+def test_a_certificate_of_a_stranger_is_refused():
+    """An authority that did not sign the broker's certificate: a configuration error, at once."""
+    with EmbeddedKafka(security="SSL") as kafka:
+        trusting = {k: v for k, v in kafka.client_config().items() if not k.startswith("ssl.ca")}
+        with pytest.raises(ConfigurationError, match=r"certificate verify failed.*ssl\.ca\.location"):
+            BrokerConnections(trusting)

@@ -1,0 +1,376 @@
+"""Produce on real brokers: every sealed batch once, in order, or an error and nothing visible."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+
+import kafka.errors as kafka_errors
+import pytest
+from kafka.future import Future
+
+from airflow_eos.exceptions import (
+    BrokersUnavailable,
+    DeliveryTimedOut,
+    DuplicateReceipt,
+    ProducerFenced,
+    ProtocolViolation,
+    RecordTooLarge,
+    UnknownTopic,
+)
+from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.receipts import PartitionReceipt
+from airflow_eos.testing import EmbeddedKafka
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.control import describe_producers, end_txn
+from airflow_eos.wire.produce import send_partitions
+from tests.integration import wire_support as support
+from tests.integration.wire_support import end_of, open_transaction, partition, read, sealed, texts, values_of
+
+
+@pytest.fixture
+def connections(embedded_kafka):
+    with BrokerConnections(embedded_kafka.client_config()) as opened:
+        yield opened
+
+
+def commit(connections, identity, receipts):
+    """Commit, and wait until every written partition shows it."""
+    end_txn(connections, identity, commit=True)
+    for receipt in receipts:
+        if receipt.records:
+            where = partition(receipt.topic, receipt.partition)
+            support.wait_for_marker(connections, where, receipt.last_offset)
+
+
+def during(seconds, act):
+    """Run a fault in a thread after a time; the thread must be joined."""
+    timer = threading.Timer(seconds, act)
+    timer.start()
+    return timer
+
+
+def slowly(pairs, pause=0.02):
+    """The batches of a source that takes its time, so that faults meet an unfinished send."""
+    for pair in pairs:
+        time.sleep(pause)
+        yield pair
+
+
+def test_receipts_say_what_the_log_and_the_broker_say(connections, kafka_topic):
+    """Offsets, counts and sequences of several partitions; also one without any batch."""
+    topic = kafka_topic("out", partitions=4)
+    every = [partition(topic, n) for n in range(4)]
+    identity = open_transaction(connections, topic, every)
+    batches = {
+        every[0]: sealed(texts("a", 95)),
+        every[1]: sealed(texts("b", 3)),
+        every[2]: iter(sealed(texts("c", 40))),
+    }
+    receipts = send_partitions(connections, identity, {**batches, every[3]: []})
+    assert [
+        (r.partition, r.first_offset, r.last_offset, r.records, r.batches, r.last_sequence) for r in receipts
+    ] == [
+        (0, 0, 94, 95, 10, 94),
+        (1, 0, 2, 3, 1, 2),
+        (2, 0, 39, 40, 4, 39),
+        (3, -1, -1, 0, 0, -1),
+    ]
+    assert receipts[3] == PartitionReceipt(topic, 3, -1, -1, 0, 0, 0, -1)
+    known = describe_producers(connections, every)
+    for receipt, where in zip(receipts[:3], every, strict=False):
+        (producer,) = known[where]
+        assert (producer.producer_id, producer.producer_epoch) == (
+            identity.producer_id,
+            identity.producer_epoch,
+        )
+        assert producer.last_sequence == receipt.last_sequence
+    assert known[every[3]] == ()
+    assert read(connections, every[0]) == []
+    commit(connections, identity, receipts)
+    assert read(connections, every[0]) == list(enumerate(texts("a", 95)))
+    assert values_of(read(connections, every[2])) == texts("c", 40)
+
+
+def test_a_second_transaction_continues_behind_the_first(connections, kafka_topic):
+    """Sequences begin at 0 again in a new epoch; offsets go on behind the marker."""
+    where = partition(kafka_topic("twice"))
+    for expected_first, prefix in ((0, "a"), (21, "b")):
+        identity = open_transaction(connections, "twice", [where])
+        (receipt,) = send_partitions(connections, identity, {where: sealed(texts(prefix, 20))})
+        assert (receipt.first_offset, receipt.last_sequence) == (expected_first, 19)
+        commit(connections, identity, [receipt])
+    assert values_of(read(connections, where)) == texts("a", 20) + texts("b", 20)
+
+
+def test_the_same_batches_in_the_same_epoch_are_found(connections, kafka_topic):
+    """The broker acknowledges the repetition with the old offsets: nothing is written, and we say so."""
+    where = partition(kafka_topic("again"))
+    identity = open_transaction(connections, "again", [where])
+    (receipt,) = send_partitions(connections, identity, {where: sealed(texts("a", 30))})
+    with pytest.raises(DuplicateReceipt, match="acknowledged at offset 0, below 30"):
+        send_partitions(connections, identity, {where: sealed(texts("other", 30))})
+    commit(connections, identity, [receipt])
+    assert values_of(read(connections, where)) == texts("a", 30)
+
+
+def test_a_second_attempt_that_is_longer_than_the_brokers_memory_is_found(connections, kafka_topic):
+    """More than five batches written: an old sequence is refused, the run stops."""
+    where = partition(kafka_topic("again-long"))
+    identity = open_transaction(connections, "again-long", [where])
+    send_partitions(connections, identity, {where: sealed(texts("a", 100))})
+    with pytest.raises(ProtocolViolation, match="OUT_OF_ORDER_SEQUENCE"):
+        send_partitions(connections, identity, {where: sealed(texts("other", 100))})
+    end_txn(connections, identity, commit=False)
+
+
+def test_lost_answers_are_repeated_without_a_duplicate(connections, kafka_topic, monkeypatch):
+    """The broker wrote the batches, the client heard nothing: the broker recognises the repetition."""
+    where = partition(kafka_topic("lost"))
+    identity = open_transaction(connections, "lost", [where])
+    send = connections.send
+    counted = Counter()
+
+    def lossy(request, node, **options):
+        future = send(request, node, **options)
+        if type(request).__name__ != "ProduceRequest":
+            return future
+        counted["requests"] += 1
+        if counted["requests"] not in (1, 4, 5, 6, 9):
+            return future
+        heard = Future()
+        future.add_callback(lambda _: heard.failure(kafka_errors.KafkaConnectionError("answer lost")))
+        future.add_errback(heard.failure)
+        return heard
+
+    monkeypatch.setattr(connections, "send", lossy)
+    (receipt,) = send_partitions(connections, identity, {where: sealed(texts("a", 200))})
+    assert counted["requests"] > 20
+    assert (receipt.first_offset, receipt.last_offset, receipt.records) == (0, 199, 200)
+    commit(connections, identity, [receipt])
+    assert values_of(read(connections, where)) == texts("a", 200)
+
+
+def test_a_fenced_writer_writes_nothing(connections, kafka_topic):
+    """A newer attempt has the epoch: the old one is refused."""
+    where = partition(kafka_topic("fenced"))
+    old = open_transaction(connections, "fenced", [where])
+    new = open_transaction(connections, "fenced", [where])
+    with pytest.raises(ProducerFenced, match="newer attempt"):
+        send_partitions(connections, old, {where: sealed(texts("old", 30))})
+    (receipt,) = send_partitions(connections, new, {where: sealed(texts("new", 30))})
+    commit(connections, new, [receipt])
+    assert values_of(read(connections, where)) == texts("new", 30)
+
+
+def test_a_writer_is_fenced_in_the_middle(connections, kafka_topic):
+    """A takeover while batches are under way stops the old attempt: only the new one is visible."""
+    topic = kafka_topic("taken", partitions=3)
+    every = [partition(topic, n) for n in range(3)]
+    old = open_transaction(connections, "taken", every)
+
+    def until_taken_over():
+        pairs = sealed(texts("old", 400))
+        yield from pairs[:20]
+        with BrokerConnections(connections.config) as other:
+            fresh.append(open_transaction(other, "taken", every))
+        yield from pairs[20:]
+
+    fresh = []
+    with pytest.raises(ProducerFenced):
+        send_partitions(
+            connections,
+            old,
+            {every[0]: until_taken_over(), every[1]: slowly(sealed(texts("old", 400)), 0.005)},
+        )
+    receipts = send_partitions(connections, fresh[0], {where: sealed(texts("new", 25)) for where in every})
+    commit(connections, fresh[0], receipts)
+    for where in every:
+        assert values_of(read(connections, where)) == texts("new", 25)
+
+
+def test_a_partition_that_was_not_added_is_refused(connections, kafka_topic):
+    """A driver bug, or a writer that comes too late: nothing is written, no retry."""
+    topic = kafka_topic("unknown-to-txn", partitions=2)
+    identity = open_transaction(connections, topic, [partition(topic, 0)])
+    with pytest.raises(ProtocolViolation, match=r"not in the transaction"):
+        send_partitions(connections, identity, {partition(topic, 1): sealed(texts("a", 3))})
+    assert end_of(connections, partition(topic, 1), "read_uncommitted") == 0
+    end_txn(connections, identity, commit=False)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_writer_that_comes_after_the_end_is_refused(connections, kafka_topic, committed):
+    """Behind commit or abort the same epoch writes nothing."""
+    where = partition(kafka_topic("late"))
+    identity = open_transaction(connections, f"late-{committed}", [where])
+    (receipt,) = send_partitions(connections, identity, {where: sealed(texts("a", 3))})
+    end_txn(connections, identity, commit=committed)
+    support.wait_for_marker(connections, where, receipt.last_offset)
+    with pytest.raises((ProtocolViolation, ProducerFenced)):
+        send_partitions(
+            connections,
+            identity,
+            {
+                where: sealed(
+                    texts(
+                        "b",
+                        3,
+                    ),
+                    records_per_batch=1,
+                )
+            },
+        )
+    assert values_of(read(connections, where)) == (texts("a", 3) if committed else [])
+
+
+def test_another_producers_identity_is_refused(connections, kafka_topic):
+    """A producer id that does not belong to the transactional id."""
+    where = partition(kafka_topic("stranger"))
+    identity = open_transaction(connections, "stranger", [where])
+    stranger = ProducerIdentity("stranger", identity.producer_id + 999, 0)
+    with pytest.raises(ProtocolViolation, match="do not belong together"):
+        send_partitions(connections, stranger, {where: sealed(texts("a", 3))})
+    end_txn(connections, identity, commit=False)
+
+
+def test_a_batch_above_the_topics_limit_names_the_setting(connections, kafka_topic):
+    """max.message.bytes of the topic decides."""
+    where = partition(kafka_topic("small", config={"max.message.bytes": "2000"}))
+    identity = open_transaction(connections, "small", [where])
+    with pytest.raises(RecordTooLarge, match=r"max\.message\.bytes"):
+        send_partitions(connections, identity, {where: sealed(["x" * 5000])})
+    end_txn(connections, identity, commit=False)
+
+
+def test_an_unknown_topic_is_named_before_anything_is_sent(connections):
+    """The end offsets are read first."""
+    with pytest.raises(UnknownTopic, match="no-such-topic"):
+        send_partitions(connections, ProducerIdentity("x", 1, 0), {partition("no-such-topic"): sealed(["a"])})
+
+
+def test_many_partitions_share_few_requests(connections, kafka_topic, monkeypatch):
+    """36 partitions: the first batches leave in one request, and all of them are exact."""
+    topic = kafka_topic("many", partitions=36)
+    every = [partition(topic, n) for n in range(36)]
+    identity = open_transaction(connections, topic, every)
+    send = connections.send
+    sizes = []
+
+    def counting(request, node, **options):
+        if type(request).__name__ == "ProduceRequest":
+            sizes.append(sum(len(topic.partition_data) for topic in request.topic_data))
+        return send(request, node, **options)
+
+    monkeypatch.setattr(connections, "send", counting)
+    receipts = send_partitions(connections, identity, {where: sealed(texts("v", 30)) for where in every})
+    assert sizes[0] == 36
+    commit(connections, identity, receipts)
+    for where in every:
+        assert values_of(read(connections, where)) == texts("v", 30)
+
+
+def test_the_source_is_read_only_as_fast_as_it_is_sent(connections, kafka_topic):
+    """At most the window is in memory."""
+    where = partition(kafka_topic("lazy"))
+    identity = open_transaction(connections, "lazy", [where])
+    taken = []
+
+    def source():
+        for number, pair in enumerate(sealed(texts("a", 300))):
+            taken.append((number, end_of_written()))
+            yield pair
+
+    def end_of_written():
+        with BrokerConnections(connections.config) as other:
+            return end_of(other, where, "read_uncommitted") // 10
+
+    send_partitions(connections, identity, {where: source()})
+    assert max(number - written for number, written in taken) <= 6
+    end_txn(connections, identity, commit=False)
+
+
+def test_a_killed_broker_that_comes_back_costs_nothing_but_time():
+    """One broker, SIGKILL in the middle of a send, started again: exact after the commit."""
+    with (
+        EmbeddedKafka(broker_config=support.QUICK_SESSIONS) as kafka,
+        BrokerConnections(kafka.client_config()) as connections,
+    ):
+        topic = kafka.create_topic("crash", partitions=3)
+        every = [partition(topic, n) for n in range(3)]
+        identity = open_transaction(connections, "crash", every)
+
+        def crash():
+            kafka.brokers[0].kill()
+            kafka.brokers[0].start(wait=False)
+
+        fault = during(0.3, crash)
+        batches = {where: slowly(sealed(texts(str(where), 400)), 0.005) for where in every}
+        receipts = send_partitions(connections, identity, batches)
+        fault.join()
+        assert [r.records for r in receipts] == [400] * 3
+        commit(connections, identity, receipts)
+        for where in every:
+            assert values_of(read(connections, where)) == texts(str(where), 400)
+
+
+def test_a_broker_that_stays_dead_times_out():
+    """The error names the partition; nothing hangs."""
+    with EmbeddedKafka() as kafka, BrokerConnections(kafka.client_config()) as connections:
+        where = partition(kafka.create_topic("dead"))
+        identity = open_transaction(connections, "dead", [where])
+
+        def until_dead():
+            pairs = sealed(texts("a", 100))
+            yield pairs[0]
+            kafka.brokers[0].kill()
+            yield from pairs[1:]
+
+        with pytest.raises(DeliveryTimedOut, match=r"dead-0: .* within 2 s"):
+            send_partitions(connections, identity, {where: until_dead()}, delivery_timeout=2.0)
+        with pytest.raises(BrokersUnavailable, match=r"coordinator|EndTxn"):
+            end_txn(connections, identity, commit=False, timeout=1.0)
+
+
+@pytest.mark.parametrize("fault", ["kill", "pause"])
+def test_writing_follows_the_leader(embedded_kafka_cluster, kafka_topic, fault):
+    """The leader of some partitions is killed, or frozen, in the middle of a send: exact after the commit."""
+    kafka = embedded_kafka_cluster
+    kafka.wait_in_sync()
+    topic = kafka_topic(fault, partitions=6, kafka=kafka)
+    every = [partition(topic, n) for n in range(6)]
+    with BrokerConnections(kafka.client_config()) as connections:
+        identity = open_transaction(connections, topic, every)
+        victim = kafka.brokers[connections.leaders([topic])[every[0]] - 1]
+        timer = during(0.4, getattr(victim, fault))
+        batches = {where: slowly(sealed(texts(str(where), 300)), 0.005) for where in every}
+        receipts = send_partitions(connections, identity, batches)
+        timer.join()
+        if fault == "kill":
+            victim.start()
+        else:
+            victim.resume()
+        assert [r.records for r in receipts] == [300] * 6
+        commit(connections, identity, receipts)
+        for where in every:
+            assert values_of(read(connections, where)) == texts(str(where), 300)
+    kafka.wait_in_sync()
+
+
+@pytest.mark.parametrize("security", ["SASL_SSL", "SASL_PLAINTEXT", "SSL"])
+def test_secured_brokers_are_written_and_read(security):
+    """TLS and SCRAM by the same configuration a confluent-kafka client gets; large enough to fill buffers."""
+    with (
+        EmbeddedKafka(security=security) as kafka,
+        BrokerConnections(kafka.client_config()) as connections,
+    ):
+        where = partition(kafka.create_topic("secured"))
+        identity = open_transaction(connections, "secured", [where])
+        values = [f"{n:06d}" + "x" * 1000 for n in range(20_000)]
+        began = time.monotonic()
+        receipts = send_partitions(connections, identity, {where: sealed(values, 800)})
+        elapsed = time.monotonic() - began
+        commit(connections, identity, receipts)
+        assert values_of(read(connections, where)) == values
+        assert elapsed < 60
