@@ -6,10 +6,6 @@ import socket
 
 import pytest
 
-from airflow_eos.testing.fixtures import embedded_kafka, embedded_kafka_cluster, kafka_topic
-
-__all__ = ["embedded_kafka", "embedded_kafka_cluster", "kafka_topic"]
-
 
 @pytest.fixture
 def unused_port():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import confluent_kafka
 import pytest
@@ -112,6 +113,12 @@ def test_the_partition_is_the_one_the_java_producer_would_choose(config, link):
     assert {routing: ledger.partition_for(routing) for routing in routings} == chosen
 
 
+def test_the_empty_routing_string_belongs_to_partition_0(config, link):
+    """Records about the ledger itself are found without knowing how many partitions it has."""
+    assert KafkaLedger(config, LedgerSettings(topic=unique("missing")), link=link).partition_for("") == 0
+    assert make_ledger(config, link, partitions=7).partition_for("") == 0
+
+
 # -- below the last stable offset -------------------------------------------------------------------------
 
 
@@ -177,6 +184,19 @@ def test_keys_are_compared_whole(config, ledger, settle):
     assert dict(ledger.view(0, [key]).committed) == {key: "yes"}
 
 
+def test_keys_can_be_asked_for_by_their_beginning(config, ledger, settle):
+    """Every committed key with the prefix, beside the exact keys; on both sides of the last stable offset."""
+    committed(config, ledger.topic, ("boundary:a/1", "1"), ("boundary:ab/1", "x"), ("run", "r"))
+    aborted(config, ledger.topic, ("boundary:a/2", "aborted"))
+    committed(config, ledger.topic, ("boundary:a/3", "3"), ("boundary:a/1", "1 again"))
+    settle(9)
+    with foreign_transaction(config, ledger.topic, ("boundary:a/4", "open"), ("other", "x")) as foreign:
+        view = ledger.view(0, ["run"], ["boundary:a/"])
+        assert dict(view.committed) == {"boundary:a/1": "1 again", "boundary:a/3": "3", "run": "r"}
+        assert [(entry.key, entry.value) for entry in view.tail] == [("boundary:a/4", "open")]
+        foreign.abort_transaction(30)
+
+
 def test_long_keys_and_non_ascii_keys_are_found(config, ledger, settle):
     """The length before a key takes two bytes from 64 bytes on."""
     keys = ["k" * 63, "k" * 64, "k" * 9000, "schlüssel/日本"]
@@ -219,6 +239,38 @@ def test_a_record_that_is_no_text_is_reported(config, ledger, settle):
     settle(2)
     with pytest.raises(CorruptBatch, match="no UTF-8"):
         ledger.view(0, ["run"])
+
+
+def test_hundreds_of_transactions_of_several_producers(config, ledger, cluster):
+    """Each key's look-up says whether its transaction was committed; the cursor is the last committed one."""
+    outcome = {}
+
+    def work(number):
+        producer = confluent_kafka.Producer(
+            {**config, **QUIET, "transactional.id": unique("p"), "linger.ms": 0}
+        )
+        producer.init_transactions(30)
+        for i in range(100):
+            producer.begin_transaction()
+            write(producer, ledger.topic, (f"run/{number}/{i}", "{}"), (f"cursor/{number}", str(i)))
+            if i % 7 == 3:
+                producer.abort_transaction(30)
+            else:
+                producer.commit_transaction(30)
+            outcome[f"run/{number}/{i}"] = i % 7 != 3
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    where = tp(ledger.topic)
+    wait_until(lambda: cluster.last_stable_offsets([where])[where] == 4 * 100 * 3)
+    cursors = [f"cursor/{number}" for number in range(4)]
+    expected = {key: "{}" for key, committed_ in outcome.items() if committed_}
+    assert len(outcome) == 400
+    found = ledger.view(0, [*outcome, *cursors]).committed
+    assert found == {**expected, **dict.fromkeys(cursors, "99")}
 
 
 # -- above the last stable offset -------------------------------------------------------------------------

@@ -220,6 +220,18 @@ def test_nothing_to_stage_is_refused(fence, name):
         session.commit()
 
 
+def test_staging_twice_waits_for_both(fence, cluster, ledger, config, name):
+    """Every call returns only when its own records are acknowledged."""
+    session = fence(name)
+    session.begin()
+    for number in range(2):
+        session.stage("unused", {}, [message(f"run/{number}", "{}")])
+        assert count_records(config, ledger.topic, "read_uncommitted") == number + 1
+    session.commit()
+    completed(cluster, name)
+    assert count_records(config, ledger.topic) == 2
+
+
 def test_close_sends_nothing(fence, cluster, ledger, config, name):
     """A dropped session leaves its transaction open: whoever holds its identity may still end it."""
     session = staged(fence(name))

@@ -3,8 +3,8 @@
 A *process* is ordinary blocking code whose every call to the outside is one step. A *schedule* says which
 process makes the next step and what befalls it. The search starts from the schedule without deviations (each
 process runs to its end) and adds deviations one at a time, so the first counter-example it meets is a
-shortest one. A state of the whole system met before is not searched again: what a process will do depends on nothing
-but the answers it got.
+shortest one. A state of the whole system met before is not searched again: what a process will do depends on
+nothing but the answers it got.
 """
 
 from __future__ import annotations

@@ -20,10 +20,15 @@ from tests.run.model.ports import Clock, ModelData, attempt
 
 
 class Inline:
-    """Runs an attempt outside the search: every step at once, without faults."""
+    """Runs an attempt outside the search: every step at once, without faults; markers are written meanwhile."""
+
+    def __init__(self, broker: ModelBroker) -> None:
+        self._broker = broker
 
     def step(self, name: str, run: Callable[[], Any], faults: Any = (), late: Any = None) -> Any:
         del name, faults, late
+        for txn in self._broker.transactions.values():
+            self._broker._settle(txn)
         return run()
 
 
@@ -78,7 +83,7 @@ class Scene:
             self.fire(event)
         for spec in self.closers:
             try:
-                attempt(Inline(), self, "closer", spec)()  # type: ignore[arg-type]
+                attempt(Inline(self.broker), self, "closer", spec)()  # type: ignore[arg-type]
             except EosError as error:
                 return f"a retry without faults failed: {type(error).__name__}: {error}"
         for tid in list(self.broker.transactions):
@@ -126,7 +131,7 @@ class Scene:
 
 def before(scene: Scene, its_spec: RunSpec) -> None:
     """Make a whole run before the scene begins."""
-    attempt(Inline(), scene, "before", its_spec)()  # type: ignore[arg-type]
+    attempt(Inline(scene.broker), scene, "before", its_spec)()  # type: ignore[arg-type]
     for txn in scene.broker.transactions.values():
         scene.broker._settle(txn)
 

@@ -1,0 +1,147 @@
+"""Runs on a real broker without Spark: the real protocol and wire layer, records read and written in this process."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Producer
+
+from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.model.manifest import SealedManifest, SealedTarget
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.record import RunRecord
+from airflow_eos.model.spec import LedgerSettings, RunSpec
+from airflow_eos.run.protocol import RunProtocol
+from airflow_eos.run.states import State
+from airflow_eos.testing.readers import read_topic
+from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.fetch import fetch_range
+from airflow_eos.wire.partitioner import partitions_for
+from airflow_eos.wire.produce import send_partitions
+from airflow_eos.wire.seal import seal
+
+
+@dataclass
+class LocalSealed:
+    manifest: SealedManifest
+    batches: dict[TopicPartition, list[tuple[int, bytes]]]
+
+
+class LocalDataPlane:
+    """Reads, copies and sends in this process, through the wire layer."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        self._spec = spec
+        self._config = ClientConfig.of(spec.kafka)
+
+    def preflight(self) -> Mapping[str, Any]:
+        return {"data_plane": "local"}
+
+    def seal(self, plan: Any) -> LocalSealed:
+        keys, values, counts = [], [], {}
+        with BrokerConnections(self._config) as connections:
+            for r in plan.ranges:
+                counts[r.topic_partition] = 0
+                for batch in fetch_range(connections, r.topic, r.partition, r.start, r.end):
+                    keys += batch.key.to_pylist()
+                    values += batch.value.to_pylist()
+                    counts[r.topic_partition] += len(batch)
+            topic = str(self._spec.sink_topic)
+            partitions = connections.partition_counts([topic])[topic]
+        key = pa.array(keys, pa.binary())
+        target = partitions_for(len(values), partitions, topic=topic, key=key)
+        batches: dict[TopicPartition, list[tuple[int, bytes]]] = {}
+        for batch in seal(pa.array(values, pa.binary()), target, topic=topic, key=key):
+            batches.setdefault(TopicPartition(topic, batch.partition), []).append((batch.records, batch.data))
+        targets = tuple(
+            SealedTarget(tp.topic, tp.partition, sum(n for n, _ in b), len(b), sum(len(d) for _, d in b))
+            for tp, b in sorted(batches.items())
+        )
+        return LocalSealed(SealedManifest(targets, counts), batches)
+
+    def send(self, sealed: LocalSealed, identity: Any, timeout: float) -> Sequence[Any]:
+        with BrokerConnections(self._config) as connections:
+            return send_partitions(connections, identity, sealed.batches, timeout=timeout)
+
+    def release(self, sealed: LocalSealed) -> None:
+        sealed.batches.clear()
+
+
+class Pipeline:
+    """A source, a sink, a ledger and a group of their own on a shared broker."""
+
+    def __init__(self, kafka: Any, *, partitions: int = 2) -> None:
+        self.kafka = kafka
+        tag = uuid.uuid4().hex[:8]
+        self.source, self.sink, self.ledger = f"src-{tag}", f"out-{tag}", f"ledger-{tag}"
+        kafka.create_topic(self.source, partitions=partitions)
+        kafka.create_topic(self.sink, partitions=partitions)
+        self.spec = RunSpec(
+            kafka=kafka.client_config(),
+            pipeline=f"pipe-{tag}",
+            run_id="r1",
+            source_topics=(self.source,),
+            sink_topic=self.sink,
+            group_id=f"group-{tag}",
+            prefix="test",
+            ledger=LedgerSettings(topic=self.ledger, partitions=2),
+        )
+
+    def publish(self, values: Sequence[str], *, partition: int = 0, timestamp: int | None = None) -> None:
+        producer = Producer({**self.kafka.client_config(), "linger.ms": 0})
+        extra = {} if timestamp is None else {"timestamp": timestamp}
+        for value in values:
+            producer.produce(self.source, value=value, key=value, partition=partition, **extra)
+        assert producer.flush(30) == 0
+
+    def run(
+        self,
+        run_id: str = "r1",
+        *,
+        data: Callable[[RunSpec], Any] = LocalDataPlane,
+        on_state: Callable[[State], None] | None = None,
+        **changes: Any,
+    ) -> RunRecord:
+        spec = replace(self.spec, run_id=run_id, **changes)
+        with ControlPlane(spec) as control:
+            return RunProtocol(spec, control.world(data(spec)), on_state).execute()
+
+    def output(self, isolation: str = "read_committed") -> list[str]:
+        return sorted(r.value.decode() for r in read_topic(self.kafka.client_config(), self.sink, isolation))
+
+
+class Paused:
+    """An attempt in a thread of its own that stops at a state until it is told to go on: a zombie in the making."""
+
+    def __init__(self, pipeline: Pipeline, state: State, run_id: str = "r1", **changes: Any) -> None:
+        self.reached, self._go = threading.Event(), threading.Event()
+        self.record: RunRecord | None = None
+        self.error: BaseException | None = None
+
+        def hold(entered: State) -> None:
+            if entered is state and not self.reached.is_set():
+                self.reached.set()
+                assert self._go.wait(60)
+
+        def body() -> None:
+            try:
+                self.record = pipeline.run(run_id, on_state=hold, **changes)
+            except BaseException as error:
+                self.error = error
+                self.reached.set()
+
+        self._thread = threading.Thread(target=body, daemon=True)
+        self._thread.start()
+        assert self.reached.wait(60)
+
+    def resume(self) -> None:
+        """Let it go on, and wait for its end."""
+        self._go.set()
+        self._thread.join(90)
+        assert not self._thread.is_alive()

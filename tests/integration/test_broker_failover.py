@@ -1,0 +1,81 @@
+"""Three brokers, one of them dead: every question is answered and a transaction commits."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
+from airflow_eos.model.broker import CommittedOffset, EndTxnAnswer, TransactionState
+from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.testing import EmbeddedKafka, read_topic
+from airflow_eos.wire.connection import BrokerConnections
+from tests.integration.broker_support import make_transactions, message, tp, wait_until
+
+
+@pytest.fixture(scope="module")
+def kafka():
+    # The others take over when a dead broker's session ends: 9 s by default.
+    quick = {"broker.session.timeout.ms": "4000", "broker.heartbeat.interval.ms": "500"}
+    with EmbeddedKafka(brokers=3, broker_config=quick) as running:
+        yield running
+
+
+def leader(config, topic, partition=0):
+    with BrokerConnections(config) as connections:
+        return connections.leaders([topic])[tp(topic, partition)]
+
+
+def test_a_ledger_of_three_replicas_survives_one(kafka):
+    """min.insync.replicas is one below the replication factor."""
+    with KafkaLedger(
+        kafka.client_config(), LedgerSettings(topic="three", partitions=2, replication_factor=3)
+    ) as ledger:
+        ledger.create()
+        assert ledger.describe().partitions == 2
+    shown = kafka.admin().describe_configs([resource := _topic("three")])[resource].result()
+    assert shown["min.insync.replicas"].value == "2"
+
+
+def _topic(name):
+    from confluent_kafka.admin import ConfigResource
+
+    return ConfigResource("topic", name)
+
+
+def test_everything_goes_on_when_a_leader_and_coordinator_dies(kafka):
+    """Reads are retried until the new leader answers; staging and commit succeed, the look-up sees them."""
+    config, name, group = kafka.client_config(), "failover", "failover-group"
+    settings = LedgerSettings(topic="failover-ledger", partitions=1, replication_factor=3)
+    with Link(config) as link, KafkaCluster(config, link=link) as cluster:
+        ledger = KafkaLedger(config, settings, link=link)
+        ledger.create()
+        where = tp(ledger.topic)
+        transactions = make_transactions(config, ledger, link)
+        session = transactions.fence(name)
+        session.begin()
+        session.add_partitions([where])
+        kafka.wait_in_sync()
+        with BrokerConnections(config) as connections:
+            coordinator = connections.transaction_coordinator(name)
+        victims = {coordinator, leader(config, ledger.topic)}
+        victim = next(broker for broker in kafka.brokers if broker.node_id in victims)
+        victim.kill()
+        try:
+            session.stage(group, {where: CommittedOffset(4, "meta")}, [message("run", "{}")])
+            assert cluster.describe_transaction(name).state is TransactionState.ONGOING
+            assert cluster.describe_producers([where])[where][0].last_sequence == 0
+            assert cluster.last_stable_offsets([where]) == {where: 0}
+            assert [entry.key for entry in ledger.view(0, ["run"]).tail] == ["run"]
+            assert cluster.group_members(group) == 0
+            assert cluster.partition_verification() is True
+            session.commit()
+            session.close()
+            assert cluster.committed(group, [where]) == {where: CommittedOffset(4, "meta")}
+            wait_until(lambda: dict(ledger.view(0, ["run"]).committed) == {"run": "{}"})
+            assert transactions.abort(session.identity) is EndTxnAnswer.NOTHING_OPEN
+            assert [record.key for record in read_topic(config, ledger.topic)] == [b"run"]
+            following = transactions.fence(name)
+            following.close()
+            assert following.identity.producer_epoch > session.identity.producer_epoch
+        finally:
+            victim.start()

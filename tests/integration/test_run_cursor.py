@@ -1,0 +1,260 @@
+"""Runs over a cursor, on a real broker."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from airflow_eos.exceptions import (
+    CursorMoved,
+    GroupNotEmpty,
+    GroupOwned,
+    LedgerMissing,
+    LedgerReplaced,
+    NoStartingPoint,
+    OffsetsOutOfRange,
+    RunAlreadyCommitted,
+    TopicRecreated,
+    UnknownTopic,
+)
+from airflow_eos.model.ranges import Cursor
+from tests.integration.run_support import Pipeline
+
+
+@pytest.fixture
+def pipeline(embedded_kafka):
+    return Pipeline(embedded_kafka)
+
+
+def _spans(record):
+    return {r.partition: (r.start, r.end) for r in record.ranges}
+
+
+def test_output_offsets_and_record_are_committed_together(pipeline):
+    """One run: every record copied, offsets at the ends, the record says what was done."""
+    pipeline.publish(["a", "b", "c"], partition=0)
+    pipeline.publish(["d"], partition=1)
+    record = pipeline.run()
+    assert pipeline.output() == ["a", "b", "c", "d"]
+    assert (record.state, record.records_read, record.records_written, record.found) == (
+        "COMMITTED",
+        4,
+        4,
+        False,
+    )
+    assert _spans(record) == {0: (0, 3), 1: (0, 1)}
+    states = [state for state, _ in record.trace]
+    assert states == [
+        "ASKED", "FENCED", "CHECKED", "PLANNED", "SEALED", "OPEN", "WRITTEN", "STAGED", "PROVEN", "COMMITTED",
+    ]  # fmt: skip
+    consumer = Consumer({**pipeline.kafka.client_config(), "group.id": pipeline.spec.group_id})
+    offsets = consumer.committed([TopicPartition(pipeline.source, p) for p in (0, 1)], timeout=10)
+    consumer.close()
+    assert [o.offset for o in offsets] == [3, 1]
+
+
+def test_the_next_run_reads_only_what_came_since(pipeline):
+    """The cursor moves; a retry of the first run is answered from the ledger."""
+    pipeline.publish(["a"])
+    first = pipeline.run("r1")
+    pipeline.publish(["b"])
+    second = pipeline.run("r2")
+    again = pipeline.run("r1", try_number=2)
+    assert pipeline.output() == ["a", "b"]
+    assert second.records_read == 1
+    assert again.found
+    assert (again.run_key, again.receipts, again.try_number) == (first.run_key, first.receipts, 1)
+
+
+def test_an_empty_run_is_a_success_that_is_recorded(pipeline):
+    """Nothing to read: committed all the same, found again."""
+    record = pipeline.run("r1")
+    assert (record.records_read, record.records_written, record.found) == (0, 0, False)
+    assert pipeline.run("r1", try_number=2).found
+
+
+def test_max_records_bounds_a_run_and_loses_nothing(pipeline):
+    """A bounded run takes its share; the following ones take the rest."""
+    pipeline.publish([f"a{i}" for i in range(5)], partition=0)
+    pipeline.publish(["b"], partition=1)
+    sizes = [pipeline.run(f"r{i}", ranges=Cursor(max_records=3)).records_read for i in range(3)]
+    assert sizes == [3, 3, 0]
+    assert len(pipeline.output()) == 6
+
+
+@pytest.mark.parametrize(("start", "expected"), [("earliest", 2), ("latest", 0)])
+def test_the_start_policy_counts_for_the_first_run_only(pipeline, start, expected):
+    """Latest skips what was there before the first run, never what comes after it."""
+    pipeline.publish(["a", "b"])
+    assert pipeline.run("r1", ranges=Cursor(start=start)).records_read == expected
+    pipeline.publish(["c"])
+    assert pipeline.run("r2", ranges=Cursor(start=start)).records_read == 1
+
+
+def test_without_a_starting_point_fail_refuses(pipeline):
+    """Start policy fail: nothing is guessed."""
+    with pytest.raises(NoStartingPoint, match="earliest"):
+        pipeline.run(ranges=Cursor(start="fail"))
+
+
+def test_the_offsets_of_an_existing_consumer_group_are_adopted(pipeline):
+    """Moving from a plain consumer: the first run starts where it stood, and says so."""
+    pipeline.publish(["a", "b"])
+    consumer = Consumer({**pipeline.kafka.client_config(), "group.id": pipeline.spec.group_id})
+    consumer.commit(offsets=[TopicPartition(pipeline.source, 0, 1)], asynchronous=False)
+    consumer.close()
+    record = pipeline.run()
+    assert _spans(record)[0] == (1, 2)
+    assert "adopting" in record.details["notes"][0]
+
+
+def test_expired_group_offsets_are_restored_from_the_ledger(pipeline):
+    """An idle group's offsets are gone: the run goes on from the cursor instead of repeating everything."""
+    pipeline.publish(["a"])
+    pipeline.run("r1")
+    admin = pipeline.kafka.admin()
+    admin.delete_consumer_groups([pipeline.spec.group_id])[pipeline.spec.group_id].result()
+    pipeline.publish(["b"])
+    record = pipeline.run("r2")
+    assert pipeline.output() == ["a", "b"]
+    assert "expired" in record.details["notes"][0]
+
+
+def test_offsets_moved_by_somebody_else_are_refused(pipeline):
+    """Group and ledger disagree: nobody guesses, the error names both offsets."""
+    pipeline.publish(["a", "b"])
+    pipeline.run("r1")
+    consumer = Consumer({**pipeline.kafka.client_config(), "group.id": pipeline.spec.group_id})
+    consumer.commit(offsets=[TopicPartition(pipeline.source, 0, 1)], asynchronous=False)
+    consumer.close()
+    with pytest.raises(CursorMoved, match=r"committed offset is 1, the ledger's cursor 2"):
+        pipeline.run("r2")
+    assert pipeline.output() == ["a", "b"]
+
+
+def test_a_group_with_live_members_is_refused(pipeline):
+    """A consumer that may commit at any moment is no companion of a cursor."""
+    pipeline.publish(["a"])
+    consumer = Consumer({**pipeline.kafka.client_config(), "group.id": pipeline.spec.group_id})
+    consumer.subscribe([pipeline.source])
+    for _ in range(100):
+        consumer.poll(0.2)
+        if consumer.assignment():
+            break
+    with pytest.raises(GroupNotEmpty, match="1 live member"):
+        pipeline.run()
+    consumer.close()
+    assert pipeline.run().records_read == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"pipeline": "other"}, "pipeline"),
+        ({"prefix": "other"}, "prefix"),
+        ({"source_partition": 0}, "layout"),
+    ],
+)
+def test_a_group_has_one_owner(pipeline, change, named):
+    """Another pipeline, prefix or layout on the same group is refused, whoever comes second."""
+    pipeline.publish(["a"])
+    pipeline.run("r1")
+    with pytest.raises(GroupOwned, match=named):
+        pipeline.run("r2", **change)
+
+
+def test_a_mapped_cursor_moves_each_partition_by_itself(pipeline):
+    """One task per partition: own id, own cursor, one group."""
+    pipeline.publish(["a"], partition=0)
+    pipeline.publish(["b"], partition=1)
+    first = pipeline.run("r1", source_partition=0)
+    pipeline.publish(["c"], partition=0)
+    second = pipeline.run("r1", source_partition=1)
+    third = pipeline.run("r2", source_partition=0)
+    assert [r.records_read for r in (first, second, third)] == [1, 1, 1]
+    assert first.producer.transactional_id != second.producer.transactional_id
+    assert pipeline.output() == ["a", "b", "c"]
+
+
+def test_added_partitions_are_read_from_their_beginning(pipeline):
+    """A partition the cursor does not know is new: policy latest must not skip its first records."""
+    from confluent_kafka.admin import NewPartitions
+
+    pipeline.run("r1", ranges=Cursor(start="latest"))
+    pipeline.kafka.admin().create_partitions([NewPartitions(pipeline.source, 3)])[pipeline.source].result()
+    pipeline.publish(["new"], partition=2)
+    record = pipeline.run("r2", ranges=Cursor(start="latest"))
+    assert pipeline.output() == ["new"]
+    assert "added" in record.details["notes"][0]
+
+
+def test_a_topic_made_again_is_refused(pipeline):
+    """Offsets of a deleted topic mean nothing in its namesake."""
+    pipeline.publish(["a"])
+    pipeline.run("r1")
+    pipeline.kafka.delete_topic(pipeline.source)
+    pipeline.kafka.create_topic(pipeline.source, partitions=2)
+    pipeline.publish(["b", "c"])
+    with pytest.raises(TopicRecreated, match="deleted and made again"):
+        pipeline.run("r2")
+    assert pipeline.output() == ["a"]
+
+
+def test_deleted_records_are_a_loss_and_refused(pipeline):
+    """The log starts above the cursor: the error names both offsets and the way on."""
+    pipeline.publish(["a"])
+    pipeline.run("r1")
+    pipeline.publish(["b", "c", "d"])
+    where = TopicPartition(pipeline.source, 0, 3)
+    pipeline.kafka.admin().delete_records([where])[where].result()
+    with pytest.raises(OffsetsOutOfRange, match=r"log starts at 3, the range at 1.*reset-offsets"):
+        pipeline.run("r2")
+
+
+@pytest.mark.parametrize("which", ["source_topics", "sink_topic"])
+def test_an_unknown_topic_is_named(pipeline, which):
+    """Neither input nor output is made by a typing error."""
+    pipeline.publish(["a"])
+    name = "no-such-topic"
+    with pytest.raises(UnknownTopic, match=name):
+        pipeline.run(**{which: (name,) if which == "source_topics" else name})
+
+
+def test_a_ledger_made_again_is_refused(pipeline):
+    """A replaced ledger would answer 'not committed' for everything."""
+    pipeline.publish(["a"])
+    pipeline.run("r1")
+    pipeline.kafka.delete_topic(pipeline.ledger)
+    with pytest.raises(LedgerMissing, match="init"):
+        pipeline.run("r1", try_number=2)
+    with pytest.raises(LedgerReplaced, match="knows nothing of this group"):
+        pipeline.run("r2")
+    assert pipeline.output() == ["a"]
+
+
+def test_a_ledger_with_added_partitions_is_refused(pipeline):
+    """Keys would be looked for in other partitions than they were written to."""
+    from confluent_kafka.admin import NewPartitions
+
+    pipeline.run("r1")
+    pipeline.kafka.admin().create_partitions([NewPartitions(pipeline.ledger, 4)])[pipeline.ledger].result()
+    with pytest.raises(LedgerReplaced, match="with 2 partitions and is now"):
+        pipeline.run("r2")
+
+
+def test_a_clear_is_answered_by_on_committed(pipeline):
+    """The same run, cleared: skip answers from the ledger, fail refuses, reprocess writes the same ranges again."""
+    pipeline.publish(["a"])
+    pipeline.run("r1")
+    pipeline.publish(["b"])
+    assert pipeline.run("r1", clear_number=1).found
+    with pytest.raises(RunAlreadyCommitted, match="reprocess"):
+        pipeline.run("r1", clear_number=1, on_committed="fail")
+    assert pipeline.output() == ["a"]
+    again = pipeline.run("r1", clear_number=1, on_committed="reprocess")
+    assert (again.mode, again.run_key.endswith("#1"), again.records_read) == ("reprocess", True, 1)
+    assert pipeline.output() == ["a", "a"]
+    assert pipeline.run("r1", clear_number=1, on_committed="reprocess", try_number=2).found
+    assert pipeline.run("r1", clear_number=2, on_committed="reprocess").run_key.endswith("#2")
+    assert pipeline.run("r2").records_read == 1
+    assert pipeline.output() == ["a", "a", "a", "b"]

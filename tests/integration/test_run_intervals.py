@@ -1,0 +1,189 @@
+"""Runs over data intervals, partition keys and given ranges, on a real broker."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import uuid
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+
+from airflow_eos.exceptions import CursorMoved, IntervalNotReady, OffsetsOutOfRange, UnknownTopic
+from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval
+from airflow_eos.run.states import State
+from tests.integration.run_support import Paused, Pipeline
+
+DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
+
+
+def at(minutes: float) -> dt.datetime:
+    return DAY + dt.timedelta(minutes=minutes)
+
+
+def ms(minutes: float) -> int:
+    return int(at(minutes).timestamp() * 1000)
+
+
+def between(start: float, end: float, **changes) -> Interval:
+    return Interval(at(start), at(end), **changes)
+
+
+@pytest.fixture
+def pipeline(embedded_kafka):
+    return Pipeline(embedded_kafka)
+
+
+@pytest.fixture
+def timed(pipeline):
+    """Records at minutes 1, 6, 11 and 16 in partition 0; minute 2 only in partition 1."""
+    for minute in (1, 6, 11, 16):
+        pipeline.publish([f"p0m{minute}"], partition=0, timestamp=ms(minute))
+    pipeline.publish(["p1m2"], partition=1, timestamp=ms(2))
+    return pipeline
+
+
+def test_intervals_tile_the_log_backwards_too(timed):
+    """Whatever order the intervals run in, each record is in exactly one of them."""
+    reads = {
+        start: timed.run(f"i{start}", ranges=between(start, start + 5)).records_read
+        for start in (15, 5, 0, 10)
+    }
+    assert reads == {0: 2, 5: 1, 10: 1, 15: 1}
+    assert timed.output() == sorted(["p0m1", "p0m6", "p0m11", "p0m16", "p1m2"])
+
+
+def test_an_interval_is_committed_once_whatever_its_run_is_called(timed):
+    """A backfill makes a new run id for the same interval: the ledger answers."""
+    timed.run("scheduled__1", ranges=between(0, 5))
+    again = timed.run("backfill__1", ranges=between(0, 5))
+    assert again.found
+    assert again.run_id == "scheduled__1"
+    assert len(timed.output()) == 2
+
+
+def test_a_late_record_belongs_to_the_interval_whose_offsets_hold_it(timed):
+    """Boundaries are pinned: a record that arrives late is in the next interval read, once, never lost."""
+    timed.run("a", ranges=between(0, 5))
+    timed.publish(["late-m3"], partition=1, timestamp=ms(3))
+    timed.publish(["late-m4"], partition=0, timestamp=ms(4))
+    for start in (5, 10, 15, 20):
+        timed.run(f"i{start}", ranges=between(start, start + 5))
+    timed.run("again", ranges=between(0, 5))
+    assert timed.output() == sorted(["p0m1", "p0m6", "p0m11", "p0m16", "p1m2", "late-m3", "late-m4"])
+
+
+def test_intervals_run_in_parallel_with_late_records_in_between(timed):
+    """Neighbours at once, one paused before its commit while late records arrive."""
+    later = Paused(timed, State.SEALED, "later", ranges=between(5, 10))
+    timed.publish(["late-m1"], partition=1, timestamp=ms(1))
+    timed.run("earlier", ranges=between(0, 5))
+    later.resume()
+    assert later.error is None
+    for start in (10, 15):
+        timed.run(f"i{start}", ranges=between(start, start + 5))
+    assert timed.output() == sorted(["p0m1", "p0m6", "p0m11", "p0m16", "p1m2", "late-m1"])
+
+
+def test_many_runs_that_pin_the_same_boundaries_agree(timed):
+    """Eight attempts at once: their boundaries are fixed by one of them."""
+    records, errors = {}, []
+
+    def body(start):
+        try:
+            records[start] = timed.run(f"i{start}", ranges=between(start, start + 5))
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=body, args=(start,)) for start in (0, 5, 10, 15)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert errors == []
+    assert sum(r.records_read for r in records.values()) == 5
+    assert len(timed.output()) == 5
+
+
+def test_an_interval_that_ends_in_the_future_is_refused(timed):
+    """It is not over: its records are still being written."""
+    now = dt.datetime.now(dt.timezone.utc)
+    with pytest.raises(IntervalNotReady, match="in the future"):
+        timed.run(ranges=Interval(now - dt.timedelta(hours=1), now + dt.timedelta(hours=1)))
+
+
+def test_an_idle_partition_is_waited_for_until_allowed_lateness_has_passed(pipeline):
+    """Nothing at or after the boundary yet: the run says until when it may come."""
+    now = dt.datetime.now(dt.timezone.utc)
+    recent = (now - dt.timedelta(minutes=2), now - dt.timedelta(seconds=1))
+    pipeline.publish(["a"], timestamp=int((now - dt.timedelta(minutes=1)).timestamp() * 1000))
+    with pytest.raises(IntervalNotReady, match="allowed_lateness"):
+        pipeline.run(ranges=Interval(*recent, allowed_lateness=dt.timedelta(minutes=10)))
+    assert pipeline.run(ranges=Interval(*recent, allowed_lateness=dt.timedelta(0))).records_read == 1
+
+
+def test_an_open_transaction_before_the_boundary_is_waited_for(timed):
+    """Records of an open transaction are undecided: the interval is not ready, later it is complete."""
+    producer = Producer({**timed.kafka.client_config(), "transactional.id": f"upstream-{uuid.uuid4()}"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(timed.source, value="open-m3", partition=1, timestamp=ms(3))
+    producer.flush(30)
+    timed.publish(["p1m7"], partition=1, timestamp=ms(7))
+    with pytest.raises(IntervalNotReady, match="transaction is still open"):
+        timed.run(ranges=between(0, 5))
+    producer.commit_transaction(30)
+    timed.run(ranges=between(0, 5), try_number=2)
+    assert timed.output() == ["open-m3", "p0m1", "p1m2"]
+
+
+def test_a_partition_key_names_the_work(timed):
+    """One key is committed once, and does not collide with the interval of the same time."""
+    keyed = PartitionInterval("2026-01-05", between(0, 5))
+    first = timed.run("asset-1", ranges=keyed)
+    assert (first.mode, first.records_read) == ("partition", 2)
+    assert timed.run("asset-2", ranges=keyed).found
+    assert not timed.run("plain", ranges=between(0, 5)).found
+
+
+def test_interval_runs_do_not_touch_the_cursor(timed):
+    """Cursor and intervals of one pipeline side by side: the group's offsets are the cursor's alone."""
+    assert timed.run("c1").records_read == 5
+    timed.run("i", ranges=between(0, 5))
+    timed.publish(["new"])
+    assert timed.run("c2").records_read == 1
+
+
+def test_given_ranges_are_read_exactly(timed):
+    """Offsets in, those records out; the group's offsets stay where they are."""
+    record = timed.run(ranges=Explicit((OffsetRange(timed.source, 0, 1, 3),)))
+    assert timed.output() == ["p0m11", "p0m6"]
+    assert (record.mode, record.records_read) == ("explicit", 2)
+    assert timed.run("c").records_read == 5
+
+
+def test_given_ranges_advance_the_cursor_only_from_where_it_stands(timed):
+    """With advance=True they are cursor moves, by the cursor's rules."""
+    timed.run("r1", ranges=Explicit((OffsetRange(timed.source, 0, 0, 2),), advance=True))
+    with pytest.raises(CursorMoved, match="starts at 0, the ledger's cursor is 2"):
+        timed.run("r2", ranges=Explicit((OffsetRange(timed.source, 0, 0, 2),), advance=True))
+    assert timed.run("r3").records_read == 3
+
+
+@pytest.mark.parametrize(
+    ("end", "partition", "error", "said"),
+    [(99, 0, OffsetsOutOfRange, "last stable offset is 4"), (1, 9, UnknownTopic, "do not have")],
+)
+def test_given_ranges_that_do_not_exist_are_refused(timed, end, partition, error, said):
+    """Beyond the log, or in a partition the topic does not have."""
+    with pytest.raises(error, match=said):
+        timed.run(ranges=Explicit((OffsetRange(timed.source, partition, 0, end),)))
+
+
+def test_deleted_records_of_an_interval_are_a_loss(timed):
+    """Retention took the head of a pinned interval: an error, not a smaller result."""
+    timed.run("i", ranges=between(5, 10))
+    where = TopicPartition(timed.source, 0, 3)
+    timed.kafka.admin().delete_records([where])[where].result()
+    with pytest.raises(OffsetsOutOfRange, match="were deleted"):
+        timed.run("i", ranges=between(5, 10), clear_number=1, on_committed="reprocess")
