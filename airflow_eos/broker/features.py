@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ConfigResource
@@ -12,7 +11,7 @@ from kafka.protocol.metadata import ApiVersionsRequest
 from airflow_eos.broker.admin import Admin
 from airflow_eos.broker.failures import attempt
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.failures import NotYet
+from airflow_eos.wire.failures import NotYet, is_transient, translated
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +21,8 @@ VERIFICATION = "transaction.partition.verification.enable"
 _ADD_PARTITIONS_TO_TXN = 24
 _VERIFYING_VERSION = 4
 """AddPartitionsToTxn of brokers that ask the coordinator about a partition: Kafka 3.6 (KIP-890)."""
-_BROKER_TIMEOUT = 15.0
+_BROKER_TIMEOUT = 10.0
+_FORBIDDEN = KafkaError.CLUSTER_AUTHORIZATION_FAILED
 
 
 def transaction_max_timeout_ms(admin: Admin, *, timeout: float) -> int | None:
@@ -54,49 +54,65 @@ def _nodes(admin: Admin, *, timeout: float) -> list[int]:
     return sorted(node.id for node in cluster.nodes)
 
 
-def _add_partitions_versions(
-    connections: BrokerConnections, admin: Admin, *, timeout: float
-) -> Collection[int]:
-    request_fields = {"client_software_name": "airflow-eos", "client_software_version": "0", "max_version": 3}
-    versions = []
-    for node in _nodes(admin, timeout=timeout):
+def _add_partitions_versions(connections: BrokerConnections, admin: Admin, *, timeout: float) -> list[int]:
+    """Ask all brokers at once; those that do not answer are left out, as long as one does."""
 
-        async def version_of(node: int = node) -> int:
-            answer = await connections.send(
-                ApiVersionsRequest(**request_fields), node, timeout=_BROKER_TIMEOUT
-            )
-            if answer.error_code:
-                raise NotYet(f"error code {answer.error_code}")
-            return max(
-                (k.max_version for k in answer.api_keys if k.api_key == _ADD_PARTITIONS_TO_TXN), default=0
-            )
+    async def versions() -> list[int]:
+        request = {"client_software_name": "airflow-eos", "client_software_version": "0", "max_version": 3}
+        asked = [
+            connections.send(ApiVersionsRequest(**request), node, timeout=_BROKER_TIMEOUT)
+            for node in _nodes(admin, timeout=timeout)
+        ]
+        found: list[int] = []
+        last: Exception = NotYet("no broker is known")
+        for future in asked:
+            try:
+                answer = await future
+            except Exception as error:
+                if not is_transient(error):
+                    raise translated(error, "request versions of a broker") from error
+                last = error
+                continue
+            # Absent where the broker refuses to answer: then it is older than any we can work with.
+            apis = {api.api_key: api.max_version for api in answer.api_keys}
+            found.append(apis.get(_ADD_PARTITIONS_TO_TXN, 0))
+        if not found:
+            raise last
+        return found
 
-        versions.append(
-            connections.run(
-                connections.retry_async(version_of, what=f"versions of broker {node}", timeout=timeout)
-            )
-        )
-    return versions
+    return connections.run(
+        connections.retry_async(versions, what="request versions of the brokers", timeout=timeout)
+    )
 
 
 def _broker_settings(admin: Admin, name: str, *, timeout: float) -> list[str]:
-    """Return the setting of each broker that has it; empty where this principal may not read settings."""
+    """Return the setting of each broker that answers and has it; empty where settings may not be read."""
 
-    def call(left: float) -> list[str]:
-        resources = [
-            ConfigResource(ConfigResource.Type.BROKER, str(node)) for node in _nodes(admin, timeout=left)
+    def question(left: float) -> list[str]:
+        # librdkafka takes one broker a call.
+        futures = [
+            future
+            for node in _nodes(admin, timeout=left)
+            for future in admin.client.describe_configs(
+                [ConfigResource(ConfigResource.Type.BROKER, str(node))],
+                request_timeout=min(left, _BROKER_TIMEOUT),
+            ).values()
         ]
-        futures = admin.client.describe_configs(resources, request_timeout=min(left, _BROKER_TIMEOUT))
-        entries = [future.result().get(name) for future in futures.values()]
+        answers = [attempt(future.result) for future in futures]
+        if all(error is not None for _, error in answers):
+            raise KafkaException(answers[0][1])
+        if any(error is not None and error.code() == _FORBIDDEN for _, error in answers):
+            raise KafkaException(KafkaError(_FORBIDDEN))
+        entries = [settings.get(name) for settings, _ in answers if settings is not None]
         return [str(entry.value) for entry in entries if entry is not None and entry.value is not None]
 
     def allowed(left: float) -> list[str]:
-        values, error = attempt(lambda: call(left))
-        if error is not None and error.code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:
+        values, error = attempt(lambda: question(left))
+        if error is None:
+            return values or []
+        if error.code() == _FORBIDDEN:
             log.info("Broker settings may not be read (DescribeConfigs on the cluster is not granted)")
             return []
-        if error is not None:
-            raise KafkaException(error)
-        return values or []
+        raise KafkaException(error)
 
     return admin.ask(f"broker setting {name!r}", allowed, timeout=timeout)

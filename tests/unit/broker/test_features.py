@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from kafka.errors import KafkaConnectionError
 
 from airflow_eos.broker.features import partition_verification, transaction_max_timeout_ms
 
@@ -34,13 +35,11 @@ class FakeAdmin:
         return Answer(SimpleNamespace(nodes=[SimpleNamespace(id=i + 1) for i in range(len(self._settings))]))
 
     def describe_configs(self, resources, request_timeout):
-        answers = {}
-        for resource, settings in zip(resources, self._settings, strict=True):
-            entries = settings
-            if not isinstance(settings, Exception):
-                entries = {name: SimpleNamespace(value=value) for name, value in settings.items()}
-            answers[resource] = Answer(entries)
-        return answers
+        (resource,) = resources  # librdkafka refuses more than one broker
+        settings = self._settings[int(resource.name) - 1]
+        if not isinstance(settings, Exception):
+            settings = {name: SimpleNamespace(value=value) for name, value in settings.items()}
+        return {resource: Answer(settings)}
 
 
 class FakeConnections:
@@ -50,8 +49,11 @@ class FakeConnections:
         self._versions = versions
 
     async def send(self, request, node, *, timeout=None):
-        api = SimpleNamespace(api_key=24, max_version=self._versions[node - 1])
-        return SimpleNamespace(error_code=0, api_keys=[SimpleNamespace(api_key=0, max_version=13), api])
+        version = self._versions[node - 1]
+        if isinstance(version, Exception):
+            raise version
+        apis = [SimpleNamespace(api_key=0, max_version=13), SimpleNamespace(api_key=24, max_version=version)]
+        return SimpleNamespace(error_code=0, api_keys=apis)
 
     async def retry_async(self, attempt, *, what, timeout):
         return await attempt()
@@ -66,6 +68,8 @@ class FakeConnections:
 
 ON = {"transaction.partition.verification.enable": "true"}
 OFF = {"transaction.partition.verification.enable": "false"}
+DOWN = KafkaException(KafkaError(KafkaError._TIMED_OUT))
+REFUSED = KafkaConnectionError("refused")
 FORBIDDEN = KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED))
 
 
@@ -79,10 +83,12 @@ FORBIDDEN = KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED))
         ((3,), (FORBIDDEN,), False),
         ((4,), (FORBIDDEN,), None),
         ((4,), ({},), None),
+        ((5, REFUSED), (ON, DOWN), True),
+        ((REFUSED, 5), (DOWN, OFF), False),
     ],
 )
 def test_verification_must_hold_on_every_broker(versions, settings, expected):
-    """One broker that is too old or has it switched off is enough for no; what cannot be read is unknown."""
+    """One that is too old or has it off decides; the unreadable is unknown; the dead do not count."""
     assert partition_verification(FakeConnections(*versions), FakeAdmin(*settings), timeout=1.0) is expected
 
 
