@@ -67,7 +67,7 @@ def _archive() -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, path in sorted((*_our_files(), *_kafka_files())):
             if path.suffix == ".py":
-                _add(archive, f"{name}c", _compiled(path))
+                _add(archive, f"{name}c", _compiled(name, path))
             if path.suffix != ".py" or name.startswith("airflow_eos/"):
                 _add(archive, name, path.read_bytes())
     return buffer.getvalue()
@@ -79,14 +79,14 @@ def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
     archive.writestr(info, data)
 
 
-def _compiled(path: Path) -> bytes:
+def _compiled(name: str, path: Path) -> bytes:
     """Return the module's code in the form that is never compared with a source (PEP 552)."""
     source = path.read_bytes()
     code = _cached_code(path)
     if code is None:
         import marshal
 
-        code = marshal.dumps(compile(source, path.name, "exec", dont_inherit=True))
+        code = marshal.dumps(compile(source, f"shipped/{name}", "exec", dont_inherit=True))
     return importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + importlib.util.source_hash(source) + code
 
 

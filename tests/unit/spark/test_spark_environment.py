@@ -1,0 +1,130 @@
+"""Code reaches executors by itself, and what cannot be shipped is compared before the run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from airflow_eos.spark import probe
+from airflow_eos.spark.by_value import _module_of, module_by_value, pickled_by_value
+from airflow_eos.spark.code_shipping import _archive, our_modules
+from airflow_eos.spark.preflight import differences
+
+MINE = {
+    "python": "3.11",
+    "airflow_eos": "abc",
+    "pyarrow": "26.0.1",
+    "numpy": "2.4.6",
+    "kafka": "3.0.12",
+    "google_crc32c": "1.9.0",
+    "lz4": "4.4.5",
+}
+
+
+def report(host="h1", **changes):
+    return {**MINE, "executor": f"{host}/123", **changes}
+
+
+def test_equal_versions_are_no_difference():
+    """Also on many hosts."""
+    assert differences(MINE, [report(), report("h2")]) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [
+        ("python", "3.12"),
+        ("numpy", "1.26.4"),
+        ("pyarrow", "17.0.0"),
+        ("google_crc32c", "missing"),
+        ("airflow_eos", "x"),
+    ],
+)
+def test_a_difference_names_host_module_and_both_versions(name, there):
+    """One message lists everything there is to install."""
+    found = differences(MINE, [report(), report("h2", **{name: there})])
+    assert found == {"h2": {f"{name} is {there} (driver: {MINE[name]})"}}
+
+
+def test_minor_versions_of_compiled_modules_may_differ():
+    """Arrow data and NumPy arrays cross, not pickles of them."""
+    assert differences(MINE, [report(pyarrow="26.9.0", numpy="2.0.0")]) == {}
+
+
+def test_lz4_is_only_needed_by_its_codec():
+    """Its absence is no difference."""
+    assert differences(MINE, [report(lz4="missing")]) == {}
+
+
+def test_all_differing_hosts_are_listed():
+    """Not only the first."""
+    assert set(differences(MINE, [report("h1", python="3.10"), report("h2", python="3.9")])) == {"h1", "h2"}
+
+
+def test_the_shipped_archive_runs_without_the_package_installed(tmp_path):
+    """Seal and send tasks, and the data source, import from it; no Airflow is needed."""
+    archive = tmp_path / "shipped.zip"
+    archive.write_bytes(_archive())
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]);"
+        "sys.modules['airflow'] = None;"
+        "import airflow_eos.spark.datasource, airflow_eos.spark.seal, airflow_eos.spark.send, kafka;"
+        "assert sys.argv[1] in airflow_eos.spark.send.__file__, airflow_eos.spark.send.__file__;"
+        "assert sys.argv[1] in kafka.__file__, kafka.__file__;"
+        "from airflow_eos.spark import probe, code_shipping;"
+        "print(probe.code_digest(sys.argv[2].split(',')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(archive), ",".join(our_modules())],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == probe.code_digest(our_modules())
+
+
+def test_code_that_differs_has_another_digest():
+    """Executors with an older package are noticed."""
+    assert probe.code_digest(our_modules()[:-1]) != probe.code_digest(our_modules())
+    assert probe.code_digest(["no_such_module.py"]) == "lacks no_such_module.py"
+
+
+def test_a_dag_files_functions_are_pickled_as_code():
+    """Executors cannot import a Dag file."""
+    from pyspark import cloudpickle
+
+    def process(df):
+        return df
+
+    with pickled_by_value(process):
+        assert process.__module__ in cloudpickle.list_registry_pickle_by_value()
+        with pickled_by_value(process):
+            pass
+        assert process.__module__ in cloudpickle.list_registry_pickle_by_value()
+    assert process.__module__ not in cloudpickle.list_registry_pickle_by_value()
+
+
+def test_installed_functions_and_built_ins_are_left_alone():
+    """Executors have them, or the author ships them."""
+    import json
+
+    assert _module_of(json.dumps) is None
+    assert _module_of(len) is None
+    assert _module_of(pytest.fail) is None
+
+
+def test_an_authors_own_registration_outlives_ours():
+    """What the author asked for is not undone."""
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(probe)
+    try:
+        with module_by_value(probe):
+            pass
+        assert probe.__name__ in cloudpickle.list_registry_pickle_by_value()
+    finally:
+        cloudpickle.unregister_pickle_by_value(probe)

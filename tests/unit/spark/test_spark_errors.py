@@ -1,0 +1,139 @@
+"""Errors keep type and message on their way through Spark, and Spark's own shrink to one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_eos import exceptions
+from airflow_eos.exceptions import (
+    EosError,
+    OffsetsOutOfRange,
+    ProcessFailed,
+    ProducerFenced,
+    RunFailed,
+    SealedBlockLost,
+    SendError,
+)
+from airflow_eos.spark.errors import (
+    TaskError,
+    find_error,
+    mark,
+    process_error,
+    root_cause,
+    send_error,
+    task_errors,
+)
+
+TRACEBACK = """
+  An exception was thrown from the Python worker. Please see the stack trace below.
+[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
+  File "/opt/venv/lib/python3.11/site-packages/pyspark/python/lib/pyspark.zip/pyspark/worker.py", line 9, in
+  main
+    process()
+  File "/home/me/dags/flights.py", line 43, in parse
+    raise ValueError("cannot parse record 77")
+ValueError: cannot parse record 77
+ SQLSTATE: 38000
+
+JVM stacktrace:
+org.apache.spark.api.python.PythonException
+\tat org.apache.spark.sql.Something(Something.scala:1)
+"""
+
+
+def test_an_error_of_ours_leaves_a_task_and_is_the_same_error_on_the_driver():
+    """Type and message survive, whatever text Spark puts around them."""
+    message = 'src-0 begins at offset 9, "above" 5\nsecond line \\ with ünicode'
+    with pytest.raises(TaskError) as caught, task_errors():
+        raise OffsetsOutOfRange(message)
+    text = f"Traceback\n airflow_eos.spark.errors.TaskError: {caught.value}\n\tat scala.Foo(Foo.scala)"
+    found = find_error(text)
+    assert type(found) is OffsetsOutOfRange
+    assert str(found) == message
+
+
+def test_other_errors_leave_a_task_as_they_are():
+    """Only this package's errors are marked."""
+    with pytest.raises(KeyError), task_errors():
+        raise KeyError("x")
+
+
+@pytest.mark.parametrize("name", [n for n in dir(exceptions) if isinstance(getattr(exceptions, n), type)])
+def test_every_error_of_the_tree_can_travel(name):
+    """No exception type has a constructor that the driver could not call."""
+    kind = getattr(exceptions, name)
+    if issubclass(kind, EosError):
+        assert type(find_error(mark(kind("text")))) is kind
+
+
+def test_a_message_that_was_cut_off_still_tells_its_type():
+    """gRPC limits the size of an error text."""
+    text = mark(ProducerFenced("a newer attempt exists and " + "x" * 500))[:100]
+    found = find_error(text)
+    assert type(found) is ProducerFenced
+    assert str(found).startswith("a newer attempt exists")
+
+
+def test_text_without_a_mark_holds_no_error_of_ours():
+    """The author's own words are not mistaken for a marked error."""
+    assert find_error("SendError: something") is None
+
+
+def test_a_python_error_in_a_task_becomes_its_last_line_and_the_authors_line_of_code():
+    """Two hundred lines of stack become one that helps."""
+    line = root_cause(RuntimeError(TRACEBACK))
+    assert line == "ValueError: cannot parse record 77 (/home/me/dags/flights.py, line 43, in parse)"
+
+
+def test_an_error_on_the_driver_names_the_line_that_raised_it():
+    """A transform often fails before any task runs."""
+    with pytest.raises(ZeroDivisionError) as caught:
+        1 / 0  # noqa: B018
+    line = root_cause(caught.value)
+    assert line.startswith("ZeroDivisionError: division by zero (")
+    assert "test_spark_errors.py, line" in line
+
+
+def test_a_lost_task_is_described_by_its_reason():
+    """Spark's stage failure is introduced by a long preamble."""
+    text = (
+        "An error occurred while calling o90.localCheckpoint.\n: org.apache.spark.SparkException: Job "
+        "aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure: Lost task "
+        "0.3 in stage 1.0 (TID 7) (10.0.0.1 executor 2): java.lang.IllegalStateException: disk gone\n\tat scala.Foo"
+    )
+    assert root_cause(RuntimeError(text)) == "java.lang.IllegalStateException: disk gone"
+
+
+def test_a_failing_transform_is_the_process_functions_fault():
+    """Anything without a mark came from the author's code."""
+    error = process_error(RuntimeError(TRACEBACK))
+    assert type(error) is ProcessFailed
+    assert "cannot parse record 77" in str(error)
+    assert "JVM" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "reason", ["ExecutorLostFailure (executor 3 exited)", "Job 7 cancelled part of cancelled job group"]
+)
+def test_a_lost_executor_is_not_the_process_functions_fault(reason):
+    """Infrastructure fails runs, not functions."""
+    assert type(process_error(RuntimeError(f"Job aborted, reason: {reason}"))) is RunFailed
+
+
+def test_a_missing_checkpoint_block_asks_for_a_new_seal():
+    """The protocol seals again instead of giving up."""
+    text = "[CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND] Checkpoint block rdd_12_3 not found! Either the executor"
+    assert type(send_error(RuntimeError(text))) is SealedBlockLost
+
+
+def test_any_other_failure_of_the_send_stage_is_a_send_error():
+    """Some batches may be in the log: the transaction must abort."""
+    assert type(send_error(RuntimeError("connection reset"))) is SendError
+    assert type(send_error(RuntimeError(mark(ProducerFenced("47"))))) is ProducerFenced
+
+
+def test_errors_of_ours_pass_unchanged():
+    """What is already translated is not wrapped again."""
+    error = ProcessFailed("x")
+    assert process_error(error) is error
+    assert send_error(error) is error

@@ -1,0 +1,119 @@
+"""Blocks are accepted only when they are complete and the work of one attempt per seal task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+
+from airflow_eos.model.manifest import SealedTarget
+from airflow_eos.spark.manifest import InconsistentSeal, combine, summarise
+
+
+@dataclass
+class Row:
+    kind: str
+    topic: str | None
+    partition: int | None
+    seal_partition: int | None
+    attempt_id: int | None
+    batches: int | None
+    records: int | None
+    size: int | None
+
+
+def batch(partition, seal, seq, records, *, attempt=None, topic="out", size=100):
+    return (topic, partition, seal, seal + 10 if attempt is None else attempt, seq, records, size)
+
+
+def trailer(partition, seal, batches, records, *, attempt=None, topic="out"):
+    return batch(partition, seal, batches, records, attempt=attempt, topic=topic, size=None)
+
+
+def own(seal, targets, records, *, attempt=None):
+    return batch(-1, seal, targets, records, attempt=attempt, topic=None, size=None)
+
+
+def manifest(*owners):
+    """Run the owners' tasks and the driver."""
+    names = ("topic", "partition", "seal_partition", "attempt_id", "seq", "records", "size")
+    rows = []
+    for owner in owners:
+        columns = dict(zip(names, map(list, zip(*owner, strict=True)), strict=True)) if owner else {}
+        # Two Arrow batches: what belongs together may not come together.
+        table = pa.table(columns) if columns else pa.table({name: [] for name in names})
+        half = max(1, table.num_rows // 2)
+        for out in summarise(b for b in table.to_batches(half)):
+            rows += [Row(**row) for row in out.to_pylist()]
+    return combine(rows)
+
+
+COMPLETE = (
+    [batch(0, 0, 0, 5), batch(0, 0, 1, 3), trailer(0, 0, 2, 8), own(0, 2, 10), own(1, 1, 4)],
+    [batch(1, 0, 0, 2, size=50), batch(1, 1, 0, 4), trailer(1, 0, 1, 2), trailer(1, 1, 1, 4)],
+)
+
+
+def test_complete_blocks_are_counted_per_target():
+    """Records, batches and bytes, sorted by partition."""
+    assert manifest(*COMPLETE) == (SealedTarget("out", 0, 8, 2, 200), SealedTarget("out", 1, 6, 2, 150))
+
+
+def test_nothing_sealed_is_a_manifest_without_targets():
+    """Seal tasks ran and found no rows."""
+    assert manifest([own(0, 0, 0), own(1, 0, 0)], []) == ()
+
+
+def test_rows_of_two_attempts_in_one_owner_are_refused():
+    """One task of a transform that is not deterministic was run again."""
+    owners = ([*COMPLETE[0], batch(0, 0, 0, 5, attempt=99)], COMPLETE[1])
+    with pytest.raises(InconsistentSeal):
+        manifest(*owners)
+
+
+def test_two_complete_attempts_in_different_owners_are_refused():
+    """Each owner alone looks right: only all of them together show the mixture."""
+    other = [(*row[:3], 99, *row[4:]) if row[2] == 0 else row for row in COMPLETE[1]]
+    with pytest.raises(InconsistentSeal, match="attempts"):
+        manifest(COMPLETE[0], other)
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2])
+def test_a_missing_row_is_noticed(missing):
+    """A batch without its neighbour, or without its trailer."""
+    first = [row for i, row in enumerate(COMPLETE[0]) if i != missing]
+    with pytest.raises(InconsistentSeal, match="announced"):
+        manifest(first, COMPLETE[1])
+
+
+def test_a_row_twice_is_noticed():
+    """Counts fit only once."""
+    with pytest.raises(InconsistentSeal, match="announced"):
+        manifest([*COMPLETE[0], COMPLETE[0][0]], COMPLETE[1])
+
+
+def test_a_batch_number_twice_is_noticed_although_counts_fit():
+    """Two batches with number 0 are not batches 0 and 1."""
+    with pytest.raises(InconsistentSeal, match="announced"):
+        manifest([batch(0, 0, 0, 5), batch(0, 0, 0, 3), *COMPLETE[0][2:]], COMPLETE[1])
+
+
+def test_a_seal_task_without_its_own_trailer_is_noticed():
+    """It did not finish."""
+    with pytest.raises(InconsistentSeal, match="did not finish"):
+        manifest(COMPLETE[0][:-1], COMPLETE[1])
+
+
+def test_a_whole_owner_missing_is_noticed():
+    """The seal tasks' totals do not fit."""
+    with pytest.raises(InconsistentSeal):
+        manifest(COMPLETE[0], [])
+
+
+def test_two_owners_of_one_partition_are_refused():
+    """Disjoint ownership is what a shared producer identity rests on."""
+    first = [batch(0, 0, 0, 5), trailer(0, 0, 1, 5), own(0, 2, 10), own(1, 1, 4)]
+    second = [batch(0, 1, 0, 4), trailer(0, 1, 1, 4), batch(1, 0, 0, 5), trailer(1, 0, 1, 5)]
+    with pytest.raises(InconsistentSeal, match="two owners"):
+        manifest(first, second)

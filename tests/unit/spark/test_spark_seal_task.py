@@ -1,0 +1,202 @@
+"""The seal task: rows in, sealed batches with complete trailers out, in order and in bounded memory."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from airflow_eos.exceptions import ProcessFailed
+from airflow_eos.spark import seal as seal_module
+from airflow_eos.spark.owners import OwnerLayout, plan_owners
+from airflow_eos.spark.seal import SealTask
+from airflow_eos.spark.sealed_rows import SCHEMA
+from airflow_eos.spark.targets import TargetTopic
+from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.decode import decode_batch
+from airflow_eos.wire.header import iter_batches
+from airflow_eos.wire.partitioner import partitions_for
+
+CONFIG = ClientConfig.of({"bootstrap.servers": "nowhere:1"})
+TARGETS = {
+    "out": TargetTopic("out", {0: 1, 1: 1, 2: 1}, 1_048_588),
+    "dlq": TargetTopic("dlq", {0: 1}, 1_048_588),
+}
+
+
+def task(sink_topic="out", **changes):
+    layout = changes.pop(
+        "layout", plan_owners({t: x.leaders for t, x in TARGETS.items()}, 2, open_ended=False)
+    )
+    return SealTask(CONFIG, layout, TARGETS, sink_topic, changes.pop("compression", "zstd"))
+
+
+def run(sealer, batches, seal_partition=5, attempt_id=77):
+    out = list(sealer.seal(iter(batches), seal_partition, attempt_id))
+    assert all(b.schema == SCHEMA for b in out)
+    return pa.Table.from_batches(out, SCHEMA).to_pylist()
+
+
+def values(rows):
+    """Decode sealed rows: (topic, partition) -> values in the order of seq."""
+    found = defaultdict(list)
+    for row in sorted((r for r in rows if r["batch"] is not None), key=lambda r: r["seq"]):
+        for raw in iter_batches(row["batch"], row["topic"], row["partition"]):
+            found[row["topic"], row["partition"]] += decode_batch(raw, check_crc=False).value.to_pylist()
+    return dict(found)
+
+
+def rows_of(count, start=0):
+    numbers = range(start, start + count)
+    return pa.record_batch(
+        {
+            "value": pa.array([b"%d" % i for i in numbers], pa.binary()),
+            "key": pa.array([b"k%d" % (i % 50) for i in numbers], pa.binary()),
+        }
+    )
+
+
+def test_every_row_is_in_one_batch_of_the_partition_its_key_chooses():
+    """Nothing lost, nothing twice, partitions as Java's producer chooses them."""
+    batches = [rows_of(1000), rows_of(500, 1000)]
+    found = values(run(task(), batches))
+    table = pa.Table.from_batches(batches)
+    wanted = defaultdict(list)
+    chosen = partitions_for(1500, 3, topic="out", key=table.column("key"))
+    for partition, value in zip(chosen.tolist(), table.column("value").to_pylist(), strict=True):
+        wanted["out", partition].append(value)
+    assert found == dict(wanted)
+
+
+def test_order_is_kept_over_many_flushes(monkeypatch):
+    """Batches of a target are numbered in the order of the rows."""
+    monkeypatch.setattr(seal_module, "_FLUSH_ROWS", 100)
+    found = values(run(task(), [rows_of(60, start) for start in range(0, 3000, 60)]))
+    for part in found.values():
+        numbers = [int(v) for v in part]
+        assert numbers == sorted(numbers)
+    assert sum(map(len, found.values())) == 3000
+
+
+def test_trailers_count_what_was_sealed():
+    """One per target, and one for the task, which goes to owner 0."""
+    rows = run(task(), [rows_of(1000)])
+    sealed = [r for r in rows if r["batch"] is not None]
+    trailers = {(r["topic"], r["partition"]): r for r in rows if r["batch"] is None}
+    own = trailers.pop((None, -1))
+    assert own["owner"] == 0
+    assert (own["seq"], own["records"]) == (3, 1000)
+    for place, trailer in trailers.items():
+        mine = [r for r in sealed if (r["topic"], r["partition"]) == place]
+        assert trailer["seq"] == len(mine)
+        assert trailer["records"] == sum(r["records"] for r in mine)
+        assert {r["owner"] for r in mine} == {trailer["owner"]}
+    assert {(r["seal_partition"], r["attempt_id"]) for r in rows} == {(5, 77)}
+
+
+def test_a_task_without_rows_leaves_its_own_trailer():
+    """The driver sees that it ran."""
+    rows = run(task(), [])
+    assert [(r["topic"], r["seq"], r["records"], r["batch"]) for r in rows] == [(None, 0, 0, None)]
+
+
+def test_rows_go_to_the_topics_they_name():
+    """One flush, several topics, the order inside each kept."""
+    batch = pa.record_batch(
+        {
+            "value": pa.array([b"1", b"2", b"3", b"4"], pa.binary()),
+            "topic": pa.array(["out", "dlq", "out", "dlq"]),
+            "partition": pa.array([2, 0, 2, 0], pa.int32()),
+        }
+    )
+    assert values(run(task(None), [batch])) == {("out", 2): [b"1", b"3"], ("dlq", 0): [b"2", b"4"]}
+
+
+def test_a_partition_column_wins_over_the_key():
+    """Null leaves the choice to the key."""
+    batch = pa.record_batch(
+        {
+            "value": pa.array([b"a", b"b"], pa.binary()),
+            "key": pa.array([b"k1", b"k1"], pa.binary()),
+            "partition": pa.array([1, None], pa.int32()),
+        }
+    )
+    by_key = int(partitions_for(1, 3, topic="out", key=pa.array([b"k1"]))[0])
+    found = values(run(task(), [batch]))
+    assert b"a" in found["out", 1]
+    assert b"b" in found["out", by_key]
+
+
+def test_tombstones_and_null_keys_are_sealed():
+    """A null value is data in Kafka."""
+    batch = pa.record_batch(
+        {"value": pa.array([None, b""], pa.binary()), "key": pa.array([b"gone", None], pa.binary())}
+    )
+    found = [v for part in values(run(task(), [batch])).values() for v in part]
+    assert sorted(found, key=str) == sorted([None, b""], key=str)
+
+
+def test_null_keys_are_spread_over_all_partitions_and_flushes(monkeypatch):
+    """The spread goes on where the last flush stopped."""
+    monkeypatch.setattr(seal_module, "_FLUSH_ROWS", 500)
+    batches = [pa.record_batch({"value": pa.array([b"x"] * 500, pa.binary())}) for _ in range(12)]
+    found = values(run(task(), batches))
+    assert len(found) == 3
+    assert min(map(len, found.values())) > 1000
+
+
+def test_a_retried_task_makes_the_same_batches():
+    """Same rows, same partitions, same bytes: an attempt may replace another one."""
+    batch = rows_of(800).set_column(1, "key", pa.nulls(800, pa.binary()))
+    batch = batch.append_column("timestamp", pa.array(np.arange(800)))
+    first = [{**r, "attempt_id": 0} for r in run(task(), [batch], attempt_id=1)]
+    second = [{**r, "attempt_id": 0} for r in run(task(), [batch], attempt_id=2)]
+    assert first == second
+
+
+def test_a_null_topic_without_a_sink_topic_is_an_error():
+    """Nothing guesses where a record belongs."""
+    batch = pa.record_batch({"value": pa.array([b"a"], pa.binary()), "topic": pa.array([None], pa.string())})
+    with pytest.raises(ProcessFailed, match="'topic' is null"):
+        run(task(None), [batch])
+
+
+def test_a_partition_that_does_not_exist_is_an_error_that_names_it():
+    """Before anything is written."""
+    batch = pa.record_batch({"value": pa.array([b"a"], pa.binary()), "partition": pa.array([3], pa.int32())})
+    with pytest.raises(ProcessFailed, match="partition 3"):
+        run(task(), [batch])
+
+
+def test_owners_are_those_of_the_layout():
+    """Also for topics the layout does not know."""
+    layout = OwnerLayout(7)
+    for row in run(task(layout=layout), [rows_of(100)]):
+        if row["topic"] is not None:
+            assert row["owner"] == layout.owner(row["topic"], row["partition"])
+
+
+def test_memory_is_one_flush(monkeypatch):
+    """Rows are handed on as soon as there is enough for full batches."""
+    monkeypatch.setattr(seal_module, "_FLUSH_LEAST", 10_000)
+    monkeypatch.setattr(seal_module, "_FLUSH_PER_TARGET", 1)
+    taken = 0
+
+    def batches():
+        nonlocal taken
+        for start in range(0, 100_000, 1000):
+            taken += 1
+            yield rows_of(1000, start)
+
+    rows = task().seal(batches(), 0, 0)
+    next(rows)
+    assert taken < 5
+    assert sum(b.num_rows for b in rows) > 0
+
+
+def test_secrets_are_not_in_the_tasks_repr():
+    """What is logged of a task names no credential."""
+    config = ClientConfig.of({"bootstrap.servers": "b:1", "sasl.password": "TOPSECRET"})
+    assert "TOPSECRET" not in repr(SealTask(config, OwnerLayout(1), {}, "out", "zstd"))

@@ -1,0 +1,214 @@
+"""The send task: law 1, the order of batches, and one receipt per target partition."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pyarrow as pa
+import pytest
+
+from airflow_eos.exceptions import (
+    DeliveryTimedOut,
+    DuplicateReceipt,
+    ProducerFenced,
+    ProtocolViolation,
+    SecondAttempt,
+    SendError,
+)
+from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.manifest import SealedManifest, SealedTarget
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.receipts import PartitionReceipt
+from airflow_eos.spark import send as send_module
+from airflow_eos.spark.errors import mark
+from airflow_eos.spark.sealed_rows import SCHEMA
+from airflow_eos.spark.send import SendTask, gather, read_answers, refuse_second_attempt
+from airflow_eos.wire.client_config import ClientConfig
+
+IDENTITY = ProducerIdentity("eos.g", 7, 2)
+CONFIG = ClientConfig.of({"bootstrap.servers": "nowhere:1", "sasl.password": "TOPSECRET"})
+
+
+def rows(*given):
+    """Rows (topic, partition, seal_partition, seq, records, bytes) as an Arrow batch."""
+    columns = list(zip(*given, strict=True))
+    count = len(given)
+    order = [[0] * count, columns[0], columns[1], columns[2], [1] * count, columns[3], columns[4], columns[5]]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(c, t) for c, t in zip(order, SCHEMA.types, strict=True)], schema=SCHEMA
+    )
+
+
+def send_task(expected=None, **changes):
+    settings = {"delivery_timeout": 5.0, "deadline": time.time() + 60, "timeout": 60.0, **changes}
+    return SendTask(CONFIG, IDENTITY, expected or {}, **settings)
+
+
+class FakeContext:
+    def __init__(self, attempt=0):
+        self._attempt = attempt
+
+    def attemptNumber(self):  # noqa: N802 - Spark's name
+        return self._attempt
+
+    def partitionId(self):  # noqa: N802
+        return 3
+
+
+@pytest.fixture
+def attempt(monkeypatch):
+    """Set the attempt number that TaskContext shows."""
+    from pyspark import TaskContext
+
+    def set_attempt(number):
+        monkeypatch.setattr(TaskContext, "get", classmethod(lambda cls: FakeContext(number)))
+
+    return set_attempt
+
+
+class FakeWire:
+    """Stands for connections and send_partitions; records what was written."""
+
+    def __init__(self, monkeypatch, error=None):
+        self.written = {}
+        self.error = error
+        monkeypatch.setattr(send_module, "BrokerConnections", self.connections)
+        monkeypatch.setattr(send_module, "send_partitions", self.send)
+
+    def connections(self, config, **_):
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def send(self, connections, identity, batches, *, delivery_timeout, timeout):
+        if self.error is not None:
+            raise self.error
+        receipts = []
+        for where, found in batches.items():
+            self.written[where] = list(found)
+            records = sum(n for n, _ in self.written[where])
+            receipts.append(receipt(where.topic, where.partition, records, len(self.written[where])))
+        return receipts
+
+
+def receipt(topic, partition, records, batches=1):
+    return PartitionReceipt(topic, partition, 100, 99 + records, records, 1000, batches, records - 1)
+
+
+def answers(task, *batches):
+    return [a for out in task(iter(batches)) for a in out.column("answer").to_pylist()]
+
+
+def test_batches_are_written_in_the_order_of_seal_task_and_number(monkeypatch, attempt):
+    """That is the order of the source, whatever order the shuffle delivers."""
+    attempt(0)
+    wire = FakeWire(monkeypatch)
+    out = TopicPartition("out", 0)
+    shuffled = [
+        rows(("out", 0, 2, 0, 1, b"2-0"), ("out", 0, 0, 1, 1, b"0-1"), ("out", 0, 10, 0, 1, b"10-0")),
+        rows(("out", 0, 0, 0, 1, b"0-0"), ("out", 0, 0, 2, 1, None), (None, -1, 0, 1, 2, None)),
+    ]
+    (answer,) = answers(send_task({out: (4, 4)}), *shuffled)
+    assert [data for _, data in wire.written[out]] == [b"0-0", b"0-1", b"2-0", b"10-0"]
+    assert json.loads(answer)["receipt"]["records"] == 4
+
+
+def test_a_second_attempt_writes_nothing_and_raises(monkeypatch, attempt):
+    """Law 1: a broker would acknowledge other content under a known sequence."""
+    attempt(1)
+    wire = FakeWire(monkeypatch)
+    task = send_task({TopicPartition("out", 0): (1, 1)}, second_attempt_wait=0.05)
+    begun = time.monotonic()
+    with pytest.raises(Exception, match="SecondAttempt"):
+        answers(task, rows(("out", 0, 0, 0, 1, b"x")))
+    assert time.monotonic() - begun >= 0.05
+    assert wire.written == {}
+
+
+def test_a_second_attempt_waits_first():
+    """A speculative copy is killed when the first attempt ends: raising at once could end the job before."""
+    begun = time.monotonic()
+    with pytest.raises(SecondAttempt, match="attempt 1"):
+        refuse_second_attempt(3, 1, 0.1)
+    assert time.monotonic() - begun >= 0.1
+
+
+@pytest.mark.parametrize("error", [ProducerFenced("47"), ValueError("a bug")])
+def test_a_failed_first_attempt_answers_instead_of_raising(monkeypatch, attempt, error):
+    """A raise would make Spark start a second attempt."""
+    attempt(0)
+    FakeWire(monkeypatch, error)
+    found = answers(send_task({TopicPartition("out", 0): (1, 1)}), rows(("out", 0, 0, 0, 1, b"x")))
+    manifest = SealedManifest((SealedTarget("out", 0, 1, 1, 1),))
+    with pytest.raises(ProducerFenced if isinstance(error, ProducerFenced) else SendError, match=str(error)):
+        read_answers(found, manifest)
+
+
+def test_blocks_that_differ_from_the_manifest_are_not_written(monkeypatch, attempt):
+    """The check comes before the first byte."""
+    attempt(0)
+    wire = FakeWire(monkeypatch)
+    found = answers(send_task({TopicPartition("out", 0): (2, 2)}), rows(("out", 0, 0, 0, 1, b"x")))
+    with pytest.raises(ProtocolViolation, match="manifest"):
+        read_answers(found, SealedManifest((SealedTarget("out", 0, 2, 2, 1),)))
+    assert wire.written == {}
+
+
+def test_a_task_without_batches_answers_nothing(monkeypatch, attempt):
+    """An owner of partitions that got no record."""
+    attempt(0)
+    FakeWire(monkeypatch, AssertionError("must not connect"))
+    assert answers(send_task(), rows((None, -1, 0, 0, 0, None))) == []
+
+
+def test_receipts_come_back_sorted():
+    """Whatever order tasks finish in."""
+    found = [json.dumps({"receipt": receipt("out", p, 5).to_dict()}) for p in (2, 0, 1)]
+    manifest = SealedManifest(tuple(SealedTarget("out", p, 5, 1, 1) for p in range(3)))
+    assert [r.partition for r in read_answers(found, manifest)] == [0, 1, 2]
+
+
+def test_two_receipts_for_one_partition_are_refused():
+    """Two tasks wrote it: content is unknown."""
+    found = [json.dumps({"receipt": receipt("out", 0, 5).to_dict()})] * 2
+    with pytest.raises(DuplicateReceipt, match="out-0"):
+        read_answers(found, SealedManifest((SealedTarget("out", 0, 5, 1, 1),)))
+
+
+def test_a_missing_receipt_is_an_error():
+    """A partial write never commits."""
+    manifest = SealedManifest(tuple(SealedTarget("out", p, 5, 1, 1) for p in range(2)))
+    with pytest.raises(SendError, match="out-1"):
+        read_answers([json.dumps({"receipt": receipt("out", 0, 5).to_dict()})], manifest)
+
+
+def test_the_cause_is_shown_rather_than_what_other_tasks_saw_of_it():
+    """Many tasks are fenced because one was late."""
+    found = [json.dumps({"error": mark(e)}) for e in (ProducerFenced("47"), DeliveryTimedOut("slow"))]
+    with pytest.raises(DeliveryTimedOut, match="slow"):
+        read_answers(found, SealedManifest(()))
+
+
+def test_a_wrong_clock_cannot_lengthen_a_task():
+    """The deadline is wall clock time of the driver; the time-out bounds it."""
+    assert send_task(deadline=time.time() + 10_000, timeout=5.0).left <= 5.0
+    assert send_task(deadline=time.time() - 1).left == 0.0
+
+
+def test_bytes_stay_in_arrow_until_they_are_sent():
+    """Gathering copies no batch."""
+    batch = rows(("out", 0, 0, 0, 1, b"x" * 1000))
+    before = pa.total_allocated_bytes()
+    (pieces,) = gather([batch]).values()
+    assert pa.total_allocated_bytes() - before < 1000
+    assert pieces[0].sealed() == (1, b"x" * 1000)
+
+
+def test_secrets_are_not_in_the_tasks_repr():
+    """What is logged of a task names no credential."""
+    assert "TOPSECRET" not in repr(send_task())
