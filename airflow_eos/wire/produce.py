@@ -75,6 +75,8 @@ def send_partitions(
         it is sent.
     :param delivery_timeout: seconds per batch, from the first try.
     :param timeout: seconds for the whole call; None for no limit of its own.
+    :raises UnknownTopic: before anything is sent.
+    :raises BrokersUnavailable: the end offsets could not be read; nothing was sent.
     :raises ProducerFenced: a newer attempt exists, or the transaction timed out.
     :raises DeliveryTimedOut: naming the partition and the last error.
     :raises DuplicateReceipt: another attempt wrote in the same epoch.

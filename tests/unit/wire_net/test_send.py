@@ -10,8 +10,6 @@ import kafka.errors as kafka_errors
 import numpy as np
 import pyarrow as pa
 import pytest
-from kafka.future import Future
-from kafka.net.selector import NetworkSelector
 
 from airflow_eos.exceptions import (
     AuthorizationFailed,
@@ -30,92 +28,50 @@ from airflow_eos.wire.header import BatchHeader
 from airflow_eos.wire.produce import send_partitions
 from airflow_eos.wire.seal import seal
 from airflow_eos.wire.verdicts import PRODUCE, Fatal
+from tests.unit.wire_net.fakes import FakeConnections, as_usual, kind_of
 
 IDENTITY = ProducerIdentity("work", 7, 2)
 
 
-class FakeBrokers:
-    """Leaders with logs in memory, as BrokerConnections shows them; answers can be scripted.
+class FakeBrokers(FakeConnections):
+    """Leaders with logs in memory; answers to Produce can be scripted.
 
     A partition's log is a list of (first offset, sequence, bytes). The broker's rules for sequences
     hold, with a memory of five batches.
     """
 
-    request_timeout = 30.0
-
     def __init__(self, leaders):
-        self.net = NetworkSelector(slow_task_threshold_secs=0)
-        self.leaders = dict(leaders)
+        super().__init__(leaders)
         self.logs = {where: [] for where in leaders}
         self.ends = dict.fromkeys(leaders, 100)
-        self.requests = []
-        self.refreshes = 0
-        self.hung_up = set()
-        self.script = []  # functions (request, node) -> answer or exception or None for "as a broker would"
         self.in_flight = Counter()
         self.most_in_flight = Counter()
         self.bytes_in_flight = 0
         self.most_bytes = 0
 
-    # -- what BrokerConnections offers
+    @property
+    def sends(self):
+        return [(node, request) for node, request in self.requests if kind_of(request) == "Produce"]
 
-    def run(self, coroutine):
-        return self.net.run(coroutine)
+    def scripted(self, request):
+        return bool(self.script) and kind_of(request) == "Produce"
 
-    def spawn(self, coroutine):
-        return self.net.call_soon_with_future(coroutine)
+    def started(self, request):
+        if kind_of(request) == "Produce":
+            for where, data in parts(request):
+                self.bytes_in_flight += len(data)
+                self.in_flight[where] += 1
+                self.most_in_flight[where] = max(self.most_in_flight[where], self.in_flight[where])
+            self.most_bytes = max(self.most_bytes, self.bytes_in_flight)
 
-    async def pause(self, seconds):
-        await self.net.sleep(seconds)
+    def ended(self, request):
+        if kind_of(request) == "Produce":
+            for where, data in parts(request):
+                self.bytes_in_flight -= len(data)
+                self.in_flight[where] -= 1
 
-    def wake_later(self, seconds, future):
-        timer = self.net.call_later(seconds, lambda: future.is_done or future.success(None))
-        return lambda: self.net.cancel(timer)
-
-    def leader(self, topic, partition):
-        return self.leaders.get(TopicPartition(topic, partition))
-
-    async def by_leader_async(self, partitions, *, timeout=60.0):
-        groups = {}
-        for where in sorted(partitions):
-            groups.setdefault(self.leaders[where] or 0, []).append(where)
-        return groups, []
-
-    async def refresh_async(self, _names):
-        self.refreshes += 1
-        return True
-
-    def hang_up(self, node):
-        self.hung_up.add(node)
-
-    def send(self, request, node):
-        future = Future()
-        if type(request).__name__ == "ListOffsetsRequest":
-            self.net.call_soon(lambda: future.success(self._offsets(request)))
-            return future
-        self.requests.append((node, request))
-        sent = [(p.topic, p.partition, data) for p, data in parts(request)]
-        size = sum(len(data) for *_, data in sent)
-        self.bytes_in_flight += size
-        self.most_bytes = max(self.most_bytes, self.bytes_in_flight)
-        for topic, partition, _ in sent:
-            key = TopicPartition(topic, partition)
-            self.in_flight[key] += 1
-            self.most_in_flight[key] = max(self.most_in_flight[key], self.in_flight[key])
-
-        def answer():
-            self.bytes_in_flight -= size
-            for topic, partition, _ in sent:
-                self.in_flight[TopicPartition(topic, partition)] -= 1
-            scripted = self.script.pop(0)(request, node) if self.script else None
-            outcome = self.handle(request, node) if scripted is None else scripted
-            if isinstance(outcome, Exception):
-                future.failure(outcome)
-            else:
-                future.success(outcome)
-
-        self.net.call_later(0.001, answer)
-        return future
+    def handle(self, request, node):
+        return self._offsets(request) if kind_of(request) == "ListOffsets" else self.produce(request, node)
 
     # -- what a broker does
 
@@ -133,7 +89,7 @@ class FakeBrokers:
             topics=[SimpleNamespace(name=name, partitions=found) for name, found in topics.items()]
         )
 
-    def handle(self, request, node, codes=None):
+    def produce(self, request, node, codes=None):
         """Append as a broker; ``codes`` answers these partitions with an error and appends nothing there."""
         answers = {}
         for where, data in parts(request):
@@ -170,7 +126,7 @@ class FakeBrokers:
     def refuse(self, code, where=None):
         """Script one answer: this code for one partition (all partitions without ``where``)."""
         self.script.append(
-            lambda request, node: self.handle(
+            lambda request, node: self.produce(
                 request, node, {p: code for p, _ in parts(request) if where in (None, p)}
             )
         )
@@ -190,10 +146,6 @@ class FakeBrokers:
 
     def values(self, where):
         return [BatchHeader.unpack(data).record_count for *_, data in self.logs[where]]
-
-
-def as_usual(_request, _node):
-    """Script one answer: as a broker would."""
 
 
 def parts(request):
@@ -218,7 +170,7 @@ def sealed(records=3, size=10):
 def brokers():
     made = FakeBrokers({tp(n): n % 2 for n in range(4)})
     yield made
-    made.net.close()
+    made.close()
 
 
 def send(brokers, counts, **options):
@@ -240,7 +192,7 @@ def test_everything_is_written_once_and_in_order(brokers):
 def test_first_batches_of_a_broker_leave_in_one_request(brokers):
     """The partitions of one broker are verified together: one request per broker."""
     send(brokers, {tp(n): 3 for n in range(4)})
-    first = brokers.requests[:2]
+    first = brokers.sends[:2]
     assert {node: {where for where, _ in parts(request)} for node, request in first} == {
         0: {tp(0), tp(2)},
         1: {tp(1), tp(3)},
@@ -250,7 +202,7 @@ def test_first_batches_of_a_broker_leave_in_one_request(brokers):
 def test_a_partition_has_one_batch_per_request(brokers):
     """Brokers refuse two batches of a partition in one request."""
     send(brokers, {tp(0): 20, tp(2): 20})
-    for _, request in brokers.requests:
+    for _, request in brokers.sends:
         wheres = [where for where, _ in parts(request)]
         assert len(wheres) == len(set(wheres))
 
@@ -264,7 +216,7 @@ def test_at_most_five_batches_of_a_partition_are_in_flight(brokers):
 def test_requests_are_transactional_wait_for_all_replicas_and_stay_below_version_12(brokers):
     """From version 12 on a broker adds partitions to the transaction by itself."""
     send(brokers, {tp(0): 2})
-    for _, request in brokers.requests:
+    for _, request in brokers.sends:
         assert request.transactional_id == "work"
         assert request.acks == -1
         assert (request._min_version, request._max_version) == (9, 11)
@@ -273,7 +225,7 @@ def test_requests_are_transactional_wait_for_all_replicas_and_stay_below_version
 def test_the_broker_answers_before_the_client_gives_up(brokers):
     """The broker's time-out is shorter than the request's: a slow follower must not cost the connection."""
     send(brokers, {tp(0): 1})
-    assert brokers.requests[0][1].timeout_ms < brokers.request_timeout * 1000
+    assert brokers.sends[0][1].timeout_ms < brokers.request_timeout * 1000
 
 
 def test_bytes_in_flight_are_bounded(brokers, monkeypatch):
@@ -284,7 +236,7 @@ def test_bytes_in_flight_are_bounded(brokers, monkeypatch):
     batches = {tp(n): [sealed(3, 1000)] * 10 for n in range(4)}
     send_partitions(brokers, IDENTITY, batches)
     assert brokers.most_bytes <= 4 * one
-    assert max(len(parts(request)) for _, request in brokers.requests) == 2
+    assert max(len(parts(request)) for _, request in brokers.sends) == 2
 
 
 def test_a_batch_above_every_limit_is_still_sent(brokers, monkeypatch):
@@ -323,12 +275,12 @@ def test_a_moved_leader_is_looked_up(brokers, code):
 
     def move(request, node):
         brokers.leaders[tp(0)] = 1
-        return brokers.handle(request, node, {tp(0): code})
+        return brokers.produce(request, node, {tp(0): code})
 
     brokers.script.append(move)
     send(brokers, {tp(0): 3})
     assert brokers.refreshes >= 1
-    assert {node for node, _ in brokers.requests} == {0, 1}
+    assert {node for node, _ in brokers.sends} == {0, 1}
 
 
 def test_a_lost_answer_is_repeated_and_not_written_twice(brokers):
@@ -355,7 +307,7 @@ def test_a_lost_request_is_repeated_with_the_same_bytes(brokers):
     """What was sent in vain is sent again, byte for byte."""
     brokers.lose_request()
     send(brokers, {tp(0): 1})
-    first, second = (parts(request)[0][1] for _, request in brokers.requests)
+    first, second = (parts(request)[0][1] for _, request in brokers.sends)
     assert first == second
 
 
@@ -393,7 +345,7 @@ def test_client_side_refusals_are_not_retried(brokers, error, expected):
     brokers.script.append(lambda *_: error)
     with pytest.raises(expected, match="out-0"):
         send(brokers, {tp(0): 2})
-    assert len(brokers.requests) == 1
+    assert len(brokers.sends) == 1
 
 
 def test_an_answer_that_leaves_a_partition_out_is_no_acknowledgement(brokers):
@@ -401,7 +353,7 @@ def test_an_answer_that_leaves_a_partition_out_is_no_acknowledgement(brokers):
     brokers.script.append(lambda *_: SimpleNamespace(responses=[]))
     (receipt,) = send(brokers, {tp(0): 1})
     assert receipt.records == 3
-    assert len(brokers.requests) == 2
+    assert len(brokers.sends) == 2
 
 
 def test_a_second_attempt_in_the_same_epoch_is_found(brokers):
@@ -444,8 +396,14 @@ def test_delivery_times_out(brokers):
 
 
 def test_a_partition_that_stays_without_a_leader_times_out(brokers):
-    """No leader at all: an error that says so."""
-    brokers.leaders[tp(0)] = None
+    """No leader any more when the sending begins: an error that says so."""
+    offsets = brokers._offsets
+
+    def then_gone(request):
+        brokers.leaders[tp(0)] = None
+        return offsets(request)
+
+    brokers._offsets = then_gone
     with pytest.raises(DeliveryTimedOut, match="no leader"):
         send(brokers, {tp(0): 1}, delivery_timeout=0.3)
     assert brokers.refreshes > 1
@@ -457,7 +415,7 @@ def test_a_stuck_partition_does_not_hold_up_the_others(brokers):
         brokers.refuse(19, tp(0))
     receipts = send(brokers, {tp(0): 2, tp(2): 20})
     assert [r.records for r in receipts] == [6, 60]
-    written = [node for node, request in brokers.requests if {w for w, _ in parts(request)} == {tp(2)}]
+    written = [node for node, request in brokers.sends if {w for w, _ in parts(request)} == {tp(2)}]
     assert len(written) > 8
 
 
@@ -510,5 +468,5 @@ def test_random_faults_never_break_the_log(brokers):
             for where, count in counts.items():
                 assert [sequence for _, sequence, _ in fresh.logs[where]] == list(range(0, 3 * count, 3))
         finally:
-            fresh.net.close()
+            fresh.close()
     assert outcomes == {"written": 60}

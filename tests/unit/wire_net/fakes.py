@@ -1,0 +1,135 @@
+"""What the fakes share: kafka-python's event loop without sockets, shown as BrokerConnections."""
+
+from __future__ import annotations
+
+from kafka.future import Future
+from kafka.net.selector import NetworkSelector
+
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.failures import NotYet
+
+
+class FakeConnections:
+    """Leaders, coordinators and a loop; a subclass answers requests in :meth:`handle`.
+
+    :param leaders: node id per partition; None where there is no leader.
+    """
+
+    request_timeout = 30.0
+    _servers = "fake:9092"
+
+    def __init__(self, leaders):
+        self.net = NetworkSelector(slow_task_threshold_secs=0)
+        self.leaders = dict(leaders)
+        self.requests = []
+        self.refreshes = 0
+        self.forgotten = []
+        self.hung_up = set()
+        self.script = []  # functions (request, node) -> answer, exception, or None for what handle() says
+
+    def close(self):
+        self.net.close()
+
+    def run(self, coroutine):
+        return self.net.run(coroutine)
+
+    def spawn(self, coroutine):
+        return self.net.call_soon_with_future(coroutine)
+
+    def wait(self, future):
+        self.net.poll(future=future)
+        if future.exception is not None:
+            raise future.exception
+        return future.value
+
+    def pump(self, turns=1):
+        for _ in range(turns):
+            self.net.poll(timeout_ms=0)
+
+    async def pause(self, seconds):
+        await self.net.sleep(seconds)
+
+    def wake_later(self, seconds, future):
+        timer = self.net.call_later(seconds, lambda: future.is_done or future.success(None))
+        return lambda: self.net.cancel(timer)
+
+    def leader(self, topic, partition):
+        return self.leaders.get(TopicPartition(topic, partition))
+
+    async def leader_async(self, topic, partition, *, timeout):
+        assert timeout >= 0
+        node = self.leader(topic, partition)
+        if node is None:
+            raise NotYet(f"{topic}-{partition} has no leader")
+        return node
+
+    async def by_leader_async(self, partitions, *, timeout):
+        assert timeout >= 0
+        groups, leaderless = {}, []
+        for where in sorted(partitions):
+            node = self.leaders[where]
+            if node is None:
+                leaderless.append(where)
+            else:
+                groups.setdefault(node, []).append(where)
+        return groups, leaderless
+
+    async def refresh_async(self, _names):
+        self.refreshes += 1
+        return True
+
+    def forget_leader(self, topic):
+        self.forgotten.append(topic)
+
+    async def retry_async(self, attempt, *, what, timeout):
+        return await BrokerConnections.retry_async(self, attempt, what=what, timeout=timeout)
+
+    async def coordinator_async(self, kind, key, *, timeout):
+        assert timeout >= 0
+        return 0
+
+    def forget_coordinator(self, kind, key):
+        self.forgotten.append(key)
+
+    def hang_up(self, node):
+        self.hung_up.add(node)
+
+    def send(self, request, node):
+        future = Future()
+        self.requests.append((node, request))
+        self.started(request)
+
+        def answer():
+            self.ended(request)
+            scripted = self.script.pop(0)(request, node) if self.scripted(request) else None
+            outcome = self.handle(request, node) if scripted is None else scripted
+            if isinstance(outcome, Exception):
+                future.failure(outcome)
+            else:
+                future.success(outcome)
+
+        self.net.call_later(0.001, answer)
+        return future
+
+    def scripted(self, request):
+        """Whether the next scripted answer is for this request."""
+        return bool(self.script)
+
+    def started(self, request):
+        """Called when a request leaves."""
+
+    def ended(self, request):
+        """Called when its answer arrives."""
+
+    def handle(self, request, node):
+        raise NotImplementedError
+
+
+def kind_of(request):
+    """Name of a request's class, without its ending."""
+    return type(request).__name__.removesuffix("Request")
+
+
+def as_usual(_request, _node):
+    """Script one answer: what the fake says by itself."""
