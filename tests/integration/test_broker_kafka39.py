@@ -1,0 +1,67 @@
+"""The same facts on Kafka 3.9, the oldest broker that is tested, with transaction version 1 (KIP-890)."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_eos.testing import EmbeddedKafka
+from tests.integration.test_broker_cluster import (
+    test_broker_settings_of_a_default_broker,
+    test_committed_waits_for_pending_offsets,
+    test_producers_are_listed_with_epoch_and_last_sequence,
+)
+from tests.integration.test_broker_ledger import (
+    test_our_commit_above_a_foreign_open_transaction_is_in_the_tail,
+    test_views_agree_with_a_consumer_at_every_step_of_random_histories,
+)
+from tests.integration.test_broker_transactions import (
+    cluster,
+    config,
+    fence,
+    ledger,
+    link,
+    name,
+    test_a_commit_publishes_offsets_metadata_and_ledger_records_together,
+    test_a_commit_that_arrives_after_our_own_abort_is_refused,
+    test_a_commit_that_arrives_after_the_next_fence_is_refused,
+    test_a_fence_aborts_what_an_older_attempt_left_open,
+    test_a_fenced_session_cannot_do_anything,
+    test_abort_after_a_completed_commit_finds_nothing_open_and_changes_nothing,
+    test_abort_before_anything_was_added_finds_nothing_open,
+    test_abort_of_our_own_open_transaction,
+    test_abort_with_an_older_identity_leaves_the_live_transaction_alone,
+    test_the_coordinator_sees_exactly_the_partitions_that_were_added_or_staged,
+    transactions,
+)
+
+__all__ = [
+    "cluster",
+    "config",
+    "fence",
+    "ledger",
+    "link",
+    "name",
+    "test_a_commit_publishes_offsets_metadata_and_ledger_records_together",
+    "test_a_commit_that_arrives_after_our_own_abort_is_refused",
+    "test_a_commit_that_arrives_after_the_next_fence_is_refused",
+    "test_a_fence_aborts_what_an_older_attempt_left_open",
+    "test_a_fenced_session_cannot_do_anything",
+    "test_abort_after_a_completed_commit_finds_nothing_open_and_changes_nothing",
+    "test_abort_before_anything_was_added_finds_nothing_open",
+    "test_abort_of_our_own_open_transaction",
+    "test_abort_with_an_older_identity_leaves_the_live_transaction_alone",
+    "test_broker_settings_of_a_default_broker",
+    "test_committed_waits_for_pending_offsets",
+    "test_our_commit_above_a_foreign_open_transaction_is_in_the_tail",
+    "test_producers_are_listed_with_epoch_and_last_sequence",
+    "test_the_coordinator_sees_exactly_the_partitions_that_were_added_or_staged",
+    "test_views_agree_with_a_consumer_at_every_step_of_random_histories",
+    "transactions",
+]
+
+
+@pytest.fixture(scope="module")
+def embedded_kafka():
+    """Stands in for the shared broker of the current version."""
+    with EmbeddedKafka(version="3.9.2") as kafka:
+        yield kafka
