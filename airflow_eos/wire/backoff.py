@@ -34,6 +34,10 @@ class Backoff:
         """Seconds until the deadline, never negative."""
         return max(0.0, self.deadline - time.monotonic())
 
+    def extend(self) -> None:
+        """Give the whole time again, from now."""
+        self.deadline = time.monotonic() + self.timeout
+
     def next_pause(self) -> float:
         """Return the next pause in seconds; it never reaches beyond the deadline."""
         pause = pause_after(self._tries, first=self._first, longest=self._longest)

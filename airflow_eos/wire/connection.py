@@ -240,7 +240,7 @@ class BrokerConnections:
 
         async def attempt() -> dict[str, TopicMetadata]:
             missing = await self._metadata(wanted)
-            if missing and time.monotonic() - started > UNKNOWN_TOPIC_GRACE:
+            if missing and time.monotonic() - started > min(UNKNOWN_TOPIC_GRACE, timeout / 2):
                 raise UnknownTopic(
                     f"topic {', '.join(map(repr, missing))} does not exist on {self._servers}, or "
                     "this principal may not see it: create it, or correct the name"

@@ -139,6 +139,7 @@ def fetch_answers(
     position = start
     coming: Future | None = connections.spawn(reader.answer_at(position)) if position < end else None
     while coming is not None:
+        reader.waiting()
         answer: FetchedAnswer = connections.wait(coming)
         position = answer.next_position
         coming = None
@@ -167,14 +168,22 @@ class _RangeReader:
         self._end = end
         self._isolation: Isolation = isolation
         self._max_bytes = max_bytes
-        self._stall_timeout = stall_timeout
+        self._backoff = Backoff(stall_timeout)
+
+    def waiting(self) -> None:
+        """Count the stall time-out from now.
+
+        The caller may have worked on the last answer for minutes, in which the event loop stood still: a
+        request that timed out meanwhile is no stall.
+        """
+        self._backoff.extend()
 
     async def answer_at(self, position: int) -> FetchedAnswer:
         """Return the answer that begins at ``position``, after as many tries as the stall time-out allows."""
-        backoff = Backoff(self._stall_timeout)
+        backoff = self._backoff = Backoff(self._backoff.timeout)
         while True:
             try:
-                return await self._try(position, backoff)
+                return await self._try(position)
             except _Waiting as error:
                 # The broker has waited itself: no pause, or the end would be seen late.
                 last: Exception = error
@@ -189,13 +198,13 @@ class _RangeReader:
             if backoff.expired:
                 raise FetchStalled(
                     f"reading {self._where} made no progress at offset {position} (the end is {self._end}) "
-                    f"for {self._stall_timeout:.0f} s; last: {describe(last)}"
+                    f"for {backoff.timeout:.0f} s; last: {describe(last)}"
                 ) from last
             await self._connections.pause(pause)
 
-    async def _try(self, position: int, backoff: Backoff) -> FetchedAnswer:
+    async def _try(self, position: int) -> FetchedAnswer:
         where = self._where
-        node = await self._connections.leader_async(where.topic, where.partition, timeout=backoff.left)
+        node = await self._connections.leader_async(where.topic, where.partition, timeout=self._backoff.left)
         answer = await self._connections.send(self._request(position), node)
         found = answer.responses[0].partitions[0] if answer.responses and not answer.error_code else None
         code = answer.error_code if found is None else found.error_code

@@ -37,3 +37,12 @@ def test_time_left_counts_from_the_beginning():
     backoff.next_pause()
     assert 59.0 < backoff.left <= 60.0
     assert backoff.deadline <= time.monotonic() + 60.0
+
+
+def test_a_deadline_can_be_given_again():
+    """The whole time counts from the moment of asking."""
+    backoff = Backoff(60.0)
+    backoff.deadline = 0.0
+    assert backoff.expired
+    backoff.extend()
+    assert backoff.left > 59.0

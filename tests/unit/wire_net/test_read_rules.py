@@ -269,6 +269,24 @@ def test_progress_starts_the_stall_timeout_again(leader):
     assert offsets_of(leader, stall_timeout=0.4) == list(range(100))
 
 
+def test_a_slow_consumer_is_no_stall(leader):
+    """A request that is lost while the caller works on an answer is repeated, however long that took."""
+    leader.script += [as_usual, lambda *_: kafka_errors.RequestTimedOutError("nobody drove the loop")]
+    got = []
+    for batch in fetch_range(leader, "src", 0, 0, 100, stall_timeout=0.2):
+        got += batch.offset.tolist()
+        if len(got) == 20:
+            time.sleep(0.4)
+    assert got == list(range(100))
+
+
+def test_a_read_may_be_given_up(leader):
+    """What is still under way does no harm when the connections are closed."""
+    reader = fetch_range(leader, "src", 0, 0, 100)
+    assert next(reader).offset.tolist() == list(range(10))
+    reader.close()
+
+
 def test_an_empty_tail_of_the_local_log_is_finished(leader):
     """Compaction has removed everything up to the end: no records, and no waiting for ever."""
     leader.log = leader.log[:5]
