@@ -7,6 +7,7 @@ every record of the input is in the output exactly once.
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import signal
 import sys
@@ -31,11 +32,14 @@ RECORDS = 100_000
 INTERRUPTED = 130
 
 # The flights carry timestamps of 2001: the default retention would delete them while the demo runs.
-_TOPIC_CONFIG = {"retention.ms": "-1"}
+_INPUT_CONFIG = {"retention.ms": "-1"}
+# Small batches, so that a small input too is written in many steps and can be caught half way.
+_OUTPUT_CONFIG = {**_INPUT_CONFIG, "max.message.bytes": "65536"}
 # A Dag run of the schedule, at the full hour, would take the records from the demo's own.
 _AIRFLOW_ENV = {"AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False"}
-# The broker averages over ten seconds: ten times this goes through at once.
-_QUOTA_SHARE = 0.02
+# Bytes per second, as a share of the input's bytes. The broker lets about ten seconds' worth through at once
+# and then holds: some of the output is written soon, all of it would take half a minute.
+_QUOTA_SHARE = 0.006
 
 
 def main() -> int:
@@ -64,8 +68,9 @@ def _demo(screen: Screen, path: Path | None, records: int, *, keep: bool) -> int
     with ExitStack() as stack:
         with screen.waiting("starting a Kafka broker"):
             kafka = stack.enter_context(EmbeddedKafka(keep=keep))
-        for topic in (SOURCE, *OUTPUTS):
-            kafka.create_topic(topic, PARTITIONS, config=_TOPIC_CONFIG)
+        kafka.create_topic(SOURCE, PARTITIONS, config=_INPUT_CONFIG)
+        for topic in OUTPUTS:
+            kafka.create_topic(topic, PARTITIONS, config=_OUTPUT_CONFIG)
         flights = load_flights(path, records)
         publish({**kafka.client_config(), "log_level": 3}, SOURCE, flights)
         origin = f"from {path}" if path else "generated, one in a hundred malformed"
@@ -84,8 +89,8 @@ def _demo(screen: Screen, path: Path | None, records: int, *, keep: bool) -> int
         stack.callback(view.close)
         story = Story(screen, kafka, airflow, view, len(flights))
         try:
-            story.kill_first_try(int(_QUOTA_SHARE * sum(len(flight.value) for flight in flights)))
-            story.watch_second_try()
+            left = story.kill_first_try(int(_QUOTA_SHARE * sum(len(flight.value) for flight in flights)))
+            story.watch_second_try(left)
             story.show_ledger()
             story.clear()
             tally = story.tally()
@@ -102,12 +107,21 @@ def _show_logs(screen: Screen, kafka: EmbeddedKafka, airflow: AirflowStandalone)
     """Show the ends of all logs before their folders are removed."""
     with suppress(Exception):  # the failure that is to be explained may be Airflow's own
         screen.detail(kafka.logs(10))
-        screen.detail(airflow.logs(30))
+        screen.detail(airflow.logs(20))
         for number in range(1, 10):
-            text = airflow.task_log(DAG, RUN, TASK, number)
-            if text:
-                screen.detail(f"--- end of the log of try {number} ---")
-                screen.detail("\n".join(text.splitlines()[-40:]))
+            lines = [_plain(line) for line in airflow.task_log(DAG, RUN, TASK, number).splitlines()]
+            if lines:
+                screen.detail("\n".join([f"--- end of the log of try {number} ---", *lines[-40:]]))
+
+
+def _plain(line: str) -> str:
+    """Return the readable part of a line of a task's log, which is JSON."""
+    try:
+        entry = json.loads(line)
+        details = "; ".join(str(detail["exc_value"]) for detail in entry.get("error_detail") or ())
+        return f"{entry['timestamp'][11:19]} {entry['level']}: {entry['event']} {details}".rstrip()
+    except (ValueError, KeyError, TypeError):
+        return line
 
 
 def _end(_signum: int, _frame: object) -> NoReturn:

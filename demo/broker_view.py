@@ -39,7 +39,8 @@ class BrokerView:
 
     def transaction(self, transactional_id: str) -> Transaction | None:
         """Return the transaction, or None while the coordinator does not know the id."""
-        known = {listing.transactional_id for listing in self._admin.list_transactions()}
+        listed = self._admin.list_transactions().values()
+        known = {listing.transactional_id for broker in listed for listing in broker}
         if transactional_id not in known:
             return None
         found = self._admin.describe_transactions([transactional_id])[transactional_id]

@@ -57,8 +57,11 @@ class Story:
         self._view = view
         self._records = records
 
-    def kill_first_try(self, bytes_per_second: int) -> None:
-        """Start the Dag, catch its first try with the transaction half written, and SIGKILL it."""
+    def kill_first_try(self, bytes_per_second: int) -> Seen:
+        """Start the Dag, catch its first try with the transaction half written, and SIGKILL it.
+
+        :returns: what it leaves behind.
+        """
         screen = self._screen
         screen.title("First try: killed with its transaction open and half written")
         self._view.slow_down(CLIENT_ID, bytes_per_second)
@@ -70,27 +73,29 @@ class Story:
         screen.detail(f"{self._counts()}   of {self._records:,}")
         killed = self._airflow.kill_task(DAG, RUN, TASK, tree=True)
         screen.event(f"SIGKILL to the task: {len(killed)} processes (driver, Spark's JVM, Python workers)")
+        left, seen = self._transaction(), self._counts()
         self._view.let_go(CLIENT_ID)
-        left = self._transaction()
-        seen = self._counts()
         screen.event(f"the dead try leaves behind: {left}")
         screen.detail(str(seen))
         if left is None or left.state != "Ongoing" or seen.committed or not self._half(seen.uncommitted):
             raise DemoError(f"the first try did not die half way: {left}, {seen}")
+        return seen
 
-    def watch_second_try(self) -> None:
-        """Watch Airflow's own retry fence the dead try and commit."""
+    def watch_second_try(self, left: Seen) -> None:
+        """Watch Airflow's own retry fence the dead try and commit.
+
+        :param left: what the first try left behind.
+        """
         screen = self._screen
         screen.title("Second try: the scheduler's own retry")
-        shown: tuple[str, int] | None = None
+        shown = _phase(self._transaction())
         deadline = time.monotonic() + _SECOND_TRY_TIMEOUT
         with screen.waiting("waiting for the scheduler to notice and to try again"):
             while True:
                 now = self._transaction()
-                if now is not None and (now.state, now.producer_epoch) != shown:
-                    shown = (now.state, now.producer_epoch)
-                    screen.event(str(now))
-                    screen.detail(str(self._counts()))
+                if now is not None and _phase(now) != shown:
+                    shown = _phase(now)
+                    self._show_step(now, left)
                 task = self._task()
                 if task["try_number"] > 1 and task["state"] in _ENDED:
                     break
@@ -101,6 +106,15 @@ class Story:
             raise DemoError(f"try {task['try_number']} ended as {task['state']!r}, not as success")
         screen.event(f"try {task['try_number']} succeeded")
         screen.detail(f"{self._counts()}   (aborted records stay in the log, hidden)")
+
+    def _show_step(self, now: Transaction, left: Seen) -> None:
+        seen = self._counts()
+        self._screen.event(str(now))
+        self._screen.detail(str(seen))
+        late = seen.uncommitted - left.uncommitted
+        if now.state.endswith("Abort") and late > 0:
+            # What the killed process had handed to its system: appended before the fence, aborted with it.
+            self._screen.detail(f"({late:,} more of the dead try were still on their way to the broker)")
 
     def show_ledger(self) -> None:
         """Print the run record."""
@@ -164,7 +178,8 @@ class Story:
             found = self._transaction()
             if found is not None and found.state == "Ongoing":
                 count = self._counts().uncommitted
-                if count == last and self._half(count):  # the quota holds: it stands
+                # It stands, because the quota holds; or it moves, and is half way.
+                if self._half(count) and (count == last or 2 * count >= self._records):
                     return found
                 last = count
             time.sleep(_POLL)
@@ -188,3 +203,7 @@ class Story:
         """Read the ledger as anybody can: every run record that was ever committed."""
         records = read_topic(self._kafka.client_config(), LEDGER)
         return [json.loads(r.value) for r in records if r.value and (r.key or b"").startswith(b"run:")]
+
+
+def _phase(transaction: Transaction | None) -> tuple[str, int] | None:
+    return None if transaction is None else (transaction.state, transaction.producer_epoch)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 CLASSIFIED = "flights-classified"
 DEAD_LETTERS = "flights-dead-letter"
 _MAX_SHOWN = 5
-_REQUIRED = ("date", "origin", "destination")
+_TYPES = {"date": str, "origin": str, "destination": str, "delay": int, "distance": int}
+_OPTIONAL = ("delay", "distance")
 
 
 class Output(NamedTuple):
@@ -118,9 +119,13 @@ def _parse(value: bytes | None) -> dict[str, Any] | None:
         flight = json.loads(value or b"")
     except ValueError:
         return None
-    if not isinstance(flight, dict) or any(flight.get(name) is None for name in _REQUIRED):
+    if not isinstance(flight, dict):
         return None
-    return flight
+    fits = all(
+        isinstance(flight.get(name), kind) or (flight.get(name) is None and name in _OPTIONAL)
+        for name, kind in _TYPES.items()
+    )
+    return flight if fits else None
 
 
 def _as_output(record: Record) -> Output:

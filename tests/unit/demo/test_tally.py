@@ -33,12 +33,14 @@ INPUTS = [
     record("flights", 2, flight(delay=None)),
     record("flights", 3, b"[]"),
     record("flights", 4, flight(origin=None)),
+    record("flights", 5, flight(distance="far")),
 ]
 OUTPUTS = [
     record(CLASSIFIED, 1, {**flight(), "class": "major"}),
     record(CLASSIFIED, 2, {k: v for k, v in flight().items() if k != "delay"} | {"class": "cancelled"}),
     record(DEAD_LETTERS, 3, b"[]"),
     record(DEAD_LETTERS, 4, flight(origin=None)),
+    record(DEAD_LETTERS, 5, flight(distance="far")),
 ]
 
 
@@ -46,14 +48,14 @@ def test_an_exact_output_is_accepted_and_counted():
     """Every record has its one output, in any order."""
     tally = compare(INPUTS, reversed(OUTPUTS))
     assert tally.exact
-    assert tally.line == "demo: 4 records in, 4 records out, 0 lost, 0 duplicated"
+    assert tally.line == "demo: 5 records in, 5 records out, 0 lost, 0 duplicated"
 
 
 def test_a_lost_and_a_duplicated_record_do_not_cancel_out():
     """Equal counts prove nothing."""
-    tally = compare(INPUTS, [*OUTPUTS[:3], OUTPUTS[0]])
+    tally = compare(INPUTS, [*OUTPUTS[:4], OUTPUTS[0]])
     assert not tally.exact
-    assert tally.line == "demo: 4 records in, 4 records out, 1 lost, 1 duplicated"
+    assert tally.line == "demo: 5 records in, 5 records out, 1 lost, 1 duplicated"
 
 
 @pytest.mark.parametrize(
