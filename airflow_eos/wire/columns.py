@@ -56,10 +56,17 @@ def binary_column(column: Column, name: str) -> pa.Array:
     ):
         target = pa.large_binary()
     else:
-        raise ProcessFailed(
-            f"column {name!r} has type {kind}; cast it to binary or string, which is what Kafka stores"
-        )
-    return _one_array(column if kind == target else column.cast(target))
+        raise _not_bytes(name, kind)
+    try:
+        return _one_array(column if kind == target else column.cast(target))
+    except pa.ArrowNotImplementedError as error:  # early releases of pyarrow cannot cast views
+        raise _not_bytes(name, kind) from error
+
+
+def _not_bytes(name: str, kind: pa.DataType) -> ProcessFailed:
+    return ProcessFailed(
+        f"column {name!r} has type {kind}; cast it to binary or string, which is what Kafka stores"
+    )
 
 
 def strings(array: pa.Array) -> Strings:

@@ -1,34 +1,33 @@
 """Reads record batches, magic v2, into Arrow columns.
 
-Every field is read for all records at once, keys and values are copied by Arrow. See
-:mod:`airflow_eos.wire.encode` for the layout of a record, :mod:`airflow_eos.wire.walk` for finding records.
+Many batches in a log are small (producers that do not linger write a few dozen records each), and the cost of
+an array operation is the same for ten records and for a thousand. So neighbouring batches are read as one.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_eos.exceptions import CorruptBatch
-from airflow_eos.wire.codecs import decompress
-from airflow_eos.wire.columns import HEADERS_TYPE
-from airflow_eos.wire.header import RawBatch, TimestampType
-from airflow_eos.wire.segments import binary_array
-from airflow_eos.wire.varint import read_varints
-from airflow_eos.wire.walk import record_starts
+from airflow_eos.wire.codecs import MAX_DECOMPRESSED, decompress
+from airflow_eos.wire.header import BatchHeader, RawBatch, TimestampType
+from airflow_eos.wire.records import read_frames, read_strings
 
 if TYPE_CHECKING:
-    from airflow_eos.wire.varint import Int64s, UInt8s
+    from collections.abc import Iterable, Iterator, Sequence
 
-Bools = npt.NDArray[np.bool_]
+    from airflow_eos.wire.varint import Int64s
+
+# Batches are read together up to so many bytes, as they are in the log, and records.
+_GROUP_BYTES = 1_000_000
+_GROUP_RECORDS = 8192
 
 
 class DecodedBatch(NamedTuple):
-    """Columns of the records of one batch, in offset order.
+    """Columns of the records of one batch, or of neighbouring ones, in offset order.
 
     ``headers`` is ``None`` when no record has any, else ``list<struct<key: string, value: binary>>``.
     """
@@ -60,136 +59,104 @@ def decode_batch(
     """
     if check_crc:
         batch.check_crc()
-    header = batch.header
     try:
-        body = decompress(header.codec, bytes(batch.records)) if header.record_count else b""
-        return _decode(body, batch, start, end)
+        return _decode([batch], start, end)
     except (ValueError, IndexError, pa.ArrowException) as error:
         raise CorruptBatch(
-            f"record batch of {batch.where()} with {header.record_count} records cannot be read: {error}; "
-            f"its checksum {'is right, so its producer wrote it so' if check_crc else 'was not compared'}"
+            f"record batch of {batch.where()} with {batch.header.record_count} records cannot be read: "
+            f"{error}; its checksum {'is right, so its producer wrote it so' if check_crc else 'was not compared'}"
         ) from error
 
 
-def _decode(body: bytes | pa.Buffer, batch: RawBatch, start: int | None, end: int | None) -> DecodedBatch:
-    header = batch.header
-    if header.record_count < 0:
+def decode_batches(
+    batches: Iterable[RawBatch], *, start: int | None = None, end: int | None = None, check_crc: bool = True
+) -> Iterator[DecodedBatch]:
+    """Records of data batches with offsets in ``[start, end)``, small neighbours together.
+
+    Batches outside the range are skipped, results may be empty.
+
+    :param batches: data batches of one partition, in log order
+    :param start: as :func:`decode_batch`
+    :param end: as :func:`decode_batch`
+    :param check_crc: as :func:`decode_batch`
+    :raises CorruptBatch: as :func:`decode_batch`; batches before the damaged one may not have been delivered
+    """
+    group: list[RawBatch] = []
+    size = count = 0
+    for batch in batches:
+        header = batch.header
+        if (start is not None and header.last_offset < start) or (
+            end is not None and header.base_offset >= end
+        ):
+            continue
+        if group and (
+            size + header.size > _GROUP_BYTES
+            or count + header.record_count > _GROUP_RECORDS
+            or header.timestamp_type is not group[0].header.timestamp_type
+        ):
+            yield _decode_group(group, start, end, check_crc)
+            group, size, count = [], 0, 0
+        group.append(batch)
+        size += header.size
+        count += header.record_count
+    if group:
+        yield _decode_group(group, start, end, check_crc)
+
+
+def _decode_group(
+    group: Sequence[RawBatch], start: int | None, end: int | None, check_crc: bool
+) -> DecodedBatch:
+    if len(group) > 1:
+        try:
+            for batch in group if check_crc else ():
+                batch.check_crc()
+            return _decode(group, start, end)
+        except (ValueError, IndexError, pa.ArrowException) as error:
+            for batch in group:  # one of them raises with its own name
+                decode_batch(batch, check_crc=check_crc)
+            raise CorruptBatch(f"{len(group)} record batches from {group[0].where()} on: {error}") from error
+    return decode_batch(group[0], start=start, end=end, check_crc=check_crc)
+
+
+def _decode(group: Sequence[RawBatch], start: int | None, end: int | None) -> DecodedBatch:
+    headers = [batch.header for batch in group]
+    counts = [header.record_count for header in headers]
+    if min(counts) < 0:
         raise ValueError("the number is negative")
+    bodies = [
+        decompress(header.codec, bytes(batch.records)) if header.record_count else b""
+        for batch, header in zip(group, headers, strict=True)
+    ]
+    body = bodies[0] if len(bodies) == 1 else b"".join(bodies)
+    if len(body) > MAX_DECOMPRESSED:
+        raise ValueError(f"it decompresses to {len(body)} bytes")
     buffer = np.frombuffer(body, np.uint8) if len(body) else np.empty(0, np.uint8)
-    length, at = read_varints(buffer, record_starts(buffer, header.record_count))
-    ends = at + length
-    time_delta, at = read_varints(buffer, at + 1)  # behind the attributes, which have no meaning yet
-    offset_delta, at = read_varints(buffer, at)
-    offset = header.base_offset + offset_delta
-    if (offset_delta[1:] <= offset_delta[:-1]).any():
+    frames = read_frames(buffer, sum(counts))
+    if len(bodies) > 1:
+        _check_bounds(frames.start, counts, [len(each) for each in bodies])
+    offset = _each(headers, "base_offset", counts) + frames.offset_delta
+    if (offset[1:] <= offset[:-1]).any():
         raise ValueError("its offsets do not rise")
-    rows = slice(
-        0 if start is None else int(np.searchsorted(offset, start)),
-        len(offset) if end is None else int(np.searchsorted(offset, end)),
-    )
-    offset, time_delta, at, ends = offset[rows], time_delta[rows], at[rows], ends[rows]
-    key_length, key_at = read_varints(buffer, at)
-    key_end = _end(key_length, key_at, ends)
-    value_length, value_at = read_varints(buffer, key_end)
-    value_end = _end(value_length, value_at, ends)
-    headers = _headers(body, buffer, value_end, ends)
-    key, value = _key_and_value(
-        body, (key_at, key_end, key_length < 0), (value_at, value_end, value_length < 0)
-    )
-    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
-        timestamp = np.full(len(offset), header.max_timestamp, np.int64)
+    first = 0 if start is None else int(np.searchsorted(offset, start))
+    last = len(offset) if end is None else int(np.searchsorted(offset, end))
+    kind = headers[0].timestamp_type
+    if kind is TimestampType.LOG_APPEND_TIME:
+        timestamp = _each(headers, "max_timestamp", counts)
     else:
-        timestamp = header.base_timestamp + time_delta
-    return DecodedBatch(key, value, offset, timestamp, header.timestamp_type, headers)
+        timestamp = _each(headers, "base_timestamp", counts) + frames.time_delta
+    if first or last < len(offset):
+        frames, offset, timestamp = frames.rows(first, last), offset[first:last], timestamp[first:last]
+    strings = read_strings(body, buffer, frames)
+    return DecodedBatch(strings.key, strings.value, offset, timestamp, kind, strings.headers)
 
 
-def _end(length: Int64s, at: Int64s, ends: Int64s) -> Int64s:
-    """Position behind strings of these lengths (-1: null) at these positions."""
-    if len(length) and int(length.min()) < -1:
-        raise ValueError(f"a key or value has length {int(length.min())}")
-    behind = at + np.maximum(length, 0)
-    if (behind > ends).any() or (behind < at).any():
-        raise ValueError("a key or value is longer than its record")
-    return behind
+def _each(headers: Sequence[BatchHeader], field: str, counts: Sequence[int]) -> Int64s:
+    """A header field for each record of its batch."""
+    return np.repeat(np.array([getattr(header, field) for header in headers], np.int64), counts)
 
 
-_Cut: TypeAlias = "tuple[Int64s, Int64s, Bools]"
-
-
-def _key_and_value(body: bytes | pa.Buffer, key: _Cut, value: _Cut) -> tuple[pa.Array, pa.Array]:
-    """Both columns, copied out of the body; a column without any non-null string costs nothing."""
-    count = len(key[0])
-    cuts = np.empty(4 * count + 1, np.int32)
-    cuts[0:-1:4], cuts[1:-1:4], cuts[2:-1:4], cuts[3:-1:4] = key[0], key[1], value[0], value[1]
-    cuts[-1] = cuts[-2] if count else 0
-    pool = binary_array(body, cuts)
-    first = np.arange(count, dtype=np.int32) * 4
-    return _gather(pool, first, key[2]), _gather(pool, first + np.int32(2), value[2])
-
-
-def _gather(pool: pa.Array, picks: npt.NDArray[np.int32], null: Bools) -> pa.Array:
-    nulls = int(np.count_nonzero(null))
-    if nulls == len(picks):
-        return pa.nulls(nulls, pa.binary())
-    taken = pc.take(pool, pa.array(picks), boundscheck=False)
-    if not nulls:
-        return taken
-    _, offsets, data = taken.buffers()
-    validity = pa.py_buffer(np.packbits(~null, bitorder="little"))
-    return pa.BinaryArray.from_buffers(pa.binary(), len(picks), [validity, offsets, data], nulls)
-
-
-def _headers(body: bytes | pa.Buffer, buffer: UInt8s, at: Int64s, ends: Int64s) -> pa.Array | None:
-    """Headers column, or ``None`` without any. Rounds: first headers of all records, then second ones, ..."""
-    if (at >= ends).any():
-        raise ValueError("a record ends before its header count")
-    if not buffer[at].any():
-        if (at + 1 != ends).any():
-            raise ValueError("a record is longer than its fields")
-        return None
-    counts, at = read_varints(buffer, at)
-    if (counts < 0).any() or (counts > ends - at).any():
-        raise ValueError("a record has an impossible number of headers")
-    lists = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
-    total = int(lists[-1])
-    cuts = np.zeros(4 * total + 1, np.int32)
-    null = np.zeros(total, np.bool_)
-    active = np.flatnonzero(counts)
-    turn = 0
-    while len(active):
-        slot = lists[active] + turn
-        limit = ends[active]
-        key_length, key_at = read_varints(buffer, at[active])
-        if int(key_length.min()) < 0:
-            raise ValueError("a header has no key")
-        key_end = _end(key_length, key_at, limit)
-        value_length, value_at = read_varints(buffer, key_end)
-        value_end = _end(value_length, value_at, limit)
-        cuts[4 * slot], cuts[4 * slot + 1], cuts[4 * slot + 2], cuts[4 * slot + 3] = (
-            key_at,
-            key_end,
-            value_at,
-            value_end,
-        )
-        null[slot] = value_length < 0
-        at[active] = value_end
-        turn += 1
-        active = active[counts[active] > turn]
-    if (at != ends).any():
-        raise ValueError("a record is longer than its fields")
-    cuts[-1] = cuts[-2]
-    pool = binary_array(body, cuts)
-    first = np.arange(total, dtype=np.int32) * 4
-    keys = _text(pool.take(pa.array(first)))
-    values = _gather(pool, first + np.int32(2), null)
-    fields = [HEADERS_TYPE.value_type.field("key"), HEADERS_TYPE.value_type.field("value")]
-    flat = pa.StructArray.from_arrays([keys, values], fields=fields)
-    return pa.ListArray.from_arrays(pa.array(lists.astype(np.int32)), flat, type=HEADERS_TYPE)
-
-
-def _text(keys: pa.Array) -> pa.Array:
-    """Header keys as text; bytes that are no UTF-8 are replaced, as Java does."""
-    try:
-        return keys.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([key.decode("utf-8", "replace") for key in keys.to_pylist()], pa.string())
+def _check_bounds(starts: Int64s, counts: Sequence[int], sizes: Sequence[int]) -> None:
+    """Each batch begins where the one before ends: no record reaches into its neighbour."""
+    ends = np.append(starts, sum(sizes))[np.cumsum(counts)]
+    if (ends != np.cumsum(sizes)).any():
+        raise ValueError("a record reaches over the end of its batch")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from airflow_eos.exceptions import CorruptBatch
 from airflow_eos.wire.codecs import Compressor
-from airflow_eos.wire.decode import decode_batch
-from airflow_eos.wire.header import TimestampType
+from airflow_eos.wire.decode import decode_batch, decode_batches
+from airflow_eos.wire.header import TimestampType, iter_batches
 from airflow_eos.wire.walk import _walk, record_starts
 from tests.unit.wire.batches import LOG_APPEND_TIME, Record, body, raw, records, rows, varint, write
 
@@ -152,6 +152,7 @@ def damaged(section, count=1, compress=None, attributes=0):
         (b"\x0c\x00\x00\x00\x01\x01\x01", "impossible number of headers"),
         (b"\x0c\x00\x00\x00\x01\x01\x02", "impossible number of headers"),
         (b"\x10\x00\x00\x00\x01\x01\x02\x01\x00", "a header has no key"),
+        (b"\x12\x00\x00\x00\x01\x01\x02\x00\x01!", "longer than its fields"),
         (b"\x0c\x00\x00\x00\x01\x02!", "ends before its header count"),
         (b"\x0c\x00\x80\x80\x80\x80\x80", ""),
         (b"\xff\xff\xff\xff\xff\xff\xff", "longer than an int32"),
@@ -197,6 +198,70 @@ def test_the_checksum_is_compared_before_anything_is_read():
     with pytest.raises(CorruptBatch, match="topic-3 at offset 100 has CRC"):
         decode_batch(raw(bytes(blob)))
     assert decode_batch(raw(bytes(blob)), check_crc=False).value[3].as_py() != b"4"
+
+
+def small(offset, section=None, count=2, attributes=0):
+    listed = [Record(offset + index, 0, b"k", b"value") for index in range(2)]
+    return write(
+        listed,
+        base_offset=offset,
+        last_offset=offset + 1,
+        section=section,
+        count=count,
+        attributes=attributes,
+    )
+
+
+def test_small_neighbours_are_decoded_as_one():
+    """A hundred batches of two records are one result; a large batch is one by itself."""
+    large = write([Record(200 + index, 0, None, bytes(20_000)) for index in range(100)], base_offset=200)
+    blob = b"".join(small(2 * index) for index in range(100)) + large
+    decoded = list(decode_batches(iter_batches(blob, "topic", 0)))
+    assert [len(each) for each in decoded] == [200, 100]
+    assert np.concatenate([each.offset for each in decoded]).tolist() == list(range(300))
+
+
+def test_batches_outside_the_range_are_not_even_checked():
+    """A fetch may begin in the middle of a batch and bring more than was asked for."""
+    blob = bytearray(small(0) + small(2) + small(4))
+    blob[-1] ^= 1
+    blob[70] ^= 1
+    (decoded,) = decode_batches(iter_batches(bytes(blob), "topic", 0), start=2, end=4)
+    assert decoded.offset.tolist() == [2, 3]
+    assert list(decode_batches(iter_batches(bytes(blob), "topic", 0), start=6)) == []
+
+
+@pytest.mark.parametrize("check_crc", [True, False])
+@pytest.mark.parametrize("bad", [{"section": b"no records"}, {"count": 3}, {"count": -1}, {"attributes": 4}])
+def test_the_damaged_batch_of_a_group_is_the_one_named(bad, check_crc):
+    """The others are not blamed."""
+    blob = small(0) + small(2) + small(4, **bad) + small(6)
+    with pytest.raises(CorruptBatch, match=r"^record batch of topic-0 at offset 4 "):
+        list(decode_batches(iter_batches(blob, "topic", 0), check_crc=check_crc))
+
+
+def test_a_wrong_checksum_in_a_group_is_the_one_named():
+    """Before anything of the group is decoded."""
+    blob = bytearray(small(0) + small(2) + small(4))
+    blob[-1] ^= 1
+    with pytest.raises(CorruptBatch, match="topic-0 at offset 4 has CRC"):
+        list(decode_batches(iter_batches(bytes(blob), "topic", 0)))
+
+
+def test_a_record_does_not_reach_into_the_next_batch():
+    """Two sections that fit only together are two damaged batches."""
+    both = body([Record(0, 0, b"k", b"value" * 3), Record(1, 0, b"k", b"value")], 0, 0)
+    blob = small(0, section=both[:20], count=1) + small(2, section=both[20:], count=1)
+    with pytest.raises(CorruptBatch, match="record batch of topic-0 at offset 0 with 1 records"):
+        list(decode_batches(iter_batches(blob, "topic", 0)))
+
+
+def test_batches_whose_offsets_overlap_are_refused():
+    """Each is right by itself; together they would repeat records."""
+    with pytest.raises(
+        CorruptBatch, match="2 record batches from topic-0 at offset 5 on: its offsets do not rise"
+    ):
+        list(decode_batches(iter_batches(small(5) + small(6), "topic", 0)))
 
 
 LISTED = [

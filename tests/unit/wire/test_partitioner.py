@@ -126,6 +126,12 @@ def test_an_explicit_partition_wins_where_it_is_not_null(kind):
     assert partitions_for(4, 5, topic="t", key=keys, explicit=full).tolist() == [4, 3, 2, 1]
 
 
+def test_null_keys_left_by_an_explicit_column_are_spread_from_the_seed():
+    """The two choices of the caller work together."""
+    explicit = pa.array([3, None, None], pa.int32())
+    assert partitions_for(3, 5, topic="t", explicit=explicit, seed=2 * NULL_KEY_RUN - 1).tolist() == [3, 1, 2]
+
+
 @pytest.mark.parametrize("wrong", [5, -1, 2**40])
 def test_a_partition_that_does_not_exist_is_named_with_row_and_topic(wrong):
     """The message says which partitions there are."""

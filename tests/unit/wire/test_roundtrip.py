@@ -12,7 +12,8 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from airflow_eos.wire.codecs import Codec, Compressor
 from airflow_eos.wire.columns import HEADERS_TYPE
-from airflow_eos.wire.decode import decode_batch
+from airflow_eos.wire.decode import decode_batch, decode_batches
+from airflow_eos.wire.header import iter_batches
 from airflow_eos.wire.seal import seal
 from airflow_eos.wire.stamp import stamp
 from tests.unit.wire.batches import Record, payload, raw, records, rows, write
@@ -55,8 +56,10 @@ def test_what_is_sealed_is_read_again(codec, contents):
 @given(contents=records(), batch_bytes=st.integers(50, 2000))
 def test_batches_together_hold_every_record_once(contents, batch_bytes):
     """Cut anywhere, nothing is lost at the cuts."""
-    found = [row for data in sealed(contents, "none", batch_bytes) for row in rows(decode_batch(raw(data)))]
-    assert [row[1:] for row in found] == contents
+    batches = [rows(decode_batch(raw(data))) for data in sealed(contents, "none", batch_bytes)]
+    assert [row[1:] for batch in batches for row in batch] == contents
+    for batch in batches:
+        assert [row.offset for row in batch] == list(range(len(batch)))
 
 
 @pytest.mark.parametrize("codec", [codec.label for codec in THEIRS])
@@ -110,6 +113,39 @@ def test_compacted_batches_keep_the_offsets_of_what_is_left(codec, contents, gap
     batch = raw(blob)
     assert rows(decode_batch(batch)) == kept
     assert batch.header.next_offset == kept[-1].offset + removed + 1
+
+
+@settings(max_examples=60)
+@given(
+    contents=st.lists(
+        st.tuples(records(max_size=12), st.sampled_from(list(Codec)), st.sampled_from([0, 0, 0, 8])),
+        max_size=8,
+    ),
+    gap=st.integers(0, 3),
+    group_bytes=st.sampled_from([200, 1000, 1_000_000]),
+    data=st.data(),
+)
+def test_batches_decoded_together_are_what_they_are_one_by_one(contents, gap, group_bytes, data):
+    """Mixed codecs, timestamp types, emptied batches and holes between, cut to any range."""
+    blobs, offset = [], 5
+    for content, codec, kind in contents:
+        listed = [Record(offset + index * (1 + gap), *row) for index, row in enumerate(content)]
+        last = listed[-1].offset if listed else offset
+        options = {"attributes": codec | kind, "compress": Compressor(codec).compress, "last_offset": last}
+        blobs.append(write(listed, base_offset=offset, **options))
+        offset = last + 1 + gap
+    batches = list(iter_batches(b"".join(blobs), "topic", 0))
+    start = data.draw(st.none() | st.integers(0, offset))
+    end = data.draw(st.none() | st.integers(0, offset))
+    single = [decode_batch(batch, start=start, end=end) for batch in batches]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("airflow_eos.wire.decode._GROUP_BYTES", group_bytes)
+        together = list(decode_batches(batches, start=start, end=end))
+    kinds = [decoded.timestamp_type for decoded in together for _ in range(len(decoded))]
+    assert [row for decoded in together for row in rows(decoded)] == [
+        row for decoded in single for row in rows(decoded)
+    ]
+    assert kinds == [decoded.timestamp_type for decoded in single for _ in range(len(decoded))]
 
 
 @settings(max_examples=40)
