@@ -70,8 +70,3 @@ class Admin:
         """Return the reason for which brokers refuse this client, as far as it has heard of one."""
         attempt(lambda: self.client.poll(0))
         return self._refusals.last
-
-    def probe(self, timeout: float) -> KafkaError | None:
-        """Try to reach the cluster, and return the reason for which it refuses this client, if it does."""
-        attempt(lambda: self.client.list_topics(timeout=timeout))
-        return self.refusal()

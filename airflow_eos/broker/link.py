@@ -8,9 +8,6 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.broker.admin import Admin
-from airflow_eos.broker.failures import explained
-from airflow_eos.exceptions import BrokersUnavailable
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 
@@ -19,8 +16,6 @@ if TYPE_CHECKING:
 
 BOOTSTRAP_TIMEOUT = 60.0
 """Seconds until some broker must have answered the first time."""
-_FIRST_TRY = 5.0
-_PROBE_SECONDS = 3.0
 
 
 class Link:
@@ -53,21 +48,8 @@ class Link:
         """
         with self._lock:
             if self._connections is None:
-                self._connections = self._connect()
+                self._connections = BrokerConnections(self.config, bootstrap_timeout=BOOTSTRAP_TIMEOUT)
             yield self._connections
-
-    def _connect(self) -> BrokerConnections:
-        try:
-            return BrokerConnections(self.config, bootstrap_timeout=min(_FIRST_TRY, BOOTSTRAP_TIMEOUT))
-        except BrokersUnavailable as error:
-            # kafka-python cannot tell refused credentials from a broker that closes connections; librdkafka
-            # can.
-            refusal = Admin(self.config).probe(_PROBE_SECONDS)
-            if refusal is not None:
-                raise explained(
-                    refusal, f"connecting to {','.join(self.config.bootstrap_servers)}"
-                ) from error
-        return BrokerConnections(self.config, bootstrap_timeout=BOOTSTRAP_TIMEOUT)
 
     def close(self) -> None:
         """Close the connections; the next use opens new ones."""

@@ -23,7 +23,7 @@ Record = tuple[int, str, str]
 
 _STATISTICS_MS = 50
 _POLL_SECONDS = 0.05
-_INIT_SLICE_SECONDS = 5.0
+_INIT_SLICE_SECONDS = 2.0
 
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
 
@@ -132,10 +132,12 @@ class TransactionalProducer:
         assert self._producer is not None, f"the producer of {self.transactional_id!r} is closed"
         return self._producer
 
-    def initialise(self, timeout: float) -> ProducerIdentity:
+    def initialise(self, timeout: float, *, topic: str) -> ProducerIdentity:
         """Fence older instances, end their transaction, and return the identity given to this one.
 
         :param timeout: seconds; retriable errors are retried until then.
+        :param topic: a topic to ask for first. Without a connection at hand librdkafka waits half a second
+            before it asks for a producer id.
         :raises AuthorizationFailed: without Write on the transactional id.
         :raises ConfigurationError: when the brokers refuse the credentials.
         :raises TimeoutsInconsistent: when the brokers do not allow the transaction time-out.
@@ -143,6 +145,7 @@ class TransactionalProducer:
         """
         doing = f"InitProducerId of transactional id {self.transactional_id!r}"
         deadline = time.monotonic() + timeout
+        attempt(lambda: self.instance.list_topics(topic, timeout=min(_INIT_SLICE_SECONDS, timeout)))
         while True:
             # In slices: librdkafka itself would go on until the end with credentials that are refused.
             wait = min(_INIT_SLICE_SECONDS, max(deadline - time.monotonic(), 0.1))

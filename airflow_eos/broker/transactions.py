@@ -100,7 +100,7 @@ class KafkaTransactions:
             delivery_timeout=self._delivery_timeout,
         )
         try:
-            identity = producer.initialise(self._fence_timeout)
+            identity = producer.initialise(self._fence_timeout, topic=self._ledger.topic)
         except BaseException:
             producer.close()
             raise
