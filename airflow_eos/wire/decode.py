@@ -62,9 +62,10 @@ def decode_batch(
     try:
         return _decode([batch], start, end)
     except (ValueError, IndexError, pa.ArrowException) as error:
+        checksum = "is right, so its producer wrote it so" if check_crc else "was not compared"
         raise CorruptBatch(
             f"record batch of {batch.where()} with {batch.header.record_count} records cannot be read: "
-            f"{error}; its checksum {'is right, so its producer wrote it so' if check_crc else 'was not compared'}"
+            f"{error}; its checksum {checksum}"
         ) from error
 
 

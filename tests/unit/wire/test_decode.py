@@ -112,6 +112,17 @@ def test_overlong_varints_of_sloppy_writers_are_read():
     assert rows(decode_batch(raw(write(plain, section=section)))) == plain
 
 
+def test_payloads_that_look_like_records_do_not_mislead_the_search():
+    """A record not found by its zeros holds bytes that are: somewhere, and ending where the record ends."""
+    for inside in (b"\x00\x0e\x00more", b"\x00\x08\x00zz"):
+        for place in (0, 30, 59):
+            listed = [
+                Record(offset, 0, b"k", b"x" * 9000 + inside if offset == place else b"value")
+                for offset in range(60)
+            ]
+            assert rows(decode_batch(raw(write(listed)))) == listed
+
+
 SMALL = st.lists(
     st.sampled_from([b"", b"\x00", b"\x00\x0e\x00", b"ab", b"\x00\x80\x01\x00" * 3]), max_size=120
 )
@@ -221,6 +232,13 @@ def test_small_neighbours_are_decoded_as_one():
     assert np.concatenate([each.offset for each in decoded]).tolist() == list(range(300))
 
 
+def test_neighbours_with_other_timestamp_types_are_not_mixed():
+    """The type is one for each result."""
+    blob = small(0) + small(2, attributes=LOG_APPEND_TIME) + small(4, attributes=LOG_APPEND_TIME) + small(6)
+    decoded = list(decode_batches(iter_batches(blob, "topic", 0)))
+    assert [(each.timestamp_type, len(each)) for each in decoded] == [(0, 2), (1, 4), (0, 2)]
+
+
 def test_batches_outside_the_range_are_not_even_checked():
     """A fetch may begin in the middle of a batch and bring more than was asked for."""
     blob = bytearray(small(0) + small(2) + small(4))
@@ -241,9 +259,11 @@ def test_the_damaged_batch_of_a_group_is_the_one_named(bad, check_crc):
 
 
 def test_a_wrong_checksum_in_a_group_is_the_one_named():
-    """Before anything of the group is decoded."""
+    """Also where the damage leaves a batch that could be decoded."""
     blob = bytearray(small(0) + small(2) + small(4))
-    blob[-1] ^= 1
+    blob[-2] ^= 1
+    (decoded,) = decode_batches(iter_batches(bytes(blob), "topic", 0), check_crc=False)
+    assert decoded.value[5].as_py() == b"valud"
     with pytest.raises(CorruptBatch, match="topic-0 at offset 4 has CRC"):
         list(decode_batches(iter_batches(bytes(blob), "topic", 0)))
 

@@ -54,7 +54,7 @@ def test_reading_gives_back_what_was_written_and_where_it_ends(numbers, before):
 
 def test_a_varint_over_the_end_of_the_buffer_is_an_error():
     """A continuation bit on the last byte is never taken for a value."""
-    for data in (b"\x80", b"\x01\x80\x80", b"\xff" * 5):
+    for data in (b"\x80", b"\x00\x80", b"\x01\x80\x80", b"\xff" * 5):
         with pytest.raises(IndexError):
             read_varints(np.frombuffer(data, np.uint8), np.array([len(data) - 1]))
 
