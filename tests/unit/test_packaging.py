@@ -37,7 +37,7 @@ _HOSTS = (
     "proxy.golang" + ".org",
     "deb.debian" + ".org",
 )
-_PATHS = ("/wo" + "rk/", "/ro" + "ot/", "/ho" + "me/", "/Us" + "ers/", "/tmp/d" + "ev")
+_PATHS = ("/wo" + "rk/", "/ro" + "ot/", "/tmp/d" + "ev")
 
 
 @pytest.fixture(scope="module")

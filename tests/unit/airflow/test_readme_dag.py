@@ -1,0 +1,28 @@
+"""The Dag in the README, as Airflow sees it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from airflow.sdk import DAG
+
+from airflow_eos import Cursor, ReadProcessWriteOperator
+
+README = Path(__file__).resolve().parents[3] / "README.md"
+
+
+def test_the_readme_dag_has_ten_lines_and_is_a_dag() -> None:
+    """It can be pasted into a Dag file as it is."""
+    found = re.search(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert found is not None
+    lines = [line for line in found[1].splitlines() if line]
+    assert len(lines) <= 10
+    names: dict[str, object] = {}
+    source = found[1].replace("\nflights()\n", "\nmade = flights()\n")
+    exec(compile(source, str(README), "exec"), names)
+    dag = names["made"]
+    assert isinstance(dag, DAG)
+    (task,) = dag.tasks
+    assert isinstance(task, ReadProcessWriteOperator)
+    assert task.ranges == Cursor()
