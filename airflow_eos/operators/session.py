@@ -43,6 +43,9 @@ def spark_settings(conn_id: str | None, app_name: str, config: Mapping[str, Any]
     settings.update({str(key): str(value) for key, value in config.items()})
     if "spark.remote" not in settings and "spark.master" not in settings:
         settings["spark.remote" if address.startswith("sc://") else "spark.master"] = address
+    if "spark.remote" not in settings:
+        # A progress bar redraws its line: in a task log that is noise. (A static setting: not for a server.)
+        settings.setdefault("spark.ui.showConsoleProgress", "false")
     return settings
 
 
@@ -70,6 +73,8 @@ class TaskSession:
         if self._settings.get("spark.master", "").startswith("local"):
             # Spark would take the first python3 on PATH, which need not be the one Airflow runs on.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        # Airflow logs every library at INFO: py4j tells of each connection it closes.
+        logging.getLogger("py4j").setLevel(logging.WARNING)
         if found is None:
             log.info("Starting Spark: %s", self.address)
         session = SparkSession.builder.config(map=self._settings).getOrCreate()

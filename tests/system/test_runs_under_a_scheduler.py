@@ -32,7 +32,7 @@ def test_cleared_run_is_found_and_writes_nothing(airflow: AirflowStandalone, kaf
     )
 
     airflow.clear("flights", run_id, ["classify"])
-    airflow.wait_for_task("flights", run_id, "classify", ["success"], try_number=2)
+    assert airflow.wait_for_run("flights", run_id) == "success"
     again = airflow.xcom("flights", run_id, "classify")
     assert again == {**first, "found": True}
     assert "Starting Spark" not in airflow.task_log("flights", run_id, "classify", 2)
@@ -63,7 +63,7 @@ def test_task_marked_failed_ends_soon_and_leaves_nothing(
 
     hold.unlink()
     airflow.clear("held", run_id, ["copy"])
-    airflow.wait_for_task("held", run_id, "copy", ["success"], try_number=2)
+    assert airflow.wait_for_run("held", run_id) == "success", airflow.task_log("held", run_id, "copy", 2)
     found = airflow.xcom("held", run_id, "copy")
     assert (found["found"], found["records_written"]) == (False, 1000)
     assert Counter(one.value for one in read_topic(kafka.client_config(), "held-out")) == Counter(

@@ -212,7 +212,12 @@ def test_spark_starts_when_the_run_asks_for_it(
     FakeRun.asks_for_spark = True
     execute(make(dag, config_kwargs={"spark.sql.shuffle.partitions": 4}))
     assert spark_starts == [
-        {"spark.app.name": "pipelines-copy", "spark.master": "local[*]", "spark.sql.shuffle.partitions": "4"}
+        {
+            "spark.app.name": "pipelines-copy",
+            "spark.master": "local[*]",
+            "spark.sql.shuffle.partitions": "4",
+            "spark.ui.showConsoleProgress": "false",
+        }
     ]
 
 
@@ -356,6 +361,18 @@ def test_process_must_be_callable_or_a_name(dag: DAG) -> None:
     """Anything else is refused when the Dag is parsed."""
     with pytest.raises(ConfigurationError, match="function or a string"):
         make(dag, process=3)
+
+
+def test_one_mapped_task_per_partition(dag: DAG, runs: list[FakeRun]) -> None:
+    """Expanding over source_partition gives each task its partition; they are not limited to one at a time."""
+    mapped = ReadProcessWriteOperator.partial(
+        task_id="mapped", dag=dag, process=copy, topics=["src"], sink_topic="out", group_id="g"
+    ).expand(source_partition=[0, 1, 2])
+    for partition in (0, 2):
+        execute(mapped.unmap({"source_partition": partition}))
+    assert [run.spec.source_partition for run in runs] == [0, 2]
+    assert {run.spec.pipeline for run in runs} == {"pipelines.mapped"}
+    assert mapped.max_active_tis_per_dag is None
 
 
 def test_operator_survives_serialization(dag: DAG) -> None:

@@ -10,6 +10,8 @@ from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.operators.session import TaskSession, spark_settings
 from tests.unit.airflow.fakes import FakeSession
 
+QUIET = {"spark.ui.showConsoleProgress": "false"}
+
 
 def settings(monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], **connection: Any) -> dict[str, str]:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps(connection))
@@ -18,7 +20,7 @@ def settings(monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], **connecti
 
 def test_without_a_connection_spark_is_local() -> None:
     """No connection: this process, all cores."""
-    assert spark_settings(None, "app", {}) == {"spark.app.name": "app", "spark.master": "local[*]"}
+    assert spark_settings(None, "app", {}) == {"spark.app.name": "app", "spark.master": "local[*]", **QUIET}
 
 
 def test_standalone_master_comes_from_host_and_port(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,6 +32,7 @@ def test_standalone_master_comes_from_host_and_port(monkeypatch: pytest.MonkeyPa
         "spark.app.name": "app",
         "spark.master": "spark://m:7077",
         "spark.executor.cores": "2",
+        **QUIET,
     }
 
 
@@ -39,7 +42,7 @@ def test_spark_connect_address_is_the_remote(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch, {}, conn_type="spark_connect", host="sc://gateway", port=15002, password="hush-token"
     )
     assert found["spark.remote"].startswith("sc://gateway:15002/;")
-    assert "spark.master" not in found
+    assert not {"spark.master", *QUIET}.intersection(found)
     assert TaskSession(found).address == "sc://gateway:15002/"
 
 
@@ -52,7 +55,7 @@ def test_task_settings_win_over_the_connection(monkeypatch: pytest.MonkeyPatch) 
         host="spark://m",
         extra={"spark.a": 1},
     )
-    assert found == {"spark.app.name": "app", "spark.master": "local[1]", "spark.a": "2"}
+    assert found == {"spark.app.name": "app", "spark.master": "local[1]", "spark.a": "2", **QUIET}
 
 
 def test_connection_without_host_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
