@@ -288,7 +288,7 @@ class RunProtocol:
         session.close()
         try:
             return self._world.transactions.abort(session.identity)
-        except Exception as unreachable:  # noqa: BLE001 - whatever it was, nothing is known
+        except Exception as unreachable:  # noqa: BLE001 - nothing is known then
             raise OutcomeUnknown(
                 f"{session.identity.transactional_id}: {failure}; the coordinator could not be asked "
                 "to abort "
@@ -327,7 +327,7 @@ class RunProtocol:
         return error
 
     def _await_completion(self, producer: ProducerIdentity) -> None:
-        """Wait for all markers: a commit returns before they are written, and a reader could see too little."""
+        """Wait for all markers: a commit returns before they are written; a reader could see too little."""
         deadline = self._world.clock() + COMPLETION_WAIT_SECONDS
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Runs on a real broker without Spark: the real protocol and wire layer, records read and written in this process."""
+"""Runs on a real broker without Spark: real protocol, real wire layer, records copied in this process."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ class Pipeline:
         self.kafka = kafka
         tag = uuid.uuid4().hex[:8]
         self.source, self.sink, self.ledger = f"src-{tag}", f"out-{tag}", f"ledger-{tag}"
-        kafka.create_topic(self.source, partitions=partitions)
+        # Tests write records of any age.
+        kafka.create_topic(self.source, partitions=partitions, config={"retention.ms": "-1"})
         kafka.create_topic(self.sink, partitions=partitions)
         self.spec = RunSpec(
             kafka=kafka.client_config(),
@@ -117,7 +118,7 @@ class Pipeline:
 
 
 class Paused:
-    """An attempt in a thread of its own that stops at a state until it is told to go on: a zombie in the making."""
+    """An attempt in a thread that stops at a state until it is told to go on: a zombie in the making."""
 
     def __init__(self, pipeline: Pipeline, state: State, run_id: str = "r1", **changes: Any) -> None:
         self.reached, self._go = threading.Event(), threading.Event()

@@ -243,7 +243,7 @@ def test_a_ledger_with_added_partitions_is_refused(pipeline):
 
 
 def test_a_clear_is_answered_by_on_committed(pipeline):
-    """The same run, cleared: skip answers from the ledger, fail refuses, reprocess writes the same ranges again."""
+    """The same run, cleared: skip answers from the ledger, fail refuses, reprocess writes it again."""
     pipeline.publish(["a"])
     pipeline.run("r1")
     pipeline.publish(["b"])

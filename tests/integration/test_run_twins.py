@@ -39,7 +39,7 @@ def test_a_zombie_that_wakes_after_its_successor_changes_nothing(pipeline, state
 
 
 def test_a_zombie_of_an_uncommitted_run_is_fenced_for_good(pipeline):
-    """Overtaken by another run of the same cursor: the older one fails and asks for a retry, which finds its place."""
+    """Overtaken by the next run of its cursor: the older one fails and asks for a retry."""
     zombie = Paused(pipeline, State.WRITTEN, "r1")
     pipeline.run("r2")
     zombie.resume()
@@ -59,7 +59,7 @@ def test_open_output_is_seen_by_read_uncommitted_readers_only(pipeline):
 
 
 def test_a_failed_send_is_repeated_under_a_new_epoch(pipeline):
-    """Half written, then an error: aborted by its own identity, sealed batches are sent again, once visible."""
+    """Written, then an error: aborted by its own identity, the sealed batches are sent again."""
     sent = []
 
     class FailsOnce(LocalDataPlane):

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import itertools
 import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from airflow_eos.run import boundaries, identity, laws, protocol
+from airflow_eos.run import boundaries, identity, laws, pins, protocol
 from tests.run.model import ports, scenes
 from tests.run.model.broker import ModelBroker
 from tests.run.model.explorer import Run, explore
@@ -50,8 +49,8 @@ def test_every_interleaving_is_exactly_once(scene: Callable[[Run], Scene]) -> No
     assert report.exhausted or report.executions == EXECUTIONS
 
 
-def _counter_example(scene: Callable[[Run], Scene], deviations: int = 2) -> str:
-    report = explore(scene, deviations=deviations, executions=8_000)
+def _counter_example(scene: Callable[[Run], Scene], deviations: int = 2, *, faults: bool = True) -> str:
+    report = explore(scene, deviations=deviations, executions=8_000, faults=faults)
     assert report.counter_example is not None, f"no counter-example in {report.executions} schedules"
     print(report.counter_example)
     return report.counter_example.violation
@@ -198,13 +197,11 @@ def test_a_boundary_not_held_between_its_neighbours_would_cross(monkeypatch: pyt
 
 def test_boundaries_of_one_topic_are_pinned_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """With an id for each boundary two are fixed at once, neither sees the other, and they cross."""
-    numbers = itertools.count()
+    pin = pins.Pins.pin
     monkeypatch.setattr(
-        identity,
-        "boundary_transactional_id",
-        lambda prefix, topic: f"{prefix}.boundary.{topic}.{next(numbers)}",
+        pins.Pins, "pin", lambda self, tid, key, *rest, **more: pin(self, f"{tid}.{key}", key, *rest, **more)
     )
-    assert "duplicated" in _counter_example(scenes.crossing)
+    assert "duplicated" in _counter_example(scenes.crossing, faults=False)
 
 
 def test_a_look_up_that_stops_at_the_last_stable_offset_lies(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,6 +84,7 @@ class Run:
         self.narrative: list[str] = []
         self.violation: str | None = None
         self._current: Process | None = None
+        self._previous = ""
         self._hub = greenlet.getcurrent()
         self.world = scenario(self)
 
@@ -147,6 +148,13 @@ class Run:
         for action in awake:
             if action.actor == last:
                 return action
+        if last in sleeping:
+            # While somebody waits, the coordinator goes on writing markers.
+            markers = [a for a in plain if a.actor.startswith("event markers")]
+            if markers:
+                return markers[0]
+            if self._previous.startswith("event markers"):
+                return next(a for a in plain if a.actor == last)
         for group in (
             [a for a in awake if not a.actor.startswith("event ")],
             [a for a in plain if a.actor.startswith("event ") and not a.actor.startswith("event time-out")],
@@ -157,6 +165,7 @@ class Run:
         raise AssertionError("nothing can happen")
 
     def perform(self, action: Action) -> None:
+        self._previous = action.actor
         if action.actor.startswith("event "):
             event = action.actor.removeprefix("event ")
             self.narrative.append(f"        {event}")
@@ -201,7 +210,9 @@ class Run:
             f"{p.name}:{p.done}:{p.history.hexdigest()}:{p.pending.name if p.pending else ''}"
             for p in self.processes.values()
         ]
-        text = "|".join([self.world.fingerprint(), *parts, *sorted(self.late), str(last)])
+        text = "|".join(
+            [self.world.fingerprint(), *parts, *sorted(self.late), str(last), self._previous[:13]]
+        )
         return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
     def close(self) -> None:
@@ -235,10 +246,16 @@ class Report:
 
 
 def explore(
-    scenario: Callable[[Run], World], *, deviations: int, executions: int, max_steps: int = 600
+    scenario: Callable[[Run], World],
+    *,
+    deviations: int,
+    executions: int,
+    faults: bool = True,
+    max_steps: int = 600,
 ) -> Report:
     """Search all schedules with at most ``deviations`` deviations, breadth first.
 
+    :param faults: also let steps fail, lose their answer, or kill; False searches orders only.
     :param executions: stop after so many; the report says whether the search was exhaustive.
     """
     report = Report()
@@ -249,7 +266,7 @@ def explore(
             return report
         planned = queue.popleft()
         report.executions += 1
-        for alternative in _execute(scenario, planned, deviations, visited, report, max_steps):
+        for alternative in _execute(scenario, planned, deviations, visited, report, max_steps, faults=faults):
             queue.append(alternative)
         if report.counter_example is not None:
             return report
@@ -264,6 +281,8 @@ def _execute(
     visited: set[bytes],
     report: Report,
     max_steps: int,
+    *,
+    faults: bool,
 ) -> Iterator[tuple[tuple[int, Action], ...]]:
     run = Run(scenario)
     at = dict(planned)
@@ -283,7 +302,11 @@ def _execute(
                 report.states += 1
                 if len(planned) < deviations:
                     chosen = run.default(last, actions)
-                    found.extend((*planned, (index, action)) for action in actions if action != chosen)
+                    found.extend(
+                        (*planned, (index, action))
+                        for action in actions
+                        if action != chosen and (faults or not action.fault)
+                    )
             action = at.get(index) or run.default(last, actions)
             run.perform(action)
             if not action.actor.startswith("event ") and not run.processes[action.actor].done:

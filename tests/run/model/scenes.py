@@ -20,7 +20,7 @@ from tests.run.model.ports import Clock, ModelData, attempt
 
 
 class Inline:
-    """Runs an attempt outside the search: every step at once, without faults; markers are written meanwhile."""
+    """Runs an attempt outside the search: at once, without faults; markers are written meanwhile."""
 
     def __init__(self, broker: ModelBroker) -> None:
         self._broker = broker
@@ -81,6 +81,10 @@ class Scene:
     def check_end(self) -> str | None:
         for event in sorted(self.once):
             self.fire(event)
+        # All that were left open are dead by now, and time out.
+        for tid in list(self.broker.transactions):
+            self.broker._settle(self.broker.transactions[tid])
+            self.broker.time_out(tid)
         for spec in self.closers:
             try:
                 attempt(Inline(self.broker), self, "closer", spec)()  # type: ignore[arg-type]
@@ -360,7 +364,7 @@ def crossing(run: Run) -> Scene:
     def over(run_id: str, start: int, end: int) -> RunSpec:
         return spec(run_id, ranges=Interval(_moment(start), _moment(end)), max_send_attempts=1)
 
-    for name, (start, end) in {"later": (10, 20), "earlier": (0, 10)}.items():
+    for name, (start, end) in {"later": (10, 20), "earlier": (-10, 0)}.items():
         run.spawn(name, attempt(run, scene, name, over(name, start, end)))
     scene.processes = run.processes
     scene.time_outs = False
