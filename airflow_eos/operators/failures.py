@@ -7,6 +7,7 @@ from airflow_eos.exceptions import (
     BrokerUnsupported,
     ConfigurationError,
     CursorMoved,
+    EnvironmentMismatch,
     EosError,
     GroupOwned,
     LedgerReplaced,
@@ -35,7 +36,10 @@ when the authority was asked last, and it may die before it commits. The next tr
 and group may be on their way (``UnknownTopic``, ``LedgerMissing``, ``GroupNotEmpty``, ``IntervalNotReady``).
 """
 
+_PASSING: tuple[type[EosError], ...] = (EnvironmentMismatch,)
+"""Exceptions to the list: executors come and go, and the next try may get others."""
+
 
 def is_final(error: BaseException) -> bool:
     """Whether another try of the task cannot help."""
-    return isinstance(error, FINAL)
+    return isinstance(error, FINAL) and not isinstance(error, _PASSING)

@@ -15,6 +15,8 @@ from tests.system.flights_support import canonical, expected_output, flights_inp
 
 from flights_input import publish  # isort: skip
 
+pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machine
+
 DAG_FILE = ROOT / "dags" / "flights.py"
 
 

@@ -6,7 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from airflow_eos.testing.airflow import AirflowStandalone
+
+pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machine
 
 DAG_ID = "lives"
 

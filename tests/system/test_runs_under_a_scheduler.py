@@ -7,11 +7,15 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from airflow_eos.testing import EmbeddedKafka, count_records, read_topic
 from airflow_eos.testing.airflow import AirflowStandalone
 from tests.system.flights_support import MALFORMED, canonical, expected_output
 
 from flights_input import Message, generate_flights, publish  # isort: skip
+
+pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machine
 
 
 def test_cleared_run_is_found_and_writes_nothing(airflow: AirflowStandalone, kafka: EmbeddedKafka) -> None:
@@ -47,33 +51,61 @@ def test_task_marked_failed_ends_soon_and_leaves_nothing(
     airflow: AirflowStandalone, kafka: EmbeddedKafka, folder: Path
 ) -> None:
     """Marked failed by hand while its executors work: it ends, nothing is open; a clear runs it all."""
-    sent = [Message(b"%d" % (number % 7), b"%d" % number, 1_700_000_000_000) for number in range(1000)]
-    publish(kafka.client_config(), "held-in", sent)
-    hold = folder / "held.hold"
-    hold.touch()
-    run_id = airflow.trigger("held")
-    airflow.wait_for_task("held", run_id, "copy", ["running"])
-    _wait_for_log(airflow, run_id, "state PLANNED")
+    before = Counter(_values(kafka))
+    sent = _publish(kafka, b"marked")
+    run_id = _start_and_hold(airflow, folder)
     processes = airflow.task_processes("held", run_id, "copy", tree=True)
     assert processes
     airflow.set_task_state("held", run_id, "copy", "failed")
     _wait_until_gone(airflow, processes)
     assert airflow.task("held", run_id, "copy")["state"] == "failed"
-    assert _seen(kafka) == (0, 0)
+    assert _seen(kafka) == (before.total(), before.total())
 
-    hold.unlink()
+    (folder / "held.hold").unlink()
     airflow.clear("held", run_id, ["copy"])
     assert airflow.wait_for_run("held", run_id) == "success", airflow.task_log("held", run_id, "copy", 2)
     found = airflow.xcom("held", run_id, "copy")
     assert (found["found"], found["records_written"]) == (False, 1000)
-    assert Counter(one.value for one in read_topic(kafka.client_config(), "held-out")) == Counter(
-        message.value for message in sent
-    )
+    assert Counter(_values(kafka)) == before + sent
 
-    events = airflow.api.call("GET", "/assets/events?limit=10")["asset_events"]
-    (extra,) = [event["extra"]["airflow_eos"] for event in events if "airflow_eos" in event["extra"]]
-    assert extra["records_written"] == 1000
-    assert sum(extra["written"].values()) == 1000
+    events = airflow.api.call("GET", f"/assets/events?source_run_id={run_id}")["asset_events"]
+    (extra,) = [event["extra"]["airflow_eos"] for event in events]
+    assert extra["records_written"] == sum(extra["written"].values()) == 1000
+
+
+def test_killed_task_is_retried_by_the_scheduler(
+    airflow: AirflowStandalone, kafka: EmbeddedKafka, folder: Path
+) -> None:
+    """SIGKILL, as by the OOM killer: the scheduler's next try commits everything, once."""
+    before = Counter(_values(kafka))
+    sent = _publish(kafka, b"killed")
+    run_id = _start_and_hold(airflow, folder)
+    airflow.kill_task("held", run_id, "copy")
+    (folder / "held.hold").unlink()
+    assert airflow.wait_for_run("held", run_id) == "success", airflow.task_log("held", run_id, "copy", 2)
+    assert [one["state"] for one in airflow.api.tries("held", run_id, "copy")] == ["failed", "success"]
+    found = airflow.xcom("held", run_id, "copy")
+    assert (found["try_number"], found["clear_number"], found["records_written"]) == (2, 0, 1000)
+    assert Counter(_values(kafka)) == before + sent
+
+
+def _publish(kafka: EmbeddedKafka, prefix: bytes) -> Counter[bytes]:
+    sent = [Message(b"%d" % (n % 7), prefix + b"%d" % n, 1_700_000_000_000) for n in range(1000)]
+    publish(kafka.client_config(), "held-in", sent)
+    return Counter(message.value for message in sent)
+
+
+def _start_and_hold(airflow: AirflowStandalone, folder: Path) -> str:
+    """Trigger the Dag and wait until its executors stand at the gate."""
+    (folder / "held.hold").touch()
+    run_id = airflow.trigger("held")
+    airflow.wait_for_task("held", run_id, "copy", ["running"])
+    _wait_for_log(airflow, run_id, "Starting Spark")
+    return run_id
+
+
+def _values(kafka: EmbeddedKafka) -> list[bytes]:
+    return [one.value or b"" for one in read_topic(kafka.client_config(), "held-out")]
 
 
 def _seen(kafka: EmbeddedKafka) -> tuple[int, int]:

@@ -263,7 +263,6 @@ FINAL = {
     "BrokerUnsupported",
     "ConfigurationError",
     "CursorMoved",
-    "EnvironmentMismatch",
     "GroupOwned",
     "LedgerReplaced",
     "NoStartingPoint",
@@ -364,7 +363,7 @@ def test_process_must_be_callable_or_a_name(dag: DAG) -> None:
 
 
 def test_one_mapped_task_per_partition(dag: DAG, runs: list[FakeRun]) -> None:
-    """Expanding over source_partition gives each task its partition; they are not limited to one at a time."""
+    """Expanding over source_partition gives each task its partition; there is no limit of one at a time."""
     mapped = ReadProcessWriteOperator.partial(
         task_id="mapped", dag=dag, process=copy, topics=["src"], sink_topic="out", group_id="g"
     ).expand(source_partition=[0, 1, 2])
