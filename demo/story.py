@@ -22,9 +22,9 @@ LEDGER = "airflow-eos-ledger"
 TRANSACTION = "airflow-eos.flights-classifier"
 CLIENT_ID = "flights-demo"
 
-_POLL = 0.2
-_FIRST_TRY_TIMEOUT = 120.0
-_SECOND_TRY_TIMEOUT = 180.0
+_POLL = 0.3
+_FIRST_TRY_TIMEOUT = 240.0
+_SECOND_TRY_TIMEOUT = 300.0
 _ENDED = ("success", "failed", "upstream_failed", "skipped", "up_for_retry")
 
 
