@@ -6,9 +6,10 @@ checks it.
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
-import io
 import logging
+import shutil
 import sys
 import tempfile
 import threading
@@ -44,33 +45,33 @@ def ship_code(spark: SparkSession) -> str:
         if spark in _shipped:
             return _shipped[spark]
         digest = code_digest(our_modules())
-        with tempfile.TemporaryDirectory(prefix="airflow-eos-") as folder:
-            # The name tells sessions of one server apart: a file of one name must not change.
-            path = Path(folder) / f"airflow_eos-{digest}-{sys.implementation.cache_tag}.zip"
-            path.write_bytes(_archive())
-            spark.addArtifacts(str(path), pyfile=True)
-            size = path.stat().st_size
+        path = _archive(digest)
+        spark.addArtifacts(str(path), pyfile=True)
         _shipped[spark] = digest
-        _log.info("shipped this package and kafka-python (%d kB) to the session's executors", size >> 10)
+        size = path.stat().st_size >> 10
+        _log.info("shipped this package and kafka-python (%d kB) to the session's executors", size)
         return digest
 
 
 @lru_cache(maxsize=1)
-def _archive() -> bytes:
-    """Zip the code, compiled.
+def _archive(digest: str) -> Path:
+    """Zip the code, compiled, into a file that lives as long as this process: new executors come for it.
 
     Python does not keep what it compiles from a zip, so each worker process would compile kafka-python again.
     Its sources stay out: kafka-python reads a hundred schema files, each through the archive's whole table of
     contents. Ours come along, for tracebacks.
     """
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for name, path in sorted((*_our_files(), *_kafka_files())):
-            if path.suffix == ".py":
-                _add(archive, f"{name}c", _compiled(name, path))
-            if path.suffix != ".py" or name.startswith("airflow_eos/"):
-                _add(archive, name, path.read_bytes())
-    return buffer.getvalue()
+    folder = Path(tempfile.mkdtemp(prefix="airflow-eos-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    # The name tells versions apart: Spark refuses another content under a name it knows.
+    path = folder / f"airflow_eos-{digest}-{sys.implementation.cache_tag}.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        for name, file in sorted((*_our_files(), *_kafka_files())):
+            if file.suffix == ".py":
+                _add(archive, f"{name}c", _compiled(name, file))
+            if file.suffix != ".py" or name.startswith("airflow_eos/"):
+                _add(archive, name, file.read_bytes())
+    return path
 
 
 def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:

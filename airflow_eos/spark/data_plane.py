@@ -28,7 +28,14 @@ from airflow_eos.spark.owners import plan_owners
 from airflow_eos.spark.preflight import Environment, check_environment
 from airflow_eos.spark.progress import progress
 from airflow_eos.spark.routing import route
-from airflow_eos.spark.session import cancel_tag, executed_once, settings, tagged, unpersist_checkpoint
+from airflow_eos.spark.session import (
+    cancel_tag,
+    checkpointed,
+    executed_once,
+    free_checkpoint,
+    settings,
+    tagged,
+)
 from airflow_eos.spark.slices import plan_slices
 
 if TYPE_CHECKING:
@@ -152,7 +159,7 @@ class SparkDataPlane:
 
     def release(self, sealed: SealedFrame) -> None:
         """Free the materialised blocks."""
-        unpersist_checkpoint(sealed.frame)
+        free_checkpoint(sealed.frame)
 
     def cancel(self) -> None:
         """Cancel this object's Spark jobs, from any thread; never raises."""
@@ -188,8 +195,12 @@ class SparkDataPlane:
                 progress(self._spark, f"sealing {sum(s.span for s in slices)} offsets"),
                 self._process_errors(),
             ):
-                frame = routed.localCheckpoint(eager=True, storageLevel=_storage_level(environment))
-                targets = read_manifest(frame)
+                frame = checkpointed(routed, _storage_level(environment))
+                try:
+                    targets = read_manifest(frame)
+                except BaseException:
+                    free_checkpoint(frame)
+                    raise
             read, late = counter.read(routed)
         finally:
             forget_source(self._spark, name)

@@ -51,7 +51,7 @@ _INFRASTRUCTURE = (
     "spark.driver.maxResultSize",
 )
 _SQLSTATE = re.compile(r" *SQLSTATE: \w{5}\b")
-_NO_BLOCK = ("CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND", "Checkpoint block ")
+_NO_BLOCK = ("CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND", "Checkpoint block ", "DATAFRAME_NOT_FOUND")
 _NOT_AUTHORS = ("/pyspark/", "pyspark.zip", "/airflow_eos/", "airflow_eos-", "/py4j/", "<frozen ")
 _LINE_LIMIT = 600
 

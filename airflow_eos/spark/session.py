@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _LEAST_VERSION = (4, 0)
+CANCEL_TIMEOUT = 5.0
+"""Seconds to wait for Spark's answer to a cancellation."""
 # Clients whose retries are off at the moment: how many sends hold them, and what to restore.
 _once_lock = threading.Lock()
 _once: dict[int, tuple[int, list[Any], bool]] = {}
@@ -47,22 +49,42 @@ def application_id(spark: SparkSession) -> str:
 
 @contextmanager
 def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
-    """Tag the jobs that this thread starts, so that they can be cancelled without touching others."""
-    spark.addTag(tag)
+    """Tag the jobs that this thread starts, so that any thread can cancel them without touching others.
+
+    A classic session's own tags are visible to the thread that set them only, so its context's are taken.
+    """
+    context = None if is_connect(spark) else spark.sparkContext
+    if context is None:
+        spark.addTag(tag)
+    else:
+        context.addJobTag(tag)
     try:
         yield
     finally:
         # A session that was stopped in the meantime (a killed task) must not hide the first error.
         with suppress(Exception):
-            spark.removeTag(tag)
+            if context is None:
+                spark.removeTag(tag)
+            else:
+                context.removeJobTag(tag)
 
 
-def cancel_tag(spark: SparkSession, tag: str) -> None:
-    """Cancel the jobs of a tag; never raises."""
-    try:
-        spark.interruptTag(tag)
-    except Exception as error:  # noqa: BLE001 - a session that is gone has no jobs
-        _log.warning("Spark jobs with tag %s could not be cancelled: %s", tag, error)
+def cancel_tag(spark: SparkSession, tag: str, timeout: float = CANCEL_TIMEOUT) -> None:
+    """Cancel the jobs of a tag, from any thread or signal handler; never raises.
+
+    A thread of its own asks Spark: the caller may be in the midst of a call, and its channel is then in use.
+    """
+
+    def cancel() -> None:
+        try:
+            if is_connect(spark):
+                spark.interruptTag(tag)
+            else:
+                spark.sparkContext.cancelJobsWithTag(tag)
+        except Exception as error:  # noqa: BLE001 - a session that is gone has no jobs
+            _log.warning("Spark jobs with tag %s could not be cancelled: %s", tag, error)
+
+    _aside(cancel, "airflow-eos-cancel", timeout)
 
 
 @contextmanager
@@ -136,14 +158,39 @@ def observed(df: DataFrame, name: str) -> list[int] | None:
         return None
 
 
-def unpersist_checkpoint(df: DataFrame) -> None:
-    """Free the blocks of a local checkpoint now, not at the JVM's next garbage collection; never raises.
+def checkpointed(df: DataFrame, level: Any) -> DataFrame:
+    """Materialise a DataFrame on the executors, cut off from what it was computed from.
 
-    Connect frees them when the client drops the last reference to the DataFrame.
+    To be freed by :func:`free_checkpoint`: on Connect the client would otherwise free it whenever Python's
+    garbage collector finds it, by a request without time-out in the midst of anything.
     """
+    frame = df.localCheckpoint(eager=True, storageLevel=level)
     if is_connect(df.sparkSession):
-        return
-    try:
-        df._jdf.queryExecution().analyzed().rdd().unpersist(False)  # noqa: SLF001, FBT003
-    except Exception as error:  # noqa: BLE001 - the garbage collector will do it
-        _log.debug("checkpoint blocks are left to the garbage collector: %s", error)
+        frame._plan._spark_session = None  # noqa: SLF001 - what the relation's __del__ looks at
+    return frame
+
+
+def free_checkpoint(df: DataFrame, timeout: float = CANCEL_TIMEOUT) -> None:
+    """Free the blocks of a checkpoint now, not at some garbage collection; never raises."""
+
+    def free() -> None:
+        try:
+            if is_connect(df.sparkSession):
+                from pyspark.sql.connect.plan import RemoveRemoteCachedRelation
+
+                client: Any = df.sparkSession.client
+                command = RemoveRemoteCachedRelation(df._plan).command(client)  # noqa: SLF001
+                client.execute_command(command)
+            else:
+                df._jdf.queryExecution().analyzed().rdd().unpersist(False)  # noqa: SLF001, FBT003
+        except Exception as error:  # noqa: BLE001 - the session's end will do it
+            _log.debug("checkpoint blocks are left to the end of the session: %s", error)
+
+    _aside(free, "airflow-eos-free", timeout)
+
+
+def _aside(call: Callable[[], None], name: str, timeout: float) -> None:
+    """Run a call in a thread of its own and wait a while."""
+    thread = threading.Thread(target=call, name=name, daemon=True)
+    thread.start()
+    thread.join(timeout)

@@ -65,8 +65,7 @@ def test_all_differing_hosts_are_listed():
 
 def test_the_shipped_archive_runs_without_the_package_installed(tmp_path):
     """Seal and send tasks, and the data source, import from it; no Airflow is needed."""
-    archive = tmp_path / "shipped.zip"
-    archive.write_bytes(_archive())
+    archive = _archive(probe.code_digest(our_modules()))
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]);"
         "sys.modules['airflow'] = None;"

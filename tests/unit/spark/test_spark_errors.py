@@ -99,7 +99,7 @@ def test_a_lost_task_is_described_by_its_reason():
     text = (
         "An error occurred while calling o90.localCheckpoint.\n: org.apache.spark.SparkException: Job "
         "aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure: Lost task "
-        "0.3 in stage 1.0 (TID 7) (10.0.0.1 executor 2): java.lang.IllegalStateException: disk gone\n\tat scala.Foo"
+        "0.3 in stage 1.0 (TID 7) (10.0.0.1 executor 2): java.lang.IllegalStateException: disk gone\n\tat x.Y"
     )
     assert root_cause(RuntimeError(text)) == "java.lang.IllegalStateException: disk gone"
 

@@ -1,0 +1,268 @@
+"""Executors of their own: lost ones, retried and speculated tasks, and code that reaches them by itself.
+
+A standalone master and two workers on loopback; executors import a wrong, older copy of this package unless
+the right one is shipped to them.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from airflow_eos.exceptions import SealedBlockLost, SecondAttempt
+from airflow_eos.spark import SparkDataPlane
+from airflow_eos.spark import send as send_module
+from airflow_eos.testing import count_records, read_topic
+from airflow_eos.testing.ports import free_ports
+from airflow_eos.testing.session import Session
+from tests.integration.spark_support import Broker, attempt, new_session
+
+SECRET = "TOPSECRET"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """URL of a master with two workers of one core each."""
+    home = tmp_path_factory.mktemp("spark")
+    spark_home = Path(pyspark.__file__).parent
+    env = {
+        **os.environ,
+        "SPARK_HOME": str(spark_home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
+    }
+    (port,) = free_ports(1)
+    url = f"spark://127.0.0.1:{port}"
+
+    def start(name, *arguments):
+        folder = home / name
+        folder.mkdir()
+        command = [str(spark_home / "bin" / "spark-class"), *arguments]
+        return Session(command, env=env, home=folder, log_path=home / f"{name}.log", keep=True)
+
+    deploy = "org.apache.spark.deploy"
+    master = [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
+    worker = [
+        f"{deploy}.worker.Worker",
+        "--host",
+        "127.0.0.1",
+        "--webui-port",
+        "0",
+        "--cores",
+        "1",
+        "--memory",
+        "1g",
+    ]
+    processes = [start("master", *master)]
+    try:
+        for i in range(2):
+            # Speculative copies run on another host only: all of 127/8 is this one.
+            place = ["--host", f"127.0.0.{i + 1}", "--work-dir", str(home / f"work{i}")]
+            processes.append(start(f"worker{i}", *worker, *place, url))
+        yield url
+    finally:
+        for process in processes:
+            process.end()
+
+
+@pytest.fixture
+def spark(cluster, tmp_path):
+    """A fresh application: each test may kill its executors."""
+    from pyspark import SparkContext
+
+    if SparkContext._active_spark_context is not None:
+        SparkContext._active_spark_context.stop()
+    old = tmp_path / "old" / "airflow_eos"
+    old.mkdir(parents=True)
+    (old / "__init__.py").write_text('__version__ = "0.0.1"\n')
+    (tmp_path / "events").mkdir()
+    session = new_session(
+        "classic",
+        cluster,
+        **{
+            "spark.executor.memory": "512m",
+            "spark.executor.cores": "1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.executorEnv.PYTHONPATH": str(old.parent),
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": str(tmp_path / "events"),
+            "spark.eventLog.compress": "false",
+            "spark.speculation": "true",
+            "spark.speculation.interval": "100ms",
+            "spark.speculation.quantile": "0.5",
+            "spark.speculation.multiplier": "1.1",
+            "spark.speculation.minTaskRuntime": "100ms",
+            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+            "spark.cores.max": "2",
+        },
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def broker(embedded_kafka):
+    return Broker(embedded_kafka.bootstrap_servers)
+
+
+class Stage:
+    """A source, a sink, and a plane whose data is sealed."""
+
+    def __init__(self, spark, broker):
+        self.source, self.sink = broker.numbered("src", 4, 2000), broker.topic("out", 4)
+        # PLAINTEXT never sends it; it is there to be looked for.
+        config = {**broker.config, "sasl.username": "me", "sasl.password": SECRET}
+        self.plane = SparkDataPlane(
+            spark, broker.spec(self.source, self.sink, kafka=config), lambda df: df.select("key", "value")
+        )
+        self.facts = self.plane.preflight()
+        self.sealed = self.plane.seal(broker.plan(self.source))
+        self._broker = broker
+
+    def values(self):
+        return Counter(r.value for r in read_topic(self._broker.bootstrap, self.sink))
+
+
+EXPECTED = Counter(b"%d:%d" % (p, i) for p in range(4) for i in range(2000))
+
+
+def executors(spark):
+    """Process ids of the executors' JVMs, as their Python workers see them."""
+
+    def parents(batches):
+        import os as there
+        import time as clock
+
+        import pyarrow as pa
+
+        for _ in batches:
+            pass
+        clock.sleep(0.3)  # so that no executor does it all
+        with open(f"/proc/{there.getppid()}/stat") as file:  # noqa: PTH123 - runs on executors
+            jvm = int(file.read().rpartition(")")[2].split()[1])
+        yield pa.RecordBatch.from_pydict({"pid": [jvm]})
+
+    rows = spark.range(100).repartition(4).mapInArrow(parents, "pid bigint").collect()
+    return sorted({row.pid for row in rows})
+
+
+def kill(spark, pid):
+    """Kill an executor and wait until the driver knows."""
+    tracker = spark.sparkContext._jsc.sc().statusTracker()
+    before = len(tracker.getExecutorInfos())
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: len(tracker.getExecutorInfos()) < before)
+
+
+def test_code_reaches_executors_and_credentials_are_in_no_log(spark, broker, tmp_path, cluster):
+    """The shipped package wins over an older one; the event log, which the UI shows, holds no secret."""
+    stage = Stage(spark, broker)
+    assert stage.facts["shipped"] is True
+    assert stage.facts["executors"] == 2
+    with broker.transaction(stage.sealed.manifest.partitions) as identity:
+        stage.plane.send(stage.sealed, identity, 60)
+    assert stage.values() == EXPECTED
+    spark.stop()
+    logs = [p for p in (tmp_path / "events").rglob("*") if p.is_file()]
+    text = "".join(p.read_text(errors="replace") for p in logs)
+    assert "kafka_range" in text
+    assert SECRET not in text
+
+
+def test_sealed_batches_survive_a_lost_executor(spark, broker):
+    """Two replicas: nothing is read or computed again."""
+    stage = Stage(spark, broker)
+    kill(spark, executors(spark)[0])
+    with broker.transaction(stage.sealed.manifest.partitions) as identity:
+        stage.plane.send(stage.sealed, identity, 120)
+    assert stage.values() == EXPECTED
+
+
+def test_lost_blocks_ask_for_a_new_seal(spark, broker):
+    """Both replicas are gone; the same ranges can be sealed again in the same session."""
+    stage = Stage(spark, broker)
+    for pid in executors(spark):
+        kill(spark, pid)
+    with broker.transaction(stage.sealed.manifest.partitions, commit=False) as identity:
+        caught = attempt(stage.plane.send, stage.sealed, identity, 120)
+    assert type(caught) is SealedBlockLost
+    sealed = stage.plane.seal(broker.plan(stage.source))
+    with broker.transaction(sealed.manifest.partitions) as identity:
+        stage.plane.send(sealed, identity, 120)
+    assert stage.values() == EXPECTED
+
+
+def slow_send(folder, seconds, *, only_task=None, wait=30.0):
+    """A send task that says which executor runs it, and takes its time before it writes."""
+
+    class SlowSend(send_module.SendTask):
+        def send(self, batches):
+            import os as there
+            import pathlib
+            import time as clock
+
+            from pyspark import TaskContext
+
+            number = TaskContext.get().partitionId()
+            if only_task in (None, number):
+                jvm = pathlib.Path(f"/proc/{there.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
+                (pathlib.Path(folder) / f"{jvm}-{number}").touch()
+                clock.sleep(seconds)
+            return send_module.SendTask.send(self, batches)
+
+    return functools.partial(SlowSend, second_attempt_wait=wait)
+
+
+def test_a_send_task_that_lost_its_executor_is_never_run_again(spark, broker, tmp_path, monkeypatch):
+    """Law 1: the second attempt writes nothing, and the run is told."""
+    stage = Stage(spark, broker)
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    monkeypatch.setattr(send_module, "SendTask", slow_send(str(begun), 600, only_task=0, wait=0.2))
+    caught = []
+
+    def body():
+        with broker.transaction(stage.sealed.manifest.partitions, commit=False) as identity:
+            caught.append(attempt(stage.plane.send, stage.sealed, identity, 120))
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    wait_until(lambda: list(begun.iterdir()))
+    os.kill(int(next(begun.iterdir()).name.split("-")[0]), signal.SIGKILL)
+    thread.join(120)
+    assert not thread.is_alive()
+    assert [type(error) for error in caught] == [SecondAttempt]
+    assert count_records(broker.bootstrap, stage.sink) == 0
+    # The other tasks wrote their parts; the lost one's is in no log.
+    assert 0 < count_records(broker.bootstrap, stage.sink, "read_uncommitted") < 8000
+
+
+def test_speculation_does_not_write_twice(spark, broker, tmp_path, monkeypatch):
+    """A speculative copy waits until it is killed: the first attempt's work stands."""
+    stage = Stage(spark, broker)
+    begun = tmp_path / "begun"
+    begun.mkdir()
+    monkeypatch.setattr(send_module, "SendTask", slow_send(str(begun), 6, only_task=0))
+    with broker.transaction(stage.sealed.manifest.partitions) as identity:
+        stage.plane.send(stage.sealed, identity, 120)
+    assert stage.values() == EXPECTED
+    spark.stop()
+    text = "".join(p.read_text() for p in (tmp_path / "events").rglob("*") if p.is_file())
+    assert '"Speculative":true' in text
+    assert len(list(begun.iterdir())) == 1
+
+
+def wait_until(condition, timeout=60.0):
+    begun = time.monotonic()
+    while not condition():
+        assert time.monotonic() - begun < timeout
+        time.sleep(0.05)

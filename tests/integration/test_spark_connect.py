@@ -1,0 +1,36 @@
+"""Spark Connect does what classic sessions do: the same tests, in a process of their own.
+
+A Python process can hold one kind of session only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.spark_support import BOOTSTRAP, KIND
+
+SUITE = Path(__file__).with_name("test_spark_data_plane.py")
+
+
+@pytest.mark.timeout(900)
+def test_the_data_plane_works_on_spark_connect(embedded_kafka):
+    """Every test of the suite that is not about classic sessions passes."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(SUITE)],
+        env={**os.environ, KIND: "connect", BOOTSTRAP: embedded_kafka.bootstrap_servers},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=SUITE.parent.parent.parent,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-20_000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None
+    assert int(passed[1]) > 35

@@ -1,0 +1,584 @@
+"""The data plane on a real broker: what is sealed is written once, in order, where it belongs, or not at all.
+
+Runs on a classic session here; :mod:`test_spark_connect` runs the same tests on Spark Connect,
+in another process.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import os
+import threading
+import time
+from collections import Counter, defaultdict
+
+import pytest
+
+from airflow_eos.exceptions import (
+    OffsetsOutOfRange,
+    ProcessFailed,
+    ProducerFenced,
+    RecordTooLarge,
+    RunFailed,
+    SealedBlockLost,
+    SendError,
+    UnknownTopic,
+)
+from airflow_eos.model.plan import RunPlan
+from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
+from airflow_eos.spark import SparkDataPlane
+from airflow_eos.spark.counting import NOT_COUNTED
+from airflow_eos.spark.datasource import read_ranges
+from airflow_eos.spark.routing import route, route_by_hash
+from airflow_eos.spark.slices import plan_slices
+from airflow_eos.testing import read_topic
+from airflow_eos.wire.client_config import ClientConfig
+from tests.integration.spark_support import BOOTSTRAP, KIND, Broker, attempt, new_session, run
+
+CONNECT = os.environ.get(KIND) == "connect"
+START = int(time.time() * 1000) - 3_600_000  # older records would meet the topic's retention
+
+
+@pytest.fixture(scope="module")
+def broker(request):
+    bootstrap = os.environ.get(BOOTSTRAP)
+    return Broker(bootstrap or request.getfixturevalue("embedded_kafka").bootstrap_servers)
+
+
+@pytest.fixture(scope="module")
+def spark():
+    session = new_session("connect" if CONNECT else "classic")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def fn(spark):
+    """pyspark.sql.functions, once there is a session."""
+    from pyspark.sql import functions
+
+    return functions
+
+
+def committed(broker, topic):
+    return read_topic(broker.bootstrap, topic)
+
+
+def by_partition(records):
+    found = defaultdict(list)
+    for record in records:
+        found[record.partition].append(record)
+    return found
+
+
+# -- what is written --------------------------------------------------------------------------------------
+
+
+def test_an_identity_run_copies_records_exactly(broker, spark):
+    """Keys, values, tombstones, empty values, null keys, headers and timestamps, each once."""
+    source, sink = broker.topic("src", 3), broker.topic("out", 3)
+    given = [
+        {
+            "key": b"a",
+            "value": b"1",
+            "timestamp": START,
+            "headers": [("h", b"x"), ("h", b"y"), ("null", None)],
+        },
+        {"key": b"a", "value": None, "timestamp": START + 1},
+        {"key": None, "value": b"", "timestamp": START + 2, "partition": 1},
+        {"key": b"", "value": b"\x00\xff", "timestamp": START + 3, "partition": 2},
+        *({"key": b"k%d" % i, "value": b"v%d" % i, "timestamp": START + i} for i in range(500)),
+    ]
+    broker.produce(source, given)
+    manifest, receipts = run(broker, spark, broker.spec(source, sink), lambda df: df)
+
+    def content(records):
+        return Counter((r.partition, r.key, r.value, r.headers, r.timestamp) for r in records)
+
+    assert content(committed(broker, sink)) == content(committed(broker, source))
+    assert manifest.records == sum(r.records for r in receipts) == len(given)
+    assert {r.partition: r.records for r in receipts} == Counter(r.partition for r in committed(broker, sink))
+
+
+def test_the_default_partitioner_is_that_of_javas_producer(broker, spark, fn):
+    """Without a partition column, keys choose as librdkafka's murmur2 does."""
+    from confluent_kafka import Producer
+
+    source, sink, reference = broker.numbered("src", 2, 400), broker.topic("out", 5), broker.topic("ref", 5)
+    producer = Producer({**broker.config, "partitioner": "murmur2_random"})
+    for record in committed(broker, source):
+        producer.produce(reference, key=record.key, value=record.value)
+    producer.flush(30)
+    run(broker, spark, broker.spec(source, sink), lambda df: df.select("key", "value"))
+    wanted = Counter((r.partition, r.key, r.value) for r in committed(broker, reference))
+    assert Counter((r.partition, r.key, r.value) for r in committed(broker, sink)) == wanted
+
+
+def test_rows_choose_topic_and_partition(broker, spark, fn):
+    """Three topics in one transaction; a partition column wins, null leaves the choice to the key."""
+    source = broker.numbered("src", 2, 300)
+    even, odd, dead = broker.topic("even", 3), broker.topic("odd", 1), broker.topic("dead", 2)
+
+    def process(df):
+        number = fn.split_part(fn.col("value").cast("string"), fn.lit(":"), fn.lit(2)).cast("int")
+        return df.select(
+            "value",
+            fn.when(number % 10 == 0, fn.lit(dead))
+            .when(number % 2 == 0, fn.lit(even))
+            .otherwise(fn.lit(odd))
+            .alias("topic"),
+            fn.when(number % 10 == 0, fn.lit(1)).alias("partition"),
+        )
+
+    manifest, _ = run(broker, spark, broker.spec(source, None), process)
+    found = {t: [r.value.decode().split(":")[1] for r in committed(broker, t)] for t in (even, odd, dead)}
+    numbers = [str(i) for i in range(300)] * 2
+    assert Counter(found[dead]) == Counter(n for n in numbers if int(n) % 10 == 0)
+    assert Counter(found[even]) == Counter(n for n in numbers if int(n) % 2 == 0 and int(n) % 10)
+    assert Counter(found[odd]) == Counter(n for n in numbers if int(n) % 2)
+    assert {r.partition for r in committed(broker, dead)} == {1}
+    assert {t.topic for t in manifest.targets} == {even, odd, dead}
+
+
+def test_with_a_sink_topic_rows_may_still_name_another_one(broker, spark, fn):
+    """The source's own topic column, left alone, means the sink; so does null."""
+    source, sink, dead = broker.numbered("src", 1, 90), broker.topic("out", 1), broker.topic("dead", 1)
+
+    def process(df):
+        third = fn.col("offset") % 3
+        topic = fn.when(third == 0, fn.lit(dead)).when(third == 1, fn.col("topic"))
+        return df.withColumn("topic", topic)
+
+    run(broker, spark, broker.spec(source, sink), process)
+    assert len(committed(broker, sink)) == 60
+    assert len(committed(broker, dead)) == 30
+    assert len(committed(broker, source)) == 90
+
+
+def test_a_row_wise_transform_keeps_the_order_of_each_source_partition(broker, spark, fn, monkeypatch):
+    """Ten source partitions, each read in several slices, on two cores."""
+    source, sink = broker.numbered("src", 10, 1000), broker.topic("out", 3)
+    plan = broker.plan(source)
+    monkeypatch.setattr(
+        "airflow_eos.spark.data_plane.plan_slices", lambda ranges, _: plan_slices(ranges, 40, min_span=100)
+    )
+    run(broker, spark, broker.spec(source, sink), lambda df: df.select("key", "value").filter("true"), plan)
+    total = 0
+    for records in by_partition(committed(broker, sink)).values():
+        last = {}
+        for record in records:
+            partition, number = map(int, record.value.split(b":"))
+            assert number > last.get(partition, -1), f"{partition}:{number} came after {last[partition]}"
+            last[partition] = number
+            total += 1
+    assert total == 10_000
+
+
+def test_a_transform_with_a_shuffle_is_written_completely(broker, spark, fn):
+    """Aggregates have no source order, but each result is there once."""
+    source, sink = broker.numbered("src", 3, 970), broker.topic("out", 2)
+
+    def process(df):
+        return df.groupBy("key").agg(fn.count("*").cast("string").alias("value"))
+
+    run(broker, spark, broker.spec(source, sink), process)
+    assert {r.key: r.value for r in committed(broker, sink)} == {b"k%d" % i: b"30" for i in range(97)}
+
+
+def test_an_empty_range_is_sealed_and_sent_as_nothing(broker, spark):
+    """Law 8: no output is a success."""
+    source, sink = broker.numbered("src", 1, 10), broker.topic("out", 1)
+    plan = RunPlan("explicit", (OffsetRange(source, 0, 5, 5),), {}, "g", advances=False)
+    manifest, receipts = run(broker, spark, broker.spec(source, sink), lambda df: df, plan)
+    assert (manifest.targets, list(receipts)) == ((), [])
+    assert manifest.records_read == {TopicPartition(source, 0): 0}
+
+
+def test_a_range_is_read_exactly(broker, spark):
+    """[start, end) in the middle of batches."""
+    source, sink = broker.numbered("src", 1, 1000), broker.topic("out", 1)
+    plan = RunPlan("explicit", (OffsetRange(source, 0, 123, 877),), {}, "g", advances=False)
+    run(broker, spark, broker.spec(source, sink), lambda df: df, plan)
+    assert [r.value for r in committed(broker, sink)] == [b"0:%d" % i for i in range(123, 877)]
+
+
+def test_sealed_batches_can_be_sent_again_under_a_new_identity(broker, spark):
+    """After an abort nothing is computed again, and nothing of the first send is visible."""
+    source, sink = broker.numbered("src", 2, 500), broker.topic("out", 2)
+    plane = SparkDataPlane(spark, broker.spec(source, sink), lambda df: df)
+    sealed = plane.seal(broker.plan(source))
+
+    with broker.transaction(sealed.manifest.partitions, commit=False) as identity:
+        plane.send(sealed, identity, 60)
+    assert committed(broker, sink) == []
+    with broker.transaction(sealed.manifest.partitions) as identity:
+        plane.send(sealed, identity, 60)
+    plane.release(sealed)
+    assert len(committed(broker, sink)) == 1000
+
+
+# -- the data source --------------------------------------------------------------------------------------
+
+
+def test_the_source_has_the_columns_of_sparks_own_kafka_source(broker, spark):
+    """Names, types and values; timestamps do not depend on the session's time zone."""
+    source = broker.topic("src", 1)
+    broker.produce(source, [{"key": b"k", "value": b"v", "timestamp": START, "headers": [("h", None)]}])
+    config, ranges = ClientConfig.of(broker.config), [OffsetRange(source, 0, 0, 1)]
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        df = read_ranges(spark, "kafka_range_columns", config, ranges)
+        assert df.schema.simpleString() == (
+            "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
+            "timestampType:int,headers:array<struct<key:string,value:binary>>>"
+        )
+        (row,) = df.selectExpr("*", "unix_millis(timestamp) AS ms").collect()
+    finally:
+        spark.conf.unset("spark.sql.session.timeZone")
+    assert (bytes(row.key), bytes(row.value), row.topic, row.partition, row.offset) == (
+        b"k",
+        b"v",
+        source,
+        0,
+        0,
+    )
+    assert (row.ms, row.timestampType) == (START, 0)
+    assert [(h.key, h.value) for h in row.headers] == [("h", None)]
+
+
+def test_credentials_are_in_no_plan(broker, spark, capfd):
+    """Neither explain nor the plan's own text shows the client configuration."""
+    source = broker.numbered("src", 1, 5)
+    config = ClientConfig.of({**broker.config, "sasl.password": "TOPSECRET"})
+    df = read_ranges(spark, "kafka_range_secret", config, [OffsetRange(source, 0, 0, 5)])
+    for mode in ("simple", "extended", "codegen", "cost", "formatted"):
+        df.explain(mode=mode)
+    shown = capfd.readouterr().out + repr(df) + str(df.schema)
+    assert "kafka_range_secret" in shown
+    assert "TOPSECRET" not in shown
+    assert broker.bootstrap not in shown
+    assert df.count() == 5
+
+
+def test_a_range_below_the_log_start_is_data_loss(broker, spark):
+    """No reset: the error of the task arrives as itself."""
+    source, sink = broker.numbered("src", 1, 100), broker.topic("out", 1)
+    broker.delete_head(source, 0, 40)
+    plan = RunPlan("explicit", (OffsetRange(source, 0, 10, 100),), {}, "g", advances=False)
+    with pytest.raises(OffsetsOutOfRange, match="40"):
+        SparkDataPlane(spark, broker.spec(source, sink), lambda df: df).seal(plan)
+
+
+def test_rows_are_routed_to_the_partition_of_their_number(spark, fn):
+    """With repartitionById and, for Spark 4.0, by hash keys."""
+    rows = spark.range(1000).select((fn.col("id") % 7).cast("int").alias("owner"))
+    for send in (route, route_by_hash):
+        found = (
+            send(rows, 7, "owner")
+            .select("owner", fn.spark_partition_id().alias("place"))
+            .distinct()
+            .collect()
+        )
+        assert sorted((r.owner, r.place) for r in found) == [(i, i) for i in range(7)]
+
+
+# -- counts -----------------------------------------------------------------------------------------------
+
+
+def test_records_read_and_late_records_are_counted(broker, spark, fn):
+    """Per source partition, although the transform drops rows and shuffles."""
+    source, sink = broker.topic("src", 3), broker.topic("out", 1)
+    broker.produce(
+        source,
+        (
+            {"value": b"x", "partition": p, "timestamp": START + (-1 if i < p else i)}
+            for p in range(3)
+            for i in range(100 * (p + 1))
+        ),
+    )
+    start = dt.datetime.fromtimestamp(START / 1000, dt.timezone.utc)
+    spec = broker.spec(source, sink, ranges=Interval(start, start + dt.timedelta(hours=1)))
+
+    def process(df):
+        df.limit(1).collect()  # another action, before ours
+        return df.groupBy("partition").agg(fn.count("*").cast("string").alias("value")).drop("partition")
+
+    manifest, _ = run(broker, spark, spec, process, broker.plan(source, mode="interval"))
+    assert manifest.records_read == {TopicPartition(source, p): 100 * (p + 1) for p in range(3)}
+    assert manifest.records_late == 0 + 1 + 2
+
+
+def test_a_transform_that_ignores_its_input_is_no_error(broker, spark, fn):
+    """Counts that cannot be had are -1, and the run goes on."""
+    source, sink = broker.numbered("src", 1, 5), broker.topic("out", 1)
+    manifest, _ = run(
+        broker, spark, broker.spec(source, sink), lambda df: spark.range(3).selectExpr("'x' AS value")
+    )
+    assert manifest.records == 3
+    assert manifest.records_read == {TopicPartition(source, 0): NOT_COUNTED}
+
+
+# -- bad input: a clear error, before any write -----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def topics(broker):
+    return broker.numbered("src", 2, 200), broker.topic("out", 2)
+
+
+def seal(broker, spark, topics, process, sink="sink"):
+    source, out = topics
+    plane = SparkDataPlane(spark, broker.spec(source, out if sink == "sink" else sink), process)
+    return plane.seal(broker.plan(source))
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (["key"], "no column 'value'"),
+        (["1 AS value"], "'value' as int"),
+        (["value", "1.5 AS key"], "'key' as decimal"),
+        (["value", "1 AS topic"], "'topic' as int"),
+        (["value", "'1' AS partition"], "'partition' as string"),
+        (["value", "'x' AS headers"], "'headers' as string"),
+        (["value", "timestamp_ntz'2026-01-01 00:00:00' AS timestamp"], "'timestamp' as timestamp_ntz"),
+        (["value", "value"], "two columns named 'value'"),
+    ],
+)
+def test_columns_the_sink_cannot_write_are_refused(broker, spark, topics, columns, message):
+    """The error names column, type and what to do."""
+    with pytest.raises(ProcessFailed, match=message):
+        seal(broker, spark, topics, lambda df: df.selectExpr(*columns))
+
+
+def test_a_function_that_returns_no_data_frame_is_refused(broker, spark, topics):
+    """The commonest slip: a missing return."""
+    with pytest.raises(ProcessFailed, match="returned NoneType"):
+        seal(broker, spark, topics, lambda df: None)
+
+
+def test_a_missing_topic_is_refused(broker, spark, topics):
+    """No sink topic and no column."""
+    with pytest.raises(ProcessFailed, match="no sink topic"):
+        seal(broker, spark, topics, lambda df: df.select("value"), sink=None)
+
+
+def test_a_null_topic_is_refused(broker, spark, topics):
+    """Found in a task, raised as the same error on the driver."""
+    with pytest.raises(ProcessFailed, match="'topic' is null"):
+        seal(
+            broker,
+            spark,
+            topics,
+            lambda df: df.selectExpr("value", "cast(null AS string) AS topic"),
+            sink=None,
+        )
+
+
+def test_an_unknown_sink_topic_is_refused(broker, spark, topics):
+    """Nothing is created by accident."""
+    with pytest.raises(UnknownTopic, match="no-such-topic"):
+        seal(broker, spark, topics, lambda df: df, sink="no-such-topic")
+
+
+def test_an_unknown_topic_in_a_row_is_refused(broker, spark, topics):
+    """As for the sink topic."""
+    with pytest.raises(UnknownTopic, match="no-such-topic"):
+        seal(broker, spark, topics, lambda df: df.selectExpr("value", "'no-such-topic' AS topic"))
+
+
+def test_a_partition_that_does_not_exist_is_refused(broker, spark, topics):
+    """The error names partition and topic."""
+    with pytest.raises(ProcessFailed, match=r"partition 7 .*does not exist"):
+        seal(broker, spark, topics, lambda df: df.selectExpr("value", "7 AS partition"))
+
+
+def test_a_record_larger_than_the_topic_allows_is_refused_before_the_transaction(broker, spark, topics, fn):
+    """By the topic's own max.message.bytes."""
+    small = broker.topic("small", 1, **{"max.message.bytes": "2000"})
+    noise = fn.concat(*[fn.sha2(fn.concat(fn.col("value"), fn.lit(str(i))), 512) for i in range(60)])
+    with pytest.raises(RecordTooLarge, match=small):
+        seal(broker, spark, topics, lambda df: df.limit(1).select(noise.alias("value")), sink=small)
+
+
+def test_a_transform_that_fails_on_one_record_says_what_and_where(broker, spark, topics, fn):
+    """One line: the author's exception and the author's line of code."""
+
+    def parse(value):
+        if value == b"1:150":
+            raise ValueError(f"cannot parse {value!r}")
+        return value
+
+    with pytest.raises(
+        ProcessFailed, match=r"ValueError: cannot parse .*1:150.*test_spark_data_plane.py"
+    ) as caught:
+        seal(broker, spark, topics, lambda df: df.select(fn.udf(parse, "binary")("value").alias("value")))
+    assert "\n" not in str(caught.value)
+    assert committed(broker, topics[1]) == []
+
+
+def test_a_failing_expression_says_what(broker, spark, topics):
+    """Spark's own error, without its stack."""
+    with pytest.raises(ProcessFailed, match="DIVIDE_BY_ZERO") as caught:
+        seal(broker, spark, topics, lambda df: df.selectExpr("cast(1 / (offset - 7) AS string) AS value"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_function_that_raises_on_the_driver_says_where(broker, spark, topics):
+    """Before any task runs."""
+
+    def process(df):
+        raise KeyError("flight")
+
+    with pytest.raises(
+        ProcessFailed, match=r"KeyError: 'flight' \(.*test_spark_data_plane.py, line \d+, in process"
+    ):
+        seal(broker, spark, topics, process)
+
+
+def test_an_unknown_column_says_which(broker, spark, topics):
+    """On Connect it is found later than on a classic session; the message is the same."""
+    with pytest.raises(ProcessFailed, match=r"UNRESOLVED_COLUMN.*nope"):
+        seal(broker, spark, topics, lambda df: df.select("nope"))
+
+
+def test_a_function_that_cannot_be_serialised_says_why(broker, spark, topics, fn):
+    """Locks and connections cannot travel to executors."""
+    lock = threading.Lock()
+
+    def locked(value):
+        with lock:
+            return value
+
+    with pytest.raises(ProcessFailed, match=r"cannot pickle '_thread.lock'"):
+        seal(broker, spark, topics, lambda df: df.select(fn.udf(locked, "binary")("value").alias("value")))
+
+
+# -- sending ----------------------------------------------------------------------------------------------
+
+
+def test_a_fenced_identity_writes_nothing_that_can_be_seen(broker, spark, topics):
+    """Error 47 in the tasks is ProducerFenced on the driver."""
+    sink = broker.topic("out", 2)
+    plane = SparkDataPlane(spark, broker.spec(topics[0], sink), lambda df: df)
+    sealed = plane.seal(broker.plan(topics[0]))
+    with broker.transaction(sealed.manifest.partitions, commit=False) as identity:
+        broker.fence(identity.transactional_id)
+        caught = attempt(plane.send, sealed, identity, 60)
+    assert type(caught) is ProducerFenced
+    assert committed(broker, sink) == []
+
+
+def test_partitions_outside_the_transaction_are_not_written(broker, spark, topics):
+    """The broker refuses, the driver learns it as one error of ours."""
+    sink = broker.topic("out", 2)
+    plane = SparkDataPlane(spark, broker.spec(topics[0], sink), lambda df: df)
+    sealed = plane.seal(broker.plan(topics[0]))
+    with broker.transaction([TopicPartition(sink, 0)], commit=False) as identity:
+        caught = attempt(plane.send, sealed, identity, 60)
+    assert isinstance(caught, SendError)
+    assert f"{sink}-1" in str(caught)
+    assert committed(broker, sink) == []
+
+
+def test_the_session_is_left_as_it_was(broker, spark, topics):
+    """Settings, tags, and on Connect the client's retries."""
+    from airflow_eos.spark.session import executed_once
+
+    def state():
+        client = (
+            [spark.client._use_reattachable_execute, spark.client.get_retry_policies()] if CONNECT else []
+        )
+        keys = ("spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.shuffle.partitions")
+        return [*(spark.conf.get(k) for k in keys), spark.getTags(), *client]
+
+    before = state()
+    run(broker, spark, broker.spec(*topics), lambda df: df)
+    assert state() == before
+    with executed_once(spark), executed_once(spark):
+        assert not CONNECT or state()[-2:] == [False, []]
+    assert state() == before
+
+
+def test_released_blocks_are_gone_and_a_send_says_so(broker, spark, topics):
+    """As if their executor had died: the protocol seals again."""
+    plane = SparkDataPlane(spark, broker.spec(*topics), lambda df: df)
+    sealed = plane.seal(broker.plan(topics[0]))
+    plane.release(sealed)
+    with broker.transaction(sealed.manifest.partitions, commit=False) as identity:
+        caught = attempt(plane.send, sealed, identity, 60)
+    assert type(caught) is SealedBlockLost
+
+
+def test_cancel_ends_this_runs_jobs_and_no_others(broker, spark, topics, fn):
+    """From another thread, within seconds; the session goes on."""
+
+    @fn.udf("binary")
+    def slow(value):
+        time.sleep(1.5)
+        return value
+
+    plane = SparkDataPlane(spark, broker.spec(*topics), lambda df: df.select(slow("value").alias("value")))
+    plan = broker.plan(topics[0])
+    plane.preflight()
+    caught = []
+
+    def body():
+        try:
+            plane.seal(plan)
+        except Exception as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    begun = time.monotonic()
+    while thread.is_alive() and time.monotonic() - begun < 60:
+        plane.cancel()
+        thread.join(0.5)
+    assert not thread.is_alive()
+    assert [type(e) for e in caught] == [RunFailed]
+    assert time.monotonic() - begun < 60
+    assert spark.range(10).count() == 10
+
+
+def test_executors_are_asked_once_per_session(broker, spark, topics, monkeypatch):
+    """The second run of a session pays nothing."""
+    plane = SparkDataPlane(spark, broker.spec(*topics), lambda df: df)
+    first = plane.preflight()
+    monkeypatch.setattr("airflow_eos.spark.preflight._ask", lambda _: pytest.fail("asked again"))
+    assert SparkDataPlane(spark, broker.spec(*topics), lambda df: df).preflight() == first
+    assert first["application_id"]
+    assert first["slots"] == 2
+    assert first["connect"] is CONNECT
+
+
+def test_long_stages_say_how_far_they_are(spark, caplog, fn):
+    """A line with elapsed time and tasks."""
+    from airflow_eos.spark.progress import progress
+
+    caplog.set_level(logging.INFO, "airflow_eos.spark.progress")
+
+    @fn.udf("bigint")
+    def slow(value):
+        time.sleep(0.3)
+        return value
+
+    with progress(spark, "sealing", interval=0.2):
+        spark.range(0, 8, 1, 4).select(slow("id")).collect()
+    lines = [record.getMessage() for record in caplog.records]
+    assert any("sealing: " in line and "of 4 tasks done" in line for line in lines)
+    assert lines[-1].startswith("sealing: done in")
+
+
+def test_a_function_of_two_arguments_learns_about_its_run(broker, spark, topics):
+    """Ranges and names, not the client configuration."""
+    seen = []
+
+    def process(df, run):
+        seen.append(run)
+        return df
+
+    seal(broker, spark, topics, process)
+    assert seen[0].source_topics == (topics[0],)
+    assert [r.span for r in seen[0].ranges] == [200, 200]
