@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.broker.admin import Admin
 from airflow_eos.broker.features import partition_verification, transaction_max_timeout_ms
-from airflow_eos.broker.groups import committed_offsets, live_members, offsets_partition
+from airflow_eos.broker.groups import offsets_partition
 from airflow_eos.broker.link import Link
 from airflow_eos.model.broker import ActiveProducer, CommittedOffset, TopicDescription, TransactionDescription
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.control import describe_producers, describe_transactions
+from airflow_eos.wire.groups import count_live_members, fetch_committed_offsets
 from airflow_eos.wire.offsets import NO_OFFSET, list_offsets
 
 if TYPE_CHECKING:
@@ -103,14 +104,18 @@ class KafkaCluster:
 
         :raises AuthorizationFailed: without Describe on the group or a topic.
         """
-        return committed_offsets(self._asked(), group, partitions, timeout=REQUEST_TIMEOUT, stable=stable)
+        with self._link.connections() as connections:
+            return fetch_committed_offsets(
+                connections, group, partitions, stable=stable, timeout=REQUEST_TIMEOUT
+            )
 
     def group_members(self, group: str) -> int:
-        """Return the number of live members, classic and KIP-848 groups alike; 0 for an unknown group.
+        """Return the number of live members; 0 for an unknown group, 1 for a KIP-848 group with any.
 
         :raises AuthorizationFailed: without Describe on the group.
         """
-        return live_members(self._asked(), group, timeout=REQUEST_TIMEOUT)
+        with self._link.connections() as connections:
+            return count_live_members(connections, group, timeout=REQUEST_TIMEOUT)
 
     def group_offsets_partition(self, group: str) -> TopicPartition:
         """Return the ``__consumer_offsets`` partition the group's commits go to."""

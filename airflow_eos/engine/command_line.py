@@ -24,8 +24,8 @@ def parser() -> argparse.ArgumentParser:
     where.add_argument(
         "--config",
         metavar="FILE",
-        help="JSON file with client settings in librdkafka's names, as in a Kafka connection's extra; - reads "
-        "standard input. Keeps passwords off the command line",
+        help="JSON file with client settings in librdkafka's names, as in a Kafka connection's extra; "
+        "- reads standard input. Keeps passwords off the command line",
     )
     default = "default: %(default)s"
     common.add_argument("--ledger-topic", default=LedgerSettings().topic, help=default)

@@ -398,7 +398,9 @@ class BrokerConnections:
     def _take_coordinator(self, answer: Any, kind: str, key_type: Any, key: str) -> int:
         error = kafka_errors.for_code(answer.error_code)
         if issubclass(error, kafka_errors.AuthorizationError):
-            raise AuthorizationFailed(f"this principal may not Describe {kind} {key!r}: grant it by an ACL")
+            raise AuthorizationFailed(
+                f"this principal may not Describe {kind} {key!r}: grant Describe on {kind} {key!r} by an ACL"
+            )
         if error is not kafka_errors.NoError:
             raise NotYet(f"{error.__name__} ({answer.error_code})")
         self._manager.cluster.add_coordinator(answer, key_type, key, synthesize_node_id=False)

@@ -26,12 +26,13 @@ from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest
 from airflow_eos.model.broker import ActiveProducer, TransactionDescription, TransactionState
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.connection import METADATA_TIMEOUT
-from airflow_eos.wire.failures import NotYet, is_transient
+from airflow_eos.wire.coordinators import at_coordinator
+from airflow_eos.wire.failures import NotYet
 from airflow_eos.wire.leaders import ask_leaders
 from airflow_eos.wire.verdicts import ADD_PARTITIONS, COORDINATOR, Fatal, Retry, verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from airflow_eos.model.identity import ProducerIdentity
     from airflow_eos.wire.connection import BrokerConnections
@@ -126,7 +127,9 @@ def add_partitions_to_txn(
 
     if partitions:
         what = f"adding {len(partitions)} partitions to the transaction of {identity.transactional_id!r}"
-        connections.run(_at_coordinator(connections, identity.transactional_id, attempt, what, timeout))
+        connections.run(
+            at_coordinator(connections, "transaction", identity.transactional_id, attempt, what, timeout)
+        )
 
 
 def end_txn(
@@ -159,7 +162,9 @@ def end_txn(
             raise AssertionError  # pragma: no cover - _act raises
         return result
 
-    return connections.run(_at_coordinator(connections, identity.transactional_id, attempt, what, timeout))
+    return connections.run(
+        at_coordinator(connections, "transaction", identity.transactional_id, attempt, what, timeout)
+    )
 
 
 def describe_transactions(
@@ -190,7 +195,9 @@ def describe_transactions(
                 start_ms=state.transaction_start_time_ms,
             )
 
-        return await _at_coordinator(connections, name, attempt, f"describing transaction {name!r}", timeout)
+        return await at_coordinator(
+            connections, "transaction", name, attempt, f"describing transaction {name!r}", timeout
+        )
 
     async def every() -> dict[str, TransactionStatus | None]:
         return {name: await one(name) for name in sorted(set(transactional_ids))}
@@ -224,27 +231,6 @@ def _read_producers(answer: Any) -> Iterator[tuple[TopicPartition, int, tuple[Pr
         for part in topic.partitions:
             producers = tuple(_producer(entry) for entry in part.active_producers)
             yield TopicPartition(topic.name, part.partition_index), part.error_code, producers
-
-
-async def _at_coordinator(
-    connections: BrokerConnections,
-    transactional_id: str,
-    attempt: Callable[[int], Awaitable[T]],
-    what: str,
-    timeout: float,
-) -> T:
-    """Run ``attempt(node)`` at the coordinator until it returns; a connection error looks for it anew."""
-
-    async def once() -> T:
-        node = await connections.coordinator_async("transaction", transactional_id, timeout=timeout)
-        try:
-            return await attempt(node)
-        except Exception as error:
-            if is_transient(error):
-                connections.forget_coordinator("transaction", transactional_id)
-            raise
-
-    return await connections.retry_async(once, what=what, timeout=timeout)
 
 
 def _act(

@@ -1,0 +1,134 @@
+"""What a group's coordinator says: committed offsets and live members.
+
+Sent raw: librdkafka's admin client aborts the whole process when a broker goes away while it asks a group's
+coordinator (an assertion in its coordinator requests, seen with 2.16).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
+from kafka.protocol.consumer import OffsetFetchRequest
+
+from airflow_eos.exceptions import AuthorizationFailed, ProtocolViolation
+from airflow_eos.model.broker import CommittedOffset
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.wire.connection import METADATA_TIMEOUT
+from airflow_eos.wire.coordinators import at_coordinator
+from airflow_eos.wire.failures import NotYet
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from airflow_eos.wire.connection import BrokerConnections
+
+_COORDINATOR_LOADING, _COORDINATOR_NOT_AVAILABLE, _NOT_COORDINATOR = 14, 15, 16
+_GROUP_ID_NOT_FOUND = 69
+_UNSTABLE_OFFSET_COMMIT = 88
+_PASSING = {
+    _COORDINATOR_LOADING: "the coordinator is loading",
+    _COORDINATOR_NOT_AVAILABLE: "no coordinator is available",
+    _NOT_COORDINATOR: "the coordinator has moved",
+    _UNSTABLE_OFFSET_COMMIT: "an open transaction holds offsets of the group",
+}
+_FORBIDDEN = {29: "topic", 30: "group"}
+_NO_MEMBERS = frozenset({"", "Dead", "Empty"})
+
+
+def fetch_committed_offsets(
+    connections: BrokerConnections,
+    group: str,
+    partitions: Collection[TopicPartition],
+    *,
+    stable: bool = True,
+    timeout: float = METADATA_TIMEOUT,
+) -> Mapping[TopicPartition, CommittedOffset]:
+    """Return committed offsets; partitions without one are absent.
+
+    :param stable: wait for offsets that are pending in an open transaction (``require_stable``, KIP-447);
+        False returns the last committed ones at once.
+    :param timeout: seconds, with all retries.
+    :raises AuthorizationFailed: without Describe on the group or a topic.
+    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+    """
+    what = f"committed offsets of group {group!r}"
+
+    async def attempt(node: int) -> dict[TopicPartition, CommittedOffset]:
+        answer = await connections.send(_offsets_request(group, partitions, stable=stable), node)
+        _check(connections, group, answer.error_code, what)
+        found: dict[TopicPartition, CommittedOffset] = {}
+        for topic in answer.topics:
+            for part in topic.partitions:
+                where = TopicPartition(topic.name, part.partition_index)
+                _check(connections, group, part.error_code, f"{what} in {where}")
+                if part.committed_offset >= 0:
+                    # librdkafka commits the NUL that ends a C string along with the metadata.
+                    metadata = (part.metadata or "").removesuffix("\0")
+                    found[where] = CommittedOffset(part.committed_offset, metadata)
+        return found
+
+    if not partitions:
+        return {}
+    return connections.run(at_coordinator(connections, "group", group, attempt, what, timeout))
+
+
+def count_live_members(
+    connections: BrokerConnections, group: str, *, timeout: float = METADATA_TIMEOUT
+) -> int:
+    """Return the number of live members, 0 for a group nobody knows.
+
+    Members of a KIP-848 group are not counted, only found: then the answer is 1.
+
+    :raises AuthorizationFailed: without Describe on the group.
+    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+    """
+    what = f"DescribeGroups of group {group!r}"
+
+    async def attempt(node: int) -> int:
+        answer = await connections.send(DescribeGroupsRequest(groups=[group], max_version=5), node)
+        described = answer.groups[0]
+        if described.error_code != _GROUP_ID_NOT_FOUND:
+            _check(connections, group, described.error_code, what)
+            if described.members:
+                return len(described.members)
+            if described.group_state not in _NO_MEMBERS:
+                return 1
+        # A KIP-848 group is no classic group: only the list of groups tells its state.
+        listed = await connections.send(
+            ListGroupsRequest(states_filter=[], types_filter=[], max_version=5), node
+        )
+        _check(connections, group, listed.error_code, what)
+        states = [entry.group_state for entry in listed.groups if entry.group_id == group]
+        return sum(state not in _NO_MEMBERS for state in states)
+
+    return connections.run(at_coordinator(connections, "group", group, attempt, what, timeout))
+
+
+def _check(connections: BrokerConnections, group: str, code: int, what: str) -> None:
+    if code == 0:
+        return
+    if code in _PASSING:
+        if code in (_COORDINATOR_NOT_AVAILABLE, _NOT_COORDINATOR):
+            connections.forget_coordinator("group", group)
+        raise NotYet(f"{what}: {_PASSING[code]}")
+    if code in _FORBIDDEN:
+        raise AuthorizationFailed(
+            f"{what}: this principal may not Describe the {_FORBIDDEN[code]}: grant Describe on group "
+            f"{group!r} and its topics by an ACL"
+        )
+    raise ProtocolViolation(f"{what}: the coordinator answered with error code {code}")
+
+
+def _offsets_request(group: str, partitions: Collection[TopicPartition], *, stable: bool) -> Any:
+    topic_class = OffsetFetchRequest.OffsetFetchRequestTopic
+    grouped: dict[str, list[int]] = {}
+    for where in sorted(set(partitions)):
+        grouped.setdefault(where.topic, []).append(where.partition)
+    return OffsetFetchRequest(
+        group_id=group,
+        topics=[topic_class(name=topic, partition_indexes=indexes) for topic, indexes in grouped.items()],
+        require_stable=stable,
+        min_version=7,
+        max_version=7,
+    )
