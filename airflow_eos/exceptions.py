@@ -40,8 +40,8 @@
     ├── BrokersUnavailable            no broker answered in time
     │   └── FetchStalled              a read made no progress in time
     ├── RequestRefused                a broker refused a request for a reason no retry can help
-    ├── EmbeddedKafkaError            a broker of ``airflow_eos.testing`` could not be fetched, started or used
-    └── EmbeddedAirflowError          an Airflow of ``airflow_eos.testing`` could not be started or refused a call
+    ├── EmbeddedKafkaError            a test broker could not be fetched, started or used
+    └── EmbeddedAirflowError          a test Airflow could not be started or refused a call
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class FetchStalled(BrokersUnavailable):
 
 
 class EmbeddedAirflowError(EosError):
-    """An Airflow of ``airflow_eos.testing`` could not be started, or refused a call; with the end of its log."""
+    """A test Airflow could not be started, or refused a call; with the end of its log."""
 
 
 class RequestRefused(EosError):

@@ -42,7 +42,7 @@ def test_a_broker_that_is_down_at_the_start_is_named(pipeline, unused_port, monk
 
 @pytest.mark.parametrize("state", [State.OPEN, State.STAGED, State.PROVEN])
 def test_a_broker_killed_in_mid_run_and_started_again_loses_nothing(pipeline, own_kafka, state):
-    """SIGKILL of the only broker at this state: the run waits, retries or resolves; output and offsets agree."""
+    """SIGKILL of the only broker at this state: the run waits, retries or resolves; all agrees."""
     broker = own_kafka.brokers[0]
     starters = []
 
