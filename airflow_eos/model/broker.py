@@ -33,7 +33,7 @@ class EndTxnAnswer(enum.Enum):
     """What the coordinator answered to EndTxn(abort) carrying our own identity (KIP-98)."""
 
     ABORTED = "aborted"
-    """Code 0: the transaction was ours and open; it is aborted and can never commit."""
+    """Code 0: ours and open, or already ended by our own abort; it can never commit."""
     NOTHING_OPEN = "nothing open"
     """Code 48: still our epoch; nothing was open, or it had already completed."""
     FENCED = "fenced"

@@ -130,8 +130,11 @@ class Transactions(Protocol):
         Older attempts are fenced, their transaction aborted.
         """
 
-    def abort(self, identity: ProducerIdentity) -> EndTxnAnswer:
-        """Send EndTxn(abort) with exactly this identity; never initialises anything."""
+    def abort(self, identity: ProducerIdentity, *, timeout: float = 60.0) -> EndTxnAnswer:
+        """Send EndTxn(abort) with exactly this identity; never initialises anything.
+
+        :param timeout: seconds, with all retries.
+        """
 
 
 class Ledger(Protocol):

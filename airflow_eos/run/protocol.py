@@ -48,6 +48,8 @@ from airflow_eos.run.world import World
 log = logging.getLogger(__name__)
 
 COMPLETION_WAIT_SECONDS = 30.0
+KILL_SECONDS = 4.0
+"""A killed task has 5 s; the transaction's time-out ends what could not be aborted in time."""
 _POLL_SECONDS = 0.05
 
 # An attempt that failed for one of these would fail again under a new epoch.
@@ -67,6 +69,7 @@ class _Work:
     last_answer: EndTxnAnswer | None = None
     last_failure: BaseException | None = None
     versions: dict[str, object] = field(default_factory=dict)
+    verification: bool | None = None
 
 
 class RunProtocol:
@@ -112,7 +115,7 @@ class RunProtocol:
         """End our own transaction, if any, and never take another epoch. Safe from a signal handler."""
         self._killed = True
         if self._identity is not None:
-            answer = self._world.transactions.abort(self._identity)
+            answer = self._world.transactions.abort(self._identity, timeout=KILL_SECONDS)
             log.info("killed: EndTxn(abort) of %s: %s", self._identity.transactional_id, answer.value)
 
     def _ask(self, work: _Work, *, fenced: bool) -> RunRecord | None:
@@ -161,7 +164,8 @@ class RunProtocol:
         if work.planned is not None:
             self._world.planner.recheck(work.planned.plan)
             return work.planned
-        laws.broker_verifies(self._world.cluster.partition_verification())
+        work.verification = self._world.cluster.partition_verification()
+        laws.broker_verifies(work.verification)
         laws.timeouts_fit(
             self._spec.delivery_timeout,
             self._spec.transaction_timeout,
@@ -248,9 +252,12 @@ class RunProtocol:
         return record
 
     def _statement(self, work: _Work, planned: Planned, manifest: SealedManifest) -> Statement:
-        return Statement(
-            self._spec, self._world, self._started_at, work.key, planned, manifest, work.versions
-        )
+        details = {
+            "versions": work.versions,
+            "notes": list(planned.plan.notes),
+            "partition_verification": work.verification,
+        }
+        return Statement(self._spec, self._world, self._started_at, work.key, planned, manifest, details)
 
     # -- when something goes wrong --
 

@@ -24,7 +24,7 @@ class Statement:
     """The offsets, ledger messages and run record of one planned and sealed run.
 
     :param key: the run key, of a reprocessing its own.
-    :param versions: what the preflight reported.
+    :param details: versions, notes and what else the record shall say.
     """
 
     spec: RunSpec
@@ -33,7 +33,7 @@ class Statement:
     key: str
     planned: Planned
     manifest: SealedManifest
-    versions: Mapping[str, object]
+    details: Mapping[str, object]
 
     def offsets(self) -> dict[TopicPartition, CommittedOffset]:
         """Return the end offsets, with metadata that names the run and its ledger."""
@@ -82,11 +82,7 @@ class Statement:
             started_at=identity.utc_text(self.started_at),
             staged_at=identity.utc_text(self.world.now()),
             trace=trace,
-            details={
-                "versions": dict(self.versions),
-                "notes": list(plan.notes),
-                "partition_verification": self.world.cluster.partition_verification(),
-            },
+            details=self.details,
         )
 
 

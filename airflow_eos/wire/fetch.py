@@ -25,7 +25,7 @@ from kafka.protocol.consumer import FetchRequest
 from airflow_eos.exceptions import CorruptBatch, FetchStalled, OffsetsOutOfRange
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.backoff import Backoff
-from airflow_eos.wire.decode import DecodedBatch, decode_batch
+from airflow_eos.wire.decode import DecodedBatch, decode_batches
 from airflow_eos.wire.failures import NotYet, describe, is_transient, translated
 from airflow_eos.wire.header import RawBatch, iter_batches
 from airflow_eos.wire.isolation import AbortedTransaction, data_batches
@@ -103,13 +103,9 @@ def fetch_range(
     )
     unpumped = 0
     for answer in answers:
-        for batch in data_batches(answer.batches, answer.aborted, check_crc=check_crc):
-            if batch.header.base_offset >= end:
-                break
-            if batch.header.next_offset <= start:
-                continue
-            decoded = decode_batch(batch, start=start, end=end, check_crc=check_crc)
-            unpumped += batch.header.size
+        visible = data_batches(answer.batches, answer.aborted, check_crc=check_crc)
+        for decoded in decode_batches(visible, start=start, end=end, check_crc=check_crc):
+            unpumped += decoded.value.nbytes
             if unpumped >= _PUMP_BYTES:
                 # Drain the socket, so that the broker goes on sending while this answer is decoded.
                 unpumped = 0

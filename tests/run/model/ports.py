@@ -170,7 +170,7 @@ class ModelTransactions:
         identity = self._run.step(f"fence {transactional_id}", init, (Fault.FAIL, Fault.LOSE, Fault.DIE))
         return ModelSession(self._run, self._broker, identity)
 
-    def abort(self, identity: ProducerIdentity) -> EndTxnAnswer:
+    def abort(self, identity: ProducerIdentity, *, timeout: float = 60.0) -> EndTxnAnswer:
         def end() -> EndTxnAnswer:
             answer = self._broker.end_transaction(identity, commit=False)
             assert answer is not None

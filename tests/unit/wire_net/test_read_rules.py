@@ -283,7 +283,8 @@ def test_a_slow_consumer_is_no_stall(leader):
 def test_a_read_may_be_given_up(leader):
     """What is still under way does no harm when the connections are closed."""
     reader = fetch_range(leader, "src", 0, 0, 100)
-    assert next(reader).offset.tolist() == list(range(10))
+    # The small batches of one answer come together.
+    assert next(reader).offset.tolist() == list(range(20))
     reader.close()
 
 
