@@ -48,9 +48,10 @@ def _checked(df: DataFrame, sink_topic: str | None) -> set[str]:
     """Return the columns the sink knows, each of a type it can write."""
     from pyspark.sql import types as T  # noqa: N812
 
+    case_sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
     found: set[str] = set()
     for column in df.schema.fields:
-        name = column.name
+        name = column.name if case_sensitive else column.name.lower()
         if name not in _KINDS:
             continue
         if name in found:

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from airflow_eos.spark.contract import sink_columns
 from airflow_eos.spark.counting import ReadCounter
 from airflow_eos.spark.errors import process_error, send_error
 from airflow_eos.spark.manifest import InconsistentSeal, read_manifest
-from airflow_eos.spark.owners import plan_owners
+from airflow_eos.spark.owners import OwnerLayout, plan_owners
 from airflow_eos.spark.preflight import Environment, check_environment
 from airflow_eos.spark.progress import progress
 from airflow_eos.spark.routing import route
@@ -51,6 +52,8 @@ Process = Callable[..., Any]
 
 MAX_SEALS = 3
 """Seals whose blocks do not fit together before the run is given up."""
+STREAMED_FROM = 256 << 20
+"""Bytes of one owner task above which Spark sorts its batches and the task streams them, holding none."""
 _CANCEL_GRACE = 10.0
 _SEND_SETTINGS = {
     # A row is a record batch of up to 1 MB: the default of 10,000 rows would be one Arrow batch of gigabytes.
@@ -63,10 +66,20 @@ class SealedFrame:
     """Sealed batches on the executors.
 
     :param frame: one partition per owner task; see :mod:`airflow_eos.spark.sealed_rows`.
+    :param layout: which task owns which partition.
     """
 
     manifest: SealedManifest
     frame: DataFrame
+    layout: OwnerLayout
+
+    @property
+    def largest_owner(self) -> int:
+        """Bytes of the owner task that has most to send."""
+        sizes: Counter[int] = Counter()
+        for target in self.manifest.targets:
+            sizes[self.layout.owner(target.topic, target.partition)] += target.size
+        return max(sizes.values(), default=0)
 
 
 class SparkDataPlane:
@@ -107,6 +120,7 @@ class SparkDataPlane:
         :raises RunFailed: Spark could not do it.
         """
         environment = self._environment()
+        self._check_cancelled()
         for attempt in range(1, MAX_SEALS + 1):
             with tagged(self._spark, self._tag), pickled_by_value(self._process):
                 try:
@@ -114,6 +128,10 @@ class SparkDataPlane:
                 except InconsistentSeal as problem:
                     _log.warning("sealed batches do not fit together (try %d): %s", attempt, problem)
                     last = problem
+                except BaseException:
+                    # Also a kill or a time-out of the task around us: nothing of ours goes on.
+                    cancel_tag(self._spark, self._tag)
+                    raise
         raise RunFailed(f"the ranges were sealed {MAX_SEALS} times and never consistently: {last}")
 
     def send(
@@ -124,11 +142,15 @@ class SparkDataPlane:
         :raises SendError: a writer failed; some batches may have been written.
         :raises SealedBlockLost: sealed batches are gone.
         """
-        from airflow_eos.spark.send import ANSWER_DDL, SendTask, read_answers
+        from airflow_eos.spark.send import ANSWER_DDL, STREAM_ORDER, SendTask, read_answers
 
         manifest = sealed.manifest
         if not manifest.targets:
             return []
+        self._check_cancelled()
+        frame, streamed = sealed.frame, sealed.largest_owner > STREAMED_FROM
+        if streamed:
+            frame = frame.sortWithinPartitions(*STREAM_ORDER)
         task = SendTask(
             config=self._config,
             identity=identity,
@@ -136,6 +158,7 @@ class SparkDataPlane:
             delivery_timeout=self._spec.delivery_timeout.total_seconds(),
             deadline=time.time() + timeout,
             timeout=timeout,
+            streamed=streamed,
         )
         # The tasks keep the deadline themselves; this is for tasks that never start or hang.
         watchdog = threading.Timer(timeout + _CANCEL_GRACE, cancel_tag, (self._spark, self._tag))
@@ -148,12 +171,14 @@ class SparkDataPlane:
                 progress(self._spark, f"sending {manifest.records} records"),
                 executed_once(self._spark),
             ):
-                rows = sealed.frame.mapInArrow(task, ANSWER_DDL).collect()
+                rows = frame.mapInArrow(task, ANSWER_DDL).collect()
             return read_answers([row.answer for row in rows], manifest)
-        except Exception as error:
+        except BaseException as error:
             # Whatever still runs must not go on writing.
             cancel_tag(self._spark, self._tag)
-            raise send_error(error) from error
+            if isinstance(error, Exception):
+                raise send_error(error) from error
+            raise
         finally:
             watchdog.cancel()
 
@@ -165,6 +190,10 @@ class SparkDataPlane:
         """Cancel this object's Spark jobs, from any thread; never raises."""
         self._cancelled.set()
         cancel_tag(self._spark, self._tag)
+
+    def _check_cancelled(self) -> None:
+        if self._cancelled.is_set():
+            raise RunFailed("the run was cancelled; nothing more is sealed or sent")
 
     # -- sealing ------------------------------------------------------------------------------------------
 
@@ -190,7 +219,7 @@ class SparkDataPlane:
                     self._spec.source_topics,
                 )
                 open_ended = "topic" in rows.columns
-            routed = self._routed(rows, environment.slots, open_ended=open_ended)
+            routed, layout = self._routed(rows, environment.slots, open_ended=open_ended)
             with (
                 progress(self._spark, f"sealing {sum(s.span for s in slices)} offsets"),
                 self._process_errors(),
@@ -204,7 +233,7 @@ class SparkDataPlane:
             read, late = counter.read(routed)
         finally:
             forget_source(self._spark, name)
-        return SealedFrame(SealedManifest(targets, read, late), frame)
+        return SealedFrame(SealedManifest(targets, read, late), frame, layout)
 
     @contextmanager
     def _process_errors(self) -> Iterator[None]:
@@ -216,7 +245,7 @@ class SparkDataPlane:
         except Exception as error:
             raise process_error(error) from error
 
-    def _routed(self, rows: DataFrame, slots: int, *, open_ended: bool) -> DataFrame:
+    def _routed(self, rows: DataFrame, slots: int, *, open_ended: bool) -> tuple[DataFrame, OwnerLayout]:
         from airflow_eos.spark.seal import SealTask
         from airflow_eos.spark.sealed_rows import DDL
         from airflow_eos.spark.targets import describe_targets
@@ -231,7 +260,7 @@ class SparkDataPlane:
             {name: target.leaders for name, target in targets.items()}, slots, open_ended=open_ended
         )
         task = SealTask(self._config, layout, targets, sink, self._spec.compression)
-        return route(rows.mapInArrow(task, DDL), layout.tasks, "owner")
+        return route(rows.mapInArrow(task, DDL), layout.tasks, "owner"), layout
 
 
 def _storage_level(environment: Environment) -> Any:

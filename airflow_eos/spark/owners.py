@@ -45,7 +45,7 @@ def plan_owners(leaders: Mapping[str, Mapping[int, int]], slots: int, *, open_en
     ordered = sorted(
         (leader, topic, partition) for topic, parts in leaders.items() for partition, leader in parts.items()
     )
-    tasks = most if open_ended or not ordered else min(len(ordered), most)
+    tasks = min(max(len(ordered), slots if open_ended or not ordered else 1), most)
     owners: dict[str, dict[int, int]] = {}
     for position, (_, topic, partition) in enumerate(ordered):
         owners.setdefault(topic, {})[partition] = position * tasks // len(ordered)

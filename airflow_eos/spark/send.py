@@ -12,6 +12,8 @@ import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -39,6 +41,9 @@ ANSWER_DDL = "answer string"
 _ANSWER = pa.schema([("answer", pa.string())])
 SECOND_ATTEMPT_WAIT = 30.0
 """Seconds a second attempt waits to be killed: a speculative copy is, as soon as the first attempt ends."""
+STREAM_ORDER = ("topic", "partition", "seal_partition", "seq")
+"""Columns by which Spark sorts an owner's rows when they are too many to be held."""
+_BOOTSTRAP_TIMEOUT = 60.0
 _COLUMNS = ("topic", "partition", "seal_partition", "seq", "records")
 
 
@@ -49,6 +54,7 @@ class SendTask:
     :param expected: (batches, records) per target partition, from the manifest.
     :param deadline: wall clock, seconds since 1970.
     :param timeout: seconds; bounds the task where its host's clock is wrong.
+    :param streamed: rows come in :data:`STREAM_ORDER`: send partition after partition, in constant memory.
     """
 
     config: ClientConfig = field(repr=False)
@@ -57,6 +63,7 @@ class SendTask:
     delivery_timeout: float
     deadline: float
     timeout: float
+    streamed: bool = False
     second_attempt_wait: float = SECOND_ATTEMPT_WAIT
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -87,26 +94,57 @@ class SendTask:
 
     def send(self, batches: Iterable[pa.RecordBatch]) -> list[PartitionReceipt]:
         """Write one owner's batches; return a receipt per partition."""
-        begun = time.monotonic()
-        left = self.left
+        end = time.monotonic() + self.left
+        if self.streamed:
+            return self._send_streamed(batches, end)
         mine = gather(batches)
         for where, found in mine.items():
-            counts = (len(found), sum(f.records for f in found))
-            if self.expected.get(where) != counts:
-                raise ProtocolViolation(
-                    f"the blocks hold {counts[0]} batches with {counts[1]} records for {where}, the manifest "
-                    f"says {self.expected.get(where)}; nothing was written by this task"
-                )
+            self._check(where, len(found), sum(f.records for f in found), "nothing was written by this task")
         if not mine:
             return []
-        left -= time.monotonic() - begun
-        with BrokerConnections(self.config, bootstrap_timeout=max(1.0, min(60.0, left))) as connections:
-            return send_partitions(
+        with self._connections(end) as connections:
+            return self._write(
                 connections,
-                self.identity,
-                {where: (found.sealed() for found in parts) for where, parts in mine.items()},
-                delivery_timeout=self.delivery_timeout,
-                timeout=max(1.0, left - (time.monotonic() - begun)),
+                {where: (piece.sealed() for piece in found) for where, found in mine.items()},
+                end,
+            )
+
+    def _send_streamed(self, batches: Iterable[pa.RecordBatch], end: float) -> list[PartitionReceipt]:
+        receipts: list[PartitionReceipt] = []
+        with self._connections(end) as connections:
+            for where, pieces in stream(batches):
+                (receipt,) = self._write(connections, {where: (piece.sealed() for piece in pieces)}, end)
+                self._check(where, receipt.batches, receipt.records, "they are written, the run must abort")
+                receipts.append(receipt)
+        return receipts
+
+    def _connections(self, end: float) -> BrokerConnections:
+        left = end - time.monotonic()
+        return BrokerConnections(self.config, bootstrap_timeout=max(1.0, min(_BOOTSTRAP_TIMEOUT, left)))
+
+    def _write(
+        self,
+        connections: BrokerConnections,
+        batches: Mapping[TopicPartition, Iterable[tuple[int, bytes]]],
+        end: float,
+    ) -> list[PartitionReceipt]:
+        return send_partitions(
+            connections,
+            self.identity,
+            batches,
+            delivery_timeout=self.delivery_timeout,
+            timeout=max(1.0, end - time.monotonic()),
+        )
+
+    def _check(self, where: TopicPartition, batches: int, records: int, consequence: str) -> None:
+        """Compare with the manifest.
+
+        :raises ProtocolViolation: the blocks changed since they were counted.
+        """
+        if self.expected.get(where) != (batches, records):
+            raise ProtocolViolation(
+                f"the blocks hold {batches} batches with {records} records for {where}, the manifest says "
+                f"{self.expected.get(where)}; {consequence}"
             )
 
 
@@ -131,16 +169,43 @@ def gather(batches: Iterable[pa.RecordBatch]) -> dict[TopicPartition, list[_Piec
     Trailers are left out. The bytes stay in Arrow's buffers.
     """
     found: dict[TopicPartition, list[_Piece]] = {}
+    for where, piece in _pieces(batches):
+        found.setdefault(where, []).append(piece)
+    for pieces in found.values():
+        pieces.sort()
+    return found
+
+
+def stream(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[TopicPartition, Iterator[_Piece]]]:
+    """Yield each target with its batches, from rows in :data:`STREAM_ORDER`; read each to its end.
+
+    :raises ProtocolViolation: the rows are in another order.
+    """
+    done: set[TopicPartition] = set()
+    for where, group in groupby(_pieces(batches), key=itemgetter(0)):
+        if where in done:
+            raise ProtocolViolation(f"the batches of {where} do not come together; nothing more is written")
+        done.add(where)
+        yield where, _rising(where, (piece for _, piece in group))
+
+
+def _rising(where: TopicPartition, pieces: Iterable[_Piece]) -> Iterator[_Piece]:
+    last: _Piece | None = None
+    for piece in pieces:
+        if last is not None and not last < piece:
+            raise ProtocolViolation(f"the batches of {where} are not in order: {last}, {piece}")
+        last = piece
+        yield piece
+
+
+def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[TopicPartition, _Piece]]:
+    """Yield the sealed batches of an owner's rows, without trailers."""
     for batch in batches:
         column = batch.column("batch")
         columns = [batch.column(name).to_pylist() for name in _COLUMNS]
         for row, (topic, partition, seal_partition, seq, records) in enumerate(zip(*columns, strict=True)):
             if column[row].is_valid:
-                piece = _Piece(seal_partition, seq, records, column, row)
-                found.setdefault(TopicPartition(topic, partition), []).append(piece)
-    for pieces in found.values():
-        pieces.sort()
-    return found
+                yield TopicPartition(topic, partition), _Piece(seal_partition, seq, records, column, row)
 
 
 def refuse_second_attempt(task: int, attempt: int, wait: float) -> None:

@@ -352,6 +352,12 @@ def test_columns_the_sink_cannot_write_are_refused(broker, spark, topics, column
         seal(broker, spark, topics, lambda df: df.selectExpr(*columns))
 
 
+def test_column_names_are_case_insensitive_as_everywhere_in_spark(broker, spark, topics):
+    """Spark's own sink finds them too."""
+    sealed = seal(broker, spark, topics, lambda df: df.selectExpr("value AS Value", "key AS KEY"))
+    assert sealed.manifest.records == 400
+
+
 def test_a_function_that_returns_no_data_frame_is_refused(broker, spark, topics):
     """The commonest slip: a missing return."""
     with pytest.raises(ProcessFailed, match="returned NoneType"):
@@ -458,6 +464,51 @@ def test_a_function_that_cannot_be_serialised_says_why(broker, spark, topics, fn
 # -- sending ----------------------------------------------------------------------------------------------
 
 
+def test_every_owner_task_is_started_once(broker, spark, topics, tmp_path, monkeypatch):
+    """Law 1 begins with Spark: one job, one stage, one attempt per task, on Connect as well."""
+    from airflow_eos.spark import send as send_module
+
+    class CountedSend(send_module.SendTask):
+        def __call__(self, batches):
+            import pathlib
+            import uuid
+
+            from pyspark import TaskContext
+
+            context = TaskContext.get()
+            name = f"{context.stageId()}.{context.partitionId()}.{context.attemptNumber()}.{uuid.uuid4().hex}"
+            (pathlib.Path(str(tmp_path)) / name).touch()
+            return send_module.SendTask.__call__(self, batches)
+
+    plane = SparkDataPlane(spark, broker.spec(*topics), lambda df: df)
+    sealed = plane.seal(broker.plan(topics[0]))
+    monkeypatch.setattr(send_module, "SendTask", CountedSend)
+    with broker.transaction(sealed.manifest.partitions, commit=False) as identity:
+        plane.send(sealed, identity, 60)
+    started = sorted(tuple(map(int, path.name.split(".")[:3])) for path in tmp_path.iterdir())
+    stages = {stage for stage, _, _ in started}
+    assert len(stages) == 1
+    assert [(task, attempt) for _, task, attempt in started] == [(0, 0), (1, 0)]
+
+
+def test_a_large_output_is_sorted_by_spark_and_streamed(broker, spark, monkeypatch):
+    """The same result, in the same order, without holding an owner's batches."""
+    source, sink = broker.numbered("src", 4, 2000), broker.topic("out", 5)
+    monkeypatch.setattr("airflow_eos.spark.data_plane.STREAMED_FROM", 0)
+    monkeypatch.setattr(
+        "airflow_eos.spark.data_plane.plan_slices", lambda ranges, _: plan_slices(ranges, 16, min_span=100)
+    )
+    run(broker, spark, broker.spec(source, sink), lambda df: df.select("key", "value"))
+    found = by_partition(committed(broker, sink))
+    assert sum(map(len, found.values())) == 8000
+    for records in found.values():
+        numbers = defaultdict(list)
+        for record in records:
+            partition, number = map(int, record.value.split(b":"))
+            numbers[partition].append(number)
+        assert all(part == sorted(part) for part in numbers.values())
+
+
 def test_a_fenced_identity_writes_nothing_that_can_be_seen(broker, spark, topics):
     """Error 47 in the tasks is ProducerFenced on the driver."""
     sink = broker.topic("out", 2)
@@ -538,6 +589,8 @@ def test_cancel_ends_this_runs_jobs_and_no_others(broker, spark, topics, fn):
         thread.join(0.5)
     assert not thread.is_alive()
     assert [type(e) for e in caught] == [RunFailed]
+    with pytest.raises(RunFailed, match="cancelled"):
+        plane.seal(plan)
     assert time.monotonic() - begun < 60
     assert spark.range(10).count() == 10
 

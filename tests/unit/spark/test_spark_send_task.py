@@ -118,6 +118,61 @@ def test_batches_are_written_in_the_order_of_seal_task_and_number(monkeypatch, a
     assert json.loads(answer)["receipt"]["records"] == 4
 
 
+def test_a_streamed_task_writes_partition_after_partition(monkeypatch, attempt):
+    """Rows that Spark has sorted are not held."""
+    attempt(0)
+    wire = FakeWire(monkeypatch)
+    places = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)]
+    taken = []
+
+    def batches():
+        yield rows((None, -1, 0, 1, 2, None))
+        for where in places:
+            taken.append((where, len(wire.written)))
+            given = [(where.topic, where.partition, i // 2, i % 2, 1, b"%d" % i) for i in range(4)]
+            yield rows(*given, (where.topic, where.partition, 1, 2, 2, None))
+
+    task = send_task(dict.fromkeys(places, (4, 4)), streamed=True)
+    found = [json.loads(a)["receipt"] for out in task(batches()) for a in out.column("answer").to_pylist()]
+    assert [(r["topic"], r["partition"], r["records"]) for r in found] == [
+        ("a", 0, 4),
+        ("a", 1, 4),
+        ("b", 0, 4),
+    ]
+    assert all([d for _, d in wire.written[where]] == [b"0", b"1", b"2", b"3"] for where in places)
+    # The rows of a partition are asked for when the one before is written, give or take the one in hand.
+    assert [count for _, count in taken] == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [("a", 0, 1, 0, 1, b"x"), ("a", 0, 0, 0, 1, b"x")],
+        [("a", 0, 0, 0, 1, b"x"), ("a", 0, 0, 0, 1, b"x")],
+        [("a", 0, 0, 0, 1, b"x"), ("a", 1, 0, 0, 1, b"x"), ("a", 0, 0, 1, 1, b"x")],
+    ],
+)
+def test_a_streamed_task_refuses_rows_in_another_order(monkeypatch, attempt, given):
+    """Order in a partition is a promise, and sequences would repeat."""
+    attempt(0)
+    FakeWire(monkeypatch)
+    expected = {TopicPartition("a", 0): (2, 2), TopicPartition("a", 1): (1, 1)}
+    if len(given) == 3:
+        expected[TopicPartition("a", 0)] = (1, 1)
+    found = answers(send_task(expected, streamed=True), rows(*given))
+    with pytest.raises(ProtocolViolation):
+        read_answers(found, SealedManifest(()))
+
+
+def test_a_streamed_task_tells_when_the_manifest_is_not_met(monkeypatch, attempt):
+    """It learns the counts only by writing: the run must abort."""
+    attempt(0)
+    FakeWire(monkeypatch)
+    found = answers(send_task({TopicPartition("a", 0): (2, 2)}, streamed=True), rows(("a", 0, 0, 0, 1, b"x")))
+    with pytest.raises(ProtocolViolation, match="must abort"):
+        read_answers(found, SealedManifest(()))
+
+
 def test_a_second_attempt_writes_nothing_and_raises(monkeypatch, attempt):
     """Law 1: a broker would acknowledge other content under a known sequence."""
     attempt(1)
