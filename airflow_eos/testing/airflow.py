@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -318,9 +319,15 @@ class AirflowStandalone:
             return bool(found)
 
         self._wait(appeared, timeout, f"task {task_id!r} of {dag_id!r} {run_id!r} has no process")
+        signalled = []
         for pid in found:
-            os.kill(pid, signum)
-        return found
+            # The workers of a JVM end with it, between the look and the signal.
+            with suppress(ProcessLookupError):
+                os.kill(pid, signum)
+                signalled.append(pid)
+        if found[0] not in signalled:
+            raise EmbeddedAirflowError(f"the process of task {task_id!r} ended before it could be signalled")
+        return signalled
 
     def processes(self) -> list[int]:
         """Ids of every process of this Airflow."""
