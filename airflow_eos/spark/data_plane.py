@@ -264,9 +264,7 @@ class SparkDataPlane:
 
 
 def _storage_level(environment: Environment) -> Any:
-    """Two replicas where a second executor can hold one: a lost executor then costs no new seal."""
+    """Two replicas where there can be a second executor: losing one then costs no new seal."""
     from pyspark import StorageLevel
 
-    if len(environment.executors) > 1:
-        return StorageLevel.MEMORY_AND_DISK_2
-    return StorageLevel.MEMORY_AND_DISK
+    return StorageLevel.MEMORY_AND_DISK if environment.local else StorageLevel.MEMORY_AND_DISK_2

@@ -38,7 +38,8 @@ class Environment:
     """What the executors are.
 
     :param slots: tasks that run at once, as far as Spark tells (its default parallelism).
-    :param executors: executors that answered, ``host/process``.
+    :param executors: executors that answered, ``host/process``; others may come later.
+    :param local: whether driver and executor are one process.
     :param shipped: whether they needed this package's code.
     """
 
@@ -47,6 +48,7 @@ class Environment:
     connect: bool
     slots: int
     executors: tuple[str, ...]
+    local: bool
     shipped: bool
     versions: Mapping[str, str]
 
@@ -99,6 +101,7 @@ def _look(spark: SparkSession) -> Environment:
         connect=is_connect(spark),
         slots=max(1, len(reports)),
         executors=tuple(sorted({r["executor"] for r in reports})),
+        local=str(spark.conf.get("spark.master", "")).startswith("local"),
         shipped=shipped,
         versions={
             **mine,
