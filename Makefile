@@ -40,7 +40,8 @@ check: setup ## Lint, format, types, layers
 bench: setup ## Measure against Spark's own Kafka source and sink
 	$(BIN)/python -m benchmarks
 
-chaos: setup ## Search the protocol's interleavings one fault deeper than make test; up to an hour
+chaos: setup ## Faults on a Spark cluster, and the search of interleavings one fault deeper; over an hour
+	$(BIN)/python -m pytest -m chaos
 	EOS_DEVIATIONS=$(or $(EOS_DEVIATIONS),3) $(BIN)/python -m pytest tests/run -k every_interleaving --timeout=0 -rP
 
 clean: ## Remove what set-up, tests and builds left here; the cache of broker jars stays

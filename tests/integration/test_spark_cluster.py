@@ -25,6 +25,8 @@ from airflow_eos.testing.ports import free_ports
 from airflow_eos.testing.session import Session
 from tests.integration.spark_support import Broker, attempt, new_session
 
+pytestmark = pytest.mark.chaos
+
 SECRET = "TOPSECRET"
 
 
