@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from airflow_eos.model.record import RunRecord
     from airflow_eos.model.spec import LedgerSettings, RunSpec
     from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
+    from airflow_eos.sensors.kafka_data_interval import KafkaDataIntervalSensor
+    from airflow_eos.sensors.kafka_lag import KafkaLagSensor
+    from airflow_eos.sensors.run_committed import RunCommittedSensor
+    from airflow_eos.triggers.offset_range import OffsetRangeTrigger
 
 __version__ = "0.1.0"
 
@@ -37,14 +41,18 @@ __all__ = [
     "EosError",
     "Explicit",
     "Interval",
+    "KafkaDataIntervalSensor",
     "KafkaEosHook",
+    "KafkaLagSensor",
     "LedgerSettings",
     "OffsetRange",
+    "OffsetRangeTrigger",
     "PartitionInterval",
     "PlanError",
     "ReadProcessWriteOperator",
     "Run",
     "RunAlreadyCommitted",
+    "RunCommittedSensor",
     "RunError",
     "RunFenced",
     "RunRecord",
@@ -69,6 +77,10 @@ _HOMES = {
     "airflow_eos.model.record": ("RunRecord",),
     "airflow_eos.model.spec": ("LedgerSettings", "RunSpec"),
     "airflow_eos.operators.read_process_write": ("ReadProcessWriteOperator",),
+    "airflow_eos.sensors.run_committed": ("RunCommittedSensor",),
+    "airflow_eos.triggers.offset_range": ("OffsetRangeTrigger",),
+    "airflow_eos.sensors.kafka_lag": ("KafkaLagSensor",),
+    "airflow_eos.sensors.kafka_data_interval": ("KafkaDataIntervalSensor",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

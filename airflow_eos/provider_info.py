@@ -71,6 +71,33 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": ["airflow_eos.operators.read_process_write"],
             }
         ],
-        "hooks": [{"integration-name": _INTEGRATION, "python-modules": ["airflow_eos.hooks.kafka_eos"]}],
+        "sensors": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": [
+                    "airflow_eos.sensors.kafka_data_interval",
+                    "airflow_eos.sensors.kafka_lag",
+                    "airflow_eos.sensors.run_committed",
+                ],
+            }
+        ],
+        "hooks": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": ["airflow_eos.hooks.kafka_eos", "airflow_eos.hooks.spark_driver"],
+            }
+        ],
+        "triggers": [
+            {
+                "integration-name": _INTEGRATION,
+                "python-modules": [
+                    "airflow_eos.triggers.kafka_data_interval",
+                    "airflow_eos.triggers.kafka_lag",
+                    "airflow_eos.triggers.offset_range",
+                    "airflow_eos.triggers.run_committed",
+                    "airflow_eos.triggers.spark_driver",
+                ],
+            }
+        ],
         "config": _CONFIG,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.engine.asking import asking
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import LedgerSettings, RunSpec
@@ -15,19 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def _asking(kafka: Mapping[str, Any], settings: LedgerSettings, prefix: str) -> RunSpec:
-    """Return a spec that only carries a connection and ledger settings."""
-    return RunSpec(
-        kafka=kafka,
-        pipeline="airflow-eos",
-        run_id="ledger",
-        source_topics=("none",),
-        group_id="airflow-eos",
-        prefix=prefix,
-        ledger=settings,
-    )
-
-
 def create_ledger(
     kafka: Mapping[str, Any], settings: LedgerSettings | None = None, prefix: str = "airflow-eos"
 ) -> tuple[str, int]:
@@ -36,7 +24,7 @@ def create_ledger(
     :returns: topic id and number of partitions.
     :raises LedgerReplaced: when the topic is not the one that was initialised.
     """
-    with ControlPlane(_asking(kafka, settings or LedgerSettings(), prefix)) as control:
+    with ControlPlane(asking(kafka, settings, prefix)) as control:
         return control.verify_ledger(may_create=True)
 
 
@@ -65,7 +53,7 @@ def ledger_status(
     :raises LedgerMissing: when there is no initialised ledger.
     """
     settings = settings or LedgerSettings()
-    with ControlPlane(_asking(kafka, settings, prefix)) as control:
+    with ControlPlane(asking(kafka, settings, prefix)) as control:
         topic_id, partitions = control.verify_ledger(may_create=False)
         status: dict[str, Any] = {
             "ledger": {"topic": settings.topic, "topic_id": topic_id, "partitions": partitions},

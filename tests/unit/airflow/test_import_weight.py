@@ -37,6 +37,16 @@ def test_operator_module_loads_no_spark_arrow_or_kafka() -> None:
     assert not loaded.intersection(HEAVY)
 
 
+@pytest.mark.parametrize("kind", ["sensors", "triggers"])
+def test_sensors_and_triggers_load_no_spark_arrow_or_kafka(kind: str) -> None:
+    """Dag files import sensors, and triggers for their asset watchers."""
+    folder = ROOT / "airflow_eos" / kind
+    modules = sorted(f"airflow_eos.{kind}.{file.stem}" for file in folder.glob("[a-z]*.py"))
+    loaded = loaded_by(f"import {', '.join(modules)}")
+    assert "airflow" in loaded
+    assert not loaded.intersection(HEAVY)
+
+
 @pytest.mark.parametrize("file", sorted((ROOT / "dags").glob("*.py")), ids=lambda path: path.name)
 def test_example_dag_parses_without_spark_arrow_or_kafka(file: Path) -> None:
     """Every example Dag is as light as the operator."""

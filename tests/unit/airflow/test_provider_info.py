@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib
 import importlib.resources
 import json
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -19,13 +20,36 @@ def test_info_is_valid_under_airflows_own_schema() -> None:
     jsonschema.validate(get_provider_info(), json.loads(text))
 
 
-@pytest.mark.parametrize("kind", ["operators", "hooks"])
+@pytest.mark.parametrize("kind", ["operators", "sensors", "hooks", "triggers"])
 def test_every_listed_module_exists(kind: str) -> None:
     """No module is announced that cannot be imported."""
     modules = [name for entry in get_provider_info()[kind] for name in entry["python-modules"]]
     assert modules
     for name in modules:
         assert importlib.import_module(name).__name__ == name
+
+
+@pytest.mark.parametrize("kind", ["operators", "sensors", "hooks", "triggers"])
+def test_every_module_with_such_classes_is_listed(kind: str) -> None:
+    """A new sensor or trigger is announced with the change that adds it."""
+    base = {
+        "operators": "airflow.sdk.BaseOperator",
+        "sensors": "airflow.sdk.BaseSensorOperator",
+        "hooks": "airflow.sdk.BaseHook",
+        "triggers": "airflow.triggers.base.BaseTrigger",
+    }[kind]
+    module, _, name = base.rpartition(".")
+    wanted = getattr(importlib.import_module(module), name)
+    listed = {name for entry in get_provider_info()[kind] for name in entry["python-modules"]}
+    folder = Path(airflow_eos.__file__).parent / kind
+    found = set()
+    for file in folder.glob("[a-z]*.py"):
+        module = f"airflow_eos.{kind}.{file.stem}"
+        own = [one for one in vars(importlib.import_module(module)).values() if isinstance(one, type)]
+        if any(issubclass(one, wanted) and one.__module__ == module for one in own):
+            found.add(module)
+    abstract = {"airflow_eos.sensors.waiting", "airflow_eos.triggers.condition"}
+    assert found - abstract <= listed
 
 
 def test_connection_type_and_schemes_of_the_kafka_provider_are_left_alone() -> None:

@@ -1,0 +1,169 @@
+"""How far a group has read, how far a topic has come, whether a run is committed: what sensors ask.
+
+Nothing here commits, fences or pins anything. The answers are hints for when to start a run; the run itself
+decides, under its fence, what it reads.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from airflow_eos.engine.asking import DEFAULT_PREFIX, asking
+from airflow_eos.engine.control_plane import ControlPlane, utc_now
+from airflow_eos.exceptions import ConfigurationError, LedgerMissing
+from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
+from airflow_eos.model.record import RunRecord
+from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.run import identity
+from airflow_eos.run.cursor import CursorRecord
+
+IdlePolicy = Literal["allowed_lateness", "wait"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What a group has not read yet.
+
+    :param ranges: from the group's position to the last stable offset, for every partition; some are empty.
+    :param topic_ids: ids of the topics when they were asked.
+    """
+
+    ranges: tuple[OffsetRange, ...]
+    topic_ids: Mapping[str, str]
+
+    @property
+    def offsets(self) -> int:
+        """Offsets not read: an upper bound of the records, since markers and aborted records take offsets."""
+        return sum(one.span for one in self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalProgress:
+    """Whether a topic has passed the end of an interval.
+
+    :param waiting_for: why not, one line per partition; empty when a run over the interval can start.
+    """
+
+    waiting_for: tuple[str, ...]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every partition has passed the end."""
+        return not self.waiting_for
+
+
+def unread(
+    kafka: Mapping[str, Any],
+    group: str,
+    topics: Collection[str],
+    *,
+    start: Literal["earliest", "latest"] = "earliest",
+    ledger: LedgerSettings | None = None,
+    prefix: str = DEFAULT_PREFIX,
+) -> Unread:
+    """Return what lies between a group's committed offsets and the last stable offsets.
+
+    Offsets that an open transaction is about to commit do not count yet.
+
+    :param start: where a partition without a position begins: the log's start, or its end (nothing unread).
+    :param ledger: where to look for the cursor of partitions whose committed offsets are gone; None: nowhere.
+    :raises UnknownTopic: naming a topic that does not exist.
+    """
+    with ControlPlane(asking(kafka, ledger, prefix)) as control:
+        found = control.cluster.describe_topics(topics)
+        partitions = [
+            TopicPartition(name, partition)
+            for name in sorted(found)
+            for partition in range(found[name].partitions)
+        ]
+        committed = control.cluster.committed(group, partitions, stable=False)
+        positions = {where: one.offset for where, one in committed.items()}
+        missing = [where for where in partitions if where not in positions]
+        if missing and ledger is not None:
+            positions.update(_cursor(control, group, missing))
+        begins = control.cluster.log_starts(partitions)
+        ends = control.cluster.last_stable_offsets(partitions)
+    ranges = []
+    for where in partitions:
+        begin = positions.get(where, begins[where] if start == "earliest" else ends[where])
+        ranges.append(OffsetRange(where.topic, where.partition, min(begin, ends[where]), ends[where]))
+    return Unread(tuple(ranges), {name: one.topic_id for name, one in found.items()})
+
+
+def _cursor(
+    control: ControlPlane, group: str, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    keys = [identity.cursor_key(group), *(identity.cursor_key(group, one) for one in partitions)]
+    try:
+        values = control.authority.peek(keys, routing=group).values()
+    except LedgerMissing:
+        return {}
+    ends: dict[TopicPartition, int] = {}
+    for value in values:
+        ends.update(CursorRecord.from_json(value).ends)
+    return {where: ends[where] for where in partitions if where in ends}
+
+
+def interval_progress(
+    kafka: Mapping[str, Any],
+    topics: Collection[str],
+    interval: Interval,
+    *,
+    idle: IdlePolicy = "allowed_lateness",
+    now: dt.datetime | None = None,
+) -> IntervalProgress:
+    """Tell whether a run over the interval could fix its boundary and start.
+
+    A partition has passed the end when it holds a record of that time or later, and no open transaction lies
+    before that record.
+
+    :param idle: what a partition without such a record means: ``allowed_lateness``: it has passed once the
+        interval's allowed lateness is over, which is the run's own rule; ``wait``: it has not.
+    :param now: the current time, aware; default: the clock.
+    """
+    now = now or utc_now()
+    if now < interval.end:
+        return IntervalProgress((f"the interval ends at {identity.utc_text(interval.end)}",))
+    with ControlPlane(asking(kafka)) as control:
+        found = control.cluster.describe_topics(topics)
+        partitions = [
+            TopicPartition(name, partition)
+            for name in sorted(found)
+            for partition in range(found[name].partitions)
+        ]
+        stable = control.cluster.last_stable_offsets(partitions)
+        at = control.cluster.offsets_for_time(partitions, int(interval.end.timestamp() * 1000))
+    is_late = now >= interval.end + interval.allowed_lateness
+    waiting = []
+    for where in partitions:
+        offset = at[where]
+        if offset is None:
+            if idle == "wait" or not is_late:
+                waiting.append(f"{where} holds nothing at or after {identity.utc_text(interval.end)}")
+        elif offset > stable[where]:
+            waiting.append(f"{where}: a transaction is open before offset {offset}")
+    return IntervalProgress(tuple(waiting))
+
+
+def committed_record(
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings,
+    prefix: str,
+    *,
+    pipeline: str,
+    run_key: str,
+) -> RunRecord | None:
+    """Return the committed record of a run key; None says nothing: only a fence makes a no believable.
+
+    :raises LedgerMissing: when there is no initialised ledger.
+    """
+    if not run_key:
+        raise ConfigurationError("run_key is empty; `airflow eos ledger --pipeline NAME` lists run keys")
+    key = identity.run_record_key(run_key)
+    with ControlPlane(asking(kafka, settings, prefix)) as control:
+        control.verify_ledger(may_create=False)
+        value = control.authority.peek([key], routing=pipeline).get(key)
+    return None if value is None else RunRecord.from_json(value)

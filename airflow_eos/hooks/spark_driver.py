@@ -1,0 +1,159 @@
+"""A Spark driver that runs on a cluster: its state, and its end."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Literal, Protocol
+
+import requests
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+Backend = Literal["standalone", "yarn", "kubernetes"]
+
+_TIMEOUT = 30.0
+_RUNNING: dict[str, frozenset[str]] = {
+    # UNKNOWN: a standalone master that recovers; RELAUNCHING: --supervise starts the driver again.
+    "standalone": frozenset({"SUBMITTED", "RUNNING", "RELAUNCHING", "UNKNOWN"}),
+    "yarn": frozenset({"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING"}),
+    "kubernetes": frozenset({"PENDING", "RUNNING", "UNKNOWN"}),
+}
+_SUCCEEDED = frozenset({"FINISHED", "SUCCEEDED"})
+
+
+class _Tracker(Protocol):
+    def status(self) -> str: ...
+
+    def kill(self) -> None: ...
+
+
+class SparkDriver:
+    """Asks a cluster manager about one driver, by what ``SparkSubmitHook`` knows of the connection.
+
+    The answer says whether the process is at work. Whether its run is committed, only the ledger says.
+
+    :param backend: ``standalone`` (the master's REST server), ``yarn`` (the resource manager's, connection
+        extra ``yarn_resourcemanager_webapp_address``) or ``kubernetes``.
+    :param driver_id: submission id, application id, or ``<namespace>:<driver pod>``.
+    :param conn_id: Spark connection.
+    """
+
+    def __init__(self, backend: Backend, driver_id: str, conn_id: str = "spark_default") -> None:
+        if backend not in _RUNNING:
+            raise ValueError(f"backend must be one of {', '.join(sorted(_RUNNING))}, got {backend!r}")
+        self.backend = backend
+        self.driver_id = driver_id
+        self._conn_id = conn_id
+
+    def status(self) -> str:
+        """Return the cluster manager's word for the driver's state; ``NOT_FOUND``: it knows no such driver.
+
+        :raises Exception: it could not be asked.
+        """
+        return self._tracker.status()
+
+    def kill(self) -> None:
+        """End the driver.
+
+        :raises Exception: it could not be asked.
+        """
+        self._tracker.kill()
+
+    def is_running(self, status: str) -> bool:
+        """Return whether the driver may still do something."""
+        return status.upper() in _RUNNING[self.backend]
+
+    @staticmethod
+    def succeeded(status: str) -> bool:
+        """Return whether the driver ended without an error."""
+        return status.upper() in _SUCCEEDED
+
+    @cached_property
+    def _tracker(self) -> _Tracker:
+        if self.backend == "kubernetes":
+            return _Pod(self.driver_id)
+        hook = SparkSubmitHook(conn_id=self._conn_id, deploy_mode="cluster", yarn_track_via_rm_api=True)
+        return _Yarn(hook, self.driver_id) if self.backend == "yarn" else _Standalone(hook, self.driver_id)
+
+
+class _Standalone:
+    """https://spark.apache.org/docs/latest/spark-standalone.html#rest-api."""
+
+    def __init__(self, hook: Any, driver_id: str) -> None:
+        connection = hook._connection  # noqa: SLF001 - as the provider's own operator does
+        masters = connection["master"].replace("spark://", "").split(",")
+        scheme, port = connection.get("rest_scheme", "http"), connection.get("rest_port", 6066)
+        self._bases = [
+            f"{scheme}://{master.strip().rsplit(':', 1)[0]}:{port}/v1/submissions" for master in masters
+        ]
+        self._driver_id = driver_id
+
+    def status(self) -> str:
+        answer = self._ask("GET", "status")
+        return str(answer["driverState"]) if answer.get("success") else "NOT_FOUND"
+
+    def kill(self) -> None:
+        self._ask("POST", "kill")
+
+    def _ask(self, method: str, what: str) -> dict[str, Any]:
+        """Ask one master after the other: in a group of masters only the leader knows."""
+        last: Exception | None = None
+        for base in self._bases:
+            try:
+                answer = requests.request(method, f"{base}/{what}/{self._driver_id}", timeout=_TIMEOUT)
+                answer.raise_for_status()
+                return dict(answer.json())
+            except (requests.RequestException, ValueError) as error:  # noqa: PERF203 - few masters
+                last = error
+        assert last is not None
+        raise last
+
+
+class _Yarn:
+    """https://hadoop.apache.org/docs/stable/hadoop-yarn/hadoop-yarn-site/ResourceManagerRest.html."""
+
+    def __init__(self, hook: Any, driver_id: str) -> None:
+        self._hook = hook
+        self._driver_id = driver_id
+
+    def status(self) -> str:
+        return str(self._hook.query_yarn_application_status(self._driver_id))
+
+    def kill(self) -> None:
+        self._hook._kill_yarn_application(self._driver_id)  # noqa: SLF001 - as the provider's own operator does
+
+
+class _Pod:
+    """The driver pod of Spark on Kubernetes."""
+
+    def __init__(self, driver_id: str) -> None:
+        self._namespace, colon, self._name = driver_id.partition(":")
+        if not colon:
+            raise ValueError(f"a driver on Kubernetes is '<namespace>:<pod>', got {driver_id!r}")
+
+    def status(self) -> str:
+        kube_client = self._kube_client()
+        try:
+            pod = kube_client.get_kube_client().read_namespaced_pod(self._name, self._namespace)
+        except kube_client.ApiException as error:
+            if error.status == requests.codes.not_found:
+                return "NOT_FOUND"
+            raise
+        return str(pod.status.phase or "Pending")
+
+    def kill(self) -> None:
+        kube_client = self._kube_client()
+        try:
+            kube_client.get_kube_client().delete_namespaced_pod(self._name, self._namespace)
+        except kube_client.ApiException as error:
+            if error.status != requests.codes.not_found:
+                raise
+
+    @staticmethod
+    def _kube_client() -> Any:
+        try:
+            from airflow.providers.cncf.kubernetes import kube_client
+        except ImportError as error:
+            raise RuntimeError(
+                "a driver on Kubernetes needs the package apache-airflow-providers-cncf-kubernetes"
+            ) from error
+        return kube_client

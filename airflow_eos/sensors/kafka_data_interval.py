@@ -1,0 +1,96 @@
+"""Wait until a data interval is over in the topics."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Interval, PartitionInterval
+from airflow_eos.operators.task_identity import DATA_INTERVAL, resolve_ranges
+from airflow_eos.sensors.waiting import WaitingSensor
+from airflow_eos.triggers.kafka_data_interval import KafkaDataIntervalTrigger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.sdk import Context
+
+    from airflow_eos.engine.progress import IdlePolicy
+
+
+class KafkaDataIntervalSensor(WaitingSensor):
+    """Wait until every partition has passed the end of the Dag run's data interval.
+
+    The clock says when an interval ends; the topic may be behind, by a slow producer or an open transaction.
+    A partition has passed the end when it holds a record of that time or later with no open transaction
+    before it. This is the condition under which a run with ``ranges="data_interval"`` can fix its boundary;
+    waiting for it in a deferred sensor costs no worker slot and no retry of the run. Nothing is fixed here.
+
+    :param topics: the topics. (templated)
+    :param allowed_lateness: how long after the end an idle partition is waited for; give the run the same.
+    :param idle_partitions: what a partition means that holds nothing at or after the end:
+        ``"allowed_lateness"``: it has passed once the allowed lateness is over, the run's own rule;
+        ``"wait"``: wait for a record in every partition, however long.
+    :param partition_duration: in a partitioned Dag: length of a partition.
+    :param interval: this interval instead of the Dag run's.
+    :param kafka_config_id: connection of type ``kafka``. (templated)
+    :param deferrable: default ``[operators] default_deferrable``.
+    """
+
+    template_fields: Sequence[str] = ("topics", *WaitingSensor.template_fields)
+
+    def __init__(
+        self,
+        *,
+        topics: Sequence[str] | str,
+        allowed_lateness: dt.timedelta = DEFAULT_ALLOWED_LATENESS,
+        idle_partitions: IdlePolicy = "allowed_lateness",
+        partition_duration: dt.timedelta | None = None,
+        interval: Interval | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if idle_partitions not in ("allowed_lateness", "wait"):
+            raise ValueError(f"idle_partitions must be 'allowed_lateness' or 'wait', got {idle_partitions!r}")
+        self.topics = topics
+        self.allowed_lateness = allowed_lateness
+        self.idle_partitions: IdlePolicy = idle_partitions
+        self.partition_duration = partition_duration
+        self.interval = interval
+
+    def make_trigger(self, context: Context) -> KafkaDataIntervalTrigger:
+        """Return the condition.
+
+        :raises AirflowFailException: the Dag run has no data interval.
+        """
+        interval = self.interval or dag_run_interval(context, self.allowed_lateness, self.partition_duration)
+        return KafkaDataIntervalTrigger(
+            topics=[self.topics] if isinstance(self.topics, str) else list(self.topics),
+            start=interval.start.isoformat(),
+            end=interval.end.isoformat(),
+            allowed_lateness=interval.allowed_lateness.total_seconds(),
+            idle_partitions=self.idle_partitions,
+            kafka_config_id=self.kafka_config_id,
+            poll_interval=self.poke_interval,
+        )
+
+
+def dag_run_interval(
+    context: Context, allowed_lateness: dt.timedelta, partition_duration: dt.timedelta | None
+) -> Interval:
+    """Return the data interval, or the partition's, of the Dag run.
+
+    :raises AirflowFailException: it has none; names the run and what to change.
+    """
+    try:
+        found = resolve_ranges(
+            DATA_INTERVAL, context, allowed_lateness=allowed_lateness, partition_duration=partition_duration
+        )
+    except ConfigurationError as error:
+        raise AirflowFailException(str(error)) from error
+    interval = found.interval if isinstance(found, PartitionInterval) else found
+    assert isinstance(interval, Interval)
+    return interval

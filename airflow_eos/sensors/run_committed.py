@@ -1,0 +1,134 @@
+"""Wait until a run of another Dag is committed, by the ledger."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor
+from airflow_eos.operators import settings
+from airflow_eos.operators.task_identity import resolve_ranges
+from airflow_eos.sensors.waiting import WaitingSensor
+from airflow_eos.triggers.run_committed import RunCommittedTrigger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.sdk import Context
+
+    from airflow_eos.operators.task_identity import Ranges
+
+
+class RunCommittedSensor(WaitingSensor):
+    """Wait until the ledger holds a run; return its record's summary.
+
+    Across Dags, Airflow deployments and clears: the ledger says what is committed, where the state of a task
+    instance only says how its last try ended. A run is named as the operator names it: by pipeline and Dag
+    run for a cursor, by pipeline, topics and interval for data intervals, or by its key.
+
+    Example::
+
+        RunCommittedSensor(
+            task_id="classified", pipeline="flights_daily.classify",
+            ranges="data_interval", topics=["flights"],
+        )
+
+    :param pipeline: name of the pipeline: ``<dag_id>.<task_id>`` unless the operator was given another.
+        (templated)
+    :param run_id: the Dag run of a cursor run, default: the id of this Dag run. (templated)
+    :param ranges: as given to the operator; ``"data_interval"``: the interval, or the partition, of *this*
+        Dag run.
+    :param topics: topics of the operator; needed with intervals and partitions. (templated)
+    :param source_partition: of a mapped operator.
+    :param run_key: names the run instead of all of these; ``airflow eos ledger`` lists keys. (templated)
+    :param partition_duration: with ``"data_interval"`` in a partitioned Dag: length of a partition.
+    :param ledger_topic: default ``[eos] ledger_topic``. (templated)
+    :param prefix: first part of transactional ids, default ``[eos] prefix``. (templated)
+    :param kafka_config_id: connection of type ``kafka``. (templated)
+    :param deferrable: default ``[operators] default_deferrable``.
+    """
+
+    template_fields: Sequence[str] = (
+        "pipeline",
+        "run_id",
+        "topics",
+        "run_key",
+        "ledger_topic",
+        "prefix",
+        *WaitingSensor.template_fields,
+    )
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        run_id: str = "{{ run_id }}",
+        ranges: Ranges | None = None,
+        topics: Sequence[str] | str = (),
+        source_partition: int | None = None,
+        run_key: str | None = None,
+        partition_duration: dt.timedelta | None = None,
+        ledger_topic: str | None = None,
+        prefix: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.pipeline = pipeline
+        self.run_id = run_id
+        self.ranges: Ranges = Cursor() if ranges is None else ranges
+        self.topics = topics
+        self.source_partition = source_partition
+        self.run_key = run_key
+        self.partition_duration = partition_duration
+        self.ledger_topic = ledger_topic
+        self.prefix = prefix
+
+    def make_trigger(self, context: Context) -> RunCommittedTrigger:
+        """Return the condition.
+
+        :raises AirflowFailException: the run cannot be named.
+        """
+        try:
+            run_key = self.run_key or self._key(context)
+        except (ConfigurationError, ValueError) as error:
+            raise AirflowFailException(str(error)) from error
+        return RunCommittedTrigger(
+            pipeline=self.pipeline,
+            run_key=run_key,
+            ledger_topic=self.ledger_topic or settings.default_ledger(first_attempt=False).topic,
+            prefix=self.prefix or settings.default_prefix(),
+            kafka_config_id=self.kafka_config_id,
+            poll_interval=self.poke_interval,
+        )
+
+    def _key(self, context: Context) -> str:
+        from airflow_eos.model.spec import RunSpec
+        from airflow_eos.run import identity
+
+        topics = (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
+        ranges = resolve_ranges(
+            self.ranges,
+            context,
+            allowed_lateness=DEFAULT_ALLOWED_LATENESS,
+            partition_duration=self.partition_duration,
+        )
+        if not topics:
+            if not isinstance(ranges, Cursor) or self.source_partition is not None:
+                raise ConfigurationError(
+                    f"topics are part of the name of a run of {self.pipeline!r} over {self.ranges!r}: "
+                    "give them as the operator has them"
+                )
+            topics = ("any",)  # no part of a cursor run's name
+        spec = RunSpec(
+            kafka={"bootstrap.servers": "unused"},
+            pipeline=self.pipeline,
+            run_id=self.run_id,
+            source_topics=topics,
+            group_id="unused",
+            ranges=ranges,
+            source_partition=self.source_partition,
+        )
+        return identity.run_key(spec)

@@ -1,0 +1,122 @@
+"""What all sensors share: one condition, asked by the task itself or by the triggerer."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.sdk.configuration import conf
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+
+from airflow_eos import exceptions
+from airflow_eos.exceptions import EosError
+from airflow_eos.operators.failures import is_final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow.sdk import Context
+
+    from airflow_eos.triggers.condition import ConditionTrigger
+
+
+class WaitingSensor(BaseSensorOperator):
+    """Wait for a condition; return its answer for XCom.
+
+    Deferred, the task gives its worker slot back and the triggerer asks; otherwise the task pokes, or is
+    rescheduled (``mode``). It is asked once before the task is deferred. Brokers that cannot be reached are
+    asked again until the sensor's ``timeout``. What another question would meet again (a wrong setting, a
+    missing permission) fails the task at once.
+
+    :param kafka_config_id: connection of type ``kafka``. (templated)
+    :param deferrable: default ``[operators] default_deferrable``.
+    """
+
+    template_fields: Sequence[str] = ("kafka_config_id",)
+    ui_color = "#e6f1f2"
+
+    def __init__(
+        self,
+        *,
+        kafka_config_id: str = "kafka_default",
+        deferrable: bool | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.kafka_config_id = kafka_config_id
+        self.deferrable = (
+            bool(conf.getboolean("operators", "default_deferrable", fallback=False))
+            if deferrable is None
+            else deferrable
+        )
+
+    def make_trigger(self, context: Context) -> ConditionTrigger:
+        """Return the condition, for this Dag run."""
+        raise NotImplementedError
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Ask once.
+
+        :raises AirflowFailException: asking again cannot help.
+        :raises EosError: the question cannot be answered; the task retries.
+        """
+        try:
+            answer = self.make_trigger(context).poll()
+        except EosError as error:
+            _raise(error)
+        return PokeReturnValue(is_done=answer is not None, xcom_value=answer)
+
+    def execute(self, context: Context) -> Any:
+        """Return the answer, or defer until there is one."""
+        if not self.deferrable:
+            return super().execute(context)
+        found = self._first_poke(context)
+        if found is not None and found.is_done:
+            return found.xcom_value
+        return self.defer(
+            trigger=self.make_trigger(context),
+            method_name="execute_complete",
+            timeout=dt.timedelta(seconds=self.timeout),
+        )
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:  # noqa: ARG002 - Airflow's signature
+        """Return the trigger's answer.
+
+        :raises AirflowFailException: asking again cannot help.
+        :raises AirflowException: the question cannot be answered; the task retries.
+        """
+        if "answer" in event:
+            return event["answer"]
+        error = getattr(exceptions, event["error"], EosError)(event["message"])
+        if is_final(error):
+            _raise(error)
+        raise AirflowException(f"{event['error']}: {error}")
+
+    def waiting_since(self, context: Context) -> dt.datetime:
+        """Return when this try began to wait; a rescheduled one began earlier than its process."""
+        instance = context["ti"]
+        first = instance.get_first_reschedule_date(context) if self.reschedule else None
+        return first or instance.start_date or dt.datetime.now(dt.timezone.utc)
+
+    def _first_poke(self, context: Context) -> PokeReturnValue | None:
+        """Ask before deferring, with the rules of ``soft_fail``, ``never_fail`` and ``silent_fail``."""
+        try:
+            return self.poke(context)
+        except AirflowFailException as error:
+            if self.soft_fail or self.never_fail:
+                raise AirflowSkipException(str(error)) from error
+            raise
+        except EosError as error:
+            if self.never_fail:
+                raise AirflowSkipException(str(error)) from error
+            if not self.silent_fail:
+                raise
+            self.log.exception("Asking failed; it is asked again")
+            return None
+
+
+def _raise(error: EosError) -> NoReturn:
+    if is_final(error):
+        raise AirflowFailException(f"{type(error).__name__}: {error}") from error
+    raise error

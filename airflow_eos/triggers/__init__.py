@@ -1,0 +1,1 @@
+"""Airflow triggers: the conditions sensors wait for, events for assets, Spark drivers on a cluster."""

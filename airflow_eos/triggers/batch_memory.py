@@ -1,0 +1,93 @@
+"""What an asset's watcher has announced: the last batch, and how far in each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_eos.model.ranges import OffsetRange, TopicPartition
+
+Batch = dict[str, Any]
+
+
+@dataclass(slots=True)
+class BatchMemory:
+    """Cuts batches that follow one another, whether or not somebody reads them in between.
+
+    :param batch: payload of the last one.
+    :param positions: where the group stood at the last look, per partition.
+    :param announced: end of what was announced, per partition.
+    """
+
+    batch: Batch | None = None
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+    announced: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def pending(self, unread: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """Return what no batch holds yet: from the group's position or the announced end to the range's end.
+
+        A position below the last one means that somebody moved the group back, an end below the announced one
+        that the topic was made again: then what was announced there does not count.
+        """
+        pending = []
+        for one in unread:
+            where = one.topic_partition
+            announced = self.announced.get(where)
+            if announced is not None and (one.start < self.positions.get(where, 0) or one.end < announced):
+                announced = None
+                del self.announced[where]
+            self.positions[where] = one.start
+            begin = one.start if announced is None else max(one.start, announced)
+            pending.append(OffsetRange(one.topic, one.partition, begin, one.end))
+        return pending
+
+    def announce(self, group_id: str, pending: Sequence[OffsetRange], max_records: int | None) -> Batch:
+        """Return the payload for the first ``max_records`` offsets of what is pending, and remember it."""
+        from airflow_eos.run.identity import ranges_digest
+        from airflow_eos.run.ranges import bounded
+
+        ends = bounded({one.topic_partition: (one.start, one.end) for one in pending}, max_records)
+        ranges = [
+            OffsetRange(one.topic, one.partition, one.start, ends[one.topic_partition])
+            for one in sorted(pending)
+            if ends[one.topic_partition] > one.start
+        ]
+        self.announced.update({one.topic_partition: one.end for one in ranges})
+        self.batch = {
+            "batch": ranges_digest(ranges),
+            "group_id": group_id,
+            "records": sum(one.span for one in ranges),
+            "ranges": [one.to_list() for one in ranges],
+        }
+        return self.batch
+
+    def is_unread(self, unread: Sequence[OffsetRange]) -> bool:
+        """Return whether nobody has read anything of the last batch."""
+        found = {one.topic_partition: one for one in unread}
+        ranges = [OffsetRange.from_list(one) for one in (self.batch or {}).get("ranges", [])]
+        return bool(ranges) and all(
+            one.topic_partition in found
+            and found[one.topic_partition].start <= one.start
+            and found[one.topic_partition].end >= one.end
+            for one in ranges
+        )
+
+    def to_state(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        marks = [
+            [where.topic, where.partition, self.positions.get(where, 0), end]
+            for where, end in sorted(self.announced.items())
+        ]
+        return {"batch": self.batch, "announced": marks}
+
+    @classmethod
+    def from_state(cls, state: Any) -> BatchMemory:
+        """Read the JSON form; None is an empty memory."""
+        memory = cls()
+        if state is not None:
+            memory.batch = state["batch"]
+            for topic, partition, position, end in state["announced"]:
+                memory.positions[TopicPartition(topic, partition)] = position
+                memory.announced[TopicPartition(topic, partition)] = end
+        return memory

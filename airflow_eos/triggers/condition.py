@@ -1,0 +1,75 @@
+"""A condition that is asked again and again: by a trigger in the triggerer, or by a sensor that pokes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_eos.exceptions import BrokersUnavailable, EosError
+
+log = logging.getLogger(__name__)
+
+
+class ConditionTrigger(BaseTrigger):
+    """Ask until there is an answer, then fire one event.
+
+    The event is ``{"answer": {...}}``, or ``{"error": <class of airflow_eos.exceptions>, "message": ...}``
+    where the question cannot be answered. Brokers that cannot be reached are asked again. Blocking calls run
+    in a thread. What is stored in Airflow's database names the connection and never what it holds.
+
+    :param kafka_config_id: connection of type ``kafka``.
+    :param poll_interval: seconds between two questions.
+    """
+
+    def __init__(self, *, kafka_config_id: str = "kafka_default", poll_interval: float = 60.0) -> None:
+        super().__init__()
+        self.kafka_config_id = kafka_config_id
+        self.poll_interval = poll_interval
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the constructor's arguments beside the connection and the interval."""
+        return {}
+
+    def ask(self, kafka: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Ask once; None: not yet. Blocks.
+
+        :param kafka: client configuration.
+        :raises EosError: the question cannot be answered.
+        """
+        raise NotImplementedError
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return class path and arguments."""
+        kind = type(self)
+        common = {"kafka_config_id": self.kafka_config_id, "poll_interval": self.poll_interval}
+        return f"{kind.__module__}.{kind.__qualname__}", {**self.arguments(), **common}
+
+    def poll(self) -> dict[str, Any] | None:
+        """Read the connection and ask once; None: not yet, or no broker answered. Blocks.
+
+        :raises EosError: the question cannot be answered.
+        """
+        from airflow_eos.hooks.kafka_eos import KafkaEosHook
+
+        try:
+            return self.ask(KafkaEosHook(self.kafka_config_id).get_config())
+        except BrokersUnavailable as error:
+            log.warning("Asking again in %.0f s: %s", self.poll_interval, error)
+            return None
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Fire when the condition holds."""
+        while True:
+            try:
+                answer = await asyncio.to_thread(self.poll)
+            except EosError as error:
+                yield TriggerEvent({"error": type(error).__name__, "message": str(error)})
+                return
+            if answer is not None:
+                yield TriggerEvent({"answer": answer})
+                return
+            await asyncio.sleep(self.poll_interval)

@@ -1,0 +1,70 @@
+"""Fires when a data interval is over in the topics, not only on the clock."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.triggers.condition import ConditionTrigger
+
+if TYPE_CHECKING:
+    from airflow_eos.engine.progress import IdlePolicy
+
+log = logging.getLogger(__name__)
+
+
+class KafkaDataIntervalTrigger(ConditionTrigger):
+    """Fire when every partition has passed the end of an interval.
+
+    :param topics: the topics.
+    :param start: ISO time with a zone: the interval's start.
+    :param end: ISO time with a zone: the interval's end.
+    :param allowed_lateness: seconds after ``end`` for which an idle partition is waited for.
+    :param idle_partitions: ``allowed_lateness`` or ``wait``; see the sensor.
+    """
+
+    def __init__(
+        self,
+        *,
+        topics: Sequence[str],
+        start: str,
+        end: str,
+        allowed_lateness: float = 300.0,
+        idle_partitions: IdlePolicy = "allowed_lateness",
+        kafka_config_id: str = "kafka_default",
+        poll_interval: float = 60.0,
+    ) -> None:
+        super().__init__(kafka_config_id=kafka_config_id, poll_interval=poll_interval)
+        self.topics = list(topics)
+        self.start = start
+        self.end = end
+        self.allowed_lateness = allowed_lateness
+        self.idle_partitions = idle_partitions
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        return {
+            "topics": self.topics,
+            "start": self.start,
+            "end": self.end,
+            "allowed_lateness": self.allowed_lateness,
+            "idle_partitions": self.idle_partitions,
+        }
+
+    def ask(self, kafka: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return ``{"start", "end"}`` once every partition has passed the end."""
+        from airflow_eos.engine.progress import interval_progress
+        from airflow_eos.model.ranges import Interval
+
+        interval = Interval(
+            dt.datetime.fromisoformat(self.start),
+            dt.datetime.fromisoformat(self.end),
+            dt.timedelta(seconds=self.allowed_lateness),
+        )
+        progress = interval_progress(kafka, self.topics, interval, idle=self.idle_partitions)
+        if not progress.is_over:
+            log.info("Not over yet: %s", "; ".join(progress.waiting_for))
+            return None
+        return {"start": self.start, "end": self.end}

@@ -1,0 +1,76 @@
+"""Fires when a consumer group has something to read."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from airflow_eos.triggers.condition import ConditionTrigger
+
+log = logging.getLogger(__name__)
+
+
+class KafkaLagTrigger(ConditionTrigger):
+    """Fire when enough offsets lie between a group's position and the last stable offset.
+
+    :param topics: topics the group reads.
+    :param group_id: the group.
+    :param min_records: how many offsets are enough; markers and aborted records take offsets too.
+    :param any_after: ISO time from which on a single record is enough; None: never.
+    :param start: where a partition without a position begins: ``earliest`` or ``latest``.
+    :param ledger_topic: ledger that knows the cursor where committed offsets are gone; None: do not ask.
+    """
+
+    def __init__(
+        self,
+        *,
+        topics: Sequence[str],
+        group_id: str,
+        min_records: int = 1,
+        any_after: str | None = None,
+        start: Literal["earliest", "latest"] = "earliest",
+        ledger_topic: str | None = None,
+        kafka_config_id: str = "kafka_default",
+        poll_interval: float = 60.0,
+    ) -> None:
+        super().__init__(kafka_config_id=kafka_config_id, poll_interval=poll_interval)
+        self.topics = list(topics)
+        self.group_id = group_id
+        self.min_records = min_records
+        self.any_after = any_after
+        self.start = start
+        self.ledger_topic = ledger_topic
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        return {
+            "topics": self.topics,
+            "group_id": self.group_id,
+            "min_records": self.min_records,
+            "any_after": self.any_after,
+            "start": self.start,
+            "ledger_topic": self.ledger_topic,
+        }
+
+    def ask(self, kafka: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return ``{"group_id", "lag", "ranges"}`` once the lag is large enough."""
+        from airflow_eos.engine.progress import unread
+        from airflow_eos.model.spec import LedgerSettings
+
+        ledger = None if self.ledger_topic is None else LedgerSettings(topic=self.ledger_topic, create=False)
+        found = unread(kafka, self.group_id, self.topics, start=self.start, ledger=ledger)
+        enough = self.min_records
+        if self.any_after is not None and utc_now() >= dt.datetime.fromisoformat(self.any_after):
+            enough = 1
+        log.info("Group %s has %d offsets to read, waiting for %d", self.group_id, found.offsets, enough)
+        if found.offsets < enough:
+            return None
+        ranges = [one.to_list() for one in found.ranges if one.span]
+        return {"group_id": self.group_id, "lag": found.offsets, "ranges": ranges}
+
+
+def utc_now() -> dt.datetime:
+    """Return the current time, aware."""
+    return dt.datetime.now(dt.timezone.utc)

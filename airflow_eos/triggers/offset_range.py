@@ -1,0 +1,155 @@
+"""An event for an asset each time a batch of records has arrived in its topics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
+from airflow_eos.exceptions import EosError
+from airflow_eos.triggers.batch_memory import BatchMemory
+
+if TYPE_CHECKING:
+    from airflow_eos.engine.progress import Unread
+
+log = logging.getLogger(__name__)
+
+
+class OffsetRangeTrigger(BaseEventTrigger):
+    """Announce batches of records; consume nothing, commit nothing.
+
+    **Guarantee:** every record up to the last stable offset lies in the range of one event, and events follow
+    one another without gap or overlap. The event is a wake-up: what is read, and that it is written once, is
+    the business of the run it starts, whose cursor is the group's committed offsets.
+
+    **How it works:** a batch begins where the group stands or where the last event ended, whichever is later,
+    and ends at the last stable offset, or after ``max_records``. The last batch is kept in the asset's state.
+    A triggerer that starts anew while nobody has read the last batch announces it once more, with the very
+    same payload, since the event may have died with the old triggerer: equal ``batch`` means equal records.
+
+    **Payload:** ``{"batch": <digest of the ranges>, "group_id": ..., "records": <offsets in the ranges>,
+    "ranges": [[topic, partition, start, end], ...]}``
+
+    Example::
+
+        Asset("flights", uri="kafka://broker:9092/flights", watchers=[
+            AssetWatcher("arrived", trigger=OffsetRangeTrigger(topics=["flights"], group_id="arrived")),
+        ])
+
+    :param topics: topics to watch.
+    :param group_id: consumer group of the pipeline that reads them.
+    :param min_records: offsets that make a batch.
+    :param max_delay: seconds after which a batch need not be full any more; None: it must be.
+    :param max_records: upper bound of a batch; None: all there is.
+    :param start: where a partition without committed offsets begins: ``earliest`` or ``latest``.
+    :param kafka_config_id: connection of type ``kafka``.
+    :param poll_interval: seconds between two looks.
+    """
+
+    def __init__(
+        self,
+        *,
+        topics: Sequence[str],
+        group_id: str,
+        min_records: int = 1,
+        max_delay: float | None = None,
+        max_records: int | None = None,
+        start: Literal["earliest", "latest"] = "earliest",
+        kafka_config_id: str = "kafka_default",
+        poll_interval: float = 30.0,
+    ) -> None:
+        super().__init__()
+        if isinstance(topics, str):
+            raise ValueError(f"topics must be a sequence of names, got the string {topics!r}")  # noqa: TRY004
+        if min_records < 1 or (max_records is not None and max_records < min_records):
+            raise ValueError(
+                f"1 <= min_records <= max_records must hold, got {min_records} and {max_records}"
+            )
+        self.topics = list(topics)
+        self.group_id = group_id
+        self.min_records = min_records
+        self.max_delay = max_delay
+        self.max_records = max_records
+        self.start = start
+        self.kafka_config_id = kafka_config_id
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return class path and arguments; they identify the watcher."""
+        kind = type(self)
+        return f"{kind.__module__}.{kind.__qualname__}", {
+            "topics": self.topics,
+            "group_id": self.group_id,
+            "min_records": self.min_records,
+            "max_delay": self.max_delay,
+            "max_records": self.max_records,
+            "start": self.start,
+            "kafka_config_id": self.kafka_config_id,
+            "poll_interval": self.poll_interval,
+        }
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Announce batch after batch. A cluster that cannot answer is asked again, for ever."""
+        memory = await self._restore()
+        restored = memory.batch is not None
+        waiting_since: float | None = None
+        while True:
+            try:
+                found = await asyncio.to_thread(self._look)
+            except EosError as error:
+                # A watcher that ends is not started again.
+                log.warning("Asking again in %.0f s: %s: %s", self.poll_interval, type(error).__name__, error)
+                await asyncio.sleep(self.poll_interval)
+                continue
+            pending = memory.pending(found.ranges)
+            if restored and memory.batch is not None and memory.is_unread(found.ranges):
+                yield TriggerEvent(memory.batch)
+            restored = False
+            waiting = sum(one.span for one in pending)
+            if not waiting:
+                waiting_since = None
+            elif waiting_since is None:
+                waiting_since = time.monotonic()
+            if waiting and (waiting >= self.min_records or self._is_due(waiting_since)):
+                batch = memory.announce(self.group_id, pending, self.max_records)
+                waiting_since = None
+                yield TriggerEvent(batch)
+                # Afterwards: what dies in between is announced again, never forgotten.
+                await self._store(memory)
+                continue
+            await asyncio.sleep(self.poll_interval)
+
+    def _look(self) -> Unread:
+        from airflow_eos.engine.progress import unread
+        from airflow_eos.hooks.kafka_eos import KafkaEosHook
+
+        kafka: Mapping[str, Any] = KafkaEosHook(self.kafka_config_id).get_config()
+        return unread(kafka, self.group_id, self.topics, start=self.start)
+
+    def _is_due(self, since: float | None) -> bool:
+        return since is not None and self.max_delay is not None and time.monotonic() - since >= self.max_delay
+
+    @property
+    def _state_key(self) -> str:
+        return f"airflow_eos.offset_range.{self.group_id}.{'+'.join(sorted(self.topics))}"
+
+    async def _restore(self) -> BatchMemory:
+        if self.asset_state_store is None:
+            return BatchMemory()
+        try:
+            return BatchMemory.from_state(await self.asset_state_store.aget(self._state_key))
+        except Exception as error:  # noqa: BLE001 - a cache: without it the group's offsets decide
+            log.warning("The last batch is not known (%s); starting from the group's offsets", error)
+            return BatchMemory()
+
+    async def _store(self, memory: BatchMemory) -> None:
+        if self.asset_state_store is None:
+            return
+        try:
+            await self.asset_state_store.aset(self._state_key, memory.to_state())
+        except Exception as error:  # noqa: BLE001 - a cache, see above
+            log.warning("The last batch could not be stored (%s); a new triggerer may repeat it", error)

@@ -1,0 +1,67 @@
+"""Fires when the ledger says that a run is committed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_eos.exceptions import LedgerMissing
+from airflow_eos.triggers.condition import ConditionTrigger
+
+log = logging.getLogger(__name__)
+
+
+class RunCommittedTrigger(ConditionTrigger):
+    """Fire when the ledger holds a run.
+
+    A *yes* of the ledger is final, whatever becomes of the other Dag's task; a *no* is asked again.
+
+    :param pipeline: pipeline of the run.
+    :param run_key: key of the run in the ledger.
+    :param ledger_topic: the ledger.
+    :param prefix: first part of transactional ids.
+    """
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        run_key: str,
+        ledger_topic: str,
+        prefix: str,
+        kafka_config_id: str = "kafka_default",
+        poll_interval: float = 60.0,
+    ) -> None:
+        super().__init__(kafka_config_id=kafka_config_id, poll_interval=poll_interval)
+        self.pipeline = pipeline
+        self.run_key = run_key
+        self.ledger_topic = ledger_topic
+        self.prefix = prefix
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        return {
+            "pipeline": self.pipeline,
+            "run_key": self.run_key,
+            "ledger_topic": self.ledger_topic,
+            "prefix": self.prefix,
+        }
+
+    def ask(self, kafka: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the record's summary once the run is committed."""
+        from airflow_eos.engine.progress import committed_record
+        from airflow_eos.model.spec import LedgerSettings
+
+        settings = LedgerSettings(topic=self.ledger_topic, create=False)
+        try:
+            record = committed_record(
+                kafka, settings, self.prefix, pipeline=self.pipeline, run_key=self.run_key
+            )
+        except LedgerMissing as error:
+            log.info("Not committed yet: %s", error)  # the first run of all makes the ledger
+            return None
+        if record is None:
+            log.info("%s is not committed yet", self.run_key)
+            return None
+        return record.summary()

@@ -1,0 +1,103 @@
+"""Waits for a Spark driver on a cluster, without a worker slot."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+if TYPE_CHECKING:
+    from airflow_eos.hooks.spark_driver import Backend, SparkDriver
+
+log = logging.getLogger(__name__)
+
+KILL_SECONDS = 5.0
+
+
+class SparkDriverTrigger(BaseTrigger):
+    """Fire when a driver in cluster mode has ended.
+
+    The event is ``{"driver_id", "status", "succeeded"}``: a reason to look into the ledger, not an answer. A
+    driver can fail after its commit, and be reported as finished without one. ``status`` is ``UNREACHABLE``
+    when the cluster manager could not be asked ``max_failures`` times in a row.
+
+    When a user marks the deferred task, or clears it, the driver is killed (``on_kill``). A triggerer that is
+    restarted leaves it alone.
+
+    :param backend: ``standalone``, ``yarn`` or ``kubernetes``.
+    :param driver_id: submission id, application id, or ``<namespace>:<driver pod>``.
+    :param conn_id: Spark connection.
+    :param poll_interval: seconds between two looks.
+    :param max_failures: looks that may fail, one after the other.
+    """
+
+    def __init__(
+        self,
+        *,
+        backend: Backend,
+        driver_id: str,
+        conn_id: str = "spark_default",
+        poll_interval: float = 10.0,
+        max_failures: int = 10,
+    ) -> None:
+        super().__init__()
+        self.backend: Backend = backend
+        self.driver_id = driver_id
+        self.conn_id = conn_id
+        self.poll_interval = poll_interval
+        self.max_failures = max_failures
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return class path and arguments."""
+        return f"{__name__}.SparkDriverTrigger", {
+            "backend": self.backend,
+            "driver_id": self.driver_id,
+            "conn_id": self.conn_id,
+            "poll_interval": self.poll_interval,
+            "max_failures": self.max_failures,
+        }
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Fire once."""
+        failures = 0
+        while True:
+            try:
+                driver = await asyncio.to_thread(self._driver)
+                status = await asyncio.to_thread(driver.status)
+                failures = 0
+            except Exception as error:  # noqa: BLE001 - whatever it is, the cluster may answer next time
+                failures += 1
+                log.warning(
+                    "Driver %s, look %d of %d: %s", self.driver_id, failures, self.max_failures, error
+                )
+                if failures >= self.max_failures:
+                    yield self._event("UNREACHABLE", succeeded=False)
+                    return
+            else:
+                if not driver.is_running(status):
+                    yield self._event(status, succeeded=driver.succeeded(status))
+                    return
+                log.info("Driver %s: %s", self.driver_id, status)
+            await asyncio.sleep(self.poll_interval)
+
+    async def on_kill(self) -> None:
+        """Kill the driver; returns within 5 s and never raises."""
+        try:
+            await asyncio.wait_for(asyncio.to_thread(self._kill), KILL_SECONDS)
+        except Exception as error:  # noqa: BLE001 - its transaction ends by its time-out in any case
+            log.warning("Driver %s could not be killed: %r", self.driver_id, error)
+
+    def _driver(self) -> SparkDriver:
+        from airflow_eos.hooks.spark_driver import SparkDriver
+
+        return SparkDriver(self.backend, self.driver_id, self.conn_id)
+
+    def _kill(self) -> None:
+        self._driver().kill()
+        log.info("Driver %s was killed", self.driver_id)
+
+    def _event(self, status: str, *, succeeded: bool) -> TriggerEvent:
+        return TriggerEvent({"driver_id": self.driver_id, "status": status, "succeeded": succeeded})

@@ -1,0 +1,222 @@
+"""Batches of an asset's watcher: no gap, no overlap, the same payload after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from airflow_eos.engine.progress import Unread
+from airflow_eos.exceptions import UnknownTopic
+from airflow_eos.model.ranges import OffsetRange
+from airflow_eos.triggers.batch_memory import BatchMemory
+from airflow_eos.triggers.offset_range import OffsetRangeTrigger
+
+
+class Topic:
+    """Two partitions with ends and a group's positions; takes part as the engine's answer."""
+
+    def __init__(self) -> None:
+        self.ends, self.positions = [0, 0], [0, 0]
+        self.failures: list[Exception] = []
+        self.looks = 0
+
+    def unread(self, *_: Any, **__: Any) -> Unread:
+        self.looks += 1
+        if self.failures:
+            raise self.failures.pop(0)
+        ranges = zip(self.positions, self.ends, strict=True)
+        return Unread(tuple(OffsetRange("src", n, *span) for n, span in enumerate(ranges)), {"src": "id"})
+
+
+class State:
+    """The asset's state, as Airflow keeps it."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Any] = {}
+
+    async def aget(self, key: str, default: Any = None) -> Any:
+        return self.kept.get(key, default)
+
+    async def aset(self, key: str, value: Any) -> None:
+        self.kept[key] = value
+
+
+@pytest.fixture
+def topic(monkeypatch: pytest.MonkeyPatch) -> Topic:
+    made = Topic()
+    monkeypatch.setattr("airflow_eos.engine.progress.unread", made.unread)
+    return made
+
+
+def watcher(state: State | None = None, **changes: Any) -> OffsetRangeTrigger:
+    trigger = OffsetRangeTrigger(**{"topics": ["src"], "group_id": "g", "poll_interval": 0.005, **changes})
+    trigger.asset_state_store = state  # type: ignore[assignment]
+    return trigger
+
+
+async def next_event(events: Any, seconds: float = 5.0) -> Any:
+    return (await asyncio.wait_for(anext(events), seconds)).payload
+
+
+async def looked(topic: Topic, times: int = 3) -> None:
+    """Wait until the watcher has looked some more times."""
+    goal = topic.looks + times
+    while topic.looks < goal:  # noqa: ASYNC110 - a counter of the watcher's thread
+        await asyncio.sleep(0.001)
+
+
+def ranges(event: Any) -> list[Any]:
+    return [tuple(one[1:]) for one in event["ranges"]]
+
+
+def test_each_record_is_announced_once_whether_or_not_it_is_read(topic: Topic) -> None:
+    """A slow or failing consumer brings no second event for the same records, and new ones are not lost."""
+
+    async def scenario() -> list[Any]:
+        events = watcher().run()
+        topic.ends = [5, 0]
+        found = [await next_event(events)]
+        pending = asyncio.create_task(anext(events))
+        await looked(topic)
+        assert not pending.done()
+        topic.ends = [5, 3]
+        found.append((await asyncio.wait_for(pending, 5)).payload)
+        topic.positions = [5, 3]
+        topic.ends = [9, 4]
+        found.append(await next_event(events))
+        return found
+
+    found = asyncio.run(scenario())
+    assert [ranges(event) for event in found] == [[(0, 0, 5)], [(1, 0, 3)], [(0, 5, 9), (1, 3, 4)]]
+    assert [event["records"] for event in found] == [5, 3, 5]
+    assert len({event["batch"] for event in found}) == 3
+
+
+def test_batch_waits_until_it_is_full_or_the_delay_is_over(topic: Topic) -> None:
+    """min_records holds a small batch back; max_delay lets it go."""
+
+    async def scenario() -> list[Any]:
+        events = watcher(min_records=10, max_delay=0.05).run()
+        topic.ends = [10, 0]
+        full = await next_event(events)
+        topic.ends = [13, 0]
+        late = await next_event(events)
+        return [ranges(full), ranges(late)]
+
+    assert asyncio.run(scenario()) == [[(0, 0, 10)], [(0, 10, 13)]]
+
+    async def never() -> None:
+        events = watcher(min_records=10).run()
+        topic.ends = [5, 0]
+        waiting = asyncio.create_task(anext(events))
+        await looked(topic, 5)
+        assert not waiting.done()
+        waiting.cancel()
+
+    asyncio.run(never())
+
+
+def test_large_backlog_is_cut_into_batches(topic: Topic) -> None:
+    """max_records bounds a batch; the next one follows at once."""
+
+    async def scenario() -> list[Any]:
+        events = watcher(max_records=4).run()
+        topic.ends = [7, 2]
+        return [ranges(await next_event(events)) for _ in range(3)]
+
+    assert asyncio.run(scenario()) == [[(0, 0, 2), (1, 0, 2)], [(0, 2, 6)], [(0, 6, 7)]]
+
+
+def test_restarted_watcher_repeats_an_unread_batch_word_for_word(topic: Topic) -> None:
+    """The event may have died with the old triggerer: the same payload again, then what came since."""
+    state = State()
+
+    async def first() -> Any:
+        events = watcher(state).run()
+        topic.ends = [5, 1]
+        found = await next_event(events)
+        waiting = asyncio.create_task(anext(events))
+        await looked(topic)  # stored by now
+        waiting.cancel()
+        return found
+
+    async def second(count: int) -> list[Any]:
+        events = watcher(state).run()
+        return [await next_event(events) for _ in range(count)]
+
+    before = asyncio.run(first())
+    topic.ends = [8, 1]
+    again, new = asyncio.run(second(2))
+    assert again == before
+    assert ranges(new) == [(0, 5, 8)]
+    topic.positions, topic.ends = [8, 1], [9, 1]
+    (only,) = asyncio.run(second(1))
+    assert ranges(only) == [(0, 8, 9)]
+
+
+def test_group_that_was_moved_back_is_announced_again(topic: Topic) -> None:
+    """After reset-offsets the records count as new."""
+
+    async def scenario() -> list[Any]:
+        events = watcher().run()
+        topic.ends = [5, 0]
+        found = [await next_event(events)]
+        topic.positions = [5, 0]
+        waiting = asyncio.create_task(anext(events))
+        await looked(topic)
+        topic.positions = [2, 0]
+        found.append((await asyncio.wait_for(waiting, 5)).payload)
+        return [ranges(event) for event in found]
+
+    assert asyncio.run(scenario()) == [[(0, 0, 5)], [(0, 2, 5)]]
+
+
+def test_watcher_outlives_a_cluster_that_cannot_answer(topic: Topic) -> None:
+    """Airflow does not start a watcher again that ended: an error is asked again."""
+    topic.failures = [UnknownTopic("topic 'src' does not exist")] * 3
+    topic.ends = [1, 0]
+
+    async def scenario() -> Any:
+        return await next_event(watcher().run())
+
+    assert ranges(asyncio.run(scenario())) == [(0, 0, 1)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_batches_tile_the_log(seed: int) -> None:
+    """Whatever arrives and is read in whatever order: ranges follow one another from 0 to the end."""
+    rng = random.Random(seed)
+    memory, ends, positions = BatchMemory(), [0, 0, 0], [0, 0, 0]
+    announced: list[OffsetRange] = []
+    for _ in range(200):
+        n = rng.randrange(3)
+        if rng.random() < 0.5:
+            ends[n] += rng.randrange(5)
+        else:  # runs read what was announced, and sometimes what was not
+            positions[n] = rng.randint(positions[n], ends[n])
+        unread = [OffsetRange("t", p, positions[p], ends[p]) for p in range(3)]
+        pending = memory.pending(unread)
+        if sum(one.span for one in pending) >= rng.randrange(1, 8):
+            batch = memory.announce("g", pending, rng.choice([None, 3, 50]))
+            announced += [OffsetRange.from_list(one) for one in batch["ranges"]]
+        if rng.random() < 0.1:
+            memory = BatchMemory.from_state(memory.to_state())
+    for partition in range(3):
+        mine = [(one.start, one.end) for one in announced if one.partition == partition]
+        assert all(before[1] <= after[0] for before, after in pairwise(mine))
+        gaps = [(b, a) for (_, b), (a, _) in pairwise(mine) if a > b]
+        # What no batch holds was read before it could be announced.
+        assert all(end <= positions[partition] for _, end in gaps)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"topics": "src"}, {"min_records": 0}, {"min_records": 5, "max_records": 4}]
+)
+def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any]) -> None:
+    """At Dag parse, not in the triggerer."""
+    with pytest.raises(ValueError, match=r"sequence|min_records"):
+        OffsetRangeTrigger(**{"topics": ["src"], "group_id": "g", **arguments})

@@ -1,0 +1,262 @@
+"""Sensors: what they wait for, how they wait, what fails them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
+
+from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, UnknownTopic
+from airflow_eos.model.ranges import Interval, PartitionInterval
+from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
+from airflow_eos.run.identity import run_key
+from airflow_eos.sensors.kafka_data_interval import KafkaDataIntervalSensor
+from airflow_eos.sensors.kafka_lag import KafkaLagSensor
+from airflow_eos.sensors.run_committed import RunCommittedSensor
+from airflow_eos.triggers.condition import ConditionTrigger
+from tests.unit.airflow.fakes import DAY, START, make_context
+
+WAITING_SINCE = START + dt.timedelta(hours=3)
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the condition answers, one after the other; exceptions are raised."""
+    script: list[Any] = []
+
+    def poll(_: ConditionTrigger) -> Any:
+        step = script.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+    monkeypatch.setattr(ConditionTrigger, "poll", poll)
+    return script
+
+
+def context_of(task: Any, **dag_run: Any) -> Any:
+    context = make_context(task, **dag_run)
+    context["ti"] = SimpleNamespace(
+        **vars(context["ti"]), start_date=WAITING_SINCE, get_first_reschedule_date=lambda _: None
+    )
+    return context
+
+
+def lag_sensor(dag: DAG, **changes: Any) -> KafkaLagSensor:
+    fields: dict[str, Any] = {"task_id": "enough", "dag": dag, "topics": "src", "group_id": "g"}
+    return KafkaLagSensor(**{**fields, "poke_interval": 0, **changes})
+
+
+def test_poking_sensor_asks_until_it_is_answered(dag: DAG, answers: list[Any]) -> None:
+    """Without a triggerer the task itself waits, and returns the answer for XCom."""
+    answers += [None, None, {"lag": 12}]
+    sensor = lag_sensor(dag, deferrable=False)
+    assert sensor.execute(context_of(sensor)) == {"lag": 12}
+    assert answers == []
+
+
+def test_deferrable_sensor_gives_its_slot_back(dag: DAG, answers: list[Any]) -> None:
+    """Asked once in the task, then deferred with the sensor's own time-out."""
+    answers += [None]
+    sensor = lag_sensor(
+        dag, deferrable=True, timeout=77, poke_interval=5, min_records=3, max_delay=dt.timedelta(hours=1)
+    )
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor.execute(context_of(sensor))
+    assert deferred.value.method_name == "execute_complete"
+    assert deferred.value.timeout == dt.timedelta(seconds=77)
+    _, kwargs = deferred.value.trigger.serialize()
+    assert kwargs == {
+        "topics": ["src"],
+        "group_id": "g",
+        "min_records": 3,
+        "any_after": (WAITING_SINCE + dt.timedelta(hours=1)).isoformat(),
+        "start": "earliest",
+        "ledger_topic": "airflow-eos-ledger",
+        "kafka_config_id": "kafka_default",
+        "poll_interval": 5.0,
+    }
+    assert sensor.execute_complete({}, {"answer": {"lag": 3}}) == {"lag": 3}
+
+
+def test_condition_that_holds_already_defers_nothing(dag: DAG, answers: list[Any]) -> None:
+    """The usual case of a busy topic costs no detour through the triggerer."""
+    answers += [{"lag": 3}]
+    sensor = lag_sensor(dag, deferrable=True)
+    assert sensor.execute(context_of(sensor)) == {"lag": 3}
+
+
+@pytest.mark.parametrize("kind", [KafkaLagSensor, KafkaDataIntervalSensor, RunCommittedSensor])
+def test_airflows_default_decides_whether_sensors_defer(
+    dag: DAG, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    """[operators] default_deferrable, as for every other sensor."""
+    arguments: dict[str, Any] = {
+        KafkaLagSensor: {"topics": "src", "group_id": "g"},
+        KafkaDataIntervalSensor: {"topics": "src"},
+        RunCommittedSensor: {"pipeline": "p"},
+    }[kind]
+    assert kind(task_id="a", dag=dag, **arguments).deferrable is False
+    monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", "True")
+    assert kind(task_id="b", dag=dag, **arguments).deferrable is True
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_what_another_question_would_meet_again_fails_at_once(
+    dag: DAG, answers: list[Any], deferrable: bool
+) -> None:
+    """A missing permission spends no retries; a topic on its way does."""
+    sensor = lag_sensor(dag, deferrable=deferrable)
+    answers += [AuthorizationFailed("no Describe on group g"), UnknownTopic("no topic src")]
+    with pytest.raises(AirflowFailException, match="AuthorizationFailed: no Describe"):
+        sensor.execute(context_of(sensor))
+    with pytest.raises(UnknownTopic):
+        sensor.execute(context_of(sensor))
+
+
+def test_error_of_the_trigger_is_judged_as_in_the_task(dag: DAG) -> None:
+    """The triggerer reports the error's class; the worker decides."""
+    sensor = lag_sensor(dag, deferrable=True)
+    with pytest.raises(AirflowFailException, match="no Describe"):
+        sensor.execute_complete({}, {"error": "AuthorizationFailed", "message": "no Describe"})
+    with pytest.raises(AirflowException, match="UnknownTopic: no topic") as error:
+        sensor.execute_complete({}, {"error": "UnknownTopic", "message": "no topic"})
+    assert not isinstance(error.value, AirflowFailException)
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_soft_failing_sensor_is_skipped(dag: DAG, answers: list[Any], deferrable: bool) -> None:
+    """soft_fail and never_fail mean what they mean for every sensor."""
+    answers += [AuthorizationFailed("no"), UnknownTopic("no")]
+    soft = lag_sensor(dag, deferrable=deferrable, soft_fail=True)
+    with pytest.raises(AirflowSkipException):
+        soft.execute(context_of(soft))
+    never = lag_sensor(dag, task_id="never", deferrable=deferrable, never_fail=True)
+    with pytest.raises(AirflowSkipException):
+        never.execute(context_of(never))
+
+
+def test_brokers_that_are_away_are_asked_again(dag: DAG, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restart of the cluster costs a waiting sensor nothing."""
+    script: list[Any] = [BrokersUnavailable("none"), {"lag": 1}]
+
+    def ask(_: Any, kafka: Any) -> Any:
+        assert kafka["bootstrap.servers"] == "broker:9092"
+        step = script.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+    monkeypatch.setattr("airflow_eos.triggers.kafka_lag.KafkaLagTrigger.ask", ask)
+    sensor = lag_sensor(dag, deferrable=False)
+    assert sensor.execute(context_of(sensor)) == {"lag": 1}
+
+
+def test_rescheduled_sensor_counts_its_delay_from_its_first_process(dag: DAG) -> None:
+    """Each reschedule is a new process; the waiting began with the first."""
+    sensor = lag_sensor(dag, mode="reschedule", max_delay=dt.timedelta(minutes=10), deferrable=False)
+    context = context_of(sensor)
+    context["ti"].get_first_reschedule_date = lambda _: START
+    expected = (START + dt.timedelta(minutes=10)).isoformat()
+    assert sensor.make_trigger(context).any_after == expected
+
+
+def test_interval_sensor_waits_for_the_interval_of_its_dag_run(dag: DAG) -> None:
+    """Interval, lateness and policy reach the condition; a partition's date and length do as well."""
+    sensor = KafkaDataIntervalSensor(
+        task_id="over",
+        dag=dag,
+        topics=["src"],
+        allowed_lateness=dt.timedelta(minutes=1),
+        idle_partitions="wait",
+    )
+    trigger = sensor.make_trigger(context_of(sensor))
+    assert (trigger.start, trigger.end) == (START.isoformat(), (START + DAY).isoformat())
+    assert (trigger.allowed_lateness, trigger.idle_partitions) == (60.0, "wait")
+
+    mapped = KafkaDataIntervalSensor(task_id="part", dag=dag, topics="src", partition_duration=DAY / 2)
+    context = context_of(
+        mapped, partition_key="k", partition_date=START, data_interval_start=None, data_interval_end=None
+    )
+    assert mapped.make_trigger(context).end == (START + DAY / 2).isoformat()
+
+
+def test_interval_sensor_without_an_interval_names_the_way_out(dag: DAG) -> None:
+    """A Dag run without a data interval fails at once, as the operator does."""
+    sensor = KafkaDataIntervalSensor(task_id="over", dag=dag, topics=["src"])
+    with pytest.raises(AirflowFailException, match="CronDataIntervalTimetable"):
+        sensor.make_trigger(context_of(sensor, data_interval_start=START, data_interval_end=START))
+    with pytest.raises(ValueError, match="idle_partitions"):
+        KafkaDataIntervalSensor(task_id="x", dag=dag, topics=["src"], idle_partitions="ignore")
+
+
+@pytest.mark.parametrize(
+    ("ranges", "extra"),
+    [
+        (None, {}),
+        ("data_interval", {}),
+        (Interval(START, START + DAY), {}),
+        (PartitionInterval("key", Interval(START, START + DAY)), {}),
+        (None, {"source_partition": 1}),
+    ],
+)
+def test_run_is_named_as_the_operator_names_it(dag: DAG, ranges: Any, extra: dict[str, Any]) -> None:
+    """Sensor and operator with the same arguments mean the same run, in every range mode."""
+    operator = ReadProcessWriteOperator(
+        task_id="copy", dag=dag, process=lambda df: df, topics=["src"], group_id="g", ranges=ranges, **extra
+    )
+    sensor = RunCommittedSensor(
+        task_id="wait",
+        dag=dag,
+        pipeline="pipelines.copy",
+        run_id="scheduled__2026-11-20",
+        ranges=ranges,
+        topics=["src"],
+        **extra,
+    )
+    context = context_of(operator)
+    trigger = sensor.make_trigger(context)
+    assert trigger.run_key == run_key(operator.build_spec(context))
+    assert (trigger.pipeline, trigger.ledger_topic, trigger.prefix) == (
+        "pipelines.copy",
+        "airflow-eos-ledger",
+        "airflow-eos",
+    )
+
+
+def test_run_key_names_the_run_by_itself(dag: DAG) -> None:
+    """For runs of another deployment, as `airflow eos ledger` shows them."""
+    sensor = RunCommittedSensor(
+        task_id="wait", dag=dag, pipeline="p", run_key="run/p/r", ledger_topic="l", prefix="x"
+    )
+    _, kwargs = sensor.make_trigger(context_of(sensor)).serialize()
+    assert {name: kwargs[name] for name in ("run_key", "ledger_topic", "prefix")} == {
+        "run_key": "run/p/r",
+        "ledger_topic": "l",
+        "prefix": "x",
+    }
+
+
+def test_interval_run_without_topics_is_refused(dag: DAG) -> None:
+    """Topics are part of the key; a sensor without them would wait for ever."""
+    sensor = RunCommittedSensor(task_id="wait", dag=dag, pipeline="p", ranges="data_interval")
+    with pytest.raises(AirflowFailException, match="topics"):
+        sensor.make_trigger(context_of(sensor))
+
+
+def test_templated_fields_are_fields(dag: DAG) -> None:
+    """Airflow renders them before the sensor looks at them."""
+    sensors = [
+        lag_sensor(dag),
+        KafkaDataIntervalSensor(task_id="over", dag=dag, topics=["src"]),
+        RunCommittedSensor(task_id="wait", dag=dag, pipeline="p"),
+    ]
+    for sensor in sensors:
+        assert "kafka_config_id" in sensor.template_fields
+        assert all(hasattr(sensor, name) for name in sensor.template_fields)
+    assert json.dumps(list(sensors[2].template_fields))

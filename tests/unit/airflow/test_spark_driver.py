@@ -1,0 +1,189 @@
+"""Drivers on a cluster: asked over HTTP by fakes that answer as Spark, YARN and Kubernetes do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_eos.hooks.spark_driver import SparkDriver
+from airflow_eos.triggers.spark_driver import SparkDriverTrigger
+
+
+class Cluster:
+    """Answers requests by a script per path, and writes them down."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str, str]] = []
+        self.answers: list[Any] = []
+        self.delay = 0.0
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def _answer(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+                outer.requests.append((self.command, self.path, body))
+                time.sleep(outer.delay)
+                answer = outer.answers.pop(0) if len(outer.answers) > 1 else outer.answers[0]
+                data = json.dumps(answer).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_POST = do_PUT = _answer  # noqa: N815 - names of the library
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    made = Cluster()
+    standalone = {"conn_type": "spark", "host": "spark://127.0.0.1:7077", "extra": {"rest-port": made.port}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps(standalone))
+    yarn = {
+        "conn_type": "spark",
+        "host": "yarn",
+        "extra": {"yarn_resourcemanager_webapp_address": f"127.0.0.1:{made.port}"},
+    }
+    monkeypatch.setenv("AIRFLOW_CONN_YARN", json.dumps(yarn))
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def standalone(state: str) -> dict[str, Any]:
+    return {"success": True, "driverState": state, "submissionId": "driver-1"}
+
+
+def trigger(backend: Any, driver_id: str, conn_id: str, **changes: Any) -> SparkDriverTrigger:
+    return SparkDriverTrigger(
+        backend=backend, driver_id=driver_id, conn_id=conn_id, poll_interval=0.01, **changes
+    )
+
+
+async def event_of(one: SparkDriverTrigger) -> Any:
+    return (await anext(one.run())).payload  # type: ignore[call-overload]
+
+
+def test_standalone_driver_is_awaited(cluster: Cluster) -> None:
+    """SUBMITTED, RUNNING, a master in recovery, then the end."""
+    cluster.answers = [standalone(s) for s in ("SUBMITTED", "RUNNING", "UNKNOWN", "FINISHED")]
+    found = asyncio.run(event_of(trigger("standalone", "driver-1", "spark")))
+    assert found == {"driver_id": "driver-1", "status": "FINISHED", "succeeded": True}
+    assert cluster.requests == [("GET", "/v1/submissions/status/driver-1", "")] * 4
+
+
+@pytest.mark.parametrize("state", ["FAILED", "KILLED", "ERROR"])
+def test_failed_driver_is_an_event_not_an_error(cluster: Cluster, state: str) -> None:
+    """It may have committed before it failed: the ledger decides."""
+    cluster.answers = [standalone(state)]
+    found = asyncio.run(event_of(trigger("standalone", "driver-1", "spark")))
+    assert found == {"driver_id": "driver-1", "status": state, "succeeded": False}
+
+
+def test_driver_nobody_knows_has_ended(cluster: Cluster) -> None:
+    """A master that was started anew has forgotten it."""
+    cluster.answers = [{"success": False, "message": "unknown"}]
+    found = asyncio.run(event_of(trigger("standalone", "driver-1", "spark")))
+    assert found == {"driver_id": "driver-1", "status": "NOT_FOUND", "succeeded": False}
+
+
+def test_yarn_application_is_awaited_and_killed(cluster: Cluster) -> None:
+    """State and final status of the resource manager; kill is its state request."""
+    app = "application_1_0001"
+    cluster.answers = [
+        {"app": {"state": "RUNNING", "finalStatus": "UNDEFINED"}},
+        {"app": {"state": "FINISHED", "finalStatus": "SUCCEEDED"}},
+    ]
+    found = asyncio.run(event_of(trigger("yarn", app, "yarn")))
+    assert found == {"driver_id": app, "status": "SUCCEEDED", "succeeded": True}
+    asyncio.run(trigger("yarn", app, "yarn").on_kill())
+    method, path, body = cluster.requests[-1]
+    assert (method, path) == ("PUT", f"/ws/v1/cluster/apps/{app}/state")
+    assert json.loads(body) == {"state": "KILLED"}
+
+
+def test_pod_is_awaited_and_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver pod's phase; a pod that is gone has ended."""
+    phases: list[Any] = ["Pending", "Running", "Succeeded"]
+    deleted: list[Any] = []
+
+    class ApiException(Exception):
+        status = 404
+
+    class Client:
+        def read_namespaced_pod(self, name: str, namespace: str) -> Any:
+            assert (namespace, name) == ("jobs", "app-driver")
+            if not phases:
+                raise ApiException
+            return SimpleNamespace(status=SimpleNamespace(phase=phases.pop(0)))
+
+        def delete_namespaced_pod(self, name: str, namespace: str) -> None:
+            deleted.append((namespace, name))
+
+    module = ModuleType("airflow.providers.cncf.kubernetes")
+    module.kube_client = SimpleNamespace(get_kube_client=Client, ApiException=ApiException)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "airflow.providers.cncf", ModuleType("airflow.providers.cncf"))
+    monkeypatch.setitem(sys.modules, "airflow.providers.cncf.kubernetes", module)
+    one = trigger("kubernetes", "jobs:app-driver", "k8s")
+    assert asyncio.run(event_of(one)) == {
+        "driver_id": "jobs:app-driver",
+        "status": "Succeeded",
+        "succeeded": True,
+    }
+    assert asyncio.run(event_of(one))["status"] == "NOT_FOUND"
+    asyncio.run(one.on_kill())
+    assert deleted == [("jobs", "app-driver")]
+
+
+def test_cluster_manager_that_cannot_be_asked_ends_the_wait(cluster: Cluster) -> None:
+    """After max_failures the operator gets to look into the ledger."""
+    cluster.server.shutdown()
+    cluster.server.server_close()
+    found = asyncio.run(event_of(trigger("standalone", "driver-1", "spark", max_failures=3)))
+    assert found == {"driver_id": "driver-1", "status": "UNREACHABLE", "succeeded": False}
+
+
+def test_user_who_ends_the_task_ends_the_driver(cluster: Cluster) -> None:
+    """Marked or cleared while deferred: the driver is killed on the cluster."""
+    cluster.answers = [{"success": True}]
+    asyncio.run(trigger("standalone", "driver-1", "spark").on_kill())
+    assert cluster.requests == [("POST", "/v1/submissions/kill/driver-1", "")]
+
+
+def test_kill_returns_in_time_from_a_cluster_that_hangs(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The triggerer gives on_kill some seconds: it takes no longer, and raises nothing."""
+    monkeypatch.setattr("airflow_eos.triggers.spark_driver.KILL_SECONDS", 0.2)
+    cluster.answers, cluster.delay = [{"success": True}], 1.0
+
+    async def kill() -> float:
+        began = time.monotonic()
+        await trigger("standalone", "driver-1", "spark").on_kill()
+        return time.monotonic() - began
+
+    assert asyncio.run(kill()) < 0.9
+
+
+@pytest.mark.parametrize(
+    ("backend", "driver_id"), [("mesos", "driver-1"), ("kubernetes", "pod-without-namespace")]
+)
+def test_impossible_driver_is_refused(backend: Any, driver_id: str) -> None:
+    """A backend nobody serves, a pod without a namespace."""
+    with pytest.raises(ValueError, match=r"mesos|namespace"):
+        SparkDriver(backend, driver_id, "spark").status()

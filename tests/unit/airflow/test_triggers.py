@@ -1,0 +1,161 @@
+"""Conditions in the triggerer: what is stored, what is asked, what is fired."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+from airflow.models.trigger import Trigger
+
+from airflow_eos.engine.progress import IntervalProgress, Unread
+from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, LedgerMissing
+from airflow_eos.model.ranges import OffsetRange
+from airflow_eos.triggers.condition import ConditionTrigger
+from airflow_eos.triggers.kafka_data_interval import KafkaDataIntervalTrigger
+from airflow_eos.triggers.kafka_lag import KafkaLagTrigger
+from airflow_eos.triggers.offset_range import OffsetRangeTrigger
+from airflow_eos.triggers.run_committed import RunCommittedTrigger
+from airflow_eos.triggers.spark_driver import SparkDriverTrigger
+from tests.unit.airflow.fakes import a_record
+
+LAG = KafkaLagTrigger(
+    topics=["src"], group_id="g", min_records=10, any_after="2026-11-20T00:00:00+00:00", poll_interval=0.01
+)
+INTERVAL = KafkaDataIntervalTrigger(
+    topics=["src"], start="2026-11-20T00:00:00+00:00", end="2026-11-21T00:00:00+00:00", allowed_lateness=0
+)
+COMMITTED = RunCommittedTrigger(
+    pipeline="p", run_key="run/p/r", ledger_topic="airflow-eos-ledger", prefix="airflow-eos"
+)
+BATCHES = OffsetRangeTrigger(topics=["src"], group_id="g", min_records=5, max_delay=60.0, max_records=100)
+DRIVER = SparkDriverTrigger(backend="standalone", driver_id="driver-1", conn_id="spark")
+EVERY = [LAG, INTERVAL, COMMITTED, BATCHES, DRIVER]
+
+
+@pytest.mark.parametrize("trigger", EVERY, ids=lambda trigger: type(trigger).__name__)
+def test_trigger_survives_the_database_and_holds_no_secret(trigger: Any) -> None:
+    """What Airflow stores makes the same trigger again, and names the connection only."""
+    path, kwargs = trigger.serialize()
+    assert path == f"{type(trigger).__module__}.{type(trigger).__qualname__}"
+    stored = Trigger._decrypt_kwargs(Trigger.encrypt_kwargs(kwargs))
+    assert type(trigger)(**stored).serialize() == (path, kwargs)
+    assert set(json.loads(json.dumps(kwargs))) == set(kwargs)
+    assert "hunter2" not in repr(trigger) + json.dumps(kwargs)
+
+
+class Scripted(ConditionTrigger):
+    """Answers by a script; an exception is raised."""
+
+    def __init__(self, *script: Any, seconds: float = 0.0) -> None:
+        super().__init__(poll_interval=0.01)
+        self.script = list(script)
+        self.seconds = seconds
+        self.asked: list[Any] = []
+
+    def ask(self, kafka: Any) -> dict[str, Any] | None:
+        self.asked.append(kafka)
+        time.sleep(self.seconds)
+        step = self.script.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+
+async def events_of(trigger: Any, limit: int = 10) -> list[Any]:
+    found = []
+    async for event in trigger.run():
+        found.append(event.payload)
+        if len(found) == limit:
+            break
+    return found
+
+
+def test_condition_is_asked_until_it_holds_and_fires_once() -> None:
+    """Nothing yet, brokers away, then the answer: one event, with the connection's settings each time."""
+    trigger = Scripted(None, BrokersUnavailable("no broker"), None, {"lag": 5})
+    assert asyncio.run(events_of(trigger)) == [{"answer": {"lag": 5}}]
+    assert [kafka["bootstrap.servers"] for kafka in trigger.asked] == ["broker:9092"] * 4
+
+
+def test_question_that_cannot_be_answered_ends_the_trigger_with_its_reason() -> None:
+    """The sensor learns the class of the error, and decides whether to retry."""
+    trigger = Scripted(None, AuthorizationFailed("no Describe on group g"))
+    assert asyncio.run(events_of(trigger)) == [
+        {"error": "AuthorizationFailed", "message": "no Describe on group g"}
+    ]
+
+
+def test_triggerer_is_not_blocked_while_brokers_are_asked() -> None:
+    """Other triggers of the same process go on while a question waits for its answer."""
+
+    async def both() -> int:
+        turns = 0
+        asking = asyncio.create_task(events_of(Scripted({"done": True}, seconds=0.3)))
+        while not asking.done():
+            turns += 1
+            await asyncio.sleep(0.01)
+        return turns
+
+    assert asyncio.run(both()) > 5
+
+
+def lag(*spans: tuple[int, int]) -> Unread:
+    return Unread(tuple(OffsetRange("src", n, *span) for n, span in enumerate(spans)), {"src": "id"})
+
+
+@pytest.mark.parametrize(
+    ("any_after", "found", "fires"),
+    [
+        (None, lag((0, 5), (3, 7)), False),
+        (None, lag((0, 5), (3, 8)), True),
+        ("2026-11-20T00:00:00+00:00", lag((0, 0), (7, 8)), True),
+        ("2026-11-20T00:00:00+00:00", lag((0, 0), (7, 7)), False),
+        ("2126-11-20T00:00:00+00:00", lag((0, 0), (7, 8)), False),
+    ],
+)
+def test_lag_fires_when_there_is_enough_or_anything_late(
+    monkeypatch: pytest.MonkeyPatch, any_after: str | None, found: Unread, fires: bool
+) -> None:
+    """min_records over all partitions; after the delay one record is enough, none never is."""
+    monkeypatch.setattr("airflow_eos.engine.progress.unread", lambda *_, **__: found)
+    trigger = KafkaLagTrigger(topics=["src"], group_id="g", min_records=10, any_after=any_after)
+    answer = trigger.ask({})
+    assert (answer is not None) is fires
+    if answer is not None:
+        ranges = [one.to_list() for one in found.ranges if one.span]
+        assert answer == {"group_id": "g", "lag": found.offsets, "ranges": ranges}
+
+
+def test_interval_fires_when_no_partition_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The condition is the engine's; the trigger passes on what the sensor was given."""
+    asked: list[Any] = []
+    answers = [IntervalProgress(("src-0 holds nothing",)), IntervalProgress(())]
+
+    def progress(kafka: Any, topics: Any, interval: Any, *, idle: str) -> IntervalProgress:
+        asked.append((topics, interval.end.isoformat(), interval.allowed_lateness.total_seconds(), idle))
+        return answers.pop(0)
+
+    monkeypatch.setattr("airflow_eos.engine.progress.interval_progress", progress)
+    assert INTERVAL.ask({}) is None
+    assert INTERVAL.ask({}) == {"start": INTERVAL.start, "end": INTERVAL.end}
+    assert asked == [(["src"], "2026-11-21T00:00:00+00:00", 0.0, "allowed_lateness")] * 2
+
+
+def test_run_is_waited_for_until_the_ledger_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No ledger yet and no record yet are no answer; the record's summary is."""
+    answers: list[Any] = [LedgerMissing("none"), None, a_record()]
+
+    def record(*_: Any, **named: Any) -> Any:
+        assert named == {"pipeline": "p", "run_key": "run/p/r"}
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("airflow_eos.engine.progress.committed_record", record)
+    assert COMMITTED.ask({}) is None
+    assert COMMITTED.ask({}) is None
+    assert COMMITTED.ask({}) == a_record().summary()
