@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from airflow_eos.model.record import RunRecord
     from airflow_eos.model.spec import LedgerSettings, RunSpec
     from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
+    from airflow_eos.operators.replay import ReplayOffsetRangesOperator
+    from airflow_eos.operators.retry import TransactionRetryPolicy
     from airflow_eos.sensors.kafka_data_interval import KafkaDataIntervalSensor
     from airflow_eos.sensors.kafka_lag import KafkaLagSensor
     from airflow_eos.sensors.run_committed import RunCommittedSensor
@@ -50,6 +52,7 @@ __all__ = [
     "PartitionInterval",
     "PlanError",
     "ReadProcessWriteOperator",
+    "ReplayOffsetRangesOperator",
     "Run",
     "RunAlreadyCommitted",
     "RunCommittedSensor",
@@ -57,6 +60,7 @@ __all__ = [
     "RunFenced",
     "RunRecord",
     "RunSpec",
+    "TransactionRetryPolicy",
     "__version__",
     "look_up",
     "read_process_write",
@@ -81,6 +85,8 @@ _HOMES = {
     "airflow_eos.triggers.offset_range": ("OffsetRangeTrigger",),
     "airflow_eos.sensors.kafka_lag": ("KafkaLagSensor",),
     "airflow_eos.sensors.kafka_data_interval": ("KafkaDataIntervalSensor",),
+    "airflow_eos.operators.replay": ("ReplayOffsetRangesOperator",),
+    "airflow_eos.operators.retry": ("TransactionRetryPolicy",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

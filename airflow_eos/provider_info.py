@@ -68,7 +68,10 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [
             {
                 "integration-name": _INTEGRATION,
-                "python-modules": ["airflow_eos.operators.read_process_write"],
+                "python-modules": [
+                    "airflow_eos.operators.read_process_write",
+                    "airflow_eos.operators.replay",
+                ],
             }
         ],
         "sensors": [
@@ -98,6 +101,9 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_eos.triggers.spark_driver",
                 ],
             }
+        ],
+        "task-decorators": [
+            {"name": "kafka_eos", "class-name": "airflow_eos.decorators.kafka_eos.kafka_eos_task"}
         ],
         "config": _CONFIG,
     }

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_eos.engine.ledger import create_ledger, ledger_status, look_up
+    from airflow_eos.engine.ledger import create_ledger, ledger_status, look_up, partition_counts
     from airflow_eos.engine.run import Run, read_process_write
 
-__all__ = ["Run", "create_ledger", "ledger_status", "look_up", "read_process_write"]
+__all__ = ["Run", "create_ledger", "ledger_status", "look_up", "partition_counts", "read_process_write"]
 
 _HOMES = {
     "Run": "run",
     "create_ledger": "ledger",
     "ledger_status": "ledger",
     "look_up": "ledger",
+    "partition_counts": "ledger",
     "read_process_write": "run",
 }
 

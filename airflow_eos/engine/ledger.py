@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.engine.asking import asking
@@ -10,6 +11,7 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.run import identity
+from airflow_eos.run.committed import CommittedRuns
 from airflow_eos.run.cursor import CursorRecord
 
 if TYPE_CHECKING:
@@ -33,11 +35,22 @@ def look_up(spec: RunSpec) -> RunRecord | None:
 
     None says nothing: only a run under its fence may believe a no.
     """
-    key = identity.run_record_key(identity.run_key(spec))
+    if spec.round is not None:
+        spec = replace(spec, round=None)
     with ControlPlane(spec) as control:
         control.verify_ledger(may_create=False)
-        value = control.authority.peek([key], routing=spec.pipeline).get(key)
-    return None if value is None else RunRecord.from_json(value)
+        found = CommittedRuns(replace(spec, on_committed="skip"), control.authority).ask(fenced=False)
+    return found if isinstance(found, RunRecord) else None
+
+
+def partition_counts(kafka: Mapping[str, Any], topics: Sequence[str]) -> dict[str, int]:
+    """Return the number of partitions of each topic.
+
+    :raises UnknownTopic: naming those that do not exist.
+    """
+    with ControlPlane(asking(kafka)) as control:
+        found = control.cluster.describe_topics(topics)
+        return {name: found[name].partitions for name in topics}
 
 
 def ledger_status(

@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.engine.lazy_data import LazyDataPlane
+from airflow_eos.engine.rounds import run_rounds
+from airflow_eos.run import identity
 from airflow_eos.run.protocol import RunProtocol
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from airflow_eos.model.identity import ProducerIdentity
     from airflow_eos.model.record import RunRecord
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.run.states import State
+    from airflow_eos.run.world import World
 
 log = logging.getLogger(__name__)
 
@@ -65,10 +69,10 @@ class Run:
         :raises OutcomeUnknown: the cluster could not say; a retry finds out.
         """
         with ControlPlane(self._spec) as control:
-            self._protocol = RunProtocol(self._spec, control.world(self._data), self._on_state)
-            if self._killed:
-                self._protocol.kill()
-            record = self._protocol.execute()
+            if identity.loops(self._spec):
+                record = run_rounds(self._spec, control.world(self._data), self._attempt)
+            else:
+                record, _ = self._attempt(self._spec, control.world(self._data))
         log.info(
             "run %s %s: %d records read, %d written",
             record.run_key,
@@ -77,6 +81,12 @@ class Run:
             record.records_written,
         )
         return record
+
+    def _attempt(self, spec: RunSpec, world: World) -> tuple[RunRecord, ProducerIdentity | None]:
+        self._protocol = RunProtocol(spec, world, self._on_state)
+        if self._killed:
+            self._protocol.kill()
+        return self._protocol.execute(), self._protocol.producer
 
     def kill(self) -> None:
         """Cancel this run's Spark jobs and end its transaction under its own identity; for ``on_kill``.

@@ -49,3 +49,12 @@ class KafkaEosHook(KafkaBaseHook):
             if isinstance(value, str) and any(part in name for part in _SECRET_PARTS):
                 mask_secret(value)
         return config
+
+    def source_partitions(self, topic: str) -> list[int]:
+        """Return the partitions of a topic: what a mapped operator expands over.
+
+        :raises UnknownTopic: the topic does not exist.
+        """
+        from airflow_eos.engine import partition_counts
+
+        return list(range(partition_counts(self.get_config(), [topic])[topic]))

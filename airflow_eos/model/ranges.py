@@ -67,12 +67,21 @@ class Cursor:
 
     :param max_records: upper bound of offsets read by one run, over all partitions; None reads all.
     :param start: where to begin when neither group offsets nor a ledger cursor exist.
+    :param until_caught_up: go on in rounds of ``max_records``, each a transaction of its own, until a round
+        has read up to the last stable offset it met. A retry continues after the last committed round.
+    :param max_rounds: the run ends after so many rounds even when the source is faster than it.
     """
 
     max_records: int | None = None
     start: StartPolicy = "earliest"
+    until_caught_up: bool = False
+    max_rounds: int = 100
 
     def __post_init__(self) -> None:
+        if self.until_caught_up and self.max_records is None:
+            raise ValueError("until_caught_up needs max_records: without it one round reads everything")
+        if self.max_rounds < 1:
+            raise ValueError(f"max_rounds must be at least 1, got {self.max_rounds}")
         if self.max_records is not None and self.max_records < 1:
             raise ValueError(f"max_records must be at least 1 or None, got {self.max_records}")
         if self.start not in ("earliest", "latest", "fail"):

@@ -130,6 +130,7 @@ class RunRecord:
             "mode": self.mode,
             "records_read": self.records_read,
             "records_written": self.records_written,
+            "rounds": int(self.details.get("rounds", 1)),
             "ranges": [r.to_list() for r in self.ranges],
             "written": {f"{r.topic}-{r.partition}": r.records for r in self.receipts},
         }

@@ -53,6 +53,8 @@ class RunSpec:
         partition).
     :param clear_number: how often the run was cleared; with ``run_id`` it names this very work.
     :param try_number: which try this is; recorded only.
+    :param round: which round of a cursor that reads until it has caught up, from 0; the engine sets it.
+    :param audit: who wants this run and why; kept in the run record.
     :param on_committed: what to do when the ledger holds the run from another run id or clear.
     :param transaction_timeout: the coordinator aborts the transaction after this time.
     :param delivery_timeout: a batch not acknowledged within this time fails the attempt.
@@ -72,6 +74,8 @@ class RunSpec:
     source_partition: int | None = None
     clear_number: int = 0
     try_number: int = 1
+    round: int | None = None
+    audit: Mapping[str, Any] = field(default_factory=dict)
     on_committed: OnCommitted = "skip"
     transaction_timeout: dt.timedelta = dt.timedelta(seconds=300)
     delivery_timeout: dt.timedelta = dt.timedelta(seconds=120)

@@ -67,10 +67,12 @@ class Authority:
         self._sleep = sleep
         self._clock = clock
 
-    def peek(self, keys: Collection[str], *, routing: str) -> Mapping[str, str]:
+    def peek(
+        self, keys: Collection[str], *, routing: str, prefixes: Collection[str] = ()
+    ) -> Mapping[str, str]:
         """Return committed values, without waiting. A value is final; a missing key means nothing."""
         partition = self._ledger.partition_for(routing)
-        return decide(self._ledger.view(partition, keys)).committed
+        return decide(self._ledger.view(partition, keys, prefixes)).committed
 
     def decide(
         self, keys: Collection[str], *, routing: str, prefixes: Collection[str] = ()

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from airflow_eos.exceptions import RunAlreadyCommitted
-from airflow_eos.model.ranges import OffsetRange
+from airflow_eos.model.ranges import Cursor, OffsetRange
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import RunSpec
-from airflow_eos.run import identity
+from airflow_eos.run import identity, rounds
 from airflow_eos.run.authority import Authority
 
 log = logging.getLogger(__name__)
@@ -42,10 +42,31 @@ class CommittedRuns:
         :param fenced: whether the caller holds the fence; only then may it believe a None (law 3).
         :raises RunAlreadyCommitted: when another run committed it and ``on_committed`` is ``fail``.
         """
+        if identity.loops(self._spec):
+            return self._ask_rounds(fenced=fenced)
         key = identity.run_key(self._spec)
         first = self._look_up([key], fenced=fenced).get(key)
-        if first is None:
-            return None
+        return None if first is None else self._settled(first, fenced=fenced)
+
+    def _ask_rounds(self, *, fenced: bool) -> RunRecord | Reprocess | None:
+        """As :meth:`ask` once the final round is committed; before, answer for the spec's own round.
+
+        Rounds that a life of the task before a clear committed are not reprocessed: the run was not finished,
+        and is continued.
+        """
+        whole = identity.run_key(replace(self._spec, ranges=Cursor()))
+        found = self._look_up([whole], fenced=fenced, prefix=identity.rounds_prefix(self._spec))
+        done, final = rounds.in_order(self._spec, found)
+        if final is not None:
+            return self._settled(rounds.merged([*done, final]), fenced=fenced)
+        if whole in found:  # the Dag run was made before its author asked for rounds
+            return self._settled(found[whole], fenced=fenced)
+        number = self._spec.round
+        return _answer(done[number], "a round") if number is not None and number < len(done) else None
+
+    def _settled(self, first: RunRecord, *, fenced: bool) -> RunRecord | Reprocess:
+        """Apply ``on_committed`` to a run that is committed."""
+        key = first.run_key
         ours = (self._spec.run_id, self._spec.clear_number)
         if (first.run_id, first.clear_number) == ours:
             return _answer(first, "this very work")
@@ -67,9 +88,13 @@ class CommittedRuns:
             identity.reprocess_transactional_id(self._spec, first.ranges),
         )
 
-    def _look_up(self, keys: Sequence[str], *, fenced: bool) -> dict[str, RunRecord]:
+    def _look_up(self, keys: Sequence[str], *, fenced: bool, prefix: str = "") -> dict[str, RunRecord]:
         ask = self._authority.decide if fenced else self._authority.peek
-        found = ask([identity.run_record_key(key) for key in keys], routing=self._spec.pipeline)
+        found = ask(
+            [identity.run_record_key(key) for key in keys],
+            routing=self._spec.pipeline,
+            prefixes=[identity.run_record_key(prefix)] if prefix else [],
+        )
         records = [RunRecord.from_json(value) for value in found.values()]
         return {record.run_key: record for record in records}
 

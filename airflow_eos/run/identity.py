@@ -10,6 +10,7 @@ import datetime as dt
 import hashlib
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 
 from airflow_eos.exceptions import RunAlreadyCommitted
 from airflow_eos.model.ledger import LedgerMessage
@@ -25,6 +26,7 @@ from airflow_eos.model.spec import RunSpec
 
 METADATA_VERSION = "v1"
 REPROCESS_MARK = "#"
+FINAL_ROUND = "final"
 MAX_REPROCESSINGS = 100
 LEDGER_IDENTITY_KEY = "ledger:identity"
 LEDGER_IDENTITY_ROUTING = ""
@@ -54,6 +56,8 @@ def mapped_partition(spec: RunSpec) -> TopicPartition | None:
 
 def run_key(spec: RunSpec) -> str:
     """Return the name of the unit of work; one committed run record per key."""
+    if loops(spec):
+        return final_key(spec) if spec.round is None else round_key(spec, spec.round)
     topics = ",".join(sorted(spec.source_topics))
     only = mapped_partition(spec)
     source = topics if only is None else str(only)
@@ -69,6 +73,26 @@ def run_key(spec: RunSpec) -> str:
 def cursor_run_key(pipeline: str, run_id: str) -> str:
     """Return the run key of a run over a whole cursor, or over given ranges."""
     return f"run/{pipeline}/{_quoted(run_id)}"
+
+
+def loops(spec: RunSpec) -> bool:
+    """Return whether the run goes on in rounds until it has caught up."""
+    return isinstance(spec.ranges, Cursor) and spec.ranges.until_caught_up
+
+
+def rounds_prefix(spec: RunSpec) -> str:
+    """Return what the keys of all rounds of a run begin with; the rest is a number or :data:`FINAL_ROUND`."""
+    return f"rounds/{run_key(replace(spec, ranges=Cursor()))}/"
+
+
+def round_key(spec: RunSpec, number: int) -> str:
+    """Return the key of a round that leaves something for the next one; from 0."""
+    return f"{rounds_prefix(spec)}{number}"
+
+
+def final_key(spec: RunSpec) -> str:
+    """Return the key of the last round: committed, it says that the whole run is."""
+    return f"{rounds_prefix(spec)}{FINAL_ROUND}"
 
 
 def reprocess_key(key: str, number: int) -> str:

@@ -32,7 +32,7 @@ from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.model.receipts import PartitionReceipt
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import RunSpec
-from airflow_eos.run import identity, laws
+from airflow_eos.run import identity, laws, rounds
 from airflow_eos.run.committed import CommittedRuns
 from airflow_eos.run.ports import (
     ProducerSession,
@@ -88,6 +88,11 @@ class RunProtocol:
         self._committed = CommittedRuns(spec, world.authority)
         self._identity: ProducerIdentity | None = None
         self._killed = False
+
+    @property
+    def producer(self) -> ProducerIdentity | None:
+        """The identity this attempt had last; None before it took an epoch."""
+        return self._identity
 
     def execute(self) -> RunRecord:
         """Run, or answer from the ledger.
@@ -173,6 +178,8 @@ class RunProtocol:
         )
         work.planned = self._world.planner.plan(work.recorded)
         plan = work.planned.plan
+        if self._spec.round is not None and work.recorded is None and rounds.is_last(self._spec, plan):
+            work.key = identity.final_key(self._spec)
         for note in plan.notes:
             log.warning("%s", note)
         log.info(
@@ -256,6 +263,7 @@ class RunProtocol:
             "versions": work.versions,
             "notes": list(planned.plan.notes),
             "partition_verification": work.verification,
+            **({"audit": dict(self._spec.audit)} if self._spec.audit else {}),
         }
         return Statement(self._spec, self._world, self._started_at, work.key, planned, manifest, details)
 

@@ -12,12 +12,15 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.engine.rounds import run_rounds
 from airflow_eos.model.manifest import SealedManifest, SealedTarget
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import LedgerSettings, RunSpec
+from airflow_eos.run.identity import loops
 from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.run.states import State
+from airflow_eos.run.world import World
 from airflow_eos.testing.readers import read_topic
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
@@ -110,8 +113,14 @@ class Pipeline:
         **changes: Any,
     ) -> RunRecord:
         spec = replace(self.spec, run_id=run_id, **changes)
+
+        def attempt(its: RunSpec, world: World) -> Any:
+            protocol = RunProtocol(its, world, on_state)
+            return protocol.execute(), protocol.producer
+
         with ControlPlane(spec) as control:
-            return RunProtocol(spec, control.world(data(spec)), on_state).execute()
+            world = control.world(data(spec))
+            return run_rounds(spec, world, attempt) if loops(spec) else attempt(spec, world)[0]
 
     def output(self, isolation: str = "read_committed") -> list[str]:
         return sorted(r.value.decode() for r in read_topic(self.kafka.client_config(), self.sink, isolation))

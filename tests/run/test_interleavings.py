@@ -36,6 +36,7 @@ SCENES = [
     scenes.foreign_consumer,
     scenes.intervals,
     scenes.crossing,
+    scenes.rounds,
 ]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_eos.engine.rounds import run_rounds
 from airflow_eos.exceptions import EosError, SecondAttempt
 from airflow_eos.model.broker import CommittedOffset, EndTxnAnswer
 from airflow_eos.model.identity import ProducerIdentity
@@ -19,6 +20,7 @@ from airflow_eos.model.receipts import PartitionReceipt
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.run.authority import Authority
 from airflow_eos.run.boundaries import Boundaries
+from airflow_eos.run.identity import loops
 from airflow_eos.run.ledger_identity import verify
 from airflow_eos.run.pins import Pins
 from airflow_eos.run.protocol import RunProtocol
@@ -334,6 +336,11 @@ def attempt(
             clock=clock.monotonic,
             sleep=sleep,
         )
-        return RunProtocol(spec, world).execute()
+
+        def one(its: RunSpec, around: World) -> Any:
+            protocol = RunProtocol(its, around)
+            return protocol.execute(), protocol.producer
+
+        return run_rounds(spec, world, one) if loops(spec) else one(spec, world)[0]
 
     return body

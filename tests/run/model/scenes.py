@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_eos.exceptions import EosError
 from airflow_eos.model.broker import CommittedOffset, TransactionState
-from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, TopicPartition
+from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from tests.run.model.broker import LEDGER, ModelBroker, Transaction
@@ -164,9 +164,11 @@ def stage(
     data: Callable[..., ModelData] = ModelData,
     closers: Sequence[RunSpec] | None = None,
     prepare: Callable[[Scene], None] | None = None,
+    time_outs: bool = True,
 ) -> Scene:
     """Set a scene: a source of two partitions, a sink, and concurrent attempts."""
     scene = Scene(broker or ModelBroker({"src": 2, "out": 2}))
+    scene.time_outs = time_outs
     for i in range(records):
         for p in range(2):
             scene.broker.write_input("src", p, f"p{p}r{i}")
@@ -314,6 +316,18 @@ def shared_ledger(run: Run) -> Scene:
 def empty(run: Run) -> Scene:
     """Nothing to read: the run is committed all the same."""
     return stage(run, [("try1", spec()), ("try2", spec(try_number=2))], records=0, closers=[spec()])
+
+
+def rounds(run: Run) -> Scene:
+    """Two tries of one run that reads in rounds; each may die, or be replaced, between two of them."""
+    looped = spec(ranges=Cursor(max_records=1, until_caught_up=True))
+    return stage(
+        run,
+        [("try1", looped), ("try2", replace(looped, try_number=2))],
+        records=1,
+        closers=[replace(looped, try_number=3), spec("last")],
+        time_outs=False,
+    )
 
 
 def _moment(seconds: int) -> dt.datetime:

@@ -52,6 +52,13 @@ def test_every_module_with_such_classes_is_listed(kind: str) -> None:
     assert found - abstract <= listed
 
 
+def test_task_decorator_can_be_imported() -> None:
+    """``@task.kafka_eos`` leads to a function."""
+    for entry in get_provider_info()["task-decorators"]:
+        module, _, name = entry["class-name"].rpartition(".")
+        assert callable(getattr(importlib.import_module(module), name))
+
+
 def test_connection_type_and_schemes_of_the_kafka_provider_are_left_alone() -> None:
     """Registering kafka again would replace the Kafka provider's own."""
     assert not {"connection-types", "asset-uris", "queues"}.intersection(get_provider_info())

@@ -5,11 +5,11 @@ import json
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, Asset
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk import DAG, Asset, RetryAction
+from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_eos import exceptions
-from airflow_eos.exceptions import ConfigurationError, EosError, ProcessFailed, RunFenced
+from airflow_eos.exceptions import ConfigurationError, EosError
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
@@ -173,7 +173,7 @@ def test_run_without_an_interval_fails_at_once_with_what_to_change(
     dag: DAG, runs: list[FakeRun], dag_run: dict[str, Any], says: str
 ) -> None:
     """An empty or missing interval is the author's to fix: no retry, no run."""
-    with pytest.raises(AirflowFailException, match=says):
+    with pytest.raises(ConfigurationError, match=says):
         execute(make(dag, ranges="data_interval"), **dag_run)
     assert runs == []
 
@@ -280,26 +280,28 @@ def test_each_error_retries_or_fails_as_the_table_says(
 ) -> None:
     """Errors that stay until somebody acts fail the task; all others, RunFenced included, retry."""
     assert kind.__name__ in vars(exceptions)
-    FakeRun.outcome = kind.__new__(kind, "the reason")
-    FakeRun.outcome.args = ("the reason",)
-    expected = AirflowFailException if kind.__name__ in FINAL else kind
-    with pytest.raises(expected, match="the reason"):
-        execute(make(dag))
+    error = kind.__new__(kind, "the reason")
+    error.args = ("the reason",)
+    FakeRun.outcome = error
+    operator = make(dag)
+    with pytest.raises(kind, match="the reason") as caught:
+        execute(operator)
+    policy = operator.retry_policy
+    assert policy is not None
+    decision = policy.evaluate(caught.value, 1, 2, None)
+    assert (decision.action is RetryAction.FAIL) == (kind.__name__ in FINAL)
 
 
-def test_fenced_run_retries(dag: DAG, runs: list[FakeRun]) -> None:
-    """A newer attempt may die before it commits: the next try asks the ledger again."""
-    FakeRun.outcome = RunFenced("fenced by epoch 7")
-    with pytest.raises(RunFenced):
-        execute(make(dag))
-
-
-def test_author_may_refuse_a_retry(dag: DAG, runs: list[FakeRun]) -> None:
-    """AirflowFailException raised inside process keeps its meaning."""
-    FakeRun.outcome = ProcessFailed("process raised")
-    FakeRun.outcome.__cause__ = AirflowFailException("poisoned input")
-    with pytest.raises(AirflowFailException, match="process raised"):
-        execute(make(dag))
+def test_nothing_read_succeeds_or_skips_as_the_author_says(dag: DAG, runs: list[FakeRun]) -> None:
+    """on_empty: an empty run is committed either way; skip leaves downstream tasks out."""
+    FakeRun.outcome = a_record(records_read_by_partition={"src-0": 0}, receipts=())
+    assert execute(make(dag))["records_read"] == 0
+    with pytest.raises(AirflowSkipException, match="committed"):
+        execute(make(DAG("other", schedule=None), on_empty="skip"))
+    FakeRun.outcome = a_record()
+    assert execute(make(DAG("third", schedule=None), on_empty="skip"))["records_read"] == 10
+    with pytest.raises(ConfigurationError, match="on_empty"):
+        make(DAG("fourth", schedule=None), on_empty="ignore")
 
 
 def test_on_kill_ends_this_attempt_only(dag: DAG, runs: list[FakeRun]) -> None:
@@ -352,7 +354,7 @@ def test_fields_are_templated(dag: DAG, runs: list[FakeRun]) -> None:
 
 def test_wrong_names_fail_at_once(dag: DAG, runs: list[FakeRun]) -> None:
     """What RunSpec refuses is the author's to fix."""
-    with pytest.raises(AirflowFailException, match="transactional id"):
+    with pytest.raises(ConfigurationError, match="transactional id"):
         execute(make(dag, group_id="with space"))
 
 

@@ -1,0 +1,111 @@
+"""``@task.kafka_eos``: the decorated function is the run's ``process``."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import DecoratedOperator, task_decorator_factory
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import TaskDecorator
+    from airflow.sdk import Context
+
+    from airflow_eos.operators.process import Process
+
+_RUN = "run"
+
+
+class _KafkaEosDecoratedOperator(DecoratedOperator, ReadProcessWriteOperator):
+    """The operator behind ``@task.kafka_eos``; every parameter is the operator's."""
+
+    template_fields: Sequence[str] = ReadProcessWriteOperator.template_fields
+    custom_operator_name = "@task.kafka_eos"
+    op_kwargs: Mapping[str, Any]
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        op_args: Sequence[Any] | None = None,
+        op_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        stand_in = _without_frame(python_callable)
+        super().__init__(
+            python_callable=stand_in,
+            op_args=op_args,
+            op_kwargs=op_kwargs,
+            kwargs_to_upstream={"process": python_callable, "op_args": op_args, "op_kwargs": op_kwargs},
+            **kwargs,
+        )
+        self.python_callable = stand_in
+
+    def prepared_process(self, context: Context) -> Process:
+        """Return the decorated function with the arguments of the task's call."""
+        bound = inspect.signature(self.python_callable).bind(*self.op_args, **self.op_kwargs).arguments
+        if "source_partition" in bound:
+            # Expanded over partitions: the argument chooses the partition, and the function sees it.
+            self.source_partition = bound["source_partition"]
+        self.op_kwargs = dict(bound)
+        return super().prepared_process(context)
+
+
+def _without_frame(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a stand-in that takes what the author passes when the task is called: all but df and run.
+
+    :raises ConfigurationError: the function has no parameter for the DataFrame.
+    """
+    parameters = list(inspect.signature(function).parameters.values())
+    if not parameters or parameters[0].kind not in (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    ):
+        raise ConfigurationError(
+            f"@task.kafka_eos needs a function of a DataFrame, f(df, ...) or f(df, run, ...); "
+            f"{function.__name__} takes {inspect.signature(function)}"
+        )
+
+    @functools.wraps(function)
+    def stand_in(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    rest = [one for one in parameters[1:] if one.name != _RUN]
+    stand_in.__signature__ = inspect.Signature(rest)  # type: ignore[attr-defined]
+    return stand_in
+
+
+def kafka_eos_task(
+    python_callable: Callable[..., Any] | None = None,
+    multiple_outputs: bool | None = None,
+    **kwargs: Any,
+) -> TaskDecorator:
+    """Wrap a function from DataFrame to DataFrame into a task that commits exactly once.
+
+    Takes every parameter of :class:`~airflow_eos.operators.read_process_write.ReadProcessWriteOperator`
+    except ``process``::
+
+        @task.kafka_eos(topics=["orders"], sink_topic="large-orders", group_id="large", retries=2)
+        def large(df, run, threshold=1000):
+            return df.where(...).select("key", "value")
+
+        large(threshold=5000)
+
+    ``df`` and, where there is one, ``run`` come from the run; all other parameters from the call. Where
+    Airflow does not know the provider, ``from airflow_eos.decorators.kafka_eos import kafka_eos_task`` does
+    the same. A function with a parameter ``source_partition`` may be expanded over the partitions.
+
+    :param python_callable: the function.
+    :param multiple_outputs: as in every task decorator.
+    """
+    return task_decorator_factory(
+        python_callable=python_callable,
+        multiple_outputs=multiple_outputs,
+        decorated_operator_class=_KafkaEosDecoratedOperator,
+        **kwargs,
+    )

@@ -1,0 +1,101 @@
+"""When another try helps, and when to make it: a retry policy for tasks that commit in Kafka."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import RetryDecision, RetryPolicy
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_eos.exceptions import EosError, OutcomeUnknown, RunFenced
+from airflow_eos.operators.failures import is_final
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_eos.model.record import RunRecord
+
+log = logging.getLogger(__name__)
+
+
+class TransactionRetryPolicy(RetryPolicy):
+    """Retry what may pass, fail what stays, and back off from a newer attempt.
+
+    =====================================  ==================================================================
+    the try ended with                     decision
+    =====================================  ==================================================================
+    authorisation, plan and configuration  fail: the next try would meet the same
+    errors that stay until somebody acts
+    ``RunFenced``, ``OutcomeUnknown``      ask the ledger: committed -> retry at once, it succeeds from the
+                                           record; not (yet) -> retry with back-off, so that the newer
+                                           attempt can finish
+    ``AirflowFailException`` in process    fail
+    anything else                          the task's own ``retries`` and ``retry_delay``
+    =====================================  ==================================================================
+
+    Being fenced is never final: the newer attempt may die before it commits. A retry still counts against the
+    task's ``retries``. Give it as ``retry_policy`` to any task; the operators of this package have it.
+
+    :param base_delay: back-off before the second try; doubled for each further one.
+    :param max_delay: upper bound of the back-off.
+    """
+
+    def __init__(
+        self,
+        base_delay: dt.timedelta = dt.timedelta(seconds=5),
+        max_delay: dt.timedelta = dt.timedelta(minutes=5),
+    ) -> None:
+        self.base_delay = base_delay
+        self.max_delay = max_delay
+
+    def evaluate(
+        self,
+        exception: BaseException,
+        try_number: int,
+        max_tries: int,  # noqa: ARG002 - the interface
+        context: Context | None = None,
+    ) -> RetryDecision:
+        """Decide about a failed try; runs in the task's process."""
+        if is_final(exception):
+            return RetryDecision.fail(f"{type(exception).__name__}: another try would meet the same")
+        if isinstance(exception, EosError) and isinstance(exception.__cause__, AirflowFailException):
+            return RetryDecision.fail("process raised AirflowFailException")
+        if not isinstance(exception, (RunFenced, OutcomeUnknown)):
+            return RetryDecision.default()
+        if _committed(context) is not None:
+            return RetryDecision.retry(dt.timedelta(0), "committed by another attempt; a retry returns it")
+        return RetryDecision.retry(
+            self.delay(try_number), f"{type(exception).__name__}: a newer attempt may own the work"
+        )
+
+    def delay(self, try_number: int) -> dt.timedelta:
+        """Return the back-off after the given try, from 1."""
+        return min(self.base_delay * 2 ** min(max(0, try_number - 1), 20), self.max_delay)
+
+    def serialize(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "base_delay": self.base_delay.total_seconds(),
+            "max_delay": self.max_delay.total_seconds(),
+        }
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> TransactionRetryPolicy:
+        """Read the JSON form."""
+        return cls(dt.timedelta(seconds=data["base_delay"]), dt.timedelta(seconds=data["max_delay"]))
+
+
+def _committed(context: Context | None) -> RunRecord | None:
+    """Ask the authority once more; None where it cannot be asked or does not know (yet)."""
+    task: Any = None if context is None else context.get("task")
+    if context is None or not hasattr(task, "build_spec"):
+        return None
+    try:
+        from airflow_eos.engine import look_up
+
+        return look_up(task.build_spec(context))
+    except Exception:  # the decision must not fail: a retry asks anyway
+        log.warning("the ledger could not be asked; retrying with back-off", exc_info=True)
+        return None

@@ -1,0 +1,81 @@
+"""A cursor that reads until it has caught up: one run in rounds, each a transaction of its own.
+
+Round keys are ``<run>/0``, ``<run>/1``, ... and, for the round that reads up to the last stable offset it
+met, ``<run>/final``. Only the committed ``final`` says that the run is done: a clear later on finds it and
+touches nothing, while a try that died between two rounds is continued.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from airflow_eos.model.plan import RunPlan
+from airflow_eos.model.ranges import Cursor, OffsetRange, TopicPartition
+from airflow_eos.model.receipts import NO_OFFSET, PartitionReceipt
+from airflow_eos.model.record import RunRecord
+from airflow_eos.model.spec import RunSpec
+from airflow_eos.run import identity
+
+
+def is_last(spec: RunSpec, plan: RunPlan) -> bool:
+    """Return whether a planned round ends the run: nothing is left of what it met, or no round is."""
+    assert isinstance(spec.ranges, Cursor)
+    return plan.caught_up or (spec.round or 0) + 1 >= spec.ranges.max_rounds
+
+
+def in_order(spec: RunSpec, records: Mapping[str, RunRecord]) -> tuple[list[RunRecord], RunRecord | None]:
+    """Return the rounds committed without a gap, from 0, and the final one, by run key."""
+    rounds: list[RunRecord] = []
+    while (record := records.get(identity.round_key(spec, len(rounds)))) is not None:
+        rounds.append(record)
+    return rounds, records.get(identity.final_key(spec))
+
+
+def merged(rounds: Sequence[RunRecord]) -> RunRecord:
+    """Return one record for the whole run: what all rounds read and wrote, under the last one's key.
+
+    ``details["rounds"]`` says how many there were.
+    """
+    last = rounds[-1]
+    read: dict[str, int] = {}
+    for record in rounds:
+        for place, count in record.records_read_by_partition.items():
+            read[place] = read.get(place, 0) + count
+    return replace(
+        last,
+        ranges=_spanned(record.ranges for record in rounds),
+        records_read_by_partition=read,
+        records_late=sum(record.records_late for record in rounds),
+        receipts=_totals(record.receipts for record in rounds),
+        started_at=rounds[0].started_at,
+        details={**last.details, "rounds": len(rounds)},
+    )
+
+
+def _spanned(all_ranges: Iterable[Sequence[OffsetRange]]) -> tuple[OffsetRange, ...]:
+    spans: dict[TopicPartition, OffsetRange] = {}
+    for one in (r for ranges in all_ranges for r in ranges):
+        before = spans.get(one.topic_partition)
+        spans[one.topic_partition] = one if before is None else replace(before, end=one.end)
+    return tuple(spans[place] for place in sorted(spans))
+
+
+def _totals(all_receipts: Iterable[Sequence[PartitionReceipt]]) -> tuple[PartitionReceipt, ...]:
+    totals: dict[tuple[str, int], PartitionReceipt] = {}
+    for one in (r for receipts in all_receipts for r in receipts):
+        before = totals.get((one.topic, one.partition))
+        if before is None or not before.records:
+            totals[one.topic, one.partition] = one
+        elif one.records:
+            totals[one.topic, one.partition] = PartitionReceipt(
+                topic=one.topic,
+                partition=one.partition,
+                first_offset=before.first_offset,
+                last_offset=one.last_offset,
+                records=before.records + one.records,
+                size=before.size + one.size,
+                batches=before.batches + one.batches,
+                last_sequence=NO_OFFSET,  # each round counts from 0
+            )
+    return tuple(totals[place] for place in sorted(totals))

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import datetime as dt
+from types import ModuleType
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, RetryAction
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_eos.exceptions import (
+    AuthorizationFailed,
+    CursorMoved,
+    OutcomeUnknown,
+    ProcessFailed,
+    RunFailed,
+    RunFenced,
+)
+from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
+from airflow_eos.operators.retry import TransactionRetryPolicy
+from tests.unit.airflow.fakes import a_record, make_context
+
+SECOND = dt.timedelta(seconds=1)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The ledger as the policy asks it: set ``answer`` to a record or an exception; ``specs`` were asked."""
+    state: dict[str, Any] = {"answer": None, "specs": []}
+    engine = ModuleType("airflow_eos.engine")
+
+    def look_up(spec: Any) -> Any:
+        state["specs"].append(spec)
+        if isinstance(state["answer"], BaseException):
+            raise state["answer"]
+        return state["answer"]
+
+    engine.look_up = look_up  # type: ignore[attr-defined]
+    monkeypatch.setitem(__import__("sys").modules, "airflow_eos.engine", engine)
+    return state
+
+
+@pytest.fixture
+def context(dag: DAG) -> Any:
+    operator = ReadProcessWriteOperator(
+        task_id="copy",
+        dag=dag,
+        process=lambda df: df,
+        topics=["src"],
+        sink_topic="out",
+        group_id="g",
+        retries=9,
+    )
+    return make_context(operator)
+
+
+@pytest.mark.parametrize("error", [RunFenced("by epoch 7"), OutcomeUnknown("no coordinator")])
+def test_fenced_try_asks_the_authority_then_backs_off(
+    asked: dict[str, Any], context: Any, error: Exception
+) -> None:
+    """Not committed (yet): each further try waits twice as long, up to the bound."""
+    policy = TransactionRetryPolicy(5 * SECOND, 30 * SECOND)
+    decisions = [policy.evaluate(error, number, 9, context) for number in (1, 2, 3, 4, 60)]
+    assert {one.action for one in decisions} == {RetryAction.RETRY}
+    assert [one.retry_delay for one in decisions] == [s * SECOND for s in (5, 10, 20, 30, 30)]
+    assert [spec.pipeline for spec in asked["specs"]] == ["pipelines.copy"] * 5
+
+
+def test_fenced_try_whose_work_is_committed_retries_at_once(asked: dict[str, Any], context: Any) -> None:
+    """The retry succeeds from the record: there is nothing to wait for."""
+    asked["answer"] = a_record()
+    decision = TransactionRetryPolicy().evaluate(RunFenced("by epoch 7"), 3, 9, context)
+    assert (decision.action, decision.retry_delay) == (RetryAction.RETRY, dt.timedelta(0))
+    assert "committed" in (decision.reason or "")
+
+
+def test_authority_that_cannot_be_asked_does_not_stop_the_retry(asked: dict[str, Any], context: Any) -> None:
+    """A broker that is down when the policy asks: back-off, as if nothing were known."""
+    asked["answer"] = OSError("no route")
+    decision = TransactionRetryPolicy().evaluate(RunFenced("by epoch 7"), 1, 9, context)
+    assert (decision.action, decision.retry_delay) == (RetryAction.RETRY, 5 * SECOND)
+    assert TransactionRetryPolicy().evaluate(RunFenced("x"), 1, 9).action is RetryAction.RETRY
+
+
+@pytest.mark.parametrize("error", [AuthorizationFailed("no WRITE"), CursorMoved("to 7")])
+def test_authorisation_and_plan_errors_fail_without_retry(context: Any, error: Exception) -> None:
+    """Another try would meet the same."""
+    assert TransactionRetryPolicy().evaluate(error, 1, 9, context).action is RetryAction.FAIL
+
+
+def test_author_may_refuse_a_retry(context: Any) -> None:
+    """AirflowFailException raised inside process keeps its meaning."""
+    error = ProcessFailed("process raised")
+    error.__cause__ = AirflowFailException("poisoned input")
+    assert TransactionRetryPolicy().evaluate(error, 1, 9, context).action is RetryAction.FAIL
+
+
+@pytest.mark.parametrize("error", [RunFailed("aborted"), ProcessFailed("boom"), ValueError("x")])
+def test_everything_else_follows_the_task(context: Any, error: Exception) -> None:
+    """The task's own retries and delay decide."""
+    assert TransactionRetryPolicy().evaluate(error, 1, 9, context).action is RetryAction.DEFAULT
+
+
+def test_policy_survives_its_json_form() -> None:
+    """Airflow may serialise a policy."""
+    policy = TransactionRetryPolicy(2 * SECOND, 9 * SECOND)
+    again = TransactionRetryPolicy.deserialize(policy.serialize())
+    assert (again.base_delay, again.max_delay) == (2 * SECOND, 9 * SECOND)

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_eos.decorators.kafka_eos import kafka_eos_task
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.ranges import Cursor
+from tests.unit.airflow.fakes import FakeRun, make_context
+
+GIVEN: dict[str, Any] = {"topics": ["src"], "sink_topic": "out", "group_id": "g"}
+
+
+def task_of(dag: DAG, task_id: str) -> Any:
+    return dag.get_task(task_id)
+
+
+def test_decorated_function_is_the_process(dag: DAG, runs: list[FakeRun]) -> None:
+    """The frame comes from the run, everything else from the call."""
+
+    @kafka_eos_task(**GIVEN, retries=2, on_committed="fail")
+    def copy(df: Any, factor: int, run: Any = None, *, unit: str = "min") -> Any:
+        """What it does."""
+        return df, factor, unit, run
+
+    with dag:
+        copy(3, unit="h")
+    operator = task_of(dag, "copy")
+    assert (operator.custom_operator_name, operator.retries, operator.doc_md) == (
+        "@task.kafka_eos",
+        2,
+        "What it does.",
+    )
+    assert operator.max_active_tis_per_dag == 1
+    summary = operator.execute(make_context(operator))
+    assert summary["records_read"] == 10
+    assert (runs[0].spec.pipeline, runs[0].spec.on_committed, runs[0].spec.ranges) == (
+        "pipelines.copy",
+        "fail",
+        Cursor(),
+    )
+    assert runs[0].process("frame", run="told") == ("frame", 3, "h", "told")
+
+
+def test_same_contract_as_the_operator(dag: DAG, runs: list[FakeRun]) -> None:
+    """Same templated fields, same retry policy, same kill."""
+    from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
+
+    @kafka_eos_task(**{**GIVEN, "group_id": "g-{{ params.region }}"})
+    def copy(df: Any, region: str) -> Any:
+        return df, region
+
+    with dag:
+        copy("{{ params.region }}")
+    operator = task_of(dag, "copy")
+    assert set(ReadProcessWriteOperator.template_fields) <= set(operator.template_fields)
+    assert type(operator.retry_policy).__name__ == "TransactionRetryPolicy"
+    context = make_context(operator)
+    operator.render_template_fields({**context, "params": {"region": "eu"}})
+    operator.execute(context)
+    operator.on_kill()
+    assert (runs[0].spec.group_id, runs[0].kills) == ("g-eu", 1)
+    assert runs[0].process("frame") == ("frame", "eu")
+
+
+def test_expanded_over_partitions_each_has_its_cursor(dag: DAG, runs: list[FakeRun]) -> None:
+    """A parameter named source_partition chooses the partition."""
+
+    @kafka_eos_task(**GIVEN)
+    def copy(df: Any, source_partition: int) -> Any:
+        return df, source_partition
+
+    with dag:
+        copy.expand(source_partition=[0, 1])
+    mapped = task_of(dag, "copy")
+    for partition in (0, 1):
+        operator = mapped.unmap({"op_kwargs": {"source_partition": partition}})
+        operator.execute(make_context(operator))
+    assert [run.spec.source_partition for run in runs] == [0, 1]
+    assert runs[1].process("frame") == ("frame", 1)
+
+
+def test_function_without_a_frame_is_refused_at_parse(dag: DAG) -> None:
+    """The message shows what is needed."""
+
+    @kafka_eos_task(**GIVEN)
+    def copy() -> Any:
+        return None
+
+    with dag, pytest.raises(ConfigurationError, match="DataFrame"):
+        copy()
+
+
+def test_missing_argument_is_refused_at_parse(dag: DAG) -> None:
+    """As with every task decorator."""
+
+    @kafka_eos_task(**GIVEN)
+    def copy(df: Any, factor: int) -> Any:
+        return df, factor
+
+    with dag, pytest.raises(TypeError, match="factor"):
+        copy()
