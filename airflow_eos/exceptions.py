@@ -41,7 +41,9 @@
     │   └── FetchStalled              a read made no progress in time
     ├── RequestRefused                a broker refused a request for a reason no retry can help
     ├── EmbeddedKafkaError            a test broker could not be fetched, started or used
-    └── EmbeddedAirflowError          a test Airflow could not be started or refused a call
+    ├── EmbeddedAirflowError          a test Airflow could not be started or refused a call
+    └── EmbeddedDriverError           a test's Spark process could not be started or did not go where it must
+        └── DriverDied                a test's driver process was killed before its run ended
 """
 
 from __future__ import annotations
@@ -205,3 +207,11 @@ class EmbeddedAirflowError(EosError):
 
 class RequestRefused(EosError):
     """A broker refused a request for a reason no retry can help; the message names request and answer."""
+
+
+class EmbeddedDriverError(EosError):
+    """A Spark process of a test could not be started, or did not go where it must; with its log's end."""
+
+
+class DriverDied(EmbeddedDriverError):
+    """A test's driver process ended before its run did; the message names the states it had reached."""

@@ -70,9 +70,9 @@ class Run:
         """
         with ControlPlane(self._spec) as control:
             if identity.loops(self._spec):
-                record = run_rounds(self._spec, control.world(self._data), self._attempt)
+                record = run_rounds(self._spec, self._world(control), self._attempt)
             else:
-                record, _ = self._attempt(self._spec, control.world(self._data))
+                record, _ = self._attempt(self._spec, self._world(control))
         log.info(
             "run %s %s: %d records read, %d written",
             record.run_key,
@@ -87,6 +87,9 @@ class Run:
         if self._killed:
             self._protocol.kill()
         return self._protocol.execute(), self._protocol.producer
+
+    def _world(self, control: ControlPlane) -> World:
+        return control.world(self._data)
 
     def kill(self) -> None:
         """Cancel this run's Spark jobs and end its transaction under its own identity; for ``on_kill``.

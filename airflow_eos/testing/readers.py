@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_eos.exceptions import AuthorizationFailed, EmbeddedKafkaError, UnknownTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 
@@ -54,6 +54,30 @@ def read_topic(
 def count_records(kafka: str | Mapping[str, Any], topic: str, isolation: Isolation = "read_committed") -> int:
     """Count the records that :func:`read_topic` would return, in constant memory."""
     return sum(1 for _ in _messages(kafka, topic, isolation))
+
+
+def follow_topic(
+    kafka: str | Mapping[str, Any],
+    topic: str,
+    ended: Callable[[], bool],
+    isolation: Isolation = "read_committed",
+) -> Iterator[Record]:
+    """Yield the records of a topic from its beginning, as they become visible, until ``ended()``.
+
+    Brokers may come and go meanwhile. Nothing is committed and no group is joined.
+    """
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+    consumer = Consumer({**_consumer_config(kafka, isolation), "enable.partition.eof": False})
+    try:
+        partitions = _partitions(consumer, topic)
+        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
+        while not ended():
+            for message in consumer.consume(_BATCH, timeout=0.1):
+                if message.error() is None:  # others are about brokers that are down just now
+                    yield _record(message)
+    finally:
+        consumer.close()
 
 
 def _messages(kafka: str | Mapping[str, Any], topic: str, isolation: Isolation) -> Iterator[Any]:

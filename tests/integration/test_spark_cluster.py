@@ -12,17 +12,14 @@ import signal
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 
-import pyspark
 import pytest
 
 from airflow_eos.exceptions import SealedBlockLost, SecondAttempt
 from airflow_eos.spark import SparkDataPlane
 from airflow_eos.spark import send as send_module
 from airflow_eos.testing import count_records, read_topic
-from airflow_eos.testing.ports import free_ports
-from airflow_eos.testing.session import Session
+from airflow_eos.testing.faults import SparkCluster
 from tests.integration.spark_support import Broker, attempt, new_session
 
 pytestmark = pytest.mark.chaos
@@ -33,46 +30,8 @@ SECRET = "TOPSECRET"
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     """A master with two workers of one core each: its URL, and the folder of all their logs."""
-    home = tmp_path_factory.mktemp("spark")
-    spark_home = Path(pyspark.__file__).parent
-    env = {
-        **os.environ,
-        "SPARK_HOME": str(spark_home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_DAEMON_MEMORY": "256m",
-    }
-    (port,) = free_ports(1)
-    url = f"spark://127.0.0.1:{port}"
-
-    def start(name, *arguments):
-        folder = home / name
-        folder.mkdir()
-        command = [str(spark_home / "bin" / "spark-class"), *arguments]
-        return Session(command, env=env, home=folder, log_path=home / f"{name}.log", keep=True)
-
-    deploy = "org.apache.spark.deploy"
-    master = [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
-    worker = [
-        f"{deploy}.worker.Worker",
-        "--host",
-        "127.0.0.1",
-        "--webui-port",
-        "0",
-        "--cores",
-        "1",
-        "--memory",
-        "1g",
-    ]
-    processes = [start("master", *master)]
-    try:
-        for i in range(2):
-            # Speculative copies run on another host only: all of 127/8 is this one.
-            place = ["--host", f"127.0.0.{i + 1}", "--work-dir", str(home / f"work{i}")]
-            processes.append(start(f"worker{i}", *worker, *place, url))
-        yield url, home
-    finally:
-        for process in processes:
-            process.end()
+    with SparkCluster(home=tmp_path_factory.mktemp("spark")) as found:
+        yield found.master, found.home
 
 
 @pytest.fixture

@@ -1,0 +1,149 @@
+"""The proxy meets exactly the requests it was told to, and clients stay behind it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from airflow_eos.broker import KafkaTransactions
+from airflow_eos.exceptions import ConfigurationError, EmbeddedKafkaError
+from airflow_eos.run.states import State
+from airflow_eos.testing import read_topic
+from airflow_eos.testing.faults import KafkaProxy
+from tests.integration.run_support import Pipeline
+
+
+@pytest.fixture
+def proxy(embedded_kafka):
+    with KafkaProxy(embedded_kafka.bootstrap_servers) as found:
+        yield found
+
+
+def produce(proxy, topic, count=20, **config):
+    producer = Producer({"bootstrap.servers": proxy.bootstrap_servers, "log_level": 2, **config})
+    for number in range(count):
+        producer.produce(topic, value=f"{number}", partition=0)
+    assert producer.flush(30) == 0
+
+
+def values(kafka, topic):
+    return [int(record.value) for record in read_topic(kafka.client_config(), topic)]
+
+
+def test_clients_never_learn_the_brokers_own_addresses(proxy, embedded_kafka):
+    """Metadata names the proxy: every request of the client comes by."""
+    metadata = AdminClient({"bootstrap.servers": proxy.bootstrap_servers}).list_topics(timeout=30)
+    ports = {f"{broker.host}:{broker.port}" for broker in metadata.brokers.values()}
+    assert ports == set(proxy.bootstrap_servers.split(","))
+    assert not ports & set(embedded_kafka.bootstrap_servers.split(","))
+
+
+def test_a_lost_response_was_carried_out(proxy, embedded_kafka, kafka_topic):
+    """The broker has appended; an idempotent client sends again, and the log holds each record once."""
+    topic = kafka_topic("lost")
+    lost = proxy.lose_response("Produce")
+    produce(proxy, topic, **{"enable.idempotence": True})
+    assert lost.hits == 1
+    assert proxy.seen("Produce") >= 2
+    assert values(embedded_kafka, topic) == list(range(20))
+
+
+def test_without_idempotence_a_lost_response_duplicates(proxy, embedded_kafka, kafka_topic):
+    """The proxy's answer is really lost: the same fault, and the log holds records twice."""
+    topic = kafka_topic("lost")
+    proxy.lose_response("Produce")
+    produce(proxy, topic, **{"linger.ms": 50})
+    assert len(values(embedded_kafka, topic)) > 20
+
+
+def test_a_cut_request_never_arrived(proxy, embedded_kafka, kafka_topic):
+    """The connection goes before the broker sees the request: nothing is there twice."""
+    topic = kafka_topic("cut")
+    cut = proxy.cut("Produce", times=2)
+    produce(proxy, topic, **{"linger.ms": 50})
+    assert cut.hits == 2
+    assert values(embedded_kafka, topic) == list(range(20))
+
+
+def test_a_held_request_arrives_when_it_is_released(proxy, embedded_kafka, kafka_topic):
+    """Nothing reaches the broker before."""
+    topic = kafka_topic("held")
+    held = proxy.hold("Produce", containing=topic)
+    producer = Producer({"bootstrap.servers": proxy.bootstrap_servers})
+    producer.produce(topic, value="0", partition=0)
+    producer.poll(0)
+    held.wait(30)
+    assert values(embedded_kafka, topic) == []
+    held.release()
+    assert producer.flush(30) == 0
+    assert values(embedded_kafka, topic) == [0]
+
+
+def test_a_delayed_request_arrives_later_though_its_client_is_gone(proxy, embedded_kafka, kafka_topic):
+    """As on a network: what was sent may arrive after the sender died."""
+    topic = kafka_topic("late")
+    delayed = proxy.delay("Produce", 1.0)
+    producer = Producer({"bootstrap.servers": proxy.bootstrap_servers, "log_level": 2})
+    producer.produce(topic, value="0", partition=0)
+    producer.poll(0)
+    delayed.wait(30)
+    producer.purge()
+    del producer
+    assert values(embedded_kafka, topic) == []
+    deadline = time.monotonic() + 20
+    while not values(embedded_kafka, topic):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_refused_request_is_answered_by_the_proxy(proxy, embedded_kafka, kafka_topic):
+    """NOT_ENOUGH_REPLICAS, which clients retry; the broker sees the second request only."""
+    topic = kafka_topic("refused")
+    refused = proxy.refuse("Produce", error_code=19)
+    produce(proxy, topic, **{"linger.ms": 50})
+    assert refused.hits == 1
+    assert values(embedded_kafka, topic) == list(range(20))
+
+
+def test_only_requests_that_hold_the_text_meet_the_fault(proxy, embedded_kafka, kafka_topic):
+    """A fault for one topic leaves the other alone, and waits until it is cancelled."""
+    one, other = kafka_topic("one"), kafka_topic("other")
+    fault = proxy.cut("Produce", times=None, containing=one)
+    produce(proxy, other)
+    assert fault.hits == 0
+    with pytest.raises(EmbeddedKafkaError, match="0 of 1 Produce"):
+        fault.wait(0.1)
+    fault.cancel()
+    produce(proxy, one)
+    assert fault.hits == 0
+
+
+def test_what_the_proxy_cannot_do_is_refused(proxy):
+    """A misspelt API would never meet its request."""
+    with pytest.raises(ConfigurationError, match="'Prodcue'"):
+        proxy.cut("Prodcue")
+    with pytest.raises(ConfigurationError, match="Produce requests only"):
+        proxy.refuse("EndTxn", 1)
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["cut", "silent"])
+def test_a_run_behind_the_proxy_commits_though_the_commit_is_not_answered(
+    proxy, embedded_kafka, monkeypatch, silent
+):
+    """EndTxn was carried out, its answer is lost: the run finds out, and nothing is there twice."""
+    if silent:
+        defaults = KafkaTransactions.__init__.__kwdefaults__
+        monkeypatch.setitem(defaults, "commit_timeout", dt.timedelta(seconds=4))
+    pipeline = Pipeline(embedded_kafka)
+    pipeline.publish([f"v{n}" for n in range(20)])
+    lost = proxy.lose_response("EndTxn", silent=silent)
+    states = []
+    record = pipeline.run(kafka=proxy.client_config(pipeline.spec.kafka), on_state=states.append)
+    assert lost.hits == 1
+    assert record.records_written == 20
+    assert pipeline.output() == sorted(f"v{n}" for n in range(20))
+    assert (State.UNKNOWN in states) == silent

@@ -1,0 +1,102 @@
+"""Checks beside the output itself: the ledger's sums and tiling, and what a reader saw."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.ranges import OffsetRange
+from airflow_eos.model.receipts import PartitionReceipt
+from airflow_eos.model.record import RunRecord
+from airflow_eos.testing import agreement
+from airflow_eos.testing.agreement import WatchingReader, ledger_complaints
+from airflow_eos.testing.readers import Record
+
+
+def run(number, start, end, written):
+    receipt = PartitionReceipt(
+        topic="out",
+        partition=0,
+        first_offset=start,
+        last_offset=start + written - 1,
+        records=written,
+        size=10,
+        last_sequence=written - 1,
+        batches=1,
+    )
+    return RunRecord(
+        run_key=f"run/p/{number}",
+        pipeline="p",
+        mode="cursor",
+        run_id=str(number),
+        clear_number=0,
+        try_number=1,
+        group_id="g",
+        ranges=(OffsetRange("src", 0, start, end),),
+        records_read_by_partition={},
+        receipts=(receipt,),
+        producer=ProducerIdentity("t", 1, 0),
+        started_at="",
+        staged_at="",
+        trace=(),
+        details={},
+    )
+
+
+RUNS = [run(1, 0, 10, 10), run(2, 10, 15, 5)]
+
+
+def test_ranges_that_tile_and_sums_that_fit_are_well():
+    """Two runs, one after the other."""
+    assert list(ledger_complaints(RUNS, 15)) == []
+
+
+def test_a_sum_that_differs_from_the_output_is_told():
+    """The ledger's counts are the brokers' claim of what was written."""
+    assert list(ledger_complaints(RUNS, 16)) == ["the ledger counts 15 written records, readers see 16"]
+
+
+@pytest.mark.parametrize("start", [9, 11])
+def test_runs_that_overlap_or_leave_a_gap_are_told(start):
+    """A run begins where the last one ended."""
+    (complaint,) = ledger_complaints([RUNS[0], run(2, start, 15, 5)], 15)
+    assert f"begins src-0 at {start}" in complaint
+
+
+def test_two_records_of_one_run_are_told():
+    """One run key commits once."""
+    again = replace(RUNS[1], ranges=(OffsetRange("src", 0, 15, 15),), receipts=())
+    assert "2 records of run/p/2" in next(iter(ledger_complaints([*RUNS, again], 15)))
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """A reader that saw two records."""
+    records = [Record("out", 0, n, None, b"%d" % n, (), 0, 0) for n in (3, 4)]
+    monkeypatch.setattr("airflow_eos.testing.readers.follow_topic", lambda *_: iter(records))
+    return records
+
+
+def test_a_reader_that_saw_what_is_there_is_content(seen):
+    """Records that came later are no reason to complain."""
+    with WatchingReader({}, "out") as reader:
+        pass
+    assert list(reader.complaints([*seen, Record("out", 0, 9, None, b"9", (), 0, 0)])) == []
+
+
+def test_what_a_reader_saw_and_is_gone_is_told(seen):
+    """Committed records are never taken back, nor changed."""
+    with WatchingReader({}, "out", check=lambda record: "odd" if record.offset == 3 else None) as reader:
+        pass
+    complaints = list(reader.complaints(seen[:1]))
+    assert complaints[0] == "odd"
+    assert "out-0 offset 4" in complaints[1]
+    assert len(complaints) == 2
+
+
+def test_states_that_are_finished():
+    """Everything else is a transaction that some reader waits for."""
+    assert "Ongoing" not in agreement._FINISHED
+    assert "PrepareCommit" not in agreement._FINISHED
