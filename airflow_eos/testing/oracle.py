@@ -16,6 +16,7 @@ what was published, tag by tag.
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -24,9 +25,14 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.exceptions import EmbeddedKafkaError
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
     from airflow_eos.testing.readers import Record
 
 _SHOWN = 10
+_FEED_SECONDS = 0.2
 Tag = str
 
 
@@ -58,13 +64,7 @@ class InputLog:
         return (f"{partition}:{n}" for partition, count in enumerate(numbers) for n in range(count))
 
     def publish(
-        self,
-        kafka: Mapping[str, Any],
-        topic: str,
-        count: int,
-        *,
-        padding: int = 0,
-        timeout: float = 120.0,
+        self, kafka: Mapping[str, Any], topic: str, count: int, *, padding: int = 0, timeout: float = 120.0
     ) -> None:
         """Publish records idempotently, spread over the partitions; return when all are acknowledged.
 
@@ -73,34 +73,69 @@ class InputLog:
         :param padding: bytes of filling behind each tag.
         :raises EmbeddedKafkaError: some were not acknowledged: then nobody knows what the input is.
         """
+        with _Publisher(kafka, topic, timeout) as publisher:
+            for index in range(count):
+                publisher.send(index % self.partitions, self.next_tag(index % self.partitions), padding)
+
+    def feed(
+        self,
+        kafka: Mapping[str, Any],
+        topic: str,
+        rate: float,
+        ended: threading.Event,
+        *,
+        padding: int = 0,
+        timeout: float = 120.0,
+    ) -> None:
+        """Publish as :meth:`publish`, ``rate`` records a second, until ``ended`` is set."""
+        chunk = max(1, round(rate * _FEED_SECONDS))
+        with _Publisher(kafka, topic, timeout) as publisher:
+            due = time.monotonic()
+            while not ended.wait(max(0.0, due - time.monotonic())):
+                for index in range(chunk):
+                    publisher.send(index % self.partitions, self.next_tag(index % self.partitions), padding)
+                due += chunk / rate
+
+
+class _Publisher:
+    """An idempotent producer; at the end of the block all is acknowledged, or it raises."""
+
+    def __init__(self, kafka: Mapping[str, Any], topic: str, timeout: float) -> None:
         from confluent_kafka import Producer
 
-        producer = Producer(
-            {
-                "log_level": 2,
-                **kafka,
-                "enable.idempotence": True,
-                "linger.ms": 5,
-                "delivery.timeout.ms": 120_000,
-            }
-        )
-        failed: list[Any] = []
+        self._topic = topic
+        self._timeout = timeout
+        self._failed: list[Any] = []
+        settings = {"enable.idempotence": True, "linger.ms": 5, "delivery.timeout.ms": int(timeout * 1000)}
+        self._producer = Producer({"log_level": 2, **kafka, **settings})
 
-        def delivered(error: Any, _message: Any) -> None:
-            if error is not None:
-                failed.append(error)
+    def __enter__(self) -> Self:
+        return self
 
-        filling = " " + "x" * padding if padding else ""
-        for index in range(count):
-            tag = self.next_tag(index % self.partitions)
-            partition = index % self.partitions
-            producer.produce(topic, key=tag, value=tag + filling, partition=partition, on_delivery=delivered)
-            producer.poll(0)
-        left = producer.flush(timeout)
-        if left or failed:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        left = self._producer.flush(self._timeout)
+        if kind is None and (left or self._failed):
             raise EmbeddedKafkaError(
-                f"{left} inputs were not acknowledged, {len(failed)} failed: {failed[:1]}"
+                f"{left} inputs were not acknowledged, {len(self._failed)} failed: {self._failed[:1]}"
             )
+
+    def send(self, partition: int, tag: Tag, padding: int) -> None:
+        value = f"{tag} {'x' * padding}" if padding else tag
+        while True:
+            try:
+                self._producer.produce(
+                    self._topic, key=tag, value=value, partition=partition, on_delivery=self._delivered
+                )
+                break
+            except BufferError:
+                self._producer.poll(0.1)  # brokers are down: wait, the order must stay
+        self._producer.poll(0)
+
+    def _delivered(self, error: Any, _message: Any) -> None:
+        if error is not None:
+            self._failed.append(error)
 
 
 def tag_of(record: Record) -> Tag:

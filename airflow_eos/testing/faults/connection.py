@@ -75,7 +75,8 @@ class ProxiedConnection:
             return False
         answer = refusal(request, fault.error_code) if fault is not None and action == "refuse" else None
         if fault is not None and action == "hold request":
-            fault.stall()
+            if not fault.stall():
+                return False
         with self._lock:
             self._pending[request.correlation_id] = _Pending(request, fault, answer)
             if answer is not None:
@@ -102,7 +103,8 @@ class ProxiedConnection:
         fault = None if pending is None else pending.fault
         if fault is not None and fault.action == "hold response":
             fault.hit()
-            fault.stall()
+            if not fault.stall():
+                return False
         if fault is not None and fault.action == "silence":
             self._silent = True
             fault.hit()

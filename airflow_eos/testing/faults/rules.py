@@ -56,6 +56,7 @@ class ProxyFault:
         self._left = times
         self._changed = threading.Condition()
         self._released = threading.Event()
+        self._dropped = False
         self._hits = 0
 
     def __repr__(self) -> str:
@@ -77,15 +78,19 @@ class ProxyFault:
                     f"Only {self._hits} of {hits} {self.api} requests came to the proxy in {timeout:.0f} s"
                 )
 
-    def release(self) -> None:
-        """Let held or delayed requests go on at once, now and later."""
+    def release(self, *, drop: bool = False) -> None:
+        """Let held or delayed requests go on at once, now and later.
+
+        :param drop: cut their connections instead: what is held never arrives.
+        """
+        self._dropped = drop
         self._released.set()
 
     def cancel(self) -> None:
         """Meet no further request, and release what is held."""
         with self._changed:
             self._left = 0
-        self.release()
+        self._released.set()
 
     # -- the proxy's side --
 
@@ -108,6 +113,7 @@ class ProxyFault:
             self._hits += 1
             self._changed.notify_all()
 
-    def stall(self) -> None:
-        """Wait as long as the fault says."""
+    def stall(self) -> bool:
+        """Wait as long as the fault says; False: what was held is to be dropped."""
         self._released.wait(self.seconds)
+        return not self._dropped

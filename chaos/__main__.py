@@ -1,0 +1,107 @@
+"""Run the campaign: ``python -m chaos [--seed N] [--minutes N] [--short] [--cells FAULT:STATE,...]``.
+
+First every reachable cell of the fault table in turn, then cells at random until the time is up. The exit
+code is 0 only when every record is in the output exactly once and everything else agrees with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import secrets
+import signal
+import sys
+import time
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING
+
+from chaos.airflow_task import AirflowTasks
+from chaos.drivers import ClusterDriver, DriverPool
+from chaos.experiments import Experiments
+from chaos.report import Report, last_line
+from chaos.stage import Stage
+from chaos.table import CELLS, SHORT, Cell, cell_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+MINUTES = 45.0
+RECORDS = 110_000
+SHORT_RECORDS = 20_000
+SHORT_MINUTES = 2.0
+_MOST_PER_SECOND = 400.0
+_INTERRUPTED = 130
+
+
+def main() -> int:
+    """Run the campaign and return its exit code."""
+    parser = argparse.ArgumentParser(prog="chaos", description="Faults at every state of a pipeline.")
+    parser.add_argument("--seed", type=int, default=None, help="default: a new one, which is printed")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="default %(default)s")
+    parser.add_argument("--records", type=int, default=RECORDS, help="inputs at least (default %(default)s)")
+    parser.add_argument(
+        "--cells", default="", help="only these cells, as ZOMBIE:WRITTEN,DRIVER:OPEN; none at random"
+    )
+    parser.add_argument("--short", action="store_true", help="a fixed small set of cells; none at random")
+    options = parser.parse_args()
+    try:
+        cells = [cell_of(text) for text in filter(None, options.cells.split(","))]
+    except ValueError as error:
+        parser.error(str(error))
+    seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
+    logging.basicConfig(level=logging.WARNING, format="           %(message)s")
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    signal.signal(signal.SIGTERM, _end)
+    report = Report()
+    report.say(f"seed {seed}")
+    fixed = bool(cells) or options.short
+    if options.short:
+        cells, options.records, options.minutes = [*SHORT], SHORT_RECORDS, SHORT_MINUTES
+    minutes = 0.0 if fixed else options.minutes
+    rate = min(_MOST_PER_SECOND, options.records / (options.minutes * 60))
+    try:
+        return _campaign(report, seed, cells or CELLS, minutes, rate, options.records)
+    except KeyboardInterrupt:
+        report.say("interrupted; everything it started is stopped")
+        return _INTERRUPTED
+
+
+def _campaign(
+    report: Report, seed: int, cells: Sequence[Cell], minutes: float, rate: float, records: int
+) -> int:
+    chance = random.Random(seed)
+    begun = time.monotonic()
+    with ExitStack() as stack:
+        pool = stack.enter_context(DriverPool())
+        stage = stack.enter_context(Stage(chance, rate))
+        cluster = stack.enter_context(closing(ClusterDriver()))
+        airflow = stack.enter_context(closing(AirflowTasks(stage)))
+        experiments = Experiments(stage, pool, cluster, airflow, chance)
+        report.say(f"3 brokers run; feeding {rate:.0f} records/s; {len(cells)} cells of the table")
+        experiments.plain_run()
+        for cell in cells:
+            report.add(cell, experiments.run(cell))
+        while time.monotonic() - begun < minutes * 60:
+            cell = chance.choice(CELLS)
+            report.add(cell, experiments.run(cell))
+        stage.stop_feeding()
+        stage.publish(max(0, records - len(stage.inputs)))
+        experiments.plain_run()
+        verdict, runs = stage.verdict()
+        watched = len(stage.reader)
+    report.say(f"seed {seed}; a reader watched {watched} records all along")
+    sys.stdout.write(f"\n{report.table()}\n\n")
+    if not verdict.exact:
+        sys.stdout.write(f"{verdict.complaints()}\n")
+    sys.stdout.write(f"{last_line(runs, report.faults, verdict)}\n")
+    return 0 if verdict.exact else 1
+
+
+def _end(_signum: int, _frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

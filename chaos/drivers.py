@@ -1,0 +1,116 @@
+"""Warm drivers: a fault that kills one does not make the next run wait for Spark's cold start."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from airflow_eos.testing.faults import DriverProcess, SparkCluster
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+_TIMEOUT = 180.0
+_CLUSTER_CONF = {
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.cores.max": "2",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+    # Executors are killed on purpose, again and again.
+    "spark.excludeOnFailure.enabled": "false",
+}
+
+
+class DriverPool:
+    """Drivers with ``local[2]``; as many as ``spare`` are kept warm, a dead one is replaced meanwhile."""
+
+    def __init__(self, spare: int = 2) -> None:
+        self._spare = spare
+        self._idle: deque[DriverProcess] = deque()
+        self._all: list[DriverProcess] = []
+        self._starting = 0
+        self._changed = threading.Condition()
+        self._failure: BaseException | None = None
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        with self._changed:
+            self._refill()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.wait_for(lambda: not self._starting, _TIMEOUT)
+        for driver in self._all:
+            driver.close()
+
+    def take(self) -> DriverProcess:
+        """Return a driver that runs and has nothing to do; give it back."""
+        with self._changed:
+            self._refill()
+            self._changed.wait_for(lambda: self._idle or self._failure, _TIMEOUT)
+            if not self._idle:
+                raise RuntimeError("no driver started") from self._failure
+            return self._idle.popleft()
+
+    def give_back(self, driver: DriverProcess) -> None:
+        """Put a driver back; a dead one is replaced in the background."""
+        with self._changed:
+            if driver.is_alive:
+                self._idle.append(driver)
+            else:
+                self._all.remove(driver)
+                driver.close()
+                self._refill()
+            self._changed.notify_all()
+
+    def _refill(self) -> None:
+        while len(self._all) + self._starting < self._spare:
+            self._starting += 1
+            threading.Thread(target=self._start, daemon=True).start()
+
+    def _start(self) -> None:
+        driver: DriverProcess | None = None
+        try:
+            driver = DriverProcess()
+            driver.wait_ready()
+        except BaseException as error:  # noqa: BLE001 - whoever takes the next driver is told
+            self._failure = error
+        with self._changed:
+            self._starting -= 1
+            if driver is not None:
+                self._all.append(driver)
+                self._idle.append(driver)
+            self._changed.notify_all()
+
+
+class ClusterDriver:
+    """A standalone cluster of two workers and one driver on it, both made when first asked for."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._found: tuple[SparkCluster, DriverProcess] | None = None
+
+    def get(self) -> tuple[SparkCluster, DriverProcess]:
+        """Return the cluster, with two executors, and its driver."""
+        if self._found is None:
+            cluster = self._stack.enter_context(SparkCluster())
+            driver = self._stack.enter_context(DriverProcess(cluster.master, conf=_CLUSTER_CONF))
+            self._found = cluster, driver
+        cluster, driver = self._found
+        driver.wait_ready()
+        cluster.wait_for_executors(2, driver.application_id)
+        return self._found
+
+    def close(self) -> None:
+        """End both."""
+        self._stack.close()
+        self._found = None

@@ -1,0 +1,309 @@
+"""One experiment per fault: hold a run at a state, do the damage, see the run (or its next try) commit."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from airflow_eos.exceptions import DriverDied, EmbeddedDriverError, EosError
+from airflow_eos.run.states import State
+from airflow_eos.testing.faults import HALF_WRITTEN
+from chaos.nasty import nasty_requests
+from chaos.report import Outcome
+from chaos.stage import GROUP, LEDGER, SINK, Stage, copy
+from chaos.table import Cell, Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_eos.model.record import RunRecord
+    from airflow_eos.model.spec import RunSpec
+    from airflow_eos.testing import Broker
+    from airflow_eos.testing.faults import Attempt, DriverProcess
+    from chaos.airflow_task import AirflowTasks
+    from chaos.drivers import ClusterDriver, DriverPool
+
+_TRIES = 5
+_TIMEOUT = 240.0
+# Error codes of Kafka's protocol.
+_INVALID_RECORD = 87
+_CORRUPT_MESSAGE = 2
+
+
+class Experiments:
+    """Runs cells of the table. Each begins a new run of the pipeline, and sees it committed."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        pool: DriverPool,
+        cluster: ClusterDriver,
+        airflow: AirflowTasks,
+        chance: random.Random,
+    ) -> None:
+        self._stage = stage
+        self._pool = pool
+        self._cluster = cluster
+        self._airflow = airflow
+        self._chance = chance
+        self._do: dict[Fault, Callable[[State], Outcome]] = {
+            Fault.BROKER: lambda state: self._broker(state, stage.sink_leader),
+            Fault.COORDINATOR: lambda state: self._broker(state, stage.coordinator),
+            Fault.DRIVER: self._driver,
+            Fault.ZOMBIE: self._zombie,
+            Fault.EXECUTOR: self._executor,
+            Fault.PRODUCE_ACK: self._produce_ack,
+            Fault.END_TXN_ACK: self._end_txn_ack,
+            Fault.AIRFLOW_TASK: self._airflow.kill_at,
+        }
+
+    def run(self, cell: Cell) -> Outcome:
+        """Inject the cell's fault once; return when its run is committed."""
+        return self._do[cell.fault](cell.state)
+
+    def plain_run(self) -> RunRecord:
+        """A run without a fault."""
+        with self._driver_of_pool() as driver:
+            return self._to_the_end(driver, self._stage.next_run(), 1)[0]
+
+    # -- brokers ------------------------------------------------------------------------------------------
+
+    def _broker(self, state: State, choose: Callable[[], Broker]) -> Outcome:
+        spec = self._stage.next_run()
+        with self._driver_of_pool() as driver:
+            attempt = self._held(driver, spec, state)
+            broker = choose()
+            broker.kill()
+            begun = time.monotonic()
+            try:
+                attempt.release(for_good=True)
+                outcome = self._ended(driver, spec, attempt, begun)
+            finally:
+                broker.start()
+                self._stage.kafka.wait_in_sync(timeout=120)
+        return outcome
+
+    # -- drivers ------------------------------------------------------------------------------------------
+
+    def _driver(self, state: State) -> Outcome:
+        spec = self._stage.next_run()
+        with self._driver_of_pool() as driver:
+            attempt = self._held(driver, spec, state)
+            driver.kill()
+            begun = time.monotonic()
+            try:
+                attempt.result()
+            except DriverDied:
+                pass
+            else:
+                raise RuntimeError("the run of a dead driver has ended well")
+        with self._driver_of_pool() as driver:
+            record, _ = self._to_the_end(driver, spec, 2)
+        return Outcome(_next_try(record), time.monotonic() - begun)
+
+    def _zombie(self, state: State) -> Outcome:
+        """Frozen at the state until the next try has committed; then everything a zombie could try."""
+        spec = self._stage.next_run()
+        with self._driver_of_pool() as driver, self._driver_of_pool() as successor:
+            attempt = self._held(driver, spec, state)
+            identity = self._stage.current_identity()
+            driver.pause()
+            begun = time.monotonic()
+            try:
+                live: Attempt | None = None
+                if state is not State.COMMITTED and self._chance.random() < 1 / 2:
+                    # It wakes while its successor's transaction is open, and must not touch it.
+                    live = self._held(successor, replace(spec, try_number=2), State.WRITTEN)
+                    seconds = time.monotonic() - begun
+                else:
+                    record, _ = self._to_the_end(successor, spec, 2)
+                    seconds = time.monotonic() - begun
+            finally:
+                attempt.release(for_good=True)
+                driver.resume()
+            zombie = _how(attempt)
+            refused = nasty_requests(self._stage, identity) if state is not State.COMMITTED else ""
+            if live is not None:
+                live.release(for_good=True)
+                record = live.result(_TIMEOUT)
+            again, _ = self._to_the_end(driver, spec, 1)
+            if not again.found:
+                raise RuntimeError(f"{spec.run_id}: the zombie's own retry did the work a second time")
+        when = "woke before the commit" if live is not None else "woke after the commit"
+        return Outcome(f"{_next_try(record)}; zombie {when}: {zombie}{refused}", seconds)
+
+    # -- executors ----------------------------------------------------------------------------------------
+
+    def _executor(self, state: State) -> Outcome:
+        spec = self._stage.next_run()
+        cluster, driver = self._cluster.get()
+        attempt = self._held(driver, spec, state, half=True)
+        executors = cluster.wait_for_executors(2, driver.application_id)
+        begun = time.monotonic()
+        cluster.kill_executor(self._chance.choice(executors))
+        attempt.release(for_good=True)
+        return self._ended(driver, spec, attempt, begun)
+
+    # -- answers ------------------------------------------------------------------------------------------
+
+    def _produce_ack(self, state: State) -> Outcome:
+        """OPEN: an executor's batch; WRITTEN: the driver's ledger records."""
+        topic = SINK if state is State.OPEN else LEDGER
+        spec = self._stage.behind_proxy(self._stage.next_run())
+        with self._driver_of_pool() as driver:
+            attempt = self._held(driver, spec, state, half=False)
+            fault = self._stage.proxy.lose_response("Produce", containing=topic)
+            try:
+                begun = time.monotonic()
+                attempt.release(for_good=True)
+                outcome = self._ended(driver, spec, attempt, begun)
+            finally:
+                fault.cancel()
+        if not fault.hits:
+            raise RuntimeError("no answer to a Produce request was lost")
+        return outcome
+
+    def _end_txn_ack(self, state: State) -> Outcome:
+        """PROVEN: of the commit. Before it: of the abort, after a second fault that makes the attempt fail."""
+        spec = self._stage.behind_proxy(self._stage.next_run())
+        with self._driver_of_pool() as driver:
+            attempt = self._held(driver, spec, state, half=False)
+            # An open connection without an answer is the commit's worst case, and takes its whole time-out.
+            silent = state is State.PROVEN and self._chance.random() < 1 / 3
+            fault = self._stage.proxy.lose_response(
+                "EndTxn", silent=silent, containing=self._stage.transactional_id
+            )
+            try:
+                with self._failing(state):
+                    begun = time.monotonic()
+                    attempt.release(for_good=True)
+                    _wait_over(attempt)
+                    fault.wait(1)
+                outcome = self._ended(driver, spec, attempt, begun)
+            finally:
+                fault.cancel()
+        of = "commit" if state is State.PROVEN else "abort"
+        return Outcome(
+            f"answer of the {of} lost{', silently' if silent else ''}; {outcome.text}", outcome.seconds
+        )
+
+    @contextmanager
+    def _failing(self, state: State) -> Iterator[None]:
+        """Make a held attempt fail for a reason of its own, so that it must abort."""
+        proxy = self._stage.proxy
+        if state is State.OPEN:
+            fault = proxy.refuse("Produce", _CORRUPT_MESSAGE, containing=SINK)
+        elif state is State.WRITTEN:
+            fault = proxy.refuse("Produce", _INVALID_RECORD, containing=LEDGER)
+        elif state is State.STAGED:
+            with self._member():
+                yield
+            return
+        else:
+            yield
+            return
+        try:
+            yield
+        finally:
+            fault.cancel()
+
+    @contextmanager
+    def _member(self) -> Iterator[None]:
+        """A live member in the cursor's group: the proof refuses to commit."""
+        from confluent_kafka import Consumer
+
+        consumer = Consumer({**self._stage.kafka.client_config(), "group.id": GROUP, "log_level": 2})
+        try:
+            consumer.subscribe([SINK])
+            deadline = time.monotonic() + 60
+            while not consumer.assignment():
+                consumer.poll(0.1)
+                if time.monotonic() > deadline:
+                    raise RuntimeError("the consumer that is to disturb got no assignment")
+            yield
+        finally:
+            consumer.close()
+
+    # -- runs ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _driver_of_pool(self) -> Iterator[DriverProcess]:
+        driver = self._pool.take()
+        try:
+            yield driver
+        finally:
+            self._pool.give_back(driver)
+
+    def _held(
+        self, driver: DriverProcess, spec: RunSpec, state: State, *, half: bool | None = None
+    ) -> Attempt:
+        """Begin a try and wait until it is held; OPEN is at its beginning, or half written.
+
+        :param half: which of both; None: chance says.
+        """
+        point: State | str = state
+        if state is State.OPEN and (half or (half is None and self._chance.random() < 2 / 3)):
+            point = HALF_WRITTEN
+        attempt = driver.run(spec, copy, stop_at=point)
+        attempt.wait_for(point, _TIMEOUT)
+        return attempt
+
+    def _ended(self, driver: DriverProcess, spec: RunSpec, attempt: Attempt, begun: float) -> Outcome:
+        """Wait for a try's end; as Airflow does, try again where it failed."""
+        try:
+            record = attempt.result(_TIMEOUT)
+        except EmbeddedDriverError:
+            raise
+        except EosError as error:
+            record, _ = self._to_the_end(driver, spec, 2)
+            text = f"{type(error).__name__}, {_next_try(record)}"
+        else:
+            aborted = sum(point == State.ABORTED.value for point, _ in attempt.trace)
+            unknown = any(point == State.UNKNOWN.value for point, _ in attempt.trace)
+            text = "the same try committed"
+            if aborted:
+                text += f" after {aborted} abort{'s' if aborted > 1 else ''}"
+            if unknown:
+                text += ", outcome asked from the ledger"
+        return Outcome(text, time.monotonic() - begun)
+
+    def _to_the_end(self, driver: DriverProcess, spec: RunSpec, number: int) -> tuple[RunRecord, int]:
+        """Try until it is committed; return the record and the number of the try."""
+        while True:
+            try:
+                return driver.run(replace(spec, try_number=number), copy).result(_TIMEOUT), number
+            except EmbeddedDriverError:
+                raise
+            except EosError:
+                if number >= _TRIES:
+                    raise
+            number += 1
+
+
+def _wait_over(attempt: Attempt) -> None:
+    """Wait until a try has ended, however."""
+    try:
+        attempt.result(_TIMEOUT)
+    except EmbeddedDriverError:
+        raise
+    except EosError:
+        pass
+
+
+def _how(attempt: Attempt) -> str:
+    """How a zombie ended."""
+    try:
+        record = attempt.result(_TIMEOUT)
+    except EmbeddedDriverError:
+        raise
+    except EosError as error:
+        return type(error).__name__
+    return "found the commit" if record.found else "had committed itself"
+
+
+def _next_try(record: RunRecord) -> str:
+    return "next try found the commit" if record.found else "next try committed"

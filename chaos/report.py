@@ -1,0 +1,73 @@
+"""What was injected where, what came of it and how long that took."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter, defaultdict
+from typing import NamedTuple
+
+from airflow_eos.testing.faults import TABLE_STATES
+from airflow_eos.testing.oracle import Verdict
+from chaos.table import UNREACHABLE, Cell, Fault
+
+
+class Outcome(NamedTuple):
+    """What came of one fault.
+
+    :param text: a few words.
+    :param seconds: from the fault to the committed record in the hands of its attempt.
+    """
+
+    text: str
+    seconds: float
+
+
+class Report:
+    """Collects outcomes by cell."""
+
+    def __init__(self) -> None:
+        self._begun = time.monotonic()
+        self._outcomes: defaultdict[Cell, list[Outcome]] = defaultdict(list)
+
+    @property
+    def faults(self) -> int:
+        """How many faults were injected."""
+        return sum(map(len, self._outcomes.values()))
+
+    def say(self, text: str) -> None:
+        """Print a line with the time since the start."""
+        sys.stdout.write(f"[{time.monotonic() - self._begun:6.1f} s] {text}\n")
+        sys.stdout.flush()
+
+    def add(self, cell: Cell, outcome: Outcome) -> None:
+        """Count a fault and print it."""
+        self._outcomes[cell].append(outcome)
+        self.say(f"{cell}: {outcome.text}, {outcome.seconds:.1f} s")
+
+    def table(self) -> str:
+        """Return the table: fault x state, times injected, outcomes, seconds to recover."""
+        lines = [f"{'fault':<27} {'state':<10} {'times':>5}  {'seconds':>11}  outcome"]
+        lines += [self._line(Cell(fault, state)) for fault in Fault for state in TABLE_STATES]
+        return "\n".join(lines)
+
+    def _line(self, cell: Cell) -> str:
+        head = f"{cell.fault.value:<27} {cell.state.value:<10} "
+        found = self._outcomes.get(cell, [])
+        if not found:
+            why = f"n/a: {UNREACHABLE[cell]}" if cell in UNREACHABLE else "not in this campaign"
+            return f"{head}{0:>5}  {'':>11}  {why}"
+        seconds = sorted(each.seconds for each in found)
+        shown = f"{seconds[0]:.1f}" if len(seconds) == 1 else f"{seconds[0]:.1f}-{seconds[-1]:.1f}"
+        texts = Counter(each.text for each in found).most_common()
+        many = len(texts) > 1
+        outcome = "; ".join(f"{text} ({count}x)" if many else text for text, count in texts)
+        return f"{head}{len(found):>5}  {shown:>11}  {outcome}"
+
+
+def last_line(runs: int, faults: int, verdict: Verdict) -> str:
+    """Return the campaign's last line, from measured numbers."""
+    return (
+        f"chaos: {runs} runs, {faults} faults, {verdict.records_in} records in, "
+        f"{verdict.records_out} records out, {len(verdict.lost)} lost, {len(verdict.duplicated)} duplicated"
+    )

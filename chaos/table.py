@@ -1,0 +1,83 @@
+"""The fault table: which fault can be injected at which state, and why not elsewhere."""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from airflow_eos.run.states import State
+from airflow_eos.testing.faults import TABLE_STATES
+
+
+class Fault(str, enum.Enum):
+    """What is done to a run that is held at a state."""
+
+    BROKER = "broker leader SIGKILL"
+    COORDINATOR = "coordinator broker SIGKILL"
+    DRIVER = "driver SIGKILL"
+    ZOMBIE = "driver SIGSTOP zombie"
+    EXECUTOR = "executor SIGKILL"
+    PRODUCE_ACK = "lost Produce ack"
+    END_TXN_ACK = "lost EndTxn ack"
+    AIRFLOW_TASK = "Airflow task SIGKILL"
+
+
+class Cell(NamedTuple):
+    """One place of the table."""
+
+    fault: Fault
+    state: State
+
+    def __str__(self) -> str:
+        return f"{self.fault.value} at {self.state.value}"
+
+
+_NO_PRODUCE = "no Produce request is sent between this state and the next"
+_NO_TRANSACTION = "EndTxn is sent for an open transaction only: none is open yet"
+_ENDED = "EndTxn was answered before this state"
+
+UNREACHABLE: dict[Cell, str] = {
+    **{
+        Cell(Fault.PRODUCE_ACK, state): _NO_PRODUCE
+        for state in TABLE_STATES
+        if state not in (State.OPEN, State.WRITTEN)
+    },
+    **{
+        Cell(Fault.END_TXN_ACK, state): _NO_TRANSACTION
+        for state in (State.FENCED, State.PLANNED, State.SEALED)
+    },
+    Cell(Fault.END_TXN_ACK, State.COMMITTED): _ENDED,
+}
+"""Cells that cannot be: what the fault needs does not happen there."""
+
+CELLS: tuple[Cell, ...] = tuple(
+    cell for fault in Fault for state in TABLE_STATES if (cell := Cell(fault, state)) not in UNREACHABLE
+)
+"""Every reachable cell, fault by fault."""
+
+SHORT: tuple[Cell, ...] = (
+    Cell(Fault.DRIVER, State.OPEN),
+    Cell(Fault.ZOMBIE, State.WRITTEN),
+    Cell(Fault.ZOMBIE, State.PROVEN),
+    Cell(Fault.PRODUCE_ACK, State.OPEN),
+    Cell(Fault.END_TXN_ACK, State.PROVEN),
+    Cell(Fault.END_TXN_ACK, State.OPEN),
+    Cell(Fault.COORDINATOR, State.PROVEN),
+    Cell(Fault.BROKER, State.OPEN),
+    Cell(Fault.DRIVER, State.COMMITTED),
+)
+"""The cells of the short form: what a change is most likely to break."""
+
+
+def cell_of(text: str) -> Cell:
+    """Read ``<fault name>:<state>``, as ``ZOMBIE:WRITTEN``.
+
+    :raises ValueError: there is no such cell, or it cannot be reached.
+    """
+    fault, _, state = text.partition(":")
+    if fault not in Fault.__members__ or state not in State.__members__:
+        raise ValueError(f"{text!r} is not FAULT:STATE; faults are {', '.join(Fault.__members__)}")
+    cell = Cell(Fault[fault], State[state])
+    if cell not in CELLS:
+        raise ValueError(f"{cell} cannot be reached: {UNREACHABLE.get(cell, 'it is no state of the table')}")
+    return cell
