@@ -3,6 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INPUT ?=
+SEED ?=
+MINUTES ?= 45
 
 ORIGINAL_PATH := $(PATH)
 # `airflow` is started by name, and Spark's workers must run the driver's Python.
@@ -40,7 +42,8 @@ check: setup ## Lint, format, types, layers
 bench: setup ## Measure against Spark's own Kafka source and sink
 	$(BIN)/python -m benchmarks
 
-chaos: setup ## Faults on a Spark cluster, and the search of interleavings one fault deeper; over an hour
+chaos: setup ## Faults at every state, then at random; SEED=1 MINUTES=45. Then what is too long for make test
+	$(BIN)/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m pytest -m chaos
 	EOS_DEVIATIONS=$(or $(EOS_DEVIATIONS),3) $(BIN)/python -m pytest tests/run -k every_interleaving --timeout=0 -rP
 

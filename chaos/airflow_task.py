@@ -92,8 +92,8 @@ class AirflowTasks:
             fault.wait(_TIMEOUT)
             yield
         finally:
-            fault.cancel()
             fault.release(drop=True)
+            fault.cancel()
 
     def _hold(self, state: State) -> ProxyFault:
         """Hold the request, or the answer, between this state and the next."""

@@ -168,11 +168,11 @@ class Experiments:
         return outcome
 
     def _end_txn_ack(self, state: State) -> Outcome:
-        """PROVEN: of the commit. Before it: of the abort, after a second fault that makes the attempt fail."""
+        """PROVEN: of the commit. Before it: of the abort, once a second fault makes the attempt fail."""
         spec = self._stage.behind_proxy(self._stage.next_run())
         with self._driver_of_pool() as driver:
             attempt = self._held(driver, spec, state, half=False)
-            # An open connection without an answer is the commit's worst case, and takes its whole time-out.
+            # An open connection without an answer is the commit's worst case: it takes its whole time-out.
             silent = state is State.PROVEN and self._chance.random() < 1 / 3
             fault = self._stage.proxy.lose_response(
                 "EndTxn", silent=silent, containing=self._stage.transactional_id
@@ -187,9 +187,8 @@ class Experiments:
             finally:
                 fault.cancel()
         of = "commit" if state is State.PROVEN else "abort"
-        return Outcome(
-            f"answer of the {of} lost{', silently' if silent else ''}; {outcome.text}", outcome.seconds
-        )
+        how = ", connection left open" if silent else ""
+        return Outcome(f"answer of the {of} lost{how}; {outcome.text}", outcome.seconds)
 
     @contextmanager
     def _failing(self, state: State) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,10 +38,8 @@ def nasty_requests(stage: Stage, old: ProducerIdentity) -> str:
         _must_be_refused("AddPartitionsToTxn", lambda: add_partitions_to_txn(connections, old, targets))
         for target in targets:  # one by one: a refusal ends a whole send
             batches = {target: _batches(target)}
-            _must_be_refused(
-                f"Produce to {target}",
-                lambda batches=batches: send_partitions(connections, old, batches, timeout=_TIMEOUT),
-            )
+            send = functools.partial(send_partitions, connections, old, batches, timeout=_TIMEOUT)
+            _must_be_refused(f"Produce to {target}", send)
     return ", its abort, commit and writes refused"
 
 

@@ -74,9 +74,8 @@ class ProxiedConnection:
         if action == "cut":
             return False
         answer = refusal(request, fault.error_code) if fault is not None and action == "refuse" else None
-        if fault is not None and action == "hold request":
-            if not fault.stall():
-                return False
+        if fault is not None and action == "hold request" and not fault.stall():
+            return False
         with self._lock:
             self._pending[request.correlation_id] = _Pending(request, fault, answer)
             if answer is not None:
