@@ -82,10 +82,10 @@ def _campaign(
         report.say(f"3 brokers run; feeding {rate:.0f} records/s; {len(cells)} cells of the table")
         experiments.plain_run()
         for cell in cells:
-            report.add(cell, experiments.run(cell))
+            _inject(report, experiments, cell)
         while time.monotonic() - begun < minutes * 60:
             cell = chance.choice(CELLS)
-            report.add(cell, experiments.run(cell))
+            _inject(report, experiments, cell)
         stage.stop_feeding()
         stage.publish(max(0, records - len(stage.inputs)))
         experiments.plain_run()
@@ -93,10 +93,18 @@ def _campaign(
         watched = len(stage.reader)
     report.say(f"seed {seed}; a reader watched {watched} records all along")
     sys.stdout.write(f"\n{report.table()}\n\n")
-    if not verdict.exact:
-        sys.stdout.write(f"{verdict.complaints()}\n")
+    for text in filter(None, (*report.failures, verdict.complaints())):
+        sys.stdout.write(f"{text}\n")
     sys.stdout.write(f"{last_line(runs, report.faults, verdict)}\n")
-    return 0 if verdict.exact else 1
+    return 0 if verdict.exact and not report.failures else 1
+
+
+def _inject(report: Report, experiments: Experiments, cell: Cell) -> None:
+    """Do one cell; one that does not go as it must fails the campaign at its end, when all is known."""
+    try:
+        report.add(cell, experiments.run(cell))
+    except Exception as error:  # noqa: BLE001 - whatever it is: the campaign goes on and tells
+        report.fail(cell, error)
 
 
 def _end(_signum: int, _frame: object) -> NoReturn:

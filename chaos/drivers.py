@@ -62,9 +62,9 @@ class DriverPool:
             return self._idle.popleft()
 
     def give_back(self, driver: DriverProcess) -> None:
-        """Put a driver back; a dead one is replaced in the background."""
+        """Put a driver back; a dead one is replaced in the background, as is one that is still at work."""
         with self._changed:
-            if driver.is_alive:
+            if driver.is_alive and not driver.is_busy:
                 self._idle.append(driver)
             else:
                 self._all.remove(driver)
@@ -105,6 +105,9 @@ class ClusterDriver:
             cluster = self._stack.enter_context(SparkCluster())
             driver = self._stack.enter_context(DriverProcess(cluster.master, conf=_CLUSTER_CONF))
             self._found = cluster, driver
+        if self._found[1].is_busy or not self._found[1].is_alive:
+            self.close()
+            return self.get()
         cluster, driver = self._found
         driver.wait_ready()
         cluster.wait_for_executors(2, driver.application_id)

@@ -215,7 +215,9 @@ class Experiments:
         """A live member in the cursor's group: the proof refuses to commit."""
         from confluent_kafka import Consumer
 
-        consumer = Consumer({**self._stage.kafka.client_config(), "group.id": GROUP, "log_level": 2})
+        consumer = Consumer(
+            {**self._stage.kafka.client_config(), "group.id": GROUP, "enable.auto.commit": False}
+        )
         try:
             consumer.subscribe([SINK])
             deadline = time.monotonic() + 60

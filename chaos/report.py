@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import traceback
 from collections import Counter, defaultdict
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ class Report:
 
     def __init__(self) -> None:
         self._begun = time.monotonic()
+        self.failures: list[str] = []
         self._outcomes: defaultdict[Cell, list[Outcome]] = defaultdict(list)
 
     @property
@@ -44,6 +46,12 @@ class Report:
         """Count a fault and print it."""
         self._outcomes[cell].append(outcome)
         self.say(f"{cell}: {outcome.text}, {outcome.seconds:.1f} s")
+
+    def fail(self, cell: Cell, error: Exception) -> None:
+        """Keep a cell that did not go as it must; it counts as a fault."""
+        self._outcomes[cell].append(Outcome("FAILED", 0.0))
+        self.failures.append(f"{cell} FAILED: {type(error).__name__}: {error}")
+        self.say("".join(traceback.format_exception(error)))
 
     def table(self) -> str:
         """Return the table: fault x state, times injected, outcomes, seconds to recover."""

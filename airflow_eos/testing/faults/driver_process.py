@@ -126,7 +126,7 @@ class DriverProcess:
         :raises EmbeddedDriverError: the last attempt has not ended.
         :raises DriverDied: there is no process any more.
         """
-        if self._attempt is not None and not self._attempt.is_over:
+        if self.is_busy:
             raise EmbeddedDriverError("The driver's last run has not ended: release it, take its result")
         if not self.is_alive:
             raise DriverDied("The driver process is dead; start another one")
@@ -134,6 +134,11 @@ class DriverProcess:
         self._attempt = Attempt(points, self._release, self.log_tail)
         self._channel.send("run", _pickled(spec, process), points)
         return self._attempt
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an attempt has not ended."""
+        return self._attempt is not None and not self._attempt.is_over
 
     def _release(self, for_good: bool) -> None:
         # Also to a frozen process: it reads the word when it goes on.
