@@ -140,7 +140,7 @@ def test_a_run_behind_the_proxy_commits_though_the_commit_is_not_answered(
         monkeypatch.setitem(defaults, "commit_timeout", dt.timedelta(seconds=4))
     pipeline = Pipeline(embedded_kafka)
     pipeline.publish([f"v{n}" for n in range(20)])
-    lost = proxy.lose_response("EndTxn", silent=silent)
+    lost = proxy.lose_response("EndTxn", silent=silent, containing=pipeline.spec.group_id)
     states = []
     record = pipeline.run(kafka=proxy.client_config(pipeline.spec.kafka), on_state=states.append)
     assert lost.hits == 1

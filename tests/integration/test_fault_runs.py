@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
 from airflow_eos.exceptions import ConfigurationError, DriverDied, EmbeddedDriverError, ProcessFailed
+from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.run.states import State
 from airflow_eos.testing import count_records
 from airflow_eos.testing.faults import COMMITTING, HALF_WRITTEN, TABLE_STATES, DriverProcess, RunProcess
@@ -26,6 +28,8 @@ def driver():
 @pytest.fixture
 def pipeline(embedded_kafka):
     found = Pipeline(embedded_kafka)
+    # One for all: making a ledger takes seconds.
+    found.spec = replace(found.spec, ledger=LedgerSettings("ledger-of-fault-runs", partitions=2))
     found.publish([f"v{n}" for n in range(COUNT)])
     return found
 

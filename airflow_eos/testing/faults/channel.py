@@ -51,4 +51,6 @@ class Channel:
         """Hang up."""
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
+        # The socket itself stays open until its file is closed, too; what reads it has been woken.
+        self._reader.close()
         self._connection.close()
