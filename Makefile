@@ -3,6 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INPUT ?=
+# Most tests wait for brokers and processes most of the time: two run side by side.
+JOBS ?= 2
 SEED ?=
 MINUTES ?= 45
 
@@ -31,7 +33,7 @@ demo: setup ## Kill a run half way under a real scheduler and count what readers
 	@$(BIN)/python -m demo $(if $(INPUT),--input '$(INPUT)')
 
 test: check ## Run the checks and all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations 15
 
 check: setup ## Lint, format, types, layers
 	$(BIN)/ruff check .

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from airflow_eos.sensors.kafka_lag import KafkaLagSensor
     from airflow_eos.sensors.run_committed import RunCommittedSensor
     from airflow_eos.triggers.offset_range import OffsetRangeTrigger
+    from airflow_eos.spark.arrow_process import arrow_process
 
 __version__ = "0.1.0"
 
@@ -62,6 +63,7 @@ __all__ = [
     "RunSpec",
     "TransactionRetryPolicy",
     "__version__",
+    "arrow_process",
     "look_up",
     "read_process_write",
 ]
@@ -87,6 +89,7 @@ _HOMES = {
     "airflow_eos.sensors.kafka_data_interval": ("KafkaDataIntervalSensor",),
     "airflow_eos.operators.replay": ("ReplayOffsetRangesOperator",),
     "airflow_eos.operators.retry": ("TransactionRetryPolicy",),
+    "airflow_eos.spark.arrow_process": ("arrow_process",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

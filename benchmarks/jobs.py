@@ -1,54 +1,129 @@
-"""The two jobs that are compared: the same input, the same transform, the same codec."""
+"""The jobs that are compared: the same input, the same transform, the same codec."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 import uuid
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as F  # noqa: N812 - the field's name for it
-
-from airflow_eos.run import LedgerSettings, RunSpec, read_process_write
+from airflow_eos import Cursor, LedgerSettings, Run, RunSpec, arrow_process
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_eos.run import RunRecord
-
 TUNED = {"kafka.batch.size": "262144", "kafka.linger.ms": "20"}
+SOURCE = "src"
+
+
+@dataclass
+class Cluster:
+    """Where the jobs run.
+
+    :param stages: seconds since the start per state of the last run of ours.
+    """
+
+    spark: SparkSession
+    servers: str
+    records: int
+    stages: dict[str, float] = field(default_factory=dict)
 
 
 def transform(frame: DataFrame) -> DataFrame:
     """Change every value; keep the key."""
+    from pyspark.sql import functions as F  # noqa: N812 - the field's name for it
+
     value = F.concat(F.col("value").cast("string"), F.lit("!"))
     return frame.select("key", F.encode(value, "utf-8").alias("value"))
 
 
-def at_least_once(spark: SparkSession, servers: str, sink: str, options: dict[str, str]) -> None:
-    """Spark's own Kafka source and sink: no transaction, duplicates after a crash."""
-    source = (
+@arrow_process
+def transform_arrow(batch: Any) -> Any:
+    """Do the same on Arrow."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    value = pc.binary_join_element_wise(batch["value"], pa.scalar(b"!"), pa.scalar(b""))
+    return pa.record_batch({"key": batch["key"], "value": value})
+
+
+def kafka_source(spark: SparkSession, servers: str) -> DataFrame:
+    """Spark's own source over the whole topic."""
+    return (
         spark.read.format("kafka")
         .option("kafka.bootstrap.servers", servers)
-        .option("subscribe", "src")
+        .option("subscribe", SOURCE)
         .option("kafka.isolation.level", "read_committed")
         .option("startingOffsets", "earliest")
         .option("endingOffsets", "latest")
         .load()
     )
-    writer = transform(source).write.format("kafka").option("kafka.bootstrap.servers", servers)
+
+
+def at_least_once(cluster: Cluster, sink: str, options: dict[str, str]) -> None:
+    """Spark's own Kafka source and sink: no transaction, duplicates after a crash."""
+    source = transform(kafka_source(cluster.spark, cluster.servers))
+    writer = source.write.format("kafka").option("kafka.bootstrap.servers", cluster.servers)
     for key, value in {"kafka.acks": "all", "kafka.compression.type": "zstd", **options}.items():
         writer = writer.option(key, value)
     writer.option("topic", sink).save()
 
 
-def exactly_once(spark: SparkSession, servers: str, sink: str) -> RunRecord:
-    """One run of this package over the whole topic, with a group of its own."""
-    spec = RunSpec(
-        kafka={"bootstrap.servers": servers},
-        pipeline="bench",
-        run_id=uuid.uuid4().hex,
-        source_topics=("src",),
-        sink_topic=sink,
-        group_id=f"bench-{uuid.uuid4().hex}",
-        ledger=LedgerSettings(partitions=4),
+def exactly_once(cluster: Cluster, sink: str, process: Any, **changes: Any) -> Any:
+    """One run of this package over the whole topic, with a group of its own; returns its record."""
+    settings = {
+        "kafka": {"bootstrap.servers": cluster.servers},
+        "pipeline": "bench",
+        "run_id": uuid.uuid4().hex,
+        "source_topics": (SOURCE,),
+        "sink_topic": sink,
+        "group_id": f"bench-{uuid.uuid4().hex}",
+        "ranges": Cursor(),
+        "ledger": LedgerSettings(partitions=4),
+        **changes,
+    }
+    cluster.stages = {}
+    begun = time.perf_counter()
+    run = Run(
+        cluster.spark,
+        RunSpec(**settings),
+        process,
+        on_state=lambda state: cluster.stages.update({state.value: time.perf_counter() - begun}),
     )
-    return read_process_write(spark, spec, transform)
+    record = run.execute()
+    cluster.stages["END"] = time.perf_counter() - begun
+    return record
+
+
+def client_loop(cluster: Cluster, sink: str) -> None:
+    """confluent-kafka's consume-transform-produce loop with transactions, in a process of its own."""
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.client_loop",
+        cluster.servers,
+        SOURCE,
+        sink,
+        str(cluster.records),
+    ]
+    subprocess.run(command, check=True, timeout=1800)
+
+
+def read_ours(cluster: Cluster) -> None:
+    """Our source alone, into Spark's noop sink."""
+    from airflow_eos.spark.datasource import read_ranges
+    from airflow_eos.spark.slices import plan_slices
+    from airflow_eos.wire.client_config import ClientConfig
+    from benchmarks.floors import whole_topic
+
+    config = ClientConfig.of({"bootstrap.servers": cluster.servers})
+    slices = plan_slices(whole_topic(config, SOURCE), 2)
+    frame = read_ranges(cluster.spark, f"bench_{uuid.uuid4().hex[:8]}", config, slices)
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def read_spark(cluster: Cluster) -> None:
+    """Spark's own source alone, into Spark's noop sink."""
+    kafka_source(cluster.spark, cluster.servers).write.format("noop").mode("overwrite").save()

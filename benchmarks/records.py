@@ -9,8 +9,12 @@ from confluent_kafka import Producer
 PARTITIONS = 4
 
 
-def publish(bootstrap_servers: str, topic: str, records: int) -> None:
-    """Fill a topic: key of 10 bytes, JSON value of about 110 bytes, zstd, evenly over the partitions."""
+def publish(bootstrap_servers: str, topic: str, records: int) -> int:
+    """Fill a topic: key of 10 bytes, JSON value of about 110 bytes, zstd, evenly over the partitions.
+
+    Returns the bytes of keys and values.
+    """
+    size = 0
     producer = Producer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -31,6 +35,7 @@ def publish(bootstrap_servers: str, topic: str, records: int) -> None:
                 "ok": number % 7 != 0,
             }
         )
+        size += 10 + len(value)
         while True:
             try:
                 producer.produce(
@@ -42,3 +47,4 @@ def publish(bootstrap_servers: str, topic: str, records: int) -> None:
         if number % 10_000 == 0:
             producer.poll(0)
     producer.flush(120)
+    return size

@@ -20,15 +20,12 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.exceptions import RunFailed
 from airflow_eos.model.manifest import SealedManifest
 from airflow_eos.spark.by_value import pickled_by_value
-from airflow_eos.spark.context import RunContext, call_process
-from airflow_eos.spark.contract import sink_columns
-from airflow_eos.spark.counting import ReadCounter
 from airflow_eos.spark.errors import process_error, send_error
 from airflow_eos.spark.manifest import InconsistentSeal, read_manifest
-from airflow_eos.spark.owners import OwnerLayout, plan_owners
 from airflow_eos.spark.preflight import Environment, check_environment
 from airflow_eos.spark.progress import progress
 from airflow_eos.spark.routing import route
+from airflow_eos.spark.sealing import make_sealing
 from airflow_eos.spark.session import (
     cancel_tag,
     checkpointed,
@@ -37,7 +34,6 @@ from airflow_eos.spark.session import (
     settings,
     tagged,
 )
-from airflow_eos.spark.slices import plan_slices
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,6 +42,7 @@ if TYPE_CHECKING:
     from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.receipts import PartitionReceipt
     from airflow_eos.model.spec import RunSpec
+    from airflow_eos.spark.owners import OwnerLayout
 
 _log = logging.getLogger(__name__)
 Process = Callable[..., Any]
@@ -202,38 +199,25 @@ class SparkDataPlane:
             return check_environment(self._spark, self._spec.compression)
 
     def _seal(self, plan: RunPlan, environment: Environment) -> SealedFrame:
-        from airflow_eos.spark.datasource import forget_source, read_ranges
-
-        name = f"kafka_range_{uuid.uuid4().hex[:8]}"
-        slices = plan_slices(plan.ranges, environment.slots)
-        context = RunContext.of(self._spec, plan)
-        counter = ReadCounter(
-            f"{name}_read", plan.ranges, context.interval.start if context.interval is not None else None
-        )
-        source = counter.attach(read_ranges(self._spark, name, self._config, slices))
+        sealing = make_sealing(self._spark, self._spec, plan, self._config, self._process, environment.slots)
         try:
             with self._process_errors():
-                rows = sink_columns(
-                    call_process(self._process, source, context),
-                    self._spec.sink_topic,
-                    self._spec.source_topics,
-                )
-                open_ended = "topic" in rows.columns
-            routed, layout = self._routed(rows, environment.slots, open_ended=open_ended)
+                rows = sealing.rows()
+            routed = route(rows, sealing.layout.tasks, "owner")
             with (
-                progress(self._spark, f"sealing {sum(s.span for s in slices)} offsets"),
+                progress(self._spark, f"sealing {sum(r.span for r in plan.ranges)} offsets"),
                 self._process_errors(),
             ):
                 frame = checkpointed(routed, _storage_level(environment))
                 try:
-                    targets = read_manifest(frame)
+                    counts = read_manifest(frame)
                 except BaseException:
                     free_checkpoint(frame)
                     raise
-            read, late = counter.read(routed)
+            read, late = sealing.reads(routed, counts)
         finally:
-            forget_source(self._spark, name)
-        return SealedFrame(SealedManifest(targets, read, late), frame, layout)
+            sealing.close()
+        return SealedFrame(SealedManifest(counts.targets, read, late), frame, sealing.layout)
 
     @contextmanager
     def _process_errors(self) -> Iterator[None]:
@@ -244,23 +228,6 @@ class SparkDataPlane:
             raise
         except Exception as error:
             raise process_error(error) from error
-
-    def _routed(self, rows: DataFrame, slots: int, *, open_ended: bool) -> tuple[DataFrame, OwnerLayout]:
-        from airflow_eos.spark.seal import SealTask
-        from airflow_eos.spark.sealed_rows import DDL
-        from airflow_eos.spark.targets import describe_targets
-        from airflow_eos.wire.connection import BrokerConnections
-
-        sink = self._spec.sink_topic
-        targets = {}
-        if sink is not None:
-            with BrokerConnections(self._config) as connections:
-                targets = describe_targets(connections, [sink])
-        layout = plan_owners(
-            {name: target.leaders for name, target in targets.items()}, slots, open_ended=open_ended
-        )
-        task = SealTask(self._config, layout, targets, sink, self._spec.compression)
-        return route(rows.mapInArrow(task, DDL), layout.tasks, "owner"), layout
 
 
 def _storage_level(environment: Environment) -> Any:

@@ -128,20 +128,30 @@ def forget_source(spark: SparkSession, name: str) -> None:
 
 
 def arrow_batches(
-    batches: Iterable[DecodedBatch], topic: str, partition: int, *, headers: bool
+    batches: Iterable[DecodedBatch],
+    topic: str,
+    partition: int,
+    *,
+    headers: bool,
+    rows: int = _ROWS,
+    size: int = _BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Glue decoded batches to larger ones, in the types that Spark asks for."""
+    """Glue decoded batches to larger ones, in the types that Spark asks for.
+
+    :param rows: records from which a batch is full; decoded batches are not cut.
+    :param size: bytes of keys and values from which a batch is full.
+    """
     waiting: list[DecodedBatch] = []
-    rows = size = 0
+    have_rows = have_size = 0
     for batch in batches:
         waiting.append(batch)
-        rows += len(batch)
-        size += batch.key.nbytes + batch.value.nbytes
-        if rows >= _ROWS or size >= _BYTES:
-            yield _record_batch(waiting, rows, topic, partition, headers=headers)
-            waiting, rows, size = [], 0, 0
+        have_rows += len(batch)
+        have_size += batch.key.nbytes + batch.value.nbytes
+        if have_rows >= rows or have_size >= size:
+            yield _record_batch(waiting, have_rows, topic, partition, headers=headers)
+            waiting, have_rows, have_size = [], 0, 0
     if waiting:
-        yield _record_batch(waiting, rows, topic, partition, headers=headers)
+        yield _record_batch(waiting, have_rows, topic, partition, headers=headers)
 
 
 def _record_batch(

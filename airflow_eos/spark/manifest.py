@@ -8,12 +8,14 @@ are sealed again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from airflow_eos.model.manifest import SealedTarget
+from airflow_eos.spark.sealed_rows import READ_TRAILER_PARTITION
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,8 +43,20 @@ class InconsistentSeal(Exception):
     """The materialised blocks are not the work of one attempt per seal task, or not complete."""
 
 
-def read_manifest(sealed: DataFrame) -> tuple[SealedTarget, ...]:
-    """Count what was sealed, per target partition, sorted.
+@dataclass(frozen=True, slots=True)
+class BlockCounts:
+    """What the materialised blocks hold.
+
+    :param targets: one entry per target partition, sorted.
+    :param reads: (records read, late ones) per seal task that reads by itself.
+    """
+
+    targets: tuple[SealedTarget, ...]
+    reads: Mapping[int, tuple[int, int]]
+
+
+def read_manifest(sealed: DataFrame) -> BlockCounts:
+    """Count what was sealed.
 
     :raises InconsistentSeal: saying what does not fit.
     """
@@ -60,8 +74,8 @@ def summarise(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Check one owner's rows and yield its summary; runs in a task.
 
     Kinds: ``target`` (batches, records, size), ``seal`` (one attempt of a seal task was met), ``task`` (a
-    seal task's own trailer: targets and records), ``problem`` (counts do not meet a trailer; the text is in
-    ``topic``).
+    seal task's own trailer: targets and records), ``read`` (late records and records it read), ``problem``
+    (counts do not meet a trailer; the text is in ``topic``).
     """
     sealed: dict[tuple[str, int, int, int], list[int]] = {}
     trailers: dict[tuple[str, int, int, int], tuple[int, int]] = {}
@@ -73,7 +87,8 @@ def summarise(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             attempts.add((seal_partition, attempt_id))
             place = (topic, partition, seal_partition, attempt_id)
             if topic is None:
-                out.append(("task", None, None, seal_partition, attempt_id, seq, records, None))
+                kind = "read" if partition == READ_TRAILER_PARTITION else "task"
+                out.append((kind, None, None, seal_partition, attempt_id, seq, records, None))
             elif size is None:
                 trailers[place] = (seq, records)
             else:
@@ -112,7 +127,7 @@ def summarise(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         )
 
 
-def combine(rows: Iterable[Any]) -> tuple[SealedTarget, ...]:
+def combine(rows: Iterable[Any]) -> BlockCounts:
     """Put the owners' summaries together.
 
     :param rows: rows of :data:`SUMMARY_DDL`.
@@ -120,6 +135,7 @@ def combine(rows: Iterable[Any]) -> tuple[SealedTarget, ...]:
     """
     attempts: dict[int, int] = {}
     announced: dict[int, tuple[int, int]] = {}
+    reads: dict[int, tuple[int, int]] = {}
     targets: list[SealedTarget] = []
     for row in rows:
         if row.kind == "problem":
@@ -135,6 +151,8 @@ def combine(rows: Iterable[Any]) -> tuple[SealedTarget, ...]:
             )
         if row.kind == "task":
             announced[row.seal_partition] = (row.batches, row.records)
+        if row.kind == "read":
+            reads[row.seal_partition] = (row.records, row.batches)
     missing = sorted(attempts.keys() - announced.keys())
     if missing or sorted(announced) != list(range(len(announced))):
         raise InconsistentSeal(
@@ -148,4 +166,4 @@ def combine(rows: Iterable[Any]) -> tuple[SealedTarget, ...]:
     places = [(t.topic, t.partition) for t in targets]
     if len(set(places)) != len(places):
         raise InconsistentSeal("a target partition has two owners")
-    return tuple(sorted(targets, key=lambda t: (t.topic, t.partition)))
+    return BlockCounts(tuple(sorted(targets, key=lambda t: (t.topic, t.partition))), reads)

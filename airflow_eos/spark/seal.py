@@ -10,13 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.exceptions import ProcessFailed
 from airflow_eos.spark.errors import task_errors
-from airflow_eos.spark.sealed_rows import SCHEMA, TASK_TRAILER_PARTITION
+from airflow_eos.spark.sealed_rows import TASK_TRAILER_PARTITION, SealedRows
 from airflow_eos.spark.targets import TargetTopic, describe_targets
 from airflow_eos.wire.codecs import Compressor
 from airflow_eos.wire.connection import BrokerConnections
@@ -106,6 +105,10 @@ class _Sealer:
         for batch in batches:
             if not batch.num_rows:
                 continue
+            if waiting and batch.schema != waiting[0].schema:
+                # An Arrow process may name a topic for some of its batches only.
+                yield self._sealed(waiting)
+                waiting, rows, size = [], 0, 0
             waiting.append(batch)
             rows += batch.num_rows
             size += batch.nbytes
@@ -118,7 +121,7 @@ class _Sealer:
 
     def _sealed(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         table = pa.Table.from_batches(batches)
-        rows = _Rows(self._seal_partition, self._attempt_id)
+        rows = SealedRows(self._seal_partition, self._attempt_id)
         for topic, part in self._by_topic(table):
             self._seal_topic(topic, part, rows)
         return rows.batch()
@@ -141,7 +144,7 @@ class _Sealer:
         for topic in distinct:
             yield topic, table.filter(pc.equal(topics, topic))
 
-    def _seal_topic(self, topic: str, table: pa.Table, rows: _Rows) -> None:
+    def _seal_topic(self, topic: str, table: pa.Table, rows: SealedRows) -> None:
         target = self._target(topic)
         columns = {name: table.column(name) for name in table.column_names}
         key = columns.get("key")
@@ -180,33 +183,9 @@ class _Sealer:
         return self._targets[topic]
 
     def _trailers(self) -> pa.RecordBatch:
-        rows = _Rows(self._seal_partition, self._attempt_id)
+        rows = SealedRows(self._seal_partition, self._attempt_id)
         for (topic, partition), count in sorted(self._batches.items()):
             owner = self._task.layout.owner(topic, partition)
             rows.add(owner, topic, partition, count, self._records[topic, partition], None)
         rows.add(0, None, TASK_TRAILER_PARTITION, len(self._batches), sum(self._records.values()), None)
         return rows.batch()
-
-
-class _Rows:
-    """Rows under construction, column by column."""
-
-    def __init__(self, seal_partition: int, attempt_id: int) -> None:
-        self._seal_partition = seal_partition
-        self._attempt_id = attempt_id
-        self._rows: list[tuple[int, str | None, int, int, int, bytes | None]] = []
-
-    def add(
-        self, owner: int, topic: str | None, partition: int, seq: int, records: int, batch: bytes | None
-    ) -> None:
-        self._rows.append((owner, topic, partition, seq, records, batch))
-
-    def batch(self) -> pa.RecordBatch:
-        owner, topic, partition, seq, records, batch = zip(*self._rows, strict=True)
-        count = len(owner)
-        task = [np.full(count, self._seal_partition), np.full(count, self._attempt_id)]
-        columns = [owner, topic, partition, *task, seq, records, batch]
-        return pa.RecordBatch.from_arrays(
-            [pa.array(values, kind) for values, kind in zip(columns, SCHEMA.types, strict=True)],
-            schema=SCHEMA,
-        )

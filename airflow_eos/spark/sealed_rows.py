@@ -6,6 +6,7 @@ row                       batch           seq, records
 a sealed batch            its bytes       number of the batch, from 0, per target and seal task
 trailer of a target       null            number of batches and records this task sealed for it
 trailer of the seal task  null, no topic  number of targets and records of the task; goes to owner 0
+trailer of its reading    null, no topic  late records, and records read; where the seal task itself reads
 ========================  ==============  =========================================================
 
 Every row carries the number of its seal task (``seal_partition``) and Spark's unique id of the attempt that
@@ -15,6 +16,7 @@ transform that is not deterministic may have put one record into both, or into n
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 
 DDL = (
@@ -34,3 +36,36 @@ SCHEMA = pa.schema(
     ]
 )
 TASK_TRAILER_PARTITION = -1
+"""Stands for the partition in the trailer of a seal task."""
+READ_TRAILER_PARTITION = -2
+"""Stands for the partition in the trailer of a seal task's reading."""
+
+
+class SealedRows:
+    """Rows under construction, column by column.
+
+    :param seal_partition: number of the seal task.
+    :param attempt_id: Spark's unique number of its attempt.
+    """
+
+    def __init__(self, seal_partition: int, attempt_id: int) -> None:
+        self._seal_partition = seal_partition
+        self._attempt_id = attempt_id
+        self._rows: list[tuple[int, str | None, int, int, int, bytes | None]] = []
+
+    def add(
+        self, owner: int, topic: str | None, partition: int, seq: int, records: int, batch: bytes | None
+    ) -> None:
+        """Add a row; see the table above."""
+        self._rows.append((owner, topic, partition, seq, records, batch))
+
+    def batch(self) -> pa.RecordBatch:
+        """Return the rows as one batch of :data:`SCHEMA`."""
+        owner, topic, partition, seq, records, batch = zip(*self._rows, strict=True)
+        count = len(owner)
+        task = [np.full(count, self._seal_partition), np.full(count, self._attempt_id)]
+        columns = [owner, topic, partition, *task, seq, records, batch]
+        return pa.RecordBatch.from_arrays(
+            [pa.array(values, kind) for values, kind in zip(columns, SCHEMA.types, strict=True)],
+            schema=SCHEMA,
+        )

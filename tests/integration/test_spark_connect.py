@@ -15,22 +15,22 @@ import pytest
 
 from tests.integration.spark_support import BOOTSTRAP, KIND
 
-SUITE = Path(__file__).with_name("test_spark_data_plane.py")
+SUITES = [Path(__file__).with_name(name) for name in ("test_spark_data_plane.py", "test_spark_arrow.py")]
 
 
 @pytest.mark.timeout(900)
 def test_the_data_plane_works_on_spark_connect(embedded_kafka):
-    """Every test of the suite that is not about classic sessions passes."""
+    """Every test of the suites that is not about classic sessions passes."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(SUITE)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *map(str, SUITES)],
         env={**os.environ, KIND: "connect", BOOTSTRAP: embedded_kafka.bootstrap_servers},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        cwd=SUITE.parent.parent.parent,
+        cwd=SUITES[0].parent.parent.parent,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-20_000:]
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed is not None
-    assert int(passed[1]) > 35
+    assert int(passed[1]) > 47

@@ -161,7 +161,7 @@ def test_a_row_wise_transform_keeps_the_order_of_each_source_partition(broker, s
     source, sink = broker.numbered("src", 10, 1000), broker.topic("out", 3)
     plan = broker.plan(source)
     monkeypatch.setattr(
-        "airflow_eos.spark.data_plane.plan_slices", lambda ranges, _: plan_slices(ranges, 40, min_span=100)
+        "airflow_eos.spark.sealing.plan_slices", lambda ranges, _: plan_slices(ranges, 40, min_span=100)
     )
     run(broker, spark, broker.spec(source, sink), lambda df: df.select("key", "value").filter("true"), plan)
     total = 0
@@ -496,7 +496,7 @@ def test_a_large_output_is_sorted_by_spark_and_streamed(broker, spark, monkeypat
     source, sink = broker.numbered("src", 4, 2000), broker.topic("out", 5)
     monkeypatch.setattr("airflow_eos.spark.data_plane.STREAMED_FROM", 0)
     monkeypatch.setattr(
-        "airflow_eos.spark.data_plane.plan_slices", lambda ranges, _: plan_slices(ranges, 16, min_span=100)
+        "airflow_eos.spark.sealing.plan_slices", lambda ranges, _: plan_slices(ranges, 16, min_span=100)
     )
     run(broker, spark, broker.spec(source, sink), lambda df: df.select("key", "value"))
     found = by_partition(committed(broker, sink))

@@ -46,7 +46,7 @@ def manifest(*owners):
         half = max(1, table.num_rows // 2)
         for out in summarise(b for b in table.to_batches(half)):
             rows += [Row(**row) for row in out.to_pylist()]
-    return combine(rows)
+    return combine(rows).targets
 
 
 COMPLETE = (

@@ -1,0 +1,141 @@
+"""The sink contract for Arrow results: the same columns and rules as :mod:`airflow_eos.spark.contract`.
+
+Wider Arrow types of the same meaning are welcome: large and view strings, dictionaries, any integer width
+that fits a partition number, any timestamp unit with a time zone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_eos.exceptions import ProcessFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+
+
+def sink_rows(result: Any, sink_topic: str | None, source_topics: Sequence[str]) -> pa.Table | None:
+    """Return what an Arrow process returned, in the sealer's types; None when there are no rows.
+
+    :param result: a pyarrow record batch or table, a pandas or polars data frame, or None.
+    :raises ProcessFailed: naming column, type and what to do.
+    """
+    table = _table(result)
+    if table is None:
+        return None
+    names = table.column_names
+    columns: dict[str, pa.ChunkedArray] = {}
+    for name, convert in _COLUMNS.items():
+        if name not in names:
+            continue
+        if names.count(name) > 1:
+            raise ProcessFailed(f"process returned two columns named {name!r}; drop one")
+        columns[name] = convert(name, _plain(table.column(name)))
+    if "value" not in columns:
+        raise ProcessFailed(
+            f"process returned no column 'value', but {sorted(names)}; the sink needs it: string or binary"
+        )
+    if "topic" not in columns and sink_topic is None:
+        raise ProcessFailed(
+            "process returned no column 'topic' and there is no sink topic; set sink_topic, or add the column"
+        )
+    if "topic" in columns and sink_topic is not None:
+        columns["topic"] = _routed(columns["topic"], sink_topic, source_topics)
+    return pa.table(columns) if table.num_rows else None
+
+
+def _table(result: Any) -> pa.Table | None:
+    if result is None:
+        return None
+    if isinstance(result, pa.Table):
+        return result
+    if isinstance(result, pa.RecordBatch):
+        return pa.Table.from_batches([result])
+    if type(result).__module__.split(".")[0] == "pandas" and hasattr(result, "columns"):
+        return pa.Table.from_pandas(result, preserve_index=False)
+    if hasattr(result, "__arrow_c_stream__"):
+        return pa.table(result)
+    raise ProcessFailed(
+        f"an Arrow process returned {type(result).__name__}; it must return a pyarrow RecordBatch or Table, "
+        "a pandas or polars data frame, or None"
+    )
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def _routed(topic: pa.ChunkedArray, sink_topic: str, source_topics: Sequence[str]) -> pa.ChunkedArray:
+    """A topic that was read, and none at all, mean the sink topic."""
+    others = pa.array([t for t in source_topics if t != sink_topic], pa.string())
+    unrouted = pc.or_kleene(pc.is_null(topic), pc.is_in(topic, value_set=others))
+    return pc.if_else(unrouted, sink_topic, topic)
+
+
+def _bytes(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    kind = column.type
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    data = pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+    if pa.types.is_binary(kind):
+        return column
+    if pa.types.is_null(kind):
+        return pa.chunked_array([pa.nulls(len(column), pa.binary())])
+    if not text and not data and not pa.types.is_fixed_size_binary(kind):
+        raise _wrong(name, kind, "make it string or binary")
+    return column.cast(pa.binary())
+
+
+def _text(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    kind = column.type
+    if pa.types.is_null(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return column.cast(pa.string())
+    if not pa.types.is_string(kind):
+        raise _wrong(name, kind, "make it string")
+    return column
+
+
+def _partition(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    kind = column.type
+    if not pa.types.is_integer(kind) and not pa.types.is_null(kind):
+        raise _wrong(name, kind, "make it int32")
+    try:
+        return column.cast(pa.int32())
+    except pa.ArrowInvalid as error:
+        raise ProcessFailed(f"process returned column {name!r} with no partition number: {error}") from None
+
+
+def _headers(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    try:
+        return column.cast(_HEADERS)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        raise _wrong(name, column.type, f"make it {_HEADERS}") from None
+
+
+def _milliseconds(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    kind = column.type
+    if pa.types.is_null(kind):
+        return column.cast(pa.int64())
+    if not pa.types.is_timestamp(kind) or kind.tz is None:
+        raise _wrong(name, kind, "make it a timestamp with a time zone")
+    if kind.unit in ("us", "ns"):
+        column = pc.floor_temporal(column, unit="millisecond")
+    return column.cast(pa.timestamp("ms", kind.tz)).cast(pa.int64())
+
+
+def _wrong(name: str, kind: pa.DataType, wanted: str) -> ProcessFailed:
+    return ProcessFailed(f"process returned column {name!r} as {kind}; {wanted}, or drop the column")
+
+
+_COLUMNS: Mapping[str, Callable[[str, pa.ChunkedArray], pa.ChunkedArray]] = {
+    "value": _bytes,
+    "key": _bytes,
+    "topic": _text,
+    "partition": _partition,
+    "headers": _headers,
+    "timestamp": _milliseconds,
+}

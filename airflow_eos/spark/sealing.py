@@ -1,0 +1,161 @@
+"""The two ways from offset ranges to sealed rows: through a DataFrame, or in Arrow alone.
+
+Both make a DataFrame of :mod:`airflow_eos.spark.sealed_rows` in which task i has read the i-th slice, so
+order and manifest are the same for both; they differ in what runs between.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow_eos.spark.arrow_process import is_arrow_process
+from airflow_eos.spark.context import RunContext, call_process
+from airflow_eos.spark.contract import sink_columns
+from airflow_eos.spark.counting import ReadCounter
+from airflow_eos.spark.owners import OwnerLayout, plan_owners
+from airflow_eos.spark.slices import plan_slices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_eos.model.plan import RunPlan
+    from airflow_eos.model.ranges import TopicPartition
+    from airflow_eos.model.spec import RunSpec
+    from airflow_eos.spark.manifest import BlockCounts
+    from airflow_eos.spark.seal import SealTask
+    from airflow_eos.wire.client_config import ClientConfig
+
+
+class Sealing(Protocol):
+    """One seal of one plan."""
+
+    layout: OwnerLayout
+    """Which task owns which target partition; set by :meth:`rows`."""
+
+    def rows(self) -> DataFrame:
+        """Return the sealed rows, not yet routed; lazy."""
+
+    def reads(self, routed: DataFrame, counts: BlockCounts) -> tuple[Mapping[TopicPartition, int], int]:
+        """Return (records read per source partition, late records) of the action that materialised them."""
+
+    def close(self) -> None:
+        """Forget what the session was told."""
+
+
+def make_sealing(
+    spark: SparkSession,
+    spec: RunSpec,
+    plan: RunPlan,
+    config: ClientConfig,
+    process: Callable[..., Any],
+    slots: int,
+) -> Sealing:
+    """Return the way that the process function was written for."""
+    kind = ArrowSealing if is_arrow_process(process) else FrameSealing
+    return kind(spark, spec, plan, config, process, slots)
+
+
+class _Base:
+    def __init__(
+        self,
+        spark: SparkSession,
+        spec: RunSpec,
+        plan: RunPlan,
+        config: ClientConfig,
+        process: Callable[..., Any],
+        slots: int,
+    ) -> None:
+        self._spark = spark
+        self._spec = spec
+        self._plan = plan
+        self._config = config
+        self._process = process
+        self._slots = slots
+        self._slices = plan_slices(plan.ranges, slots)
+        self._context = RunContext.of(spec, plan)
+        self.layout = OwnerLayout(1)
+
+    def _seal_task(self, *, open_ended: bool) -> SealTask:
+        from airflow_eos.spark.seal import SealTask
+        from airflow_eos.spark.targets import describe_targets
+        from airflow_eos.wire.connection import BrokerConnections
+
+        sink = self._spec.sink_topic
+        targets = {}
+        if sink is not None:
+            with BrokerConnections(self._config) as connections:
+                targets = describe_targets(connections, [sink])
+        leaders = {name: target.leaders for name, target in targets.items()}
+        self.layout = plan_owners(leaders, self._slots, open_ended=open_ended)
+        return SealTask(self._config, self.layout, targets, sink, self._spec.compression)
+
+
+class FrameSealing(_Base):
+    """The author's function takes and returns a DataFrame."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._name = f"kafka_range_{uuid.uuid4().hex[:8]}"
+        interval = self._context.interval
+        self._counter = ReadCounter(
+            f"{self._name}_read", self._plan.ranges, interval.start if interval is not None else None
+        )
+
+    def rows(self) -> DataFrame:
+        """Return the sealed rows; the author's function is called here."""
+        from airflow_eos.spark.datasource import read_ranges
+        from airflow_eos.spark.sealed_rows import DDL
+
+        source = self._counter.attach(read_ranges(self._spark, self._name, self._config, self._slices))
+        rows = sink_columns(
+            call_process(self._process, source, self._context),
+            self._spec.sink_topic,
+            self._spec.source_topics,
+        )
+        return rows.mapInArrow(self._seal_task(open_ended="topic" in rows.columns), DDL)
+
+    def reads(
+        self,
+        routed: DataFrame,
+        counts: BlockCounts,  # noqa: ARG002 - the observation knows
+    ) -> tuple[Mapping[TopicPartition, int], int]:
+        """Return what the source DataFrame was seen to yield."""
+        return self._counter.read(routed)
+
+    def close(self) -> None:
+        """Forget the data source."""
+        from airflow_eos.spark.datasource import forget_source
+
+        forget_source(self._spark, self._name)
+
+
+class ArrowSealing(_Base):
+    """The author's function takes and returns Arrow record batches; no record enters the JVM."""
+
+    def rows(self) -> DataFrame:
+        """Return the sealed rows; the author's function is called in the tasks."""
+        from airflow_eos.spark.arrow_seal import ArrowSealTask
+        from airflow_eos.spark.sealed_rows import DDL
+
+        task = ArrowSealTask(self._seal_task(open_ended=True), self._slices, self._process, self._context)
+        # Row i of a range in as many partitions as rows is in partition i.
+        count = len(self._slices)
+        return self._spark.range(0, count, 1, max(1, count)).mapInArrow(task, DDL)
+
+    def reads(
+        self,
+        routed: DataFrame,  # noqa: ARG002 - the blocks know
+        counts: BlockCounts,
+    ) -> tuple[Mapping[TopicPartition, int], int]:
+        """Return what the seal tasks counted: exactly what was sealed, whatever else was tried."""
+        read: Counter[TopicPartition] = Counter({r.topic_partition: 0 for r in self._plan.ranges})
+        for number, (records, _) in counts.reads.items():
+            read[self._slices[number].topic_partition] += records
+        return dict(read), sum(late for _, late in counts.reads.values())
+
+    def close(self) -> None:
+        """Nothing is left: the session knows the task's plan only."""

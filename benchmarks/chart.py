@@ -1,0 +1,62 @@
+"""The chart of a report, as SVG: a bar per contender, seconds and CPU seconds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from xml.sax.saxutils import escape
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LEFT, _WIDTH, _BAR, _GAP = 250, 420, 14, 12
+_WALL, _CPU, _TEXT = "#1f6f8b", "#b7c9d3", "#333"
+
+_FONT = f'font-family="sans-serif" font-size="12" fill="{_TEXT}"'
+
+
+def bar_chart(title: str, rows: Mapping[str, tuple[float, float]]) -> str:
+    """Return an SVG document.
+
+    :param rows: (seconds, CPU seconds) per contender, drawn in order.
+    """
+    top = 60
+    height = top + len(rows) * (2 * _BAR + _GAP) + 10
+    largest = max(max(pair) for pair in rows.values())
+    parts: list[str] = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LEFT + _WIDTH + 90}" height="{height}" {_FONT}>',
+        '<rect width="100%" height="100%" fill="white"/>',
+        f'<text x="10" y="20" font-size="14">{escape(title)}</text>',
+        _key(_LEFT, _WALL, "seconds"),
+        _key(_LEFT + 90, _CPU, "CPU seconds, all processes"),
+    ]
+    for number, (name, pair) in enumerate(rows.items()):
+        y = top + number * (2 * _BAR + _GAP)
+        parts.append(f'<text x="{_LEFT - 8}" y="{y + _BAR + 4}" text-anchor="end">{escape(name)}</text>')
+        for line, (value, colour) in enumerate(zip(pair, (_WALL, _CPU), strict=True)):
+            parts.append(_bar(y + line * _BAR, value, largest, colour))
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _bar(y: int, value: float, largest: float, colour: str) -> str:
+    width = value / largest * _WIDTH
+    return (
+        f'<rect x="{_LEFT}" y="{y}" width="{width:.1f}" height="{_BAR - 2}" fill="{colour}"/>'
+        f'<text x="{_LEFT + width + 5:.1f}" y="{y + _BAR - 4}" font-size="11">{value:.2f}</text>'
+    )
+
+
+def _key(x: int, colour: str, text: str) -> str:
+    return (
+        f'<rect x="{x}" y="32" width="10" height="10" fill="{colour}"/>'
+        f'<text x="{x + 14}" y="41" font-size="11">{text}</text>'
+    )
+
+
+def report_chart(report: Mapping[str, Any]) -> str:
+    """Return the chart of a report of ``python -m benchmarks``."""
+    rows = {
+        name: (found["median_seconds"], found["median_cpu_seconds"] or 0.0)
+        for name, found in report["contenders"].items()
+    }
+    size = f"{report['records']:,} records, {report['partitions']} partitions"
+    return bar_chart(f"{size}, median of {report['rounds']} rounds", rows)

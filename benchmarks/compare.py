@@ -1,0 +1,137 @@
+"""The comparison: whole jobs, halves of jobs, floors, and the cold first job of a fresh process."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.testing import EmbeddedKafka, count_records
+from benchmarks import cold, jobs
+from benchmarks.chart import report_chart
+from benchmarks.floors import fetch_raw, produce_raw
+from benchmarks.records import PARTITIONS, publish
+from benchmarks.rounds import Series, open_share, ratio, run_rounds, shares
+from benchmarks.session import spark_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+FRAME, ARROW = "airflow-eos, DataFrame", "airflow-eos, Arrow"
+TUNED, DEFAULTS = "Spark at-least-once, tuned", "Spark at-least-once, defaults"
+LOOP = "confluent-kafka loop, 10,000 per txn"
+
+
+def compare(records: int, rounds: int, cold_rounds: int, out: Path) -> int:
+    """Measure, write ``compare.json`` and ``compare.svg``, print the closing line; 1 for a wrong count."""
+    from airflow_eos.wire.client_config import ClientConfig
+
+    with EmbeddedKafka() as kafka:
+        servers = kafka.bootstrap_servers
+        for topic in (jobs.SOURCE, "defaults", "tuned", "frame", "arrow", "loop", "floor"):
+            kafka.create_topic(topic, partitions=PARTITIONS)
+        print(f"publishing {records} records ...", flush=True)
+        megabytes = publish(servers, jobs.SOURCE, records) / 1e6
+
+        fresh = _cold(servers, records, cold_rounds)
+
+        spark = spark_session()
+        cluster = jobs.Cluster(spark, servers, records)
+        config = ClientConfig.of({"bootstrap.servers": servers})
+        ready = fetch_raw(config, jobs.SOURCE)
+        contenders: dict[str, Callable[[], Any]] = {
+            DEFAULTS: lambda: jobs.at_least_once(cluster, "defaults", {}),
+            TUNED: lambda: jobs.at_least_once(cluster, "tuned", jobs.TUNED),
+            FRAME: lambda: (jobs.exactly_once(cluster, "frame", jobs.transform), cluster.stages)[1],
+            ARROW: lambda: (jobs.exactly_once(cluster, "arrow", jobs.transform_arrow), cluster.stages)[1],
+            LOOP: lambda: jobs.client_loop(cluster, "loop"),
+            "half: Spark's source to noop": lambda: jobs.read_spark(cluster),
+            "half: our source to noop": lambda: jobs.read_ours(cluster),
+            "floor: fetch, not decoded": lambda: fetch_raw(config, jobs.SOURCE) and None,
+            "floor: produce ready batches": lambda: produce_raw(config, servers, ready),
+        }
+        series = run_rounds(contenders, rounds)
+        spark.stop()
+        written = {topic: count_records(servers, topic) for topic in ("frame", "arrow")}
+    expected = {
+        "frame": records * (rounds + 1 + cold_rounds),
+        "arrow": records * (rounds + 1 + cold_rounds),
+    }
+    if written != expected:
+        print(f"bench: {written} records in the outputs, {expected} expected", file=sys.stderr)
+        return 1
+    report = _report(series, fresh, records, rounds, megabytes)
+    (out / "compare.json").write_text(json.dumps(report, indent=2) + "\n")
+    (out / "compare.svg").write_text(report_chart(report))
+    _print(report)
+    return 0
+
+
+def _cold(servers: str, records: int, rounds: int) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {job: [] for job in cold.JOBS}
+    sinks = {"tuned": "tuned", "dataframe": "frame", "arrow": "arrow"}
+    for number in range(1, rounds + 1):
+        for job in cold.JOBS:
+            seconds = cold.measure(job, servers, records, sinks[job])
+            print(f"  fresh process {number}: {job:10} {seconds:7.2f} s", flush=True)
+            found[job].append(seconds)
+    return found
+
+
+def _report(
+    series: dict[str, Series], fresh: dict[str, list[float]], records: int, rounds: int, megabytes: float
+) -> dict[str, Any]:
+    tuned = series[TUNED]
+    report: dict[str, Any] = {
+        "records": records,
+        "rounds": rounds,
+        "partitions": PARTITIONS,
+        "megabytes": round(megabytes, 1),
+        "contenders": {name: found.summary(records, megabytes) for name, found in series.items()},
+        "cold_seconds": fresh,
+        "ratios": {},
+        "shares": {},
+        "transaction_open": {},
+    }
+    for short, name, job in (("dataframe", FRAME, "dataframe"), ("arrow", ARROW, "arrow")):
+        ours = series[name]
+        report["ratios"][short] = {
+            "seconds": ratio(ours.seconds, tuned.seconds),
+            "cpu": ratio(ours.cpu, tuned.cpu),
+            "defaults_seconds": ratio(ours.seconds, series[DEFAULTS].seconds),
+            "loop_seconds": ratio(ours.seconds, series[LOOP].seconds),
+            "cold_seconds": ratio(fresh[job], fresh["tuned"]) if fresh["tuned"] else None,
+        }
+        report["shares"][short] = shares(ours.stages)
+        report["transaction_open"][short] = open_share(ours.stages)
+    return report
+
+
+def _print(report: dict[str, Any]) -> None:
+    for name, found in report["contenders"].items():
+        peaks = ", ".join(f"{kind} {peak:.0f}" for kind, peak in sorted(found["peak_mb"].items()))
+        print(
+            f"{name:38} {found['median_seconds']:6.2f} s {found['median_cpu_seconds']:7.2f} CPU s "
+            f"{found['records_per_second']:11,.0f} records/s {found['mb_per_second']:6.1f} MB/s; "
+            f"peak MB: {peaks}"
+        )
+    for short, found in report["ratios"].items():
+        texts = [f"{key} {value:.2f}" for key, value in found.items() if value is not None]
+        print(
+            f"{short}: {', '.join(texts)}; "
+            f"transaction open {report['transaction_open'][short]:.0%} of the run"
+        )
+        print(
+            f"{short}: "
+            + ", ".join(f"{state} {share:.0%}" for state, share in report["shares"][short].items())
+        )
+    for job, seconds in report["cold_seconds"].items():
+        if seconds:
+            print(f"fresh process, {job}: {statistics.median(seconds):.2f} s")
+    ratios = report["ratios"]
+    print(
+        f"bench: dataframe {ratios['dataframe']['seconds']:.2f}, arrow {ratios['arrow']['seconds']:.2f} "
+        f"of tuned at-least-once Spark (median of {report['rounds']} rounds)"
+    )

@@ -1,0 +1,83 @@
+"""The floors: what the broker and the network cost when nothing is decoded, transformed or encoded."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.ranges import OffsetRange, TopicPartition
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.control import add_partitions_to_txn, end_txn
+from airflow_eos.wire.fetch import fetch_answers
+from airflow_eos.wire.header import ATTRIBUTES_AT, TRANSACTIONAL_BIT
+from airflow_eos.wire.offsets import list_offsets
+from airflow_eos.wire.produce import send_partitions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_eos.wire.client_config import ClientConfig
+
+
+def whole_topic(config: ClientConfig, topic: str) -> tuple[OffsetRange, ...]:
+    """Return the ranges of all that a read_committed reader sees now."""
+    with BrokerConnections(config) as connections:
+        partitions = sorted(connections.leaders([topic]))
+        starts = list_offsets(connections, partitions, "earliest")
+        ends = list_offsets(connections, partitions, "latest")
+    return tuple(OffsetRange(p.topic, p.partition, starts[p], ends[p]) for p in partitions)
+
+
+def fetch_raw(config: ClientConfig, topic: str) -> dict[TopicPartition, list[tuple[int, bytes]]]:
+    """Fetch a topic without decoding it, one process; returns (records, batch) per partition."""
+    found: dict[TopicPartition, list[tuple[int, bytes]]] = {}
+    with BrokerConnections(config) as connections:
+        for wanted in whole_topic(config, topic):
+            batches = found.setdefault(wanted.topic_partition, [])
+            for answer in fetch_answers(
+                connections, wanted.topic, wanted.partition, wanted.start, wanted.end
+            ):
+                for raw in answer.batches:
+                    if not raw.header.is_control:
+                        batches.append((raw.header.record_count, _transactional(raw.data)))
+    return found
+
+
+def _transactional(batch: memoryview) -> bytes:
+    """Return a batch with the bit that every batch in a transaction must have; its sender stamps the CRC."""
+    changed = bytearray(batch)
+    changed[ATTRIBUTES_AT + 1] |= TRANSACTIONAL_BIT
+    return bytes(changed)
+
+
+def produce_raw(
+    config: ClientConfig, servers: str, batches: Mapping[TopicPartition, list[tuple[int, bytes]]]
+) -> float:
+    """Send ready batches in one transaction, one process; returns seconds of the sending alone."""
+    from confluent_kafka import Producer
+
+    found: dict[str, Any] = {}
+    name = f"floor-{uuid.uuid4().hex}"
+    producer = Producer(
+        {
+            "bootstrap.servers": servers,
+            "transactional.id": name,
+            "statistics.interval.ms": 50,
+            "stats_cb": lambda text: found.update(json.loads(text).get("eos", {})),
+        }
+    )
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    while found.get("txn_state") != "InTransaction":
+        producer.poll(0.02)
+    identity = ProducerIdentity(name, found["producer_id"], found["producer_epoch"])
+    with BrokerConnections(config) as connections:
+        add_partitions_to_txn(connections, identity, list(batches))
+        begun = time.perf_counter()
+        send_partitions(connections, identity, batches)
+        taken = time.perf_counter() - begun
+        end_txn(connections, identity, commit=True)
+    return taken

@@ -1,0 +1,104 @@
+"""CPU seconds and peak memory of everything a job starts, read from /proc; Linux only."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PERIOD = 0.05
+
+
+@dataclass
+class Usage:
+    """What happened while a block ran, this process and all its descendants included.
+
+    :param cpu: user and system seconds, the broker's included.
+    :param peak_mb: largest resident set of one process per kind: ``driver``, ``worker`` (PySpark's Python
+        processes), ``jvm`` (Spark), ``broker``, ``client``.
+    """
+
+    cpu: float = 0.0
+    peak_mb: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+
+class Watch:
+    """Measures a block: ``with Watch() as usage: ...``; ``usage`` is complete when it ends."""
+
+    def __init__(self) -> None:
+        self._usage = Usage()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> Usage:
+        self._usage.cpu = -cpu_seconds()
+        self._thread.start()
+        return self._usage
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._usage.cpu += cpu_seconds()
+
+    def _sample(self) -> None:
+        while not self._stop.wait(_PERIOD):
+            for pid in descendants(os.getpid()):
+                kind, resident = _kind(pid), _resident_mb(pid)
+                self._usage.peak_mb[kind] = max(self._usage.peak_mb[kind], resident)
+
+
+def cpu_seconds() -> float:
+    """CPU seconds so far of this process and its descendants, those included that have ended."""
+    total = 0
+    for pid in descendants(os.getpid()):
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        # utime, stime, and those of ended children that were waited for.
+        total += sum(int(fields[i]) for i in (11, 12, 13, 14))
+    return total / _TICKS
+
+
+def descendants(root: int) -> Iterator[int]:
+    """Yield a process and all that came from it."""
+    waiting = [root]
+    while waiting:
+        pid = waiting.pop()
+        yield pid
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            with suppress(OSError):
+                waiting += map(int, task.read_text().split())
+
+
+def _kind(pid: int) -> str:
+    if pid == os.getpid():
+        return "driver"
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return "gone"
+    if b"kafka.Kafka" in command:
+        return "broker"
+    if b"org.apache.spark" in command:
+        return "jvm"
+    return "worker" if b"pyspark" in command else "client"
+
+
+def _resident_mb(pid: int) -> float:
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+__all__ = ["Usage", "Watch", "cpu_seconds", "descendants"]

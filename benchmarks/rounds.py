@@ -1,0 +1,84 @@
+"""Interleaved rounds: every contender once per round, so that a slow minute of the machine hits all alike."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.processes import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+@dataclass
+class Series:
+    """What one contender took, a number per round.
+
+    :param stages: median seconds per state of a run, for runs of ours.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    peak_mb: dict[str, float] = field(default_factory=dict)
+    stages: list[dict[str, float]] = field(default_factory=list)
+
+    def summary(self, records: int, megabytes: float) -> dict[str, Any]:
+        """Return medians and rates."""
+        seconds = statistics.median(self.seconds)
+        return {
+            **asdict(self),
+            "median_seconds": seconds,
+            "records_per_second": records / seconds,
+            "mb_per_second": megabytes / seconds,
+            "median_cpu_seconds": statistics.median(self.cpu) if self.cpu else None,
+        }
+
+
+def run_rounds(contenders: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, Series]:
+    """Run every contender once uncounted, then ``rounds`` times in turn; print every round.
+
+    A contender may return seconds per state.
+    """
+    series = {name: Series() for name in contenders}
+    for number in range(rounds + 1):
+        for name, job in contenders.items():
+            begun = time.perf_counter()
+            with Watch() as usage:
+                stages = job()
+                seconds = time.perf_counter() - begun
+            label = f"round {number}" if number else "warm-up"
+            print(f"  {label}: {name:32} {seconds:7.2f} s  {usage.cpu:7.2f} CPU s", flush=True)
+            if not number:
+                continue
+            found = series[name]
+            found.seconds.append(seconds)
+            found.cpu.append(usage.cpu)
+            for kind, peak in usage.peak_mb.items():
+                found.peak_mb[kind] = max(found.peak_mb.get(kind, 0.0), round(peak, 1))
+            if isinstance(stages, dict):
+                found.stages.append(stages)
+    return series
+
+
+def ratio(ours: list[float], peer: list[float]) -> float:
+    """Return the median of the per-round ratios; below 1 is better than the peer."""
+    return statistics.median(a / b for a, b in zip(ours, peer, strict=True))
+
+
+def shares(stages: list[dict[str, float]]) -> dict[str, float]:
+    """Return the median share of a run that passes before each state, after the one before."""
+    found: dict[str, list[float]] = {}
+    for times in stages:
+        before = 0.0
+        for state, moment in times.items():
+            found.setdefault(state, []).append((moment - before) / times["END"])
+            before = moment
+    return {state: round(statistics.median(values), 4) for state, values in found.items()}
+
+
+def open_share(stages: list[dict[str, float]]) -> float:
+    """Return the median share of a run in which its transaction is open."""
+    return statistics.median((t["COMMITTED"] - t["OPEN"]) / t["END"] for t in stages)

@@ -1,0 +1,35 @@
+"""The Spark session of the benchmarks, with Spark's own Kafka connector for the peers."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from benchmarks.spark_kafka_jars import connector_jars
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def spark_session(master: str = "local[2]", *, connector: bool = True) -> SparkSession:
+    """Return a session with 4 GB for the JVM and no UI.
+
+    :param connector: with Spark's own Kafka connector on its class path.
+    """
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = (
+        SparkSession.builder.master(master)
+        .appName("airflow-eos benchmark")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "4g")
+        .config("spark.sql.shuffle.partitions", "4")
+    )
+    if connector:
+        builder = builder.config("spark.jars", ",".join(map(str, connector_jars())))
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session

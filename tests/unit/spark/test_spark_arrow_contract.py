@@ -1,0 +1,151 @@
+"""The sink contract for Arrow results: what is taken, what is converted, what is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from airflow_eos import arrow_process
+from airflow_eos.exceptions import ConfigurationError, ProcessFailed
+from airflow_eos.spark.arrow_contract import sink_rows
+from airflow_eos.spark.arrow_process import is_arrow_process
+
+WHEN = dt.datetime(2026, 1, 2, 3, 4, 5, 678_999, tzinfo=dt.timezone.utc)
+MILLISECONDS = 1_767_323_045_678
+
+
+def rows(columns, sink_topic="out", source_topics=("src",)):
+    return sink_rows(pa.table(columns), sink_topic, source_topics)
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.large_binary(), pa.binary_view()]
+)
+def test_text_and_bytes_of_any_arrow_type_become_binary(kind):
+    """polars and others prefer large and view types."""
+    found = rows({"value": pa.array(["a", None, ""]).cast(pa.binary()).cast(kind)})
+    assert found.column("value").to_pylist() == [b"a", None, b""]
+    assert found.schema.field("value").type == pa.binary()
+
+
+def test_dictionaries_are_decoded():
+    """Categories of pandas and polars."""
+    topic = pa.array(["dead", "src", "dead"]).dictionary_encode()
+    found = rows({"value": ["1", "2", "3"], "topic": topic})
+    assert found.column("topic").to_pylist() == ["dead", "out", "dead"]
+
+
+def test_a_topic_that_was_read_and_none_mean_the_sink():
+    """Otherwise an identity would write into its own source."""
+    topic = pa.array(["src", None, "other", "out"])
+    found = rows({"value": ["1"] * 4, "topic": topic})
+    assert found.column("topic").to_pylist() == ["out", "out", "other", "out"]
+
+
+def test_a_sink_that_is_also_read_stays_itself():
+    """A topic that is source and sink."""
+    found = rows({"value": ["1"], "topic": ["src"]}, sink_topic="src")
+    assert found.column("topic").to_pylist() == ["src"]
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_timestamps_become_whole_milliseconds(unit):
+    """Cut off, not rounded; before 1970 as well."""
+    early = dt.datetime(1969, 12, 31, 23, 59, 59, 999_500, tzinfo=dt.timezone.utc)
+    times = pa.array([WHEN, early, None], pa.timestamp("us", "UTC"))
+    if unit == "ms":
+        times = pa.array([WHEN.replace(microsecond=678_000)], pa.timestamp("ms", "Europe/Berlin"))
+    found = rows({"value": ["x"] * len(times), "timestamp": times.cast(pa.timestamp(unit, times.type.tz))})
+    assert found.column("timestamp").to_pylist() == [MILLISECONDS, -1, None][: len(times)]
+
+
+def test_headers_of_wider_types_are_taken():
+    """Lists of structs with large strings, as polars makes them."""
+    kind = pa.large_list(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())]))
+    headers = pa.array([[{"key": "h", "value": b"1"}], None], kind)
+    found = rows({"value": ["a", "b"], "headers": headers})
+    assert found.column("headers").to_pylist() == [[{"key": "h", "value": b"1"}], None]
+
+
+def test_pandas_frames_and_record_batches_are_taken():
+    """An index is no column; other columns are left out."""
+    frame = pd.DataFrame({"value": ["a", "b"], "extra": [1, 2]}, index=[7, 8])
+    assert sink_rows(frame, "out", ()).column_names == ["value"]
+    batch = pa.record_batch({"value": [b"a"]})
+    assert sink_rows(batch, "out", ()).num_rows == 1
+
+
+def test_anything_with_arrows_stream_interface_is_taken():
+    """As polars frames have it."""
+
+    class Frame:
+        def __arrow_c_stream__(self, requested_schema=None):
+            return pa.table({"value": ["a"]}).__arrow_c_stream__(requested_schema)
+
+    assert sink_rows(Frame(), "out", ()).column("value").to_pylist() == [b"a"]
+
+
+@pytest.mark.parametrize("nothing", [None, pa.table({"value": pa.array([], pa.binary())})])
+def test_no_rows_are_none(nothing):
+    """A process may drop everything."""
+    assert sink_rows(nothing, "out", ()) is None
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"key": ["a"]}, "no column 'value'"),
+        ({"value": [1]}, "'value' as int64"),
+        ({"value": ["a"], "key": [1.5]}, "'key' as double"),
+        ({"value": ["a"], "topic": [1]}, "'topic' as int64"),
+        ({"value": ["a"], "partition": ["1"]}, "'partition' as string"),
+        ({"value": ["a"], "partition": [1 << 40]}, "'partition' with no partition number"),
+        ({"value": ["a"], "headers": ["x"]}, "'headers' as string"),
+        ({"value": ["a"], "timestamp": pa.array([0], pa.timestamp("us"))}, "'timestamp' as timestamp"),
+    ],
+)
+def test_columns_the_sink_cannot_write_are_refused(columns, message):
+    """The error names column, type and what to do."""
+    with pytest.raises(ProcessFailed, match=message):
+        rows(columns)
+
+
+def test_two_columns_of_one_name_are_refused():
+    """Which one should it be."""
+    table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["value", "value"])
+    with pytest.raises(ProcessFailed, match="two columns named 'value'"):
+        sink_rows(table, "out", ())
+
+
+def test_a_missing_topic_is_refused():
+    """No sink topic and no column."""
+    with pytest.raises(ProcessFailed, match="no sink topic"):
+        rows({"value": ["a"]}, sink_topic=None)
+
+
+def test_other_results_are_refused():
+    """The error names what came and what is taken."""
+    with pytest.raises(ProcessFailed, match="returned list; it must return a pyarrow RecordBatch"):
+        sink_rows(["a"], "out", ())
+
+
+def test_the_declaration_survives_partials_and_leaves_the_function_callable():
+    """So a decorated function can be unit-tested, and op_kwargs bound."""
+
+    @arrow_process
+    def double(batch, times=2):
+        return [batch] * times
+
+    assert double("x") == ["x", "x"]
+    assert is_arrow_process(functools.partial(functools.partial(double), times=3))
+    assert not is_arrow_process(lambda df: df)
+
+
+def test_what_cannot_carry_the_declaration_is_refused():
+    """Built-ins have no room for it."""
+    with pytest.raises(ConfigurationError, match="write a function or lambda around it"):
+        arrow_process(len)
