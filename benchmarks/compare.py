@@ -40,7 +40,7 @@ def compare(records: int, rounds: int, cold_rounds: int, out: Path) -> int:
         spark = spark_session()
         cluster = jobs.Cluster(spark, servers, records)
         config = ClientConfig.of({"bootstrap.servers": servers})
-        ready = fetch_raw(config, jobs.SOURCE)
+        ready = fetch_raw(config, jobs.SOURCE, "floor")
         contenders: dict[str, Callable[[], Any]] = {
             DEFAULTS: lambda: jobs.at_least_once(cluster, "defaults", {}),
             TUNED: lambda: jobs.at_least_once(cluster, "tuned", jobs.TUNED),
@@ -49,7 +49,7 @@ def compare(records: int, rounds: int, cold_rounds: int, out: Path) -> int:
             LOOP: lambda: jobs.client_loop(cluster, "loop"),
             "half: Spark's source to noop": lambda: jobs.read_spark(cluster),
             "half: our source to noop": lambda: jobs.read_ours(cluster),
-            "floor: fetch, not decoded": lambda: fetch_raw(config, jobs.SOURCE) and None,
+            "floor: fetch, not decoded": lambda: fetch_raw(config, jobs.SOURCE, "floor") and None,
             "floor: produce ready batches": lambda: produce_raw(config, servers, ready),
         }
         series = run_rounds(contenders, rounds)

@@ -12,7 +12,7 @@ from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.control import add_partitions_to_txn, end_txn
 from airflow_eos.wire.fetch import fetch_answers
-from airflow_eos.wire.header import ATTRIBUTES_AT, TRANSACTIONAL_BIT
+from airflow_eos.wire.header import ATTRIBUTES_AT, LENGTH_END, TRANSACTIONAL_BIT
 from airflow_eos.wire.offsets import list_offsets
 from airflow_eos.wire.produce import send_partitions
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_eos.wire.client_config import ClientConfig
+
+
+BASE_OFFSET_BYTES = 8
 
 
 def whole_topic(config: ClientConfig, topic: str) -> tuple[OffsetRange, ...]:
@@ -31,24 +34,26 @@ def whole_topic(config: ClientConfig, topic: str) -> tuple[OffsetRange, ...]:
     return tuple(OffsetRange(p.topic, p.partition, starts[p], ends[p]) for p in partitions)
 
 
-def fetch_raw(config: ClientConfig, topic: str) -> dict[TopicPartition, list[tuple[int, bytes]]]:
-    """Fetch a topic without decoding it, one process; returns (records, batch) per partition."""
+def fetch_raw(config: ClientConfig, topic: str, sink: str) -> dict[TopicPartition, list[tuple[int, bytes]]]:
+    """Fetch a topic without decoding it, one process; returns (records, batch) per partition of ``sink``."""
     found: dict[TopicPartition, list[tuple[int, bytes]]] = {}
     with BrokerConnections(config) as connections:
         for wanted in whole_topic(config, topic):
-            batches = found.setdefault(wanted.topic_partition, [])
+            batches = found.setdefault(TopicPartition(sink, wanted.partition), [])
             for answer in fetch_answers(
                 connections, wanted.topic, wanted.partition, wanted.start, wanted.end
             ):
                 for raw in answer.batches:
                     if not raw.header.is_control:
-                        batches.append((raw.header.record_count, _transactional(raw.data)))
+                        batches.append((raw.header.record_count, _as_new(raw.data)))
     return found
 
 
-def _transactional(batch: memoryview) -> bytes:
-    """Return a batch with the bit that every batch in a transaction must have; its sender stamps the CRC."""
+def _as_new(batch: memoryview) -> bytes:
+    """Return a batch as a producer makes it: transactional, and not from a log; its sender stamps the CRC."""
     changed = bytearray(batch)
+    changed[:BASE_OFFSET_BYTES] = bytes(BASE_OFFSET_BYTES)
+    changed[LENGTH_END : LENGTH_END + 4] = b"\xff" * 4  # no leader epoch
     changed[ATTRIBUTES_AT + 1] |= TRANSACTIONAL_BIT
     return bytes(changed)
 
