@@ -113,15 +113,14 @@ def client_loop(cluster: Cluster, sink: str) -> None:
 
 def read_ours(cluster: Cluster) -> None:
     """Our source alone, into Spark's noop sink."""
-    from airflow_eos.spark.datasource import read_ranges
     from airflow_eos.spark.slices import plan_slices
+    from airflow_eos.spark.source import source_frame
     from airflow_eos.wire.client_config import ClientConfig
     from benchmarks.floors import whole_topic
 
     config = ClientConfig.of({"bootstrap.servers": cluster.servers})
     slices = plan_slices(whole_topic(config, SOURCE), 2)
-    frame = read_ranges(cluster.spark, f"bench_{uuid.uuid4().hex[:8]}", config, slices)
-    frame.write.format("noop").mode("overwrite").save()
+    source_frame(cluster.spark, config, slices).write.format("noop").mode("overwrite").save()
 
 
 def read_spark(cluster: Cluster) -> None:

@@ -35,7 +35,7 @@ def verify(
     :raises LedgerReplaced: when topic id or partition count differ from the pinned ones.
     """
     try:
-        topic = ledger.describe()
+        topic = ledger.describe(patient=not may_create)
     except LedgerMissing:
         if not may_create:
             raise

@@ -143,9 +143,11 @@ class Ledger(Protocol):
     What it means is the authority's business (:mod:`airflow_eos.run.authority`).
     """
 
-    def describe(self) -> TopicDescription:
+    def describe(self, *, patient: bool = True) -> TopicDescription:
         """Return the ledger topic.
 
+        :param patient: wait a while before a broker's word is taken that there is none: it may not have heard
+            of it yet. Not for callers that would then create it: that is safe at any time.
         :raises LedgerMissing: naming the command that creates it.
         """
 

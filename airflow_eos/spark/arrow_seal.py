@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 
 from airflow_eos.spark.arrow_contract import sink_rows
 from airflow_eos.spark.context import call_process
-from airflow_eos.spark.datasource import arrow_batches
 from airflow_eos.spark.errors import task_errors
 from airflow_eos.spark.sealed_rows import READ_TRAILER_PARTITION, SealedRows
+from airflow_eos.spark.source import arrow_batches
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_range
 

@@ -200,23 +200,20 @@ class SparkDataPlane:
 
     def _seal(self, plan: RunPlan, environment: Environment) -> SealedFrame:
         sealing = make_sealing(self._spark, self._spec, plan, self._config, self._process, environment.slots)
-        try:
-            with self._process_errors():
-                rows = sealing.rows()
-            routed = route(rows, sealing.layout.tasks, "owner")
-            with (
-                progress(self._spark, f"sealing {sum(r.span for r in plan.ranges)} offsets"),
-                self._process_errors(),
-            ):
-                frame = checkpointed(routed, _storage_level(environment))
-                try:
-                    counts = read_manifest(frame)
-                except BaseException:
-                    free_checkpoint(frame)
-                    raise
-            read, late = sealing.reads(routed, counts)
-        finally:
-            sealing.close()
+        with self._process_errors():
+            rows = sealing.rows()
+        routed = route(rows, sealing.layout.tasks, "owner")
+        with (
+            progress(self._spark, f"sealing {sum(r.span for r in plan.ranges)} offsets"),
+            self._process_errors(),
+        ):
+            frame = checkpointed(routed, _storage_level(environment))
+            try:
+                counts = read_manifest(frame)
+            except BaseException:
+                free_checkpoint(frame)
+                raise
+        read, late = sealing.reads(routed, counts)
         return SealedFrame(SealedManifest(counts.targets, read, late), frame, sealing.layout)
 
     @contextmanager

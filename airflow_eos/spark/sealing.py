@@ -42,9 +42,6 @@ class Sealing(Protocol):
     def reads(self, routed: DataFrame, counts: BlockCounts) -> tuple[Mapping[TopicPartition, int], int]:
         """Return (records read per source partition, late records) of the action that materialised them."""
 
-    def close(self) -> None:
-        """Forget what the session was told."""
-
 
 def make_sealing(
     spark: SparkSession,
@@ -99,18 +96,19 @@ class FrameSealing(_Base):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._name = f"kafka_range_{uuid.uuid4().hex[:8]}"
         interval = self._context.interval
         self._counter = ReadCounter(
-            f"{self._name}_read", self._plan.ranges, interval.start if interval is not None else None
+            f"eos_read_{uuid.uuid4().hex[:8]}",
+            self._plan.ranges,
+            interval.start if interval is not None else None,
         )
 
     def rows(self) -> DataFrame:
         """Return the sealed rows; the author's function is called here."""
-        from airflow_eos.spark.datasource import read_ranges
         from airflow_eos.spark.sealed_rows import DDL
+        from airflow_eos.spark.source import source_frame
 
-        source = self._counter.attach(read_ranges(self._spark, self._name, self._config, self._slices))
+        source = self._counter.attach(source_frame(self._spark, self._config, self._slices))
         rows = sink_columns(
             call_process(self._process, source, self._context),
             self._spec.sink_topic,
@@ -125,12 +123,6 @@ class FrameSealing(_Base):
     ) -> tuple[Mapping[TopicPartition, int], int]:
         """Return what the source DataFrame was seen to yield."""
         return self._counter.read(routed)
-
-    def close(self) -> None:
-        """Forget the data source."""
-        from airflow_eos.spark.datasource import forget_source
-
-        forget_source(self._spark, self._name)
 
 
 class ArrowSealing(_Base):
@@ -156,6 +148,3 @@ class ArrowSealing(_Base):
         for number, (records, _) in counts.reads.items():
             read[self._slices[number].topic_partition] += records
         return dict(read), sum(late for _, late in counts.reads.values())
-
-    def close(self) -> None:
-        """Nothing is left: the session knows the task's plan only."""

@@ -1,0 +1,154 @@
+"""The records of pinned offset ranges as Arrow batches, and as a DataFrame made of tasks that read them.
+
+Columns are those of Spark's own Kafka source. The client configuration, credentials included, travels inside
+the serialised task: never as an option, which plans and the Spark UI would show.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_eos.spark.errors import task_errors
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.fetch import fetch_range
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_eos.model.ranges import OffsetRange
+    from airflow_eos.wire.client_config import ClientConfig
+    from airflow_eos.wire.decode import DecodedBatch
+
+SCHEMA = (
+    "key binary, value binary, topic string, partition int, offset bigint, "
+    "timestamp timestamp, timestampType int"
+)
+HEADERS = "headers array<struct<key:string,value:binary>>"
+
+_HEADERS_TYPE = pa.list_(
+    pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+)
+_ARROW_SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("timestampType", pa.int32()),
+    ]
+)
+# Record batches in a log may hold a handful of records each; a batch per task step should not.
+_ROWS = 16_384
+_BYTES = 8 << 20
+# Rows that stand for a slice are made and thrown away: fewer than the records they stand for.
+_RECORDS_PER_ROW = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """What ``mapInArrow`` calls: reads the slice that its rows stand for; pickled with the plan.
+
+    :param slices: what is read; task i reads the i-th.
+    :param starts: first row number of each task.
+    """
+
+    config: ClientConfig = field(repr=False)
+    slices: Sequence[OffsetRange]
+    starts: Sequence[int]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the records of one slice."""
+        # All rows are taken, or Spark could not use the Python worker again.
+        rows = [batch.column(0)[0].as_py() for batch in batches if batch.num_rows]
+        if rows:
+            with task_errors():
+                yield from read_slice(self.config, self.slices[bisect_right(self.starts, min(rows)) - 1])
+
+
+def source_frame(spark: SparkSession, config: ClientConfig, slices: Sequence[OffsetRange]) -> DataFrame:
+    """Return a DataFrame over the slices, one partition each, in order.
+
+    It is a range of numbers whose tasks read Kafka instead: a Python data source would do the same, but Spark
+    starts three more Python processes to plan one. There are about as many numbers as records, so that
+    Spark's estimate of the size is right: it must not take a large source for a small side of a join.
+    """
+    count = max(1, len(slices))
+    rows = max(count, sum(s.span for s in slices) // _RECORDS_PER_ROW)
+    starts = [number * rows // count for number in range(count)]
+    task = ReadTask(config, tuple(slices), starts)
+    return spark.range(0, rows if slices else 0, 1, count).mapInArrow(task, f"{SCHEMA}, {HEADERS}")
+
+
+def read_slice(
+    config: ClientConfig, wanted: OffsetRange, *, headers: bool = True
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of one slice, from a connection of its own."""
+    with BrokerConnections(config) as connections:
+        batches = fetch_range(connections, wanted.topic, wanted.partition, wanted.start, wanted.end)
+        yield from arrow_batches(batches, wanted.topic, wanted.partition, headers=headers)
+
+
+def arrow_batches(
+    batches: Iterable[DecodedBatch],
+    topic: str,
+    partition: int,
+    *,
+    headers: bool,
+    rows: int = _ROWS,
+    size: int = _BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """Glue decoded batches to larger ones, in the types that Spark asks for.
+
+    :param rows: records from which a batch is full; decoded batches are not cut.
+    :param size: bytes of keys and values from which a batch is full.
+    """
+    waiting: list[DecodedBatch] = []
+    have_rows = have_size = 0
+    for batch in batches:
+        waiting.append(batch)
+        have_rows += len(batch)
+        have_size += batch.key.nbytes + batch.value.nbytes
+        if have_rows >= rows or have_size >= size:
+            yield _record_batch(waiting, have_rows, topic, partition, headers=headers)
+            waiting, have_rows, have_size = [], 0, 0
+    if waiting:
+        yield _record_batch(waiting, have_rows, topic, partition, headers=headers)
+
+
+def _record_batch(
+    batches: list[DecodedBatch], rows: int, topic: str, partition: int, *, headers: bool
+) -> pa.RecordBatch:
+    milliseconds = np.concatenate([b.timestamp for b in batches])
+    columns = [
+        pa.concat_arrays([b.key for b in batches]),
+        pa.concat_arrays([b.value for b in batches]),
+        pa.repeat(pa.scalar(topic, pa.string()), rows),
+        pa.array(np.full(rows, partition, np.int32)),
+        pa.array(np.concatenate([b.offset for b in batches])),
+        pa.array(milliseconds * 1000).cast(_ARROW_SCHEMA.field("timestamp").type),
+        pa.array(np.concatenate([np.full(len(b), int(b.timestamp_type), np.int32) for b in batches])),
+    ]
+    schema = _ARROW_SCHEMA
+    if headers:
+        columns.append(_headers(batches))
+        schema = schema.append(pa.field("headers", _HEADERS_TYPE))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _headers(batches: list[DecodedBatch]) -> pa.Array:
+    if all(b.headers is None for b in batches):
+        return pa.nulls(sum(len(b) for b in batches), _HEADERS_TYPE)
+    return pa.concat_arrays(
+        [
+            pa.nulls(len(b), _HEADERS_TYPE) if b.headers is None else b.headers.cast(_HEADERS_TYPE)
+            for b in batches
+        ]
+    )
