@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from airflow_eos.sensors.kafka_data_interval import KafkaDataIntervalSensor
     from airflow_eos.sensors.kafka_lag import KafkaLagSensor
     from airflow_eos.sensors.run_committed import RunCommittedSensor
-    from airflow_eos.triggers.offset_range import OffsetRangeTrigger
     from airflow_eos.spark.arrow_process import arrow_process
+    from airflow_eos.triggers.offset_range import OffsetRangeTrigger
 
 __version__ = "0.1.0"
 
