@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
     from airflow_eos.operators.replay import ReplayOffsetRangesOperator
     from airflow_eos.operators.retry import TransactionRetryPolicy
+    from airflow_eos.operators.submit import ReadProcessWriteSubmitOperator
     from airflow_eos.sensors.kafka_data_interval import KafkaDataIntervalSensor
     from airflow_eos.sensors.kafka_lag import KafkaLagSensor
     from airflow_eos.sensors.run_committed import RunCommittedSensor
@@ -53,6 +54,7 @@ __all__ = [
     "PartitionInterval",
     "PlanError",
     "ReadProcessWriteOperator",
+    "ReadProcessWriteSubmitOperator",
     "ReplayOffsetRangesOperator",
     "Run",
     "RunAlreadyCommitted",
@@ -90,6 +92,7 @@ _HOMES = {
     "airflow_eos.operators.replay": ("ReplayOffsetRangesOperator",),
     "airflow_eos.operators.retry": ("TransactionRetryPolicy",),
     "airflow_eos.spark.arrow_process": ("arrow_process",),
+    "airflow_eos.operators.submit": ("ReadProcessWriteSubmitOperator",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

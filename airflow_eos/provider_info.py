@@ -71,6 +71,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     "airflow_eos.operators.read_process_write",
                     "airflow_eos.operators.replay",
+                    "airflow_eos.operators.submit",
                 ],
             }
         ],

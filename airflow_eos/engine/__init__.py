@@ -5,13 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_eos.engine.ledger import create_ledger, ledger_status, look_up, partition_counts
+    from airflow_eos.engine.ledger import answer, create_ledger, ledger_status, look_up, partition_counts
     from airflow_eos.engine.run import Run, read_process_write
 
-__all__ = ["Run", "create_ledger", "ledger_status", "look_up", "partition_counts", "read_process_write"]
+__all__ = [
+    "Run",
+    "answer",
+    "create_ledger",
+    "ledger_status",
+    "look_up",
+    "partition_counts",
+    "read_process_write",
+]
 
 _HOMES = {
     "Run": "run",
+    "answer": "ledger",
     "create_ledger": "ledger",
     "ledger_status": "ledger",
     "look_up": "ledger",

@@ -35,11 +35,22 @@ def look_up(spec: RunSpec) -> RunRecord | None:
 
     None says nothing: only a run under its fence may believe a no.
     """
+    return answer(replace(spec, on_committed="skip"))
+
+
+def answer(spec: RunSpec, *, may_create: bool = False) -> RunRecord | None:
+    """Return the record that a run of this spec would be answered with, without touching anything.
+
+    None: it would do the work, or find out under its fence that it need not.
+
+    :param may_create: create a missing ledger.
+    :raises RunAlreadyCommitted: ``on_committed`` is ``fail`` and another run committed it.
+    """
     if spec.round is not None:
         spec = replace(spec, round=None)
     with ControlPlane(spec) as control:
-        control.verify_ledger(may_create=False)
-        found = CommittedRuns(replace(spec, on_committed="skip"), control.authority).ask(fenced=False)
+        control.verify_ledger(may_create=may_create)
+        found = CommittedRuns(spec, control.authority).ask(fenced=False)
     return found if isinstance(found, RunRecord) else None
 
 

@@ -16,12 +16,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_eos.spark.context import RunContext
     from airflow_eos.spark.data_plane import SparkDataPlane
 
-__all__ = ["RunContext", "SparkDataPlane"]
+    main: Callable[..., Any]
 
-_HOMES = {"RunContext": "context", "SparkDataPlane": "data_plane"}
+__all__ = ["RunContext", "SparkDataPlane", "main"]
+
+_HOMES = {
+    "RunContext": "airflow_eos.spark.context",
+    "SparkDataPlane": "airflow_eos.spark.data_plane",
+    # An application's main joins Spark with the protocol: the engine does, a layer above.
+    "main": "airflow_eos.engine.submit",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -29,5 +38,5 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         from importlib import import_module
 
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

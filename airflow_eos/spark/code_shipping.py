@@ -7,6 +7,7 @@ checks it.
 from __future__ import annotations
 
 import atexit
+import hashlib
 import importlib.util
 import logging
 import shutil
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 # The Airflow layer stays at home: executors have no Airflow.
 _OURS = ("__init__.py", "exceptions.py", "model", "spark", "wire")
+_DRIVERS = (*_OURS, "broker", "engine", "run")
 _PYC_HEADER = 16  # magic 4, flags 4, then source hash 8, or time 4 and size 4 (PEP 552)
 _UNCHECKED_HASH = (1).to_bytes(4, "little")
 _shipped: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -45,7 +47,7 @@ def ship_code(spark: SparkSession) -> str:
         if spark in _shipped:
             return _shipped[spark]
         digest = code_digest(our_modules())
-        path = _archive(digest)
+        path = _archive(f"airflow_eos-{digest}", _OURS)
         spark.addArtifacts(str(path), pyfile=True)
         _shipped[spark] = digest
         size = path.stat().st_size >> 10
@@ -53,8 +55,19 @@ def ship_code(spark: SparkSession) -> str:
         return digest
 
 
-@lru_cache(maxsize=1)
-def _archive(digest: str) -> Path:
+def driver_archive() -> Path:
+    """Return an archive with all a driver needs of ours, and kafka-python: for ``--py-files``.
+
+    It lives as long as this process. The driver still needs what is compiled: confluent-kafka, and what
+    executors need.
+    """
+    files = [file.read_bytes() for _, file in _our_files(_DRIVERS)]
+    digest = hashlib.sha256(b"".join(files)).hexdigest()[:12]
+    return _archive(f"airflow_eos-driver-{digest}", _DRIVERS)
+
+
+@lru_cache(maxsize=2)
+def _archive(name: str, entries: tuple[str, ...]) -> Path:
     """Zip the code, compiled, into a file that lives as long as this process: new executors come for it.
 
     Python does not keep what it compiles from a zip, so each worker process would compile kafka-python again.
@@ -64,13 +77,13 @@ def _archive(digest: str) -> Path:
     folder = Path(tempfile.mkdtemp(prefix="airflow-eos-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     # The name tells versions apart: Spark refuses another content under a name it knows.
-    path = folder / f"airflow_eos-{digest}-{sys.implementation.cache_tag}.zip"
+    path = folder / f"{name}-{sys.implementation.cache_tag}.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for name, file in sorted((*_our_files(), *_kafka_files())):
+        for entry, file in sorted((*_our_files(entries), *_kafka_files())):
             if file.suffix == ".py":
-                _add(archive, f"{name}c", _compiled(name, file))
-            if file.suffix != ".py" or name.startswith("airflow_eos/"):
-                _add(archive, name, file.read_bytes())
+                _add(archive, f"{entry}c", _compiled(entry, file))
+            if file.suffix != ".py" or entry.startswith("airflow_eos/"):
+                _add(archive, entry, file.read_bytes())
     return path
 
 
@@ -110,9 +123,9 @@ def our_modules() -> list[str]:
     return [name.split("/", 1)[1] for name, _ in _our_files()]
 
 
-def _our_files() -> Iterator[tuple[str, Path]]:
+def _our_files(entries: tuple[str, ...] = _OURS) -> Iterator[tuple[str, Path]]:
     package = Path(__file__).parent.parent
-    for entry in _OURS:
+    for entry in entries:
         path = package / entry
         for file in [path] if path.is_file() else sorted(path.rglob("*.py")):
             yield f"{package.name}/{file.relative_to(package).as_posix()}", file

@@ -24,14 +24,20 @@ class AirflowEnv:
     :param dags_folder: folder of the Dag files.
     """
 
-    def __init__(self, home: Path, bootstrap_servers: str, dags_folder: Path = ROOT / "dags") -> None:
+    def __init__(
+        self,
+        home: Path,
+        bootstrap_servers: str,
+        dags_folder: Path = ROOT / "dags",
+        connections: Mapping[str, Any] | None = None,
+    ) -> None:
         self.home = home
         self.env = airflow_environment(
             home,
             dags_folder,
             port=8080,
             log_ports=(8793, 8794, 8974),  # named, never bound: nothing is served here
-            connections={"kafka_default": kafka_connection(bootstrap_servers)},
+            connections={"kafka_default": kafka_connection(bootstrap_servers), **(connections or {})},
         )
         self.env["PYTHONPATH"] = str(ROOT)
         # As a scheduler does it: `airflow` of this interpreter first, whatever PATH says.

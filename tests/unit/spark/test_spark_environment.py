@@ -9,7 +9,7 @@ import pytest
 
 from airflow_eos.spark import probe
 from airflow_eos.spark.by_value import _module_of, module_by_value, pickled_by_value
-from airflow_eos.spark.code_shipping import _archive, our_modules
+from airflow_eos.spark.code_shipping import _OURS, _archive, our_modules
 from airflow_eos.spark.preflight import differences
 
 MINE = {
@@ -65,7 +65,7 @@ def test_all_differing_hosts_are_listed():
 
 def test_the_shipped_archive_runs_without_the_package_installed(tmp_path):
     """Seal and send tasks, and the data source, import from it; no Airflow is needed."""
-    archive = _archive(probe.code_digest(our_modules()))
+    archive = _archive("airflow_eos-test", _OURS)
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]);"
         "sys.modules['airflow'] = None;"

@@ -1,0 +1,132 @@
+"""The main of an application that ``spark-submit`` starts: one run, as the submitting task described it.
+
+Whoever starts the application (a task's try, YARN's second application master, ``--supervise``), each start
+is a new attempt at the same work: it asks the ledger, fences the others, asks again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos import __version__
+from airflow_eos.engine.run import Run
+from airflow_eos.exceptions import ConfigurationError, EosError
+from airflow_eos.model.spec_json import spec_from_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_eos.model.record import RunRecord
+    from airflow_eos.model.spec import RunSpec
+
+log = logging.getLogger(__name__)
+
+SPEC_OPTION = "--airflow-eos-spec"
+PROCESS_OPTION = "--airflow-eos-process"
+FAILED = "airflow-eos failed:"
+"""Marks the line that tells the submitting task which error ended the application."""
+_FAILED_CODE, _TERMINATED_CODE = 3, 143
+
+
+def main(process: Callable[..., Any], arguments: Sequence[str] | None = None) -> RunRecord:
+    """Run ``process`` as the submitting task described it; the last statement of an application.
+
+    ::
+
+        # app.py, submitted by ReadProcessWriteSubmitOperator(application="app.py", ...)
+        from airflow_eos.spark import main
+
+        def process(df):
+            return df.select("key", "value")
+
+        if __name__ == "__main__":
+            main(process)
+
+    The session is the application's own, or made as ``spark-submit`` configured it. Options of ours are taken
+    out of ``sys.argv``. Ends the process with code 3 when the run did not commit, 143 on SIGTERM.
+
+    :param process: ``process(df)`` or ``process(df, run)``.
+    :param arguments: default: ``sys.argv[1:]``.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    name = _take(given, SPEC_OPTION)
+    if arguments is None:
+        sys.argv[1:] = given
+    if name is None:
+        raise SystemExit(f"{SPEC_OPTION} is missing: submit this by ReadProcessWriteSubmitOperator")
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    log.info("airflow-eos %s from %s", __version__, Path(__file__).parent.parent)
+    try:
+        spark = _session()
+        return _carry_out(_read_spec(name), process, spark)
+    except EosError as error:
+        text = " ".join(str(error).split())
+        print(f"{FAILED} {type(error).__name__}: {text}", file=sys.stderr, flush=True)  # noqa: T201
+        raise SystemExit(_FAILED_CODE) from error
+
+
+def command_line() -> None:
+    """Run a function named on the command line: ``submit.py --airflow-eos-process module:function ...``."""
+    given = sys.argv[1:]
+    name = _take(given, PROCESS_OPTION)
+    sys.argv[1:] = given
+    module, _, function = (name or "").rpartition(":")
+    if not module or not function:
+        raise SystemExit(f"{PROCESS_OPTION} must be module:function, got {name!r}")
+    from importlib import import_module
+
+    main(getattr(import_module(module), function))
+
+
+def _carry_out(spec: RunSpec, process: Callable[..., Any], spark: SparkSession) -> RunRecord:
+    run = Run(spark, spec, process)
+
+    def terminated(_number: int, _frame: FrameType | None) -> None:
+        run.kill()
+        os._exit(_TERMINATED_CODE)  # the JVM may be gone: nothing to tidy, and nothing to wait for
+
+    signal.signal(signal.SIGTERM, terminated)
+    try:
+        record = run.execute()
+        log.info("%s: %s", "found in the ledger" if record.found else "committed", record.summary())
+        return record
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        spark.stop()
+
+
+def _session() -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.getOrCreate()
+
+
+def _read_spec(name: str) -> RunSpec:
+    """Find the file that came with ``--files``: in the working folder, or where Spark put it.
+
+    :raises ConfigurationError: it is not there.
+    """
+    from pyspark import SparkFiles
+
+    for path in (Path(name), Path(SparkFiles.get(Path(name).name))):
+        if path.is_file():
+            return spec_from_json(path.read_bytes())
+    raise ConfigurationError(f"the run's specification {name!r} did not come with the application's files")
+
+
+def _take(arguments: list[str], option: str) -> str | None:
+    """Remove an option and its value."""
+    if option not in arguments:
+        return None
+    place = arguments.index(option)
+    _, value = arguments[place : place + 2]
+    del arguments[place : place + 2]
+    return value

@@ -1,0 +1,109 @@
+"""A run's specification as JSON, for a run that is carried out by another process."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from dataclasses import asdict
+from typing import Any
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval, RangeMode
+from airflow_eos.model.spec import LedgerSettings, RunSpec
+
+SPEC_VERSION = 1
+_PLAIN = (
+    "pipeline",
+    "run_id",
+    "group_id",
+    "sink_topic",
+    "prefix",
+    "source_partition",
+    "clear_number",
+    "try_number",
+    "on_committed",
+    "max_send_attempts",
+    "compression",
+)
+
+
+def spec_to_json(spec: RunSpec) -> str:
+    """Return the versioned JSON form. It holds the client settings, with their secrets: keep it private.
+
+    :raises ConfigurationError: a client setting is no JSON value, a callback for example; names it.
+    """
+    for name, value in spec.kafka.items():
+        if not isinstance(value, (str, int, float, bool, type(None))):
+            raise ConfigurationError(
+                f"the client setting {name!r} is a {type(value).__name__}: it cannot be sent to another "
+                "process. Use settings in text form, or run in the task's process"
+            )
+    data = {
+        "v": SPEC_VERSION,
+        "kafka": dict(spec.kafka),
+        "source_topics": list(spec.source_topics),
+        "ranges": _ranges_to_dict(spec.ranges),
+        "transaction_timeout": spec.transaction_timeout.total_seconds(),
+        "delivery_timeout": spec.delivery_timeout.total_seconds(),
+        "ledger": asdict(spec.ledger),
+        "audit": dict(spec.audit),
+        **{name: getattr(spec, name) for name in _PLAIN},
+    }
+    return json.dumps(data, separators=(",", ":"))
+
+
+def spec_from_json(text: str | bytes) -> RunSpec:
+    """Read the JSON form.
+
+    :raises ConfigurationError: another version of this package wrote it.
+    """
+    data: dict[str, Any] = json.loads(text)
+    if data.get("v") != SPEC_VERSION:
+        raise ConfigurationError(
+            f"specification version {data.get('v')!r} is not readable by this airflow-eos (reads "
+            f"{SPEC_VERSION}): install the same version on both sides"
+        )
+    return RunSpec(
+        kafka=data["kafka"],
+        source_topics=tuple(data["source_topics"]),
+        ranges=_ranges_from_dict(data["ranges"]),
+        transaction_timeout=dt.timedelta(seconds=data["transaction_timeout"]),
+        delivery_timeout=dt.timedelta(seconds=data["delivery_timeout"]),
+        ledger=LedgerSettings(**data["ledger"]),
+        audit=data["audit"],
+        **{name: data[name] for name in _PLAIN},
+    )
+
+
+def _ranges_to_dict(mode: RangeMode) -> dict[str, Any]:
+    if isinstance(mode, Cursor):
+        return {"mode": "cursor", **asdict(mode)}
+    if isinstance(mode, Interval):
+        return {
+            "mode": "interval",
+            "start": mode.start.isoformat(),
+            "end": mode.end.isoformat(),
+            "allowed_lateness": mode.allowed_lateness.total_seconds(),
+        }
+    if isinstance(mode, PartitionInterval):
+        return {"mode": "partition", "key": mode.key, "interval": _ranges_to_dict(mode.interval)}
+    return {"mode": "explicit", "ranges": [one.to_list() for one in mode.ranges], "advance": mode.advance}
+
+
+def _ranges_from_dict(data: dict[str, Any]) -> RangeMode:
+    mode = data["mode"]
+    if mode == "cursor":
+        return Cursor(**{name: value for name, value in data.items() if name != "mode"})
+    if mode == "interval":
+        return _interval(data)
+    if mode == "partition":
+        return PartitionInterval(data["key"], _interval(data["interval"]))
+    return Explicit(tuple(OffsetRange.from_list(one) for one in data["ranges"]), data["advance"])
+
+
+def _interval(data: dict[str, Any]) -> Interval:
+    return Interval(
+        dt.datetime.fromisoformat(data["start"]),
+        dt.datetime.fromisoformat(data["end"]),
+        dt.timedelta(seconds=data["allowed_lateness"]),
+    )

@@ -1,0 +1,177 @@
+"""What every operator that makes a run takes, and how a run is told about it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from airflow.sdk.bases.operator import BaseOperatorMeta
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor
+from airflow_eos.model.spec import LedgerSettings, RunSpec
+from airflow_eos.operators import settings
+from airflow_eos.operators.outlets import describe_outlets
+from airflow_eos.operators.retry import TransactionRetryPolicy
+from airflow_eos.operators.task_identity import Ranges, clear_number, resolve_ranges
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_eos.model.record import RunRecord
+    from airflow_eos.model.spec import Compression, OnCommitted
+
+OnEmpty = Literal["succeed", "skip"]
+_NOT_GIVEN: Any = object()  # None is a value here: no limit
+
+
+class RunParameters:
+    """Parameters of a run, for operators: a mixin before the operator class.
+
+    :param topics: topics to read. (templated)
+    :param group_id: consumer group that holds the cursor. (templated)
+    :param sink_topic: topic of rows without a ``topic`` column; None requires the column. (templated)
+    :param kafka_config_id: connection of type ``kafka``. (templated)
+    :param ranges: ``Cursor()`` continues from the group's offsets, with ``until_caught_up`` in rounds until
+        it has read up to the last stable offset; ``"data_interval"`` reads the interval of the Dag run, or
+        its partition where it has one; ``Interval``, ``PartitionInterval`` and ``Explicit`` as given.
+    :param allowed_lateness: with ``"data_interval"``: how long an idle partition holds a boundary open.
+    :param partition_duration: with ``"data_interval"`` and a partitioned Dag: length of a partition.
+    :param pipeline: name of the pipeline, default ``<dag_id>.<task_id>``; set it to what it was before you
+        rename a Dag or task, and it keeps its ledger. (templated)
+    :param prefix: first part of transactional ids, default ``[eos] prefix``. (templated)
+    :param source_partition: read this partition only; expand over it to map one task per partition, each with
+        a cursor of its own. (templated)
+    :param on_committed: what to do when the ledger holds the run from another Dag run or from before a clear:
+        ``skip`` (succeed from the record), ``fail``, or ``reprocess`` (the recorded ranges again, without
+        moving offsets). The same work found committed by an earlier try always succeeds.
+    :param on_empty: when nothing was read: ``succeed``, or ``skip`` the task in Airflow's sense, after the
+        commit, so that downstream tasks are skipped too.
+    :param transaction_timeout: the coordinator aborts the transaction after this time.
+    :param delivery_timeout: a batch not acknowledged within this time fails the attempt.
+    :param max_send_attempts: how often one try sends its output, each time in a new transaction.
+    :param compression: ``none``, ``gzip``, ``snappy``, ``lz4`` or ``zstd``.
+    :param ledger: default: topic and creation from ``[eos]``; the topic is created only by the first try of a
+        run that was never cleared.
+    :param max_active_tis_per_dag: as in every operator, but 1 unless given where ``ranges`` is a ``Cursor``:
+        two Dag runs on one cursor only fence each other. A mapped operator has no such default: its tasks
+        have a cursor each.
+    """
+
+    run_fields: ClassVar[Sequence[str]] = (
+        "topics",
+        "sink_topic",
+        "group_id",
+        "kafka_config_id",
+        "pipeline",
+        "prefix",
+        "source_partition",
+    )
+
+    if TYPE_CHECKING:
+        dag_id: str
+        task_id: str
+        log: Any
+
+    @BaseOperatorMeta._apply_defaults  # noqa: SLF001 - as Airflow's own mixins: default_args reach these
+    def __init__(
+        self,
+        *,
+        topics: Sequence[str] | str,
+        group_id: str,
+        sink_topic: str | None = None,
+        kafka_config_id: str = "kafka_default",
+        ranges: Ranges | None = None,
+        allowed_lateness: dt.timedelta = DEFAULT_ALLOWED_LATENESS,
+        partition_duration: dt.timedelta | None = None,
+        pipeline: str | None = None,
+        prefix: str | None = None,
+        source_partition: int | str | None = None,
+        on_committed: OnCommitted = "skip",
+        on_empty: OnEmpty = "succeed",
+        transaction_timeout: dt.timedelta = dt.timedelta(seconds=300),
+        delivery_timeout: dt.timedelta = dt.timedelta(seconds=120),
+        max_send_attempts: int = 3,
+        compression: Compression = "zstd",
+        ledger: LedgerSettings | None = None,
+        max_active_tis_per_dag: int | None = _NOT_GIVEN,
+        **kwargs: Any,
+    ) -> None:
+        self.ranges: Ranges = Cursor() if ranges is None else ranges
+        if max_active_tis_per_dag is _NOT_GIVEN:
+            max_active_tis_per_dag = 1 if isinstance(self.ranges, Cursor) else None
+        if on_empty not in ("succeed", "skip"):
+            raise ConfigurationError(f"on_empty must be 'succeed' or 'skip', got {on_empty!r}")
+        kwargs.setdefault("retry_policy", TransactionRetryPolicy())
+        super().__init__(max_active_tis_per_dag=max_active_tis_per_dag, **kwargs)  # type: ignore[call-arg]
+        self.topics = topics
+        self.group_id = group_id
+        self.sink_topic = sink_topic
+        self.kafka_config_id = kafka_config_id
+        self.allowed_lateness = allowed_lateness
+        self.partition_duration = partition_duration
+        self.pipeline = pipeline
+        self.prefix = prefix
+        self.source_partition = source_partition
+        self.on_committed = on_committed
+        self.on_empty = on_empty
+        self.transaction_timeout = transaction_timeout
+        self.delivery_timeout = delivery_timeout
+        self.max_send_attempts = max_send_attempts
+        self.compression = compression
+        self.ledger = ledger
+
+    def build_spec(self, context: Context) -> RunSpec:
+        """Return the specification of this run: the rendered fields, the connection, and who asks.
+
+        :raises ConfigurationError: a value is refused; see :class:`~airflow_eos.model.spec.RunSpec`.
+        """
+        from airflow_eos.hooks.kafka_eos import KafkaEosHook
+
+        clears, try_number = clear_number(context), context["ti"].try_number
+        try:
+            return RunSpec(
+                kafka=KafkaEosHook(self.kafka_config_id).get_config(),
+                pipeline=self.pipeline or f"{self.dag_id}.{self.task_id}",
+                run_id=context["run_id"],
+                source_topics=(self.topics,) if isinstance(self.topics, str) else tuple(self.topics),
+                sink_topic=self.sink_topic,
+                group_id=self.group_id,
+                ranges=resolve_ranges(
+                    self.ranges,
+                    context,
+                    allowed_lateness=self.allowed_lateness,
+                    partition_duration=self.partition_duration,
+                ),
+                prefix=self.prefix or settings.default_prefix(),
+                source_partition=None if self.source_partition is None else int(self.source_partition),
+                audit=self.audit(context),
+                clear_number=clears,
+                try_number=try_number,
+                on_committed=self.on_committed,
+                transaction_timeout=self.transaction_timeout,
+                delivery_timeout=self.delivery_timeout,
+                max_send_attempts=self.max_send_attempts,
+                compression=self.compression,
+                ledger=self.ledger or settings.default_ledger(first_attempt=try_number == 1 and clears == 0),
+            )
+        except ValueError as error:  # a range or interval that cannot be
+            raise ConfigurationError(str(error)) from error
+
+    def finish(self, context: Context, record: RunRecord) -> dict[str, Any]:
+        """Tell Airflow what a committed run did; return :meth:`RunRecord.summary` for XCom.
+
+        :raises AirflowSkipException: nothing was read, and ``on_empty`` is ``skip``.
+        """
+        describe_outlets(context, record)
+        summary = record.summary()
+        self.log.info("%s: %s", "Found in the ledger" if record.found else "Committed", summary)
+        if self.on_empty == "skip" and not record.records_read and not record.records_written:
+            raise AirflowSkipException(f"{record.run_key} is committed; there was nothing to read")
+        return summary
+
+    def audit(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - for subclasses
+        """Return what the run record shall keep about who wants this run, and why."""
+        return {}

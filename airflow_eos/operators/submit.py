@@ -1,0 +1,205 @@
+"""One exactly-once run as a Spark application of its own: spark-submit to a cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+
+from airflow_eos import exceptions
+from airflow_eos.exceptions import ConfigurationError, EosError, RunFailed
+from airflow_eos.operators.child_processes import terminate_children
+from airflow_eos.operators.run_parameters import RunParameters
+from airflow_eos.operators.submitted_files import SubmittedFiles, joined, split_process
+
+if TYPE_CHECKING:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+    from airflow.sdk import Context
+
+    from airflow_eos.model.record import RunRecord
+    from airflow_eos.model.spec import RunSpec
+
+_LIFE_KEY = "airflow_eos_life"
+_KILL_SECONDS = 3.0
+
+
+class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
+    """Submit an application that carries out one exactly-once run; Spark's driver runs on its own.
+
+    **Guarantee:** as :class:`~airflow_eos.operators.read_process_write.ReadProcessWriteOperator`. The
+    *application* takes the producer epoch, each time it starts: a second application master or
+    ``--supervise`` restart is a new attempt. This task never does.
+
+    **How it works:** the ledger is asked before anything is submitted. A Spark job that an earlier try of the
+    same life of this task submitted is taken up again (``durable``, cluster mode); one from before a clear is
+    not. However the job ended, the **ledger** says what became of the run, and gives XCom and outlet events:
+    a job that reports success without a commit fails the try, one that failed after its commit does not.
+
+    **What it ships:** this package, kafka-python and the file of ``process``, by ``--py-files``; the
+    specification of the run with the Kafka connection in it, by ``--files``, from a file only this user can
+    read. Nothing secret is on a command line. Driver and executors need pyarrow, numpy and google-crc32c, the
+    driver confluent-kafka too.
+
+    Example::
+
+        ReadProcessWriteSubmitOperator(
+            task_id="classify", process="../spark_apps/flights.py:process", conn_id="spark_yarn",
+            deploy_mode="cluster", yarn_track_via_rm_api=True,
+            topics=["flights"], sink_topic="flights-classified", group_id="flights-classifier", retries=2,
+        )
+
+    :param process: ``"path/to/file.py:function"`` relative to the Dag file, or ``"package.module:function"``
+        that the driver can import. (templated)
+    :param application: instead of ``process``: an application whose last statement is
+        ``airflow_eos.spark.main(process)``; relative to the Dag file. (templated)
+    :param kwargs: see :class:`~airflow_eos.operators.run_parameters.RunParameters` and
+        ``SparkSubmitOperator``.
+    """
+
+    template_fields: Sequence[str] = (
+        "process",
+        *RunParameters.run_fields,
+        *SparkSubmitOperator.template_fields,
+    )
+    ui_color = "#f4e3ff"
+
+    if TYPE_CHECKING:
+        files: str | None
+        py_files: str | None
+        application_args: list[Any] | None
+
+    def __init__(self, *, process: str | None = None, application: str = "", **kwargs: Any) -> None:
+        if bool(process) == bool(application):
+            raise ConfigurationError("give either process or application: one of them is what is submitted")
+        super().__init__(application=application, **kwargs)
+        self.process = process
+        self._submitted: SubmittedFiles | None = None
+        self._module: str | None = None
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Ask the ledger, submit or take up a job, ask the ledger; return the summary for XCom.
+
+        :raises EosError: the run did not commit; the retry policy says whether another try may help.
+        """
+        spec = self.build_spec(context)
+        record = self._answer(spec, ask_first=True)
+        if record is None:
+            record = self._submit(context, spec)
+        return self.finish(context, record)
+
+    def on_kill(self) -> None:
+        """End the driver, if it runs here, so that it aborts under its own identity; then the job.
+
+        This process has no transaction of its own and never takes an epoch.
+        """
+        if self._hook is not None:
+            process = getattr(self._hook, "_submit_sp", None)
+            if process is not None and process.poll() is None:
+                terminate_children(process.pid, _KILL_SECONDS)
+            super().on_kill()
+        if self._submitted is not None:
+            self._submitted.remove()
+
+    def _answer(self, spec: RunSpec, *, ask_first: bool) -> RunRecord | None:
+        """Return what the ledger holds; None: not committed, as far as can be told without a fence."""
+        from airflow_eos.engine import answer
+
+        return answer(spec, may_create=ask_first and spec.ledger.create)
+
+    def _submit(self, context: Context, spec: RunSpec) -> RunRecord:
+        folder = Path(context["dag"].fileloc).parent
+        process_file: Path | None = None
+        if self.process:
+            process_file, self._module = split_process(self.process, folder)
+        self._forget_other_lives(context, spec)
+        failure: Exception | None = None
+        with SubmittedFiles(spec, process_file) as self._submitted:
+            try:
+                self._resolve_application(folder)
+                super().execute(context)
+            except Exception as error:  # noqa: BLE001 - the ledger says whether the run failed
+                failure = error
+        record = self._answer(spec, ask_first=False)
+        if record is not None:
+            if failure is not None:
+                self.log.warning("The Spark job failed after its commit, which stands: %s", failure)
+            return record
+        self._forget_job(context)
+        if failure is not None:
+            raise self._error_of_the_application() or failure
+        raise RunFailed(
+            f"the Spark job ended well, but the ledger does not hold run {spec.run_id!r} of {spec.pipeline}; "
+            "does the application call airflow_eos.spark.main(process)?"
+        )
+
+    def _resolve_application(self, folder: Path) -> None:
+        if self._module is not None:
+            from importlib.util import find_spec
+
+            found = find_spec("airflow_eos.spark.submit")
+            assert found is not None
+            self.application = str(found.origin)
+        elif (folder / self.application).is_file():
+            self.application = str((folder / self.application).resolve())
+
+    def _get_hook(self) -> SparkSubmitHook:
+        """Return the provider's hook with our files added; the rendered fields stay as the author's."""
+        mine = self._submitted
+        if mine is None:  # on_kill before anything was submitted
+            return super()._get_hook()
+        before = (self.files, self.py_files, self.application_args)
+        arguments = [] if self._module is None else ["--airflow-eos-process", self._module]
+        self.files = joined(self.files, str(mine.spec))
+        self.py_files = joined(self.py_files, *map(str, mine.py_files))
+        self.application_args = [
+            *(self.application_args or []),
+            *arguments,
+            "--airflow-eos-spec",
+            mine.spec.name,
+        ]
+        try:
+            hook = super()._get_hook()
+        finally:
+            self.files, self.py_files, self.application_args = before
+        if hook._connection["deploy_mode"] != "cluster":  # noqa: SLF001 - the provider's own operators do
+            # The driver runs here, by this Python; a python3 on PATH may be any other.
+            os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+            if hook._connection["master"].startswith("local"):  # noqa: SLF001
+                os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        return hook
+
+    # -- a job submitted earlier --
+
+    def _forget_other_lives(self, context: Context, spec: RunSpec) -> None:
+        """Keep a stored job only if this life of the task submitted it: a clear asks for new work."""
+        store = context.get("task_state_store")
+        life = f"{spec.run_id} {spec.clear_number}"
+        if store is not None and store.get(_LIFE_KEY) != life:
+            self._forget_job(context)
+            store.set(_LIFE_KEY, life)
+
+    def _forget_job(self, context: Context) -> None:
+        """Let the next try submit: this job will not commit any more."""
+        store = context.get("task_state_store")
+        if store is not None:
+            for key in (self.external_id_key, self._K8S_DRIVER_STATUS_KEY):
+                if store.get(key) is not None:
+                    store.delete(key)
+
+    def _error_of_the_application(self) -> EosError | None:
+        """Return the error the application reported, where its output came by here (client mode)."""
+        from airflow_eos.engine.submit import FAILED
+
+        lines = getattr(self._hook, "_last_submit_log_lines", ())
+        for line in reversed(list(lines)):
+            found = re.search(rf"{FAILED} (\w+): (.*)", line)
+            if found:
+                kind = getattr(exceptions, found[1], None)
+                if isinstance(kind, type) and issubclass(kind, EosError):
+                    return kind(found[2])
+        return None

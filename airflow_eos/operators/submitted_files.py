@@ -1,0 +1,76 @@
+"""What ``spark-submit`` is given beside the author's application: code, and the run's specification."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_eos.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from airflow_eos.model.spec import RunSpec
+
+
+class SubmittedFiles:
+    """Files of one submission, in a folder that only this user can read.
+
+    The specification holds the Kafka connection with its secrets: it goes by file, never by command line,
+    where every user of the machine could read it. Call :meth:`remove` when the submission is over.
+
+    :param spec: the run.
+    :param process_file: the author's file whose function is submitted, None for an application.
+    """
+
+    def __init__(self, spec: RunSpec, process_file: Path | None) -> None:
+        from airflow_eos.model.spec_json import spec_to_json
+        from airflow_eos.spark.code_shipping import driver_archive
+
+        text = spec_to_json(spec)
+        self._folder = Path(tempfile.mkdtemp(prefix="airflow-eos-submit-"))  # mode 0700
+        self.spec = self._folder / f"airflow-eos-spec-{os.urandom(8).hex()}.json"
+        descriptor = os.open(self.spec, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        self.py_files = [driver_archive()]
+        if process_file is not None:
+            self.py_files.append(process_file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove the specification; a second call does nothing."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def split_process(process: str, relative_to: Path) -> tuple[Path | None, str]:
+    """Return the file to ship, None for an importable module, and ``module:function``.
+
+    :raises ConfigurationError: there is no such file, or no function is named.
+    """
+    place, _, function = process.rpartition(":")
+    if not place or not function:
+        raise ConfigurationError(
+            f"process {process!r} must be 'package.module:function' or 'path/to/file.py:function'"
+        )
+    if not place.endswith(".py"):
+        return None, process
+    path = (relative_to / place).resolve()
+    if not path.is_file():
+        raise ConfigurationError(f"process {process!r}: there is no file {path}")
+    if not path.stem.isidentifier():
+        raise ConfigurationError(f"process {process!r}: {path.name} is no module name; rename the file")
+    return path, f"{path.stem}:{function}"
+
+
+def joined(*parts: str | None) -> str | None:
+    """Join comma-separated lists as ``spark-submit`` takes them."""
+    return ",".join(part for part in parts if part) or None

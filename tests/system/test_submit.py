@@ -1,0 +1,61 @@
+"""Runs as Spark applications of their own: a real spark-submit, in client mode."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_eos.testing import EmbeddedKafka, read_topic
+from tests.system.airflow_env import ROOT, AirflowEnv
+from tests.system.flights_support import MALFORMED, canonical, expected_output, make_topics
+
+from flights_input import generate_flights, publish  # isort: skip
+
+pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machine
+
+DAGS = ROOT / "tests" / "system" / "dags"
+FILE = DAGS / "submitted.py"
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    """A broker of its own: the Dag's topics have fixed names."""
+    with EmbeddedKafka() as running:
+        make_topics(running)
+        yield running
+
+
+def test_submitted_function_and_application_commit_exactly_once(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """The ledger's record is the XCom; the shipped code runs; nothing of the connection is in the log."""
+    messages = [*generate_flights(3000, malformed=0.02), *MALFORMED]
+    publish(kafka.client_config(), "flights", messages)
+    env = AirflowEnv(
+        tmp_path,
+        kafka.bootstrap_servers,
+        DAGS,
+        connections={"spark_local": {"conn_type": "spark", "host": "local[2]"}},
+    )
+
+    for dag_id in ("submitted", "submitted_app"):
+        done = env.dag_test(FILE, dag_id, "2026-01-05T00:00:00Z")
+        assert done["state"] == "success", done["output"][-8000:]
+        found = done["tasks"]["classify"]["xcom"]
+        assert (found["state"], found["found"], found["mode"]) == ("COMMITTED", True, "cursor")
+        assert found["records_read"] == found["records_written"] == len(messages)
+        assert re.search(r"airflow-eos \S+ from \S+\.zip/airflow_eos", done["output"]), done["output"][-8000:]
+        assert "Spark-Submit cmd" in done["output"]
+        assert (
+            kafka.bootstrap_servers not in done["output"].partition("Spark-Submit cmd")[2].partition("\n")[0]
+        )
+
+    classified, dead = expected_output(messages)
+    flights = read_topic(kafka.client_config(), "flights-classified")
+    twice = Counter((one.key, canonical(json.loads(one.value or b""))) for one in flights)
+    assert twice == classified + classified  # two pipelines, each exactly once
+    letters = read_topic(kafka.client_config(), "flights-dead-letter")
+    assert Counter(one.value for one in letters) == dead + dead

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_eos.exceptions import ConfigurationError, CursorMoved, RunAlreadyCommitted, RunFailed
+from airflow_eos.operators.submit import ReadProcessWriteSubmitOperator
+from tests.unit.airflow.fakes import a_record, make_context
+
+SPARK = '{"conn_type": "spark", "host": "spark://master:7077", "extra": {"deploy-mode": "cluster"}}'
+CLIENT = '{"conn_type": "spark", "host": "local[1]"}'
+
+
+class Store(dict[str, Any]):
+    """A task state store."""
+
+    def set(self, key: str, value: Any) -> None:
+        self[key] = value
+
+    def delete(self, key: str) -> None:
+        del self[key]
+
+
+class Ledger:
+    """What the ledger says, one answer after the other; the last one stays."""
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = [None]
+        self.asked: list[bool] = []
+
+    def __call__(self, spec: Any, *, may_create: bool = False) -> Any:
+        self.asked.append(may_create)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+
+class Cluster(ReadProcessWriteSubmitOperator):
+    """The operator on a cluster that only remembers what it was asked."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.calls: list[str] = []
+        self.status = "RUNNING"
+        self.ends: Exception | None = None
+
+    def submit_job(self, context: Any) -> str:
+        self.calls.append("submit")
+        return "driver-2"
+
+    def get_job_status(self, external_id: Any, context: Any) -> str:
+        self.calls.append(f"status {external_id}")
+        return self.status
+
+    def poll_until_complete(self, external_id: Any, context: Any) -> None:
+        self.calls.append(f"poll {external_id}")
+        if self.ends is not None:
+            raise self.ends
+
+
+@pytest.fixture
+def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    asked = Ledger()
+    engine = ModuleType("airflow_eos.engine")
+    engine.answer = asked  # type: ignore[attr-defined]
+    engine.__path__ = [str(Path(__file__).parents[3] / "airflow_eos" / "engine")]
+    monkeypatch.setitem(sys.modules, "airflow_eos.engine", engine)
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", SPARK)
+    return asked
+
+
+def make(dag: DAG, kind: type[ReadProcessWriteSubmitOperator] = Cluster, **changes: Any) -> Any:
+    fields: dict[str, Any] = {"process": "package.module:process", **changes}
+    return kind(task_id="copy", dag=dag, topics=["src"], sink_topic="out", group_id="g", retries=2, **fields)
+
+
+def context_of(operator: Any, store: Store | None = None, **dag_run: Any) -> Any:
+    context = make_context(operator, **dag_run)
+    context["ti"].stats_tags = {}
+    return {**context, "task_state_store": Store() if store is None else store}
+
+
+def test_committed_run_submits_nothing(dag: DAG, ledger: Ledger) -> None:
+    """Authority first: a cleared task answers from the record; the first try may make the ledger."""
+    ledger.answers = [a_record(found=True)]
+    operator = make(dag)
+    assert operator.execute(context_of(operator))["found"] is True
+    assert operator.calls == []
+    assert ledger.asked == [True]
+
+
+def test_on_committed_fail_submits_nothing(dag: DAG, ledger: Ledger) -> None:
+    """The refusal comes before the job."""
+    ledger.answers = [RunAlreadyCommitted("by run r0")]
+    operator = make(dag, on_committed="fail")
+    with pytest.raises(RunAlreadyCommitted):
+        operator.execute(context_of(operator))
+    assert operator.calls == []
+
+
+def test_result_is_the_ledgers_whatever_the_job_says(dag: DAG, ledger: Ledger) -> None:
+    """A driver that fails after its commit is a success; one that succeeds without it is a failure."""
+    ledger.answers = [None, a_record(found=True)]
+    operator = make(dag)
+    operator.ends = RuntimeError("driver exited with status FAILED")
+    assert operator.execute(context_of(operator))["records_written"] == 10
+    assert operator.calls == ["submit", "poll driver-2"]
+
+    ledger.answers = [None]
+    liar = make(DAG("other", schedule=None))
+    store = Store()
+    with pytest.raises(RunFailed, match="does not hold"):
+        liar.execute(context_of(liar, store))
+    assert "spark_job_id" not in store, "the next try must submit again"
+
+
+def test_retry_takes_up_the_job_of_the_same_life(dag: DAG, ledger: Ledger) -> None:
+    """A worker that crashed left a running driver: polled, not submitted again."""
+    ledger.answers = [None, a_record(found=True)]
+    operator = make(dag)
+    store = Store(spark_job_id="driver-1", airflow_eos_life="scheduled__2026-11-20 0")
+    operator.execute(context_of(operator, store, try_number=2))
+    assert operator.calls == ["status driver-1", "poll driver-1"]
+    assert ledger.asked == [False, False], "a retry never creates a ledger"
+
+
+def test_clear_never_takes_up_the_job_of_an_earlier_life(dag: DAG, ledger: Ledger) -> None:
+    """A stored id counts only with the same clear number."""
+    ledger.answers = [None, a_record(found=True)]
+    operator = make(dag)
+    store = Store(
+        spark_job_id="driver-1", k8s_driver_status="Succeeded", airflow_eos_life="scheduled__2026-11-20 0"
+    )
+    operator.execute(context_of(operator, store, try_number=2, clear_number=1, max_tries=3))
+    assert operator.calls == ["submit", "poll driver-2"]
+    assert store["airflow_eos_life"] == "scheduled__2026-11-20 1"
+    assert store["spark_job_id"] == "driver-2"
+    assert "k8s_driver_status" not in store
+
+
+def test_nothing_secret_is_on_the_command_line(
+    dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connection settings go by a file that only this user can read, and that is gone afterwards."""
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", CLIENT)
+    seen: dict[str, Any] = {}
+
+    def submit(self: Any, application: str = "", **_: Any) -> None:
+        seen["command"] = self._build_spark_submit_command(application)
+        seen["spec"] = Path(self._files.split(",")[-1])
+        seen["text"] = seen["spec"].read_text()
+        seen["mode"] = seen["spec"].stat().st_mode & 0o777
+        seen["py_files"] = [Path(one).name for one in self._py_files.split(",")]
+
+    monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.SparkSubmitHook.submit", submit)
+    ledger.answers = [None, a_record()]
+    operator = make(dag, ReadProcessWriteSubmitOperator, application_args=["--mine", "1"], py_files="a.zip")
+    operator.execute(context_of(operator))
+    command = " ".join(seen["command"])
+    assert "hunter2-secret" not in command
+    assert "broker:9092" not in command
+    assert "hunter2-secret" in seen["text"]
+    assert seen["mode"] == 0o600
+    assert not seen["spec"].exists()
+    assert seen["command"][-6:-1] == [
+        "--mine",
+        "1",
+        "--airflow-eos-process",
+        "package.module:process",
+        "--airflow-eos-spec",
+    ]
+    assert seen["command"][-7].endswith("airflow_eos/spark/submit.py")
+    assert seen["py_files"][0] == "a.zip"
+    assert seen["py_files"][1].startswith("airflow_eos-driver-")
+    assert (operator.files, operator.py_files, operator.application_args) == (None, "a.zip", ["--mine", "1"])
+
+
+def test_error_of_the_application_keeps_its_class(
+    dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In client mode its output passes here: the retry policy sees what happened, not an exit code."""
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", CLIENT)
+
+    def submit(self: Any, application: str = "", **_: Any) -> None:
+        self._last_submit_log_lines.append("airflow-eos failed: CursorMoved: group 'g' stands at 7")
+        raise AirflowException("Cannot execute. Error code is: 3")
+
+    monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.SparkSubmitHook.submit", submit)
+    operator = make(dag, ReadProcessWriteSubmitOperator)
+    with pytest.raises(CursorMoved, match="stands at 7"):
+        operator.execute(context_of(operator))
+
+
+def test_on_kill_kills_the_job_and_never_asks_for_an_epoch(dag: DAG, ledger: Ledger) -> None:
+    """Before there is a job it does nothing; with one it is the provider's kill."""
+    operator = make(dag)
+    operator.on_kill()
+    killed: list[str] = []
+    operator._hook = SimpleNamespace(_submit_sp=None, _is_yarn_cluster_mode=False, _is_kubernetes=False)
+    operator._hook.on_kill = lambda: killed.append("hook")
+    operator.on_kill()
+    assert killed == ["hook"]
+
+
+@pytest.mark.parametrize("given", [{}, {"process": "a:b", "application": "app.py"}, {"process": ""}])
+def test_exactly_one_thing_is_submitted(dag: DAG, given: dict[str, str]) -> None:
+    """A function or an application."""
+    with pytest.raises(ConfigurationError, match="process or application"):
+        ReadProcessWriteSubmitOperator(task_id="copy", dag=dag, topics=["src"], group_id="g", **given)
+
+
+@pytest.mark.parametrize("process", ["nothing", "missing.py:process", "test-dash.py:process"])
+def test_process_that_cannot_be_shipped_says_so(
+    dag: DAG, ledger: Ledger, process: str, tmp_path: Path
+) -> None:
+    """Before anything is submitted."""
+    (tmp_path / "test-dash.py").touch()
+    dag.fileloc = str(tmp_path / "dag.py")
+    operator = make(dag, process=process)
+    with pytest.raises(ConfigurationError, match="process"):
+        operator.execute(context_of(operator))
+    assert operator.calls == []

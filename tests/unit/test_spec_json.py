@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+
+import pytest
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
+from airflow_eos.model.spec import LedgerSettings, RunSpec
+from airflow_eos.model.spec_json import spec_from_json, spec_to_json
+
+DAY = Interval(
+    dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc),
+    dt.datetime(2026, 1, 2, tzinfo=dt.timezone(dt.timedelta(hours=1))),
+    dt.timedelta(minutes=3),
+)
+SPEC = RunSpec(
+    kafka={"bootstrap.servers": "b:1", "socket.timeout.ms": 1000, "enable.ssl": True},
+    pipeline="p",
+    run_id="r",
+    source_topics=("a", "b"),
+    group_id="g",
+    sink_topic=None,
+    prefix="x",
+    clear_number=2,
+    try_number=3,
+    on_committed="reprocess",
+    transaction_timeout=dt.timedelta(seconds=600),
+    delivery_timeout=dt.timedelta(seconds=61),
+    max_send_attempts=5,
+    compression="lz4",
+    ledger=LedgerSettings("books", create=False, partitions=7, replication_factor=3),
+    audit={"reason": "why"},
+)
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        Cursor(),
+        Cursor(max_records=5, start="latest", until_caught_up=True, max_rounds=3),
+        DAY,
+        PartitionInterval("k", DAY),
+        Explicit((OffsetRange("a", 0, 1, 2), OffsetRange("b", 1, 0, 0)), advance=True),
+    ],
+    ids=lambda ranges: type(ranges).__name__,
+)
+def test_a_specification_survives_the_way_to_another_process(ranges):
+    """Every field, in every range mode."""
+    spec = replace(SPEC, ranges=ranges)
+    assert spec_from_json(spec_to_json(spec)) == spec
+
+
+def test_a_mapped_cursor_keeps_its_partition():
+    """One source partition."""
+    spec = replace(SPEC, source_topics=("a",), source_partition=4)
+    assert spec_from_json(spec_to_json(spec)).source_partition == 4
+
+
+def test_a_callback_cannot_be_sent_and_its_name_is_told():
+    """Managed authentication by callbacks needs another way on the other side."""
+    with pytest.raises(ConfigurationError, match="oauth_cb"):
+        spec_to_json(replace(SPEC, kafka={**SPEC.kafka, "oauth_cb": print}))
+
+
+def test_another_version_is_refused():
+    """Both sides run the same package."""
+    with pytest.raises(ConfigurationError, match="version"):
+        spec_from_json('{"v": 99}')
