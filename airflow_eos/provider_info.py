@@ -45,6 +45,27 @@ _CONFIG = {
                 "example": "False",
                 "default": "True",
             },
+            "ledger_record_url": {
+                "description": (
+                    "Where a person can look at a record of the ledger: the link ``Ledger record`` of a\n"
+                    "task. ``{topic}``, ``{key}`` and ``{pipeline}`` are filled in, encoded for a URL.\n"
+                    "Empty: no link.\n"
+                ),
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": "https://kafka-ui.example.com/topics/{topic}/messages?key={key}",
+                "default": "",
+            },
+            "spark_history_url": {
+                "description": (
+                    "Where Spark's history server shows an application: the link ``Spark UI`` of a task.\n"
+                    "``{application_id}`` is filled in. Empty: the application's own UI, while it lives.\n"
+                ),
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": "https://spark-history.example.com/history/{application_id}/jobs/",
+                "default": "",
+            },
         },
     }
 }
@@ -105,6 +126,10 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "task-decorators": [
             {"name": "kafka_eos", "class-name": "airflow_eos.decorators.kafka_eos.kafka_eos_task"}
+        ],
+        "extra-links": [
+            "airflow_eos.links.run_links.LedgerRecordLink",
+            "airflow_eos.links.run_links.SparkUiLink",
         ],
         "config": _CONFIG,
     }

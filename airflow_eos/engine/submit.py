@@ -15,7 +15,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos import __version__
 from airflow_eos.engine.run import Run
 from airflow_eos.exceptions import ConfigurationError, EosError
 from airflow_eos.model.spec_json import spec_from_json
@@ -63,7 +62,7 @@ def main(process: Callable[..., Any], arguments: Sequence[str] | None = None) ->
         raise SystemExit(f"{SPEC_OPTION} is missing: submit this by ReadProcessWriteSubmitOperator")
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    log.info("airflow-eos %s from %s", __version__, Path(__file__).parent.parent)
+    log.info("airflow-eos %s from %s", sys.modules["airflow_eos"].__version__, Path(__file__).parent.parent)
     try:
         spark = _session()
         return _carry_out(_read_spec(name), process, spark)

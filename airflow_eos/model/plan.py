@@ -24,7 +24,7 @@ class RunPlan:
     :param committed: the group's committed offset per partition at planning; partitions without one are
         absent.
     :param notes: what a reader of the log should know (for example: cursor restored from the ledger).
-    :param caught_up: whether the ranges of a cursor end at the last stable offsets, not at ``max_records``.
+    :param lag: offsets that a cursor leaves between its ends and the last stable offsets; None elsewhere.
     """
 
     mode: ModeName
@@ -34,7 +34,7 @@ class RunPlan:
     advances: bool
     committed: Mapping[TopicPartition, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    caught_up: bool = False
+    lag: int | None = None
 
     @property
     def starts(self) -> dict[TopicPartition, int]:

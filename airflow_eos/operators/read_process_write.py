@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_pyspark import PySparkOperator
 
-from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.exceptions import ConfigurationError, EosError
 from airflow_eos.operators.process import Process, load_process, ship_by_value, with_arguments
 from airflow_eos.operators.run_parameters import RunParameters
 from airflow_eos.operators.session import TaskSession, spark_settings
+from airflow_eos.operators.telemetry import RunTelemetry
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -106,13 +107,23 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
 
         def start_spark() -> SparkSession:
             ship_by_value(process)
-            return session.start()
+            spark = session.start()
+            self.spark_ui = session.ui_address
+            return spark
 
         from airflow_eos.engine import Run
 
+        telemetry = RunTelemetry(context)
         try:
-            self._run = Run(start_spark, spec, process)
-            return self._run.execute()
+            self._run = Run(start_spark, spec, process, on_state=telemetry.entered)
+            record = self._run.execute()
+        except EosError as error:
+            telemetry.failed(error)
+            raise
+        else:
+            if not record.found:
+                telemetry.committed(record)
+            return record
         finally:
             session.stop()
 

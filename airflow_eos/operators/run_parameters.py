@@ -10,6 +10,7 @@ from airflow.sdk.bases.operator import BaseOperatorMeta
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.links.run_links import LedgerRecordLink, SparkUiLink
 from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operators import settings
@@ -70,6 +71,8 @@ class RunParameters:
         "source_partition",
     )
 
+    operator_extra_links = (LedgerRecordLink(), SparkUiLink())
+
     if TYPE_CHECKING:
         dag_id: str
         task_id: str
@@ -122,6 +125,8 @@ class RunParameters:
         self.max_send_attempts = max_send_attempts
         self.compression = compression
         self.ledger = ledger
+        self.run_record: RunRecord | None = None
+        self.spark_ui: str | None = None
 
     def build_spec(self, context: Context) -> RunSpec:
         """Return the specification of this run: the rendered fields, the connection, and who asks.
@@ -165,6 +170,7 @@ class RunParameters:
 
         :raises AirflowSkipException: nothing was read, and ``on_empty`` is ``skip``.
         """
+        self.run_record = record
         describe_outlets(context, record)
         summary = record.summary()
         self.log.info("%s: %s", "Found in the ledger" if record.found else "Committed", summary)
@@ -175,3 +181,24 @@ class RunParameters:
     def audit(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - for subclasses
         """Return what the run record shall keep about who wants this run, and why."""
         return {}
+
+    # -- OpenLineage asks these where its provider is installed --
+
+    def get_openlineage_facets_on_start(self) -> Any:
+        """Return topics as datasets."""
+        return self._lineage(None)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002
+        """Return topics as datasets, counts, and the offset ranges as a facet of the run."""
+        return self._lineage(self.run_record)
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:  # noqa: ARG002
+        """Return topics as datasets: nothing was written."""
+        return self._lineage(None)
+
+    def _lineage(self, record: RunRecord | None) -> Any:
+        from airflow_eos.hooks.kafka_eos import KafkaEosHook
+        from airflow_eos.lineage import run_lineage
+
+        sources = (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
+        return run_lineage(KafkaEosHook(self.kafka_config_id).get_config(), sources, self.sink_topic, record)

@@ -58,12 +58,19 @@ class TaskSession:
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._settings = dict(settings)
         self._started: SparkSession | None = None
+        self._session: SparkSession | None = None
 
     @property
     def address(self) -> str:
         """Where Spark runs, without the parameters of a Spark Connect address: they may hold a token."""
         address = self._settings.get("spark.remote") or self._settings.get("spark.master") or LOCAL
         return address.partition(";")[0]
+
+    @property
+    def ui_address(self) -> str | None:
+        """Spark's own web UI, where a session of this process has one."""
+        context = getattr(self._session, "_sc", None)
+        return None if context is None else context.uiWebUrl
 
     def start(self) -> SparkSession:
         """Return the session; the first call may start a JVM."""
@@ -77,7 +84,7 @@ class TaskSession:
         logging.getLogger("py4j").setLevel(logging.WARNING)
         if found is None:
             log.info("Starting Spark: %s", self.address)
-        session = SparkSession.builder.config(map=self._settings).getOrCreate()
+        self._session = session = SparkSession.builder.config(map=self._settings).getOrCreate()
         if found is None:
             self._started = session
         return session

@@ -22,6 +22,21 @@ def default_ledger(*, first_attempt: bool) -> LedgerSettings:
     :param first_attempt: only the first try of a run that was never cleared may create the topic. A retry
         or a clear that finds no ledger has lost it: an empty new one would answer "not committed" to all.
     """
-    topic = str(conf.get(SECTION, "ledger_topic", fallback=DEFAULT_LEDGER_TOPIC))
+    topic = default_ledger_topic()
     create = bool(conf.getboolean(SECTION, "create_ledger", fallback=True))
     return LedgerSettings(topic=topic, create=create and first_attempt)
+
+
+def default_ledger_topic() -> str:
+    """Name of the ledger topic."""
+    return str(conf.get(SECTION, "ledger_topic", fallback=DEFAULT_LEDGER_TOPIC))
+
+
+def ledger_record_url() -> str:
+    """Address of a ledger record, with ``{topic}``, ``{key}`` and ``{pipeline}``; empty: no link."""
+    return str(conf.get(SECTION, "ledger_record_url", fallback=""))
+
+
+def spark_history_url() -> str:
+    """Address of a Spark application, with ``{application_id}``; empty: its own UI, while it lives."""
+    return str(conf.get(SECTION, "spark_history_url", fallback=""))

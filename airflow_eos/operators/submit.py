@@ -16,6 +16,7 @@ from airflow_eos.exceptions import ConfigurationError, EosError, RunFailed
 from airflow_eos.operators.child_processes import terminate_children
 from airflow_eos.operators.run_parameters import RunParameters
 from airflow_eos.operators.submitted_files import SubmittedFiles, joined, split_process
+from airflow_eos.operators.telemetry import RunTelemetry
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -89,7 +90,13 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         spec = self.build_spec(context)
         record = self._answer(spec, ask_first=True)
         if record is None:
-            record = self._submit(context, spec)
+            telemetry = RunTelemetry(context)
+            try:
+                record = self._submit(context, spec)
+            except EosError as error:
+                telemetry.failed(error)
+                raise
+            telemetry.committed(record)
         return self.finish(context, record)
 
     def on_kill(self) -> None:

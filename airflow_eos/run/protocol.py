@@ -263,6 +263,7 @@ class RunProtocol:
             "versions": work.versions,
             "notes": list(planned.plan.notes),
             "partition_verification": work.verification,
+            **({} if planned.plan.lag is None else {"lag": planned.plan.lag}),
             **({"audit": dict(self._spec.audit)} if self._spec.audit else {}),
         }
         return Statement(self._spec, self._world, self._started_at, work.key, planned, manifest, details)

@@ -156,7 +156,7 @@ class Planner:
             advances=True,
             committed={tp: c.offset for tp, c in committed.items()},
             notes=tuple(notes),
-            caught_up=all(ends[tp] == stable[tp] for tp in partitions),
+            lag=sum(stable[tp] - ends[tp] for tp in partitions),
         )
         return Planned(plan, {name: t.partitions for name, t in topics.items()}, cursor, layout is not None)
 

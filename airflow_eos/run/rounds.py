@@ -21,7 +21,7 @@ from airflow_eos.run import identity
 def is_last(spec: RunSpec, plan: RunPlan) -> bool:
     """Return whether a planned round ends the run: nothing is left of what it met, or no round is."""
     assert isinstance(spec.ranges, Cursor)
-    return plan.caught_up or (spec.round or 0) + 1 >= spec.ranges.max_rounds
+    return plan.lag == 0 or (spec.round or 0) + 1 >= spec.ranges.max_rounds
 
 
 def in_order(spec: RunSpec, records: Mapping[str, RunRecord]) -> tuple[list[RunRecord], RunRecord | None]:

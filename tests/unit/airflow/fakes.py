@@ -46,7 +46,15 @@ class FakeRun:
     outcome: ClassVar[RunRecord | BaseException]
     asks_for_spark: ClassVar[bool]
 
-    def __init__(self, spark: Callable[[], Any], spec: RunSpec, process: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        spark: Callable[[], Any],
+        spec: RunSpec,
+        process: Callable[..., Any],
+        *,
+        on_state: Callable[[Any], None] | None = None,
+    ) -> None:
+        self.on_state = on_state
         self.spark, self.spec, self.process = spark, spec, process
         self.session: Any = None
         self.kills = 0

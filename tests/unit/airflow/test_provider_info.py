@@ -72,7 +72,15 @@ def test_version_is_the_package_version() -> None:
 def test_every_option_is_read_and_has_the_documented_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """What [eos] documents is what the operator does without configuration."""
     documented: dict[str, Any] = get_provider_info()["config"]["eos"]["options"]
-    assert set(documented) == {"prefix", "ledger_topic", "create_ledger"}
+    assert set(documented) == {
+        "prefix",
+        "ledger_topic",
+        "create_ledger",
+        "ledger_record_url",
+        "spark_history_url",
+    }
+    assert settings.ledger_record_url() == documented["ledger_record_url"]["default"]
+    assert settings.spark_history_url() == documented["spark_history_url"]["default"]
     assert settings.default_prefix() == documented["prefix"]["default"]
     ledger = settings.default_ledger(first_attempt=True)
     assert (ledger.topic, str(ledger.create)) == (
@@ -81,6 +89,8 @@ def test_every_option_is_read_and_has_the_documented_default(monkeypatch: pytest
     )
     for name in documented:
         monkeypatch.setenv(f"AIRFLOW__EOS__{name.upper()}", "False")
-    assert settings.default_prefix() == "False"
+    assert (
+        settings.default_prefix() == settings.ledger_record_url() == settings.spark_history_url() == "False"
+    )
     assert settings.default_ledger(first_attempt=True).topic == "False"
     assert settings.default_ledger(first_attempt=True).create is False

@@ -1,0 +1,83 @@
+"""OpenLineage facets of a run, where the OpenLineage provider is installed; nothing is imported before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_eos.model.record import RunRecord
+
+PRODUCER = "https://pypi.org/project/airflow-eos"
+
+
+def run_lineage(
+    kafka: Mapping[str, Any],
+    sources: Sequence[str],
+    sink: str | None,
+    record: RunRecord | None,
+    run_key: str | None = None,
+) -> Any:
+    """Return an ``OperatorLineage``: Kafka topics as datasets, offset ranges as a facet of the run.
+
+    Datasets are named as the OpenLineage naming rules for Kafka say: namespace ``kafka://host:port`` of the
+    first bootstrap server, name the topic.
+
+    :param record: the committed run; None when it starts, or failed.
+    """
+    from airflow.providers.common.compat.openlineage.facet import (
+        Dataset,
+        OutputDataset,
+        OutputStatisticsOutputDatasetFacet,
+    )
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
+    namespace = f"kafka://{str(kafka['bootstrap.servers']).split(',')[0].strip()}"
+    inputs = [Dataset(namespace=namespace, name=topic) for topic in sources]
+    if record is None:
+        outputs = [Dataset(namespace=namespace, name=sink)] if sink else []
+        facets = {} if run_key is None else {"airflowEos": _facet(run_key=run_key)}
+        return OperatorLineage(inputs=inputs, outputs=outputs, run_facets=facets)
+    written: dict[str, tuple[int, int]] = {}
+    for receipt in record.receipts:
+        records, size = written.get(receipt.topic, (0, 0))
+        written[receipt.topic] = (records + receipt.records, size + receipt.size)
+    return OperatorLineage(
+        inputs=inputs,
+        outputs=[
+            OutputDataset(
+                namespace=namespace,
+                name=topic,
+                outputFacets={
+                    "outputStatistics": OutputStatisticsOutputDatasetFacet(rowCount=records, size=size)
+                },
+            )
+            for topic, (records, size) in sorted(written.items())
+        ],
+        run_facets={
+            "airflowEos": _facet(
+                run_key=record.run_key,
+                mode=record.mode,
+                found=record.found,
+                group_id=record.group_id,
+                records_read=record.records_read,
+                records_written=record.records_written,
+                offset_ranges=[
+                    {"topic": one.topic, "partition": one.partition, "start": one.start, "end": one.end}
+                    for one in record.ranges
+                ],
+            )
+        },
+    )
+
+
+def _facet(**values: Any) -> Any:
+    """Return a run facet with these values; the class is made here, since its base may be missing."""
+    import attrs
+    from airflow.providers.common.compat.openlineage.facet import RunFacet
+
+    facet: Any = attrs.make_class(
+        "ExactlyOnceRunFacet", {name: attrs.field() for name in values}, bases=(RunFacet,), kw_only=True
+    )
+    return facet(**values)

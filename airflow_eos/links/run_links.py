@@ -1,0 +1,54 @@
+"""Buttons on a task: its record in the ledger, and its Spark application.
+
+Airflow asks for a link when the task has ended, in the task's process, and keeps the answer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import attrs
+from airflow.sdk import BaseOperatorLink
+
+from airflow_eos.operators import settings
+
+if TYPE_CHECKING:
+    from airflow_eos.model.record import RunRecord
+
+
+@attrs.define()
+class LedgerRecordLink(BaseOperatorLink):
+    """The run's record, in whatever shows topics: ``[eos] ledger_record_url``; empty where it is not set."""
+
+    name = "Ledger record"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - the interface
+        """Return the address."""
+        record: RunRecord | None = getattr(operator, "run_record", None)
+        template = settings.ledger_record_url()
+        if record is None or not template:
+            return ""
+        topic = operator.ledger.topic if operator.ledger else settings.default_ledger_topic()
+        return template.format(
+            topic=quote(topic, safe=""),
+            key=quote(f"run:{record.run_key}", safe=""),
+            pipeline=quote(record.pipeline, safe=""),
+        )
+
+
+@attrs.define()
+class SparkUiLink(BaseOperatorLink):
+    """The run's Spark application: ``[eos] spark_history_url``, else its own UI while it lives."""
+
+    name = "Spark UI"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - the interface
+        """Return the address; empty where no Spark was started."""
+        record: RunRecord | None = getattr(operator, "run_record", None)
+        versions = record.details.get("versions") if record is not None else None
+        application = (versions or {}).get("application_id")
+        template = settings.spark_history_url()
+        if application and template:
+            return template.format(application_id=quote(str(application), safe=""))
+        return str(getattr(operator, "spark_ui", None) or "")

@@ -1,0 +1,87 @@
+"""What a run reports about itself: Airflow's metrics, and one OpenTelemetry span for each state."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.exceptions import RunFenced
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_eos.model.record import RunRecord
+    from airflow_eos.run.states import State
+
+log = logging.getLogger(__name__)
+
+_LOST_ANSWER = "UNKNOWN"
+
+
+class RunTelemetry:
+    """Metrics and spans of one try of a task. It informs: a failure here never fails a run.
+
+    ==========================  =======  ==============================================================
+    ``eos.run.duration``        timer    milliseconds of a try that committed
+    ``eos.run.records_read``    counter  records of the committed ranges
+    ``eos.run.records_written`` counter  records written, over all target partitions
+    ``eos.run.lag``             gauge    offsets a cursor left between its end and the last stable offset
+    ``eos.run.fenced``          counter  tries that a newer attempt fenced
+    ``eos.run.resolved``        counter  commits whose answer was lost and that the ledger decided
+    ==========================  =======  ==============================================================
+
+    All carry the tags ``dag_id`` and ``task_id``. A run that was only found in the ledger counts nothing.
+    """
+
+    def __init__(self, context: Context) -> None:
+        instance: Any = context["ti"]
+        task: Any = context["task"]
+        self._tags = dict(
+            getattr(instance, "stats_tags", None) or {"dag_id": task.dag_id, "task_id": task.task_id}
+        )
+        self._started = time.monotonic()
+        self._last_ns = time.time_ns()
+        self._lost_answer = False
+
+    def entered(self, state: State) -> None:
+        """End the span of the step that led into ``state``; give it to :class:`airflow_eos.engine.Run`."""
+        now = time.time_ns()
+        self._lost_answer |= state.value == _LOST_ANSWER
+        try:
+            from opentelemetry import trace
+
+            tracer = trace.get_tracer("airflow_eos")
+            span = tracer.start_span(
+                f"eos.run.{state.value.lower()}", start_time=self._last_ns, attributes=self._tags
+            )
+            span.end(end_time=now)
+        except Exception:
+            log.debug("no span for %s", state, exc_info=True)
+        self._last_ns = now
+
+    def committed(self, record: RunRecord) -> None:
+        """Count a run that this try committed."""
+        from airflow.sdk.observability import stats
+
+        try:
+            stats.timing("eos.run.duration", (time.monotonic() - self._started) * 1000, tags=self._tags)
+            stats.incr("eos.run.records_read", max(0, record.records_read), tags=self._tags)
+            stats.incr("eos.run.records_written", record.records_written, tags=self._tags)
+            lag = record.details.get("lag")
+            if lag is not None:
+                stats.gauge("eos.run.lag", lag, tags=self._tags)
+            if self._lost_answer:
+                stats.incr("eos.run.resolved", tags=self._tags)
+        except Exception:
+            log.warning("metrics of the run could not be sent", exc_info=True)
+
+    def failed(self, error: BaseException) -> None:
+        """Count a try that did not commit."""
+        from airflow.sdk.observability import stats
+
+        try:
+            if isinstance(error, RunFenced):
+                stats.incr("eos.run.fenced", tags=self._tags)
+        except Exception:
+            log.warning("metrics of the run could not be sent", exc_info=True)

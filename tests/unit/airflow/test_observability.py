@@ -1,0 +1,198 @@
+"""Metrics, spans, links, outlet events and lineage of a run."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from types import ModuleType
+from typing import Any
+
+import attrs
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.observability import stats
+
+from airflow_eos.exceptions import RunFenced
+from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
+from airflow_eos.run.states import State
+from tests.unit.airflow.fakes import FakeRun, a_record, make_context
+
+TAGS = {"dag_id": "pipelines", "task_id": "copy"}
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, Any]]:
+    """Every metric, as (kind, name, value); tags are checked here."""
+    found: list[tuple[str, str, Any]] = []
+
+    def record(kind: str) -> Any:
+        def send(name: str, value: Any = 1, *, tags: Any) -> None:
+            assert tags == TAGS
+            found.append((kind, name, value))
+
+        return send
+
+    for kind in ("timing", "incr", "gauge"):
+        monkeypatch.setattr(stats, kind, record(kind))
+    return found
+
+
+@pytest.fixture
+def operator(dag: DAG) -> ReadProcessWriteOperator:
+    return ReadProcessWriteOperator(
+        task_id="copy", dag=dag, process=lambda df: df, topics=["src"], sink_topic="out", group_id="g"
+    )
+
+
+def test_committed_run_sends_its_metrics(
+    operator: Any, runs: list[FakeRun], sent: list[tuple[str, str, Any]]
+) -> None:
+    """Duration, counts and what the cursor left behind."""
+    FakeRun.outcome = a_record(details={"lag": 4})
+    operator.execute(make_context(operator))
+    assert [one[:2] for one in sent] == [
+        ("timing", "eos.run.duration"),
+        ("incr", "eos.run.records_read"),
+        ("incr", "eos.run.records_written"),
+        ("gauge", "eos.run.lag"),
+    ]
+    assert [one[2] for one in sent[1:]] == [10, 10, 4]
+    assert sent[0][2] >= 0
+
+
+def test_run_found_in_the_ledger_counts_nothing(
+    operator: Any, runs: list[FakeRun], sent: list[tuple[str, str, Any]]
+) -> None:
+    """Its records were counted when they were written."""
+    FakeRun.outcome = a_record(found=True)
+    operator.execute(make_context(operator))
+    assert sent == []
+
+
+def test_fenced_try_is_counted(operator: Any, runs: list[FakeRun], sent: list[tuple[str, str, Any]]) -> None:
+    """One per try that a newer attempt replaced."""
+    FakeRun.outcome = RunFenced("by epoch 7")
+    with pytest.raises(RunFenced):
+        operator.execute(make_context(operator))
+    assert sent == [("incr", "eos.run.fenced", 1)]
+
+
+def test_lost_answer_that_was_decided_is_counted(
+    operator: Any, runs: list[FakeRun], sent: list[tuple[str, str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run went through UNKNOWN and is committed."""
+    execute = FakeRun.execute
+
+    def through_unknown(self: FakeRun) -> Any:
+        assert self.on_state is not None
+        for state in (State.PROVEN, State.UNKNOWN, State.FENCED, State.COMMITTED):
+            self.on_state(state)
+        return execute(self)
+
+    monkeypatch.setattr(FakeRun, "execute", through_unknown)
+    operator.execute(make_context(operator))
+    assert sent[-1] == ("incr", "eos.run.resolved", 1)
+
+
+def test_each_state_is_a_span(operator: Any, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One span from state to state, without gaps, in the order of the run."""
+    from opentelemetry import trace
+
+    spans: list[dict[str, Any]] = []
+
+    class Tracer:
+        def start_span(self, name: str, start_time: int, attributes: dict[str, str]) -> Any:
+            spans.append({"name": name, "start": start_time, "attributes": attributes})
+            return self
+
+        def end(self, end_time: int) -> None:
+            spans[-1]["end"] = end_time
+
+    monkeypatch.setattr(trace, "get_tracer", lambda name: Tracer())
+    operator.execute(make_context(operator))
+    assert runs[0].on_state is not None
+    for state in (State.ASKED, State.FENCED, State.CHECKED):
+        runs[0].on_state(state)
+    assert [one["name"] for one in spans] == ["eos.run.asked", "eos.run.fenced", "eos.run.checked"]
+    assert all(first["end"] == then["start"] for first, then in itertools.pairwise(spans))
+    assert {tuple(one["attributes"].items()) for one in spans} == {tuple(TAGS.items())}
+
+
+def test_links_lead_to_ledger_and_spark(
+    operator: Any, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By [eos]; without it the live Spark UI, and no ledger link."""
+    ledger, spark = operator.operator_extra_links
+    assert [ledger.get_link(operator, ti_key=None), spark.get_link(operator, ti_key=None)] == ["", ""]
+    FakeRun.outcome = a_record(details={"versions": {"application_id": "local-17"}})
+    operator.execute(make_context(operator))
+    operator.spark_ui = "http://driver:4040"
+    assert [ledger.get_link(operator, ti_key=None), spark.get_link(operator, ti_key=None)] == [
+        "",
+        "http://driver:4040",
+    ]
+    monkeypatch.setenv("AIRFLOW__EOS__LEDGER_RECORD_URL", "https://ui/{topic}?key={key}&of={pipeline}")
+    monkeypatch.setenv("AIRFLOW__EOS__SPARK_HISTORY_URL", "https://history/{application_id}/jobs")
+    assert ledger.get_link(operator, ti_key=None) == (
+        "https://ui/airflow-eos-ledger?key=run%3Arun%2Fpipelines.copy%2Fscheduled__2026-11-20&of=pipelines.copy"
+    )
+    assert spark.get_link(operator, ti_key=None) == "https://history/local-17/jobs"
+
+
+def test_links_are_known_to_airflow() -> None:
+    """The UI shows links of registered classes only."""
+    from airflow_eos.operators.run_parameters import RunParameters
+    from airflow_eos.provider_info import get_provider_info
+
+    listed = set(get_provider_info()["extra-links"])
+    mine = {f"{type(one).__module__}.{type(one).__qualname__}" for one in RunParameters.operator_extra_links}
+    assert listed == mine
+
+
+@attrs.define
+class _OperatorLineage:
+    inputs: list[Any] = attrs.field(factory=list)
+    outputs: list[Any] = attrs.field(factory=list)
+    run_facets: dict[str, Any] = attrs.field(factory=dict)
+
+
+class _Values:
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+
+class _RunFacet:
+    pass
+
+
+@pytest.fixture
+def openlineage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The few names of the OpenLineage provider and client that are used, as they are there."""
+    from airflow.providers.common.compat.openlineage import facet
+
+    package, extractors = ModuleType("airflow.providers.openlineage"), ModuleType("extractors")
+    extractors.OperatorLineage = _OperatorLineage  # type: ignore[attr-defined]
+    package.__path__ = []
+    monkeypatch.setitem(sys.modules, "airflow.providers.openlineage", package)
+    monkeypatch.setitem(sys.modules, "airflow.providers.openlineage.extractors", extractors)
+    for name in ("Dataset", "OutputDataset", "OutputStatisticsOutputDatasetFacet"):
+        monkeypatch.setattr(facet, name, _Values)
+    monkeypatch.setattr(facet, "RunFacet", _RunFacet)
+
+
+def test_lineage_names_topics_and_ranges(operator: Any, runs: list[FakeRun], openlineage: None) -> None:
+    """Topics as datasets at start and failure; counts and offset ranges when complete."""
+    for facets in (
+        operator.get_openlineage_facets_on_start(),
+        operator.get_openlineage_facets_on_failure(None),
+    ):
+        assert [(one.namespace, one.name) for one in facets.inputs] == [("kafka://broker:9092", "src")]
+        assert [one.name for one in facets.outputs] == ["out"]
+    operator.execute(make_context(operator))
+    complete = operator.get_openlineage_facets_on_complete(None)
+    counts = {one.name: vars(one.outputFacets["outputStatistics"]) for one in complete.outputs}
+    assert counts == {"out": {"rowCount": 7, "size": 700}, "dead": {"rowCount": 3, "size": 300}}
+    facet = complete.run_facets["airflowEos"]
+    assert isinstance(facet, _RunFacet)
+    assert (facet.run_key, facet.records_read) == ("run/pipelines.copy/scheduled__2026-11-20", 10)
+    assert facet.offset_ranges == [{"topic": "src", "partition": 0, "start": 5, "end": 15}]
