@@ -191,7 +191,7 @@ class ModelLedger:
     def __init__(self, run: Run, broker: ModelBroker) -> None:
         self._run, self._broker = run, broker
 
-    def describe(self) -> Any:
+    def describe(self, *, patient: bool = True) -> Any:
         return self._broker.ledger_topic()
 
     def create(self) -> None:
