@@ -38,7 +38,7 @@ _CONFIG = {
             "create_ledger": {
                 "description": (
                     "Whether the first try of a run that was never cleared may create the ledger topic.\n"
-                    "With False it must exist: ``python -m airflow_eos init`` creates it.\n"
+                    "With False it must exist: ``airflow eos init`` creates it.\n"
                 ),
                 "version_added": "0.1.0",
                 "type": "boolean",
@@ -131,5 +131,6 @@ def get_provider_info() -> dict[str, Any]:
             "airflow_eos.links.run_links.LedgerRecordLink",
             "airflow_eos.links.run_links.SparkUiLink",
         ],
+        "cli": ["airflow_eos.cli.airflow_commands.get_eos_cli_commands"],
         "config": _CONFIG,
     }

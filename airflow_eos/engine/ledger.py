@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.engine.asking import asking
+from airflow_eos.engine.asking import DEFAULT_PREFIX, asking
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.run import identity
+from airflow_eos.run.authority import decide
 from airflow_eos.run.committed import CommittedRuns
 from airflow_eos.run.cursor import CursorRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+RUN_KINDS = ("run", "mapped", "interval", "partition")
+KINDS = ("run:", "cursor:", "boundary:", "reset:", "ledger:")
+"""What the keys of ledger records begin with."""
 
 
 def create_ledger(
@@ -102,6 +109,47 @@ def _cursor_summary(record: CursorRecord) -> dict[str, Any]:
     return {
         "pipeline": record.pipeline,
         "layout": record.layout,
+        "topics": sorted(record.topic_ids),
         "ends": {str(tp): end for tp, end in sorted(record.ends.items())},
         "run_key": record.run_key,
     }
+
+
+def run_records(
+    kafka: Mapping[str, Any], settings: LedgerSettings, *, pipeline: str, prefix: str = DEFAULT_PREFIX
+) -> list[RunRecord]:
+    """Return the committed runs of a pipeline, in the order of their commits."""
+    found = ledger_records(kafka, settings, pipeline=pipeline, prefix=prefix)
+    records = [RunRecord.from_json_object(one["value"]) for one in found]
+    return sorted(records, key=lambda record: record.staged_at)
+
+
+def ledger_records(
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings | None = None,
+    *,
+    pipeline: str | None = None,
+    key: str | None = None,
+    prefix: str = DEFAULT_PREFIX,
+) -> list[dict[str, Any]]:
+    """Return the latest committed records of the ledger, as ``{"key", "partition", "value"}``, sorted by key.
+
+    :param pipeline: only the runs of this pipeline; default: everything, which reads the whole ledger.
+    :param key: only this key, such as ``run:<run key>`` or ``cursor:<group>``.
+    :raises LedgerMissing: when there is no initialised ledger.
+    """
+    settings = settings or LedgerSettings()
+    keys: list[str] = [] if key is None else [key]
+    with ControlPlane(asking(kafka, settings, prefix)) as control:
+        _, partitions = control.verify_ledger(may_create=False)
+        wanted = [*range(partitions)]
+        prefixes: tuple[str, ...] = KINDS if key is None else ()
+        if pipeline is not None:
+            wanted = [control.ledger.partition_for(pipeline)]
+            prefixes = tuple(f"run:{kind}/{pipeline}/" for kind in RUN_KINDS)
+        found = [
+            {"key": name, "partition": partition, "value": json.loads(value)}
+            for partition in wanted
+            for name, value in decide(control.ledger.view(partition, keys, prefixes)).committed.items()
+        ]
+    return sorted(found, key=lambda one: str(one["key"]))

@@ -93,7 +93,14 @@ class RunRecord:
 
         :raises ValueError: when it was written by a newer, unknown version.
         """
-        data = json.loads(text)
+        return cls.from_json_object(json.loads(text))
+
+    @classmethod
+    def from_json_object(cls, data: Mapping[str, Any]) -> RunRecord:
+        """Read the JSON form, already parsed.
+
+        :raises ValueError: when it was written by a newer, unknown version.
+        """
         if data.get("v") != RECORD_VERSION:
             raise ValueError(
                 f"ledger record version {data.get('v')!r} is not readable by this version of airflow-eos "

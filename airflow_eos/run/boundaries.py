@@ -75,9 +75,17 @@ class Boundaries:
             identity.boundary_transactional_id(self._prefix, topic.topic),
             key,
             topic.topic,
-            lambda pinned: self._compute(topic, moment, lateness, pinned).to_json(),
+            lambda pinned: self.compute(topic, moment, lateness, pinned).to_json(),
             prefixes=(identity.boundary_prefix(topic.topic),),
         )
+        return self.known(topic, value)
+
+    @staticmethod
+    def known(topic: TopicDescription, value: str) -> Boundary:
+        """Read a pinned boundary.
+
+        :raises TopicRecreated: when it was pinned on an earlier incarnation of the topic.
+        """
         found = Boundary.from_json(value)
         if found.topic_id != topic.topic_id:
             raise TopicRecreated(
@@ -87,9 +95,14 @@ class Boundaries:
             )
         return found
 
-    def _compute(
+    def compute(
         self, topic: TopicDescription, moment: dt.datetime, lateness: dt.timedelta, pinned: Mapping[str, str]
     ) -> Boundary:
+        """Return the boundary as it would be pinned now; only a fence makes it final.
+
+        :param pinned: ledger values of the topic's boundaries.
+        :raises IntervalNotReady: as :meth:`boundary`.
+        """
         partitions = [TopicPartition(topic.topic, p) for p in range(topic.partitions)]
         # The stable offsets come first: a record that arrives in between is then found, never skipped.
         stable = self._cluster.last_stable_offsets(partitions)

@@ -80,5 +80,8 @@ def canonical(flight: dict[str, object]) -> str:
 
 def make_topics(kafka: EmbeddedKafka) -> None:
     """Create the topics of the example Dag and of the test Dags."""
-    for name, partitions in {**TOPICS, "held-in": 2, "held-out": 2}.items():
+    examples = ("flights-daily", "flights-batched", "flights-on-arrival")
+    more = {name: 2 for one in examples for name in (one, f"{one}-dead-letter")}
+    tests = dict.fromkeys(("held-in", "held-out", "waits-in", "waits-out", "woken-in"), 2)
+    for name, partitions in {**TOPICS, **more, **tests}.items():
         kafka.create_topic(name, partitions, config=TOPIC_CONFIG)

@@ -55,6 +55,24 @@ def test_example_dag_parses_without_spark_arrow_or_kafka(file: Path) -> None:
     assert not loaded.intersection(HEAVY)
 
 
+@pytest.mark.parametrize("file", sorted((ROOT / "dags").glob("*.py")), ids=lambda path: path.name)
+def test_example_dag_parses_in_under_a_second(file: Path) -> None:
+    """The Dag processor, which has Airflow loaded, parses every file again and again."""
+    script = (
+        "import time, runpy, airflow.sdk, airflow.models\n"
+        f"began = time.perf_counter(); runpy.run_path({str(file)!r}); print(time.perf_counter() - began)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert float(done.stdout.splitlines()[-1]) < 1.0
+
+
 def test_package_itself_loads_neither_airflow_nor_anything_heavy() -> None:
     """An executor imports the package for its version without paying for more."""
     assert not loaded_by("import airflow_eos").intersection({"airflow", *HEAVY})

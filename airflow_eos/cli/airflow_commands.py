@@ -1,0 +1,92 @@
+"""``airflow eos``: the commands as Airflow registers them, through the provider info."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
+
+from airflow_eos.cli.definition import COMMANDS, COMMON, EXIT_CODES, Command, Option
+
+if TYPE_CHECKING:
+    from airflow_eos.cli.commands import Target
+
+_CONN_ID = Option(
+    "--conn-id", "connection of type kafka, default: kafka_default", {"default": "kafka_default"}
+)
+
+
+def get_eos_cli_commands() -> list[GroupCommand]:
+    """Return the group ``eos``; Airflow calls it when its command line starts."""
+    codes = ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
+    return [
+        GroupCommand(
+            name="eos",
+            help="Exactly-once runs on Kafka: ledger, cursors, checks",
+            description="Look after ledgers, cursors and runs of airflow-eos.",
+            epilog=f"Exit codes: {codes}.",
+            subcommands=tuple(
+                ActionCommand(
+                    name=command.name,
+                    help=command.help,
+                    description=command.description,
+                    func=_function(command),
+                    args=tuple(_argument(one) for one in (_CONN_ID, *command.options, *COMMON)),
+                )
+                for command in COMMANDS
+            ),
+        )
+    ]
+
+
+def get_parser() -> argparse.ArgumentParser:
+    """Return a parser of the group alone, for generated documentation."""
+    from airflow.cli.cli_parser import AirflowHelpFormatter, DefaultHelpParser, _add_command
+
+    parser: argparse.ArgumentParser = DefaultHelpParser(prog="airflow", formatter_class=AirflowHelpFormatter)
+    subparsers = parser.add_subparsers(dest="subcommand", metavar="GROUP_OR_COMMAND")
+    for group in get_eos_cli_commands():
+        _add_command(subparsers, group)
+    return parser
+
+
+def _argument(option: Option) -> Any:
+    return Arg((option.flag,), help=option.help, **option.settings)
+
+
+def _function(command: Command) -> Callable[[argparse.Namespace], None]:
+    return functools.partial(_carry_out, command)
+
+
+def _carry_out(command: Command, options: argparse.Namespace) -> None:
+    from airflow_eos.cli.run import carry_out
+
+    code = carry_out(command, options, _target)
+    if code:
+        sys.exit(code)
+
+
+def _target(options: argparse.Namespace) -> Target:
+    from dataclasses import replace
+
+    from airflow_eos.cli.commands import Target
+    from airflow_eos.exceptions import ConfigurationError
+    from airflow_eos.hooks.kafka_eos import KafkaEosHook
+    from airflow_eos.operators import settings
+
+    try:
+        kafka = KafkaEosHook(options.conn_id).get_config()
+    except ConfigurationError:
+        raise
+    except Exception as error:  # Airflow's own, when there is no such connection
+        raise ConfigurationError(f"connection {options.conn_id!r}: {error}") from error
+    ledger = settings.default_ledger(first_attempt=True)
+    return Target(
+        kafka=kafka,
+        ledger=replace(ledger, topic=options.ledger_topic or ledger.topic),
+        prefix=options.prefix or settings.default_prefix(),
+    )

@@ -1,0 +1,258 @@
+"""What the commands do: each takes a target and its options, and returns an outcome."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_eos.cli.definition import DONE, FOUND
+from airflow_eos.cli.outcome import Outcome, Row
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
+from airflow_eos.model.record import RunRecord
+from airflow_eos.model.spec import LedgerSettings, RunSpec
+
+
+class WrongUsage(Exception):
+    """The options do not fit together; exit code 2."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a command goes.
+
+    :param kafka: client configuration; never printed.
+    """
+
+    kafka: Mapping[str, Any]
+    ledger: LedgerSettings
+    prefix: str
+
+    def __repr__(self) -> str:
+        return f"Target(ledger={self.ledger.topic!r}, prefix={self.prefix!r})"
+
+
+def init(target: Target, options: Namespace) -> Outcome:
+    """Create the ledger."""
+    from airflow_eos.engine.ledger import create_ledger
+
+    settings = replace(
+        target.ledger, partitions=options.partitions, replication_factor=options.replication_factor
+    )
+    topic_id, partitions = create_ledger(target.kafka, settings, target.prefix)
+    ledger = {"topic": settings.topic, "topic_id": topic_id, "partitions": partitions}
+    return Outcome({"ledger": ledger}, {"ledger": [ledger]})
+
+
+def doctor(target: Target, options: Namespace) -> Outcome:
+    """Check everything; 3 when a check fails."""
+    from airflow_eos.engine.doctor import Patient, examine
+
+    patient = Patient(
+        kafka=target.kafka,
+        ledger=target.ledger,
+        prefix=target.prefix,
+        group=options.group,
+        sources=tuple(options.source),
+        sinks=tuple(options.sink),
+        transaction_timeout=dt.timedelta(seconds=options.transaction_timeout),
+        delivery_timeout=dt.timedelta(seconds=options.delivery_timeout),
+    )
+    checks = examine(patient)
+    if options.spark:
+        from airflow_eos.engine.executors import check_executors
+
+        checks.append(check_executors(options.spark))
+    rows = [check.to_dict() for check in checks]
+    failed = [row["name"] for row in rows if row["status"] == "fail"]
+    data = {"healthy": not failed, "failed": failed, "checks": rows}
+    return Outcome(data, {"checks": rows}, FOUND if failed else DONE)
+
+
+def plan(target: Target, options: Namespace) -> Outcome:
+    """Show what a run would read."""
+    from airflow_eos.engine.preview import preview
+
+    try:
+        spec = RunSpec(
+            kafka=target.kafka,
+            pipeline=options.pipeline,
+            run_id=options.run_id,
+            source_topics=tuple(options.topic),
+            group_id=options.group,
+            ranges=_ranges(options),
+            prefix=target.prefix,
+            source_partition=options.source_partition,
+            ledger=target.ledger,
+        )
+    except (ConfigurationError, ValueError) as error:
+        raise WrongUsage(str(error)) from error
+    found = preview(spec)
+    ranges = [
+        {"topic": topic, "partition": partition, "start": start, "end": end, "at most": end - start}
+        for topic, partition, start, end in found["ranges"]
+    ]
+    names = ("run_key", "transactional_id", "mode", "group", "records_at_most")
+    run = {name: found[name] for name in names}
+    run["committed"] = "no record" if found["committed"] is None else found["committed"]["run_id"]
+    notes = [{"note": note} for note in found["notes"]]
+    return Outcome(found, {"run": [run], "ranges": ranges, "notes": notes})
+
+
+def status(target: Target, options: Namespace) -> Outcome:
+    """Show ledger, cursors and runs."""
+    from airflow_eos.engine.ledger import ledger_status
+    from airflow_eos.engine.progress import unread
+
+    found = ledger_status(
+        target.kafka,
+        target.ledger,
+        groups=options.group,
+        runs=[_run(text) for text in options.run],
+        prefix=target.prefix,
+    )
+    for group, cursor in found["cursors"].items():
+        if cursor is not None:
+            topics = cursor.pop("topics")
+            cursor["lag"] = unread(
+                target.kafka, group, topics, ledger=target.ledger, prefix=target.prefix
+            ).offsets
+    cursors = [
+        {"group": group, **(cursor or {"cursor": "none"})} for group, cursor in found["cursors"].items()
+    ]
+    runs = [
+        _run_row({"run_key": name, **(run or {"state": "no record"})}) for name, run in found["runs"].items()
+    ]
+    tables = {"ledger": [found["ledger"]]}
+    return Outcome(
+        found, {**tables, **({"cursors": cursors} if cursors else {}), **({"runs": runs} if runs else {})}
+    )
+
+
+def ledger(target: Target, options: Namespace) -> Outcome:
+    """List records."""
+    from airflow_eos.engine.ledger import ledger_records
+
+    if options.key and options.pipeline:
+        raise WrongUsage("give --pipeline or --key, not both")
+    found = ledger_records(
+        target.kafka, target.ledger, pipeline=options.pipeline, key=options.key, prefix=target.prefix
+    )
+    found.sort(key=lambda one: (one["value"].get("staged_at", ""), one["key"]))
+    if options.limit:
+        found = found[-options.limit :]
+    return Outcome({"records": found}, {"records": [_record_row(one) for one in found]})
+
+
+def verify(target: Target, options: Namespace) -> Outcome:
+    """Read output again; 3 when something does not match."""
+    from airflow_eos.engine.ledger import run_records
+    from airflow_eos.engine.verification import verify_output
+
+    records = run_records(target.kafka, target.ledger, pipeline=options.pipeline, prefix=target.prefix)
+    if options.run_key:
+        missing = sorted(set(options.run_key) - {one.run_key for one in records})
+        if missing:
+            raise ConfigurationError(
+                f"the ledger has no run {missing[0]!r} of {options.pipeline!r}; "
+                "`airflow eos ledger --pipeline NAME` lists them"
+            )
+        records = [one for one in records if one.run_key in options.run_key]
+    if options.last:
+        records = records[-options.last :]
+    findings = [one.to_dict() for record in records for one in verify_output(target.kafka, record)]
+    wrong = [one for one in findings if one["outcome"] == "mismatch"]
+    data = {
+        "pipeline": options.pipeline,
+        "matches": not wrong,
+        "runs": len(records),
+        "records": sum(one["found"] for one in findings),
+        "findings": findings,
+    }
+    summary = {name: data[name] for name in ("pipeline", "matches", "runs", "records")}
+    return Outcome(data, {"summary": [summary], "findings": findings}, FOUND if wrong else DONE)
+
+
+def abort(target: Target, options: Namespace) -> Outcome:
+    """End a transaction."""
+    from airflow_eos.engine.administration import abort_transaction
+
+    if bool(options.transactional_id) == bool(options.group):
+        raise WrongUsage("give --transactional-id or --group")
+    name = options.transactional_id or f"{target.prefix}.{options.group}"
+    found = abort_transaction(target.kafka, name, execute=options.yes)
+    return Outcome(found, {"transaction": [found]})
+
+
+def reset_offsets(target: Target, options: Namespace) -> Outcome:
+    """Move a cursor."""
+    from airflow_eos.engine.administration import Reset, reset_cursor
+
+    try:
+        reset = Reset(
+            group=options.group,
+            to=options.to,
+            offsets=dict(_offset(text) for text in options.offset),
+            topics=tuple(options.topic),
+            pipeline=options.pipeline,
+        )
+    except ConfigurationError as error:
+        raise WrongUsage(str(error)) from error
+    found = reset_cursor(target.kafka, target.ledger, target.prefix, reset, execute=options.yes)
+    title = "moved" if found["done"] else "would be moved; add --yes"
+    return Outcome(found, {title: found["offsets"]})
+
+
+def _run(text: str) -> tuple[str, str]:
+    pipeline, slash, run_id = text.partition("/")
+    if not (pipeline and slash and run_id):
+        raise WrongUsage(f"--run {text!r} must be PIPELINE/RUN_ID, for example demo/2026-11-21T05")
+    return pipeline, run_id
+
+
+def _offset(text: str) -> tuple[TopicPartition, int]:
+    found = re.fullmatch(r"([A-Za-z0-9._\-]+):(\d+)=(\d+)", text)
+    if found is None:
+        raise WrongUsage(f"--offset {text!r} must be TOPIC:PARTITION=OFFSET, for example orders:0=1200")
+    return TopicPartition(found[1], int(found[2])), int(found[3])
+
+
+def _ranges(options: Namespace) -> Cursor | Interval:
+    if options.interval:
+        start, end = (_moment(text) for text in options.interval)
+        return Interval(start, end)
+    return Cursor(options.max_records, options.start)
+
+
+def _moment(text: str) -> dt.datetime:
+    return dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def _run_row(run: Mapping[str, Any]) -> Row:
+    names = ("run_key", "state", "mode", "run_id", "try_number", "records_read", "records_written")
+    return {name: run.get(name) for name in names}
+
+
+def _record_row(record: Mapping[str, Any]) -> Row:
+    value = record["value"]
+    if record["key"].startswith("run:"):
+        run = RunRecord.from_json_object(value)
+        what = f"{run.records_read} read, {run.records_written} written by {run.run_id}, try {run.try_number}"
+        return {"key": record["key"], "at": run.staged_at, "what": what}
+    return {"key": record["key"], "at": "", "what": _short(value)}
+
+
+def _short(value: Mapping[str, Any]) -> str:
+    text = ", ".join(f"{name}={one}" for name, one in value.items() if name != "v")
+    limit = 100
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def call(name: str, target: Target, options: Namespace) -> Outcome:
+    """Run a command by the name of its function."""
+    functions: Sequence[Any] = (init, doctor, plan, status, ledger, verify, abort, reset_offsets)
+    return next(one for one in functions if one.__name__ == name)(target, options)

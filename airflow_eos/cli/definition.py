@@ -1,0 +1,215 @@
+"""The commands: names, options, help. Read by argparse and by Airflow's own parser; imports nothing heavy."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+DONE, REFUSED, USAGE, FOUND = 0, 1, 2, 3
+EXIT_CODES: Mapping[int, str] = {
+    DONE: "done",
+    REFUSED: "the cluster or the ledger says no, or cannot be asked: one line on standard error",
+    USAGE: "wrong usage",
+    FOUND: "the command worked and found something wrong",
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option.
+
+    :param settings: what ``ArgumentParser.add_argument`` takes.
+    """
+
+    flag: str
+    help: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command.
+
+    :param function: name in :mod:`airflow_eos.cli.commands`.
+    :param finds: whether it may end with exit code 3.
+    """
+
+    name: str
+    help: str
+    description: str
+    function: str
+    options: tuple[Option, ...] = ()
+    finds: bool = False
+
+
+def positive(text: str) -> int:
+    """Read a positive number."""
+    value = int(text) if text.isdigit() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return value
+
+
+COMMON = (
+    Option("--output", "default: table", {"choices": ("table", "json"), "default": "table"}),
+    Option("--ledger-topic", "default: [eos] ledger_topic, or airflow-eos-ledger", {"metavar": "TOPIC"}),
+    Option("--prefix", "first part of transactional ids, default: [eos] prefix, or airflow-eos", {}),
+)
+_YES = Option("--yes", "do it; without, only show what would be done", {"action": "store_true"})
+_GROUP = Option("--group", "consumer group that holds the cursor", {"required": True})
+_PIPELINE = Option("--pipeline", "name of the pipeline, <dag_id>.<task_id> by default", {"required": True})
+
+COMMANDS = (
+    Command(
+        "init",
+        "Create the ledger topic and fix its identity",
+        "Create the ledger topic and fix its identity. Does nothing when both are there.",
+        "init",
+        (
+            Option(
+                "--partitions",
+                "of a new ledger, default: 32",
+                {"type": positive, "default": 32, "metavar": "N"},
+            ),
+            Option(
+                "--replication-factor",
+                "of a new ledger, default: the brokers'",
+                {"type": positive, "metavar": "N"},
+            ),
+        ),
+    ),
+    Command(
+        "doctor",
+        "Check brokers, permissions, ledger, topics and group",
+        "Check what runs need: brokers and their partition verification, time-outs, permissions of this "
+        "principal, the ledger's settings, replicas and min.insync.replicas, the group's cursor, and with "
+        "--spark the versions on the executors. Exit code 3 when a check fails.",
+        "doctor",
+        (
+            Option("--group", "consumer group to look at"),
+            Option(
+                "--source",
+                "topic that is read; repeatable",
+                {"action": "append", "default": [], "metavar": "TOPIC"},
+            ),
+            Option(
+                "--sink",
+                "topic that is written; repeatable",
+                {"action": "append", "default": [], "metavar": "TOPIC"},
+            ),
+            Option(
+                "--transaction-timeout",
+                "default: 300",
+                {"type": positive, "default": 300, "metavar": "SECONDS"},
+            ),
+            Option(
+                "--delivery-timeout", "default: 120", {"type": positive, "default": 120, "metavar": "SECONDS"}
+            ),
+            Option(
+                "--spark", "master or sc:// address whose executors are checked too", {"metavar": "ADDRESS"}
+            ),
+        ),
+        finds=True,
+    ),
+    Command(
+        "plan",
+        "Show what a run would read",
+        "Show run key, transactional id and offset ranges of a run that would start now. Nothing is fenced, "
+        "pinned or committed.",
+        "plan",
+        (
+            _PIPELINE,
+            _GROUP,
+            Option("--topic", "source topic; repeatable", {"action": "append", "required": True}),
+            Option("--run-id", "default: preview", {"default": "preview"}),
+            Option(
+                "--interval",
+                "data interval, ISO times with a zone; default: from the cursor",
+                {"nargs": 2, "metavar": ("START", "END")},
+            ),
+            Option("--max-records", "as in Cursor(max_records=...)", {"type": positive, "metavar": "N"}),
+            Option(
+                "--start",
+                "as in Cursor(start=...)",
+                {"choices": ("earliest", "latest", "fail"), "default": "earliest"},
+            ),
+            Option("--source-partition", "of a mapped task", {"type": int, "metavar": "N"}),
+        ),
+    ),
+    Command(
+        "status",
+        "Show the ledger, cursors with their lag, and runs",
+        "Show the ledger's identity, cursors of groups with what they have not read yet, and runs.",
+        "status",
+        (
+            Option("--group", "a group's cursor; repeatable", {"action": "append", "default": []}),
+            Option(
+                "--run",
+                "a run; repeatable",
+                {"action": "append", "default": [], "metavar": "PIPELINE/RUN_ID"},
+            ),
+        ),
+    ),
+    Command(
+        "ledger",
+        "List the records of the ledger",
+        "List the latest committed records of the ledger: runs, cursors, pinned boundaries, resets.",
+        "ledger",
+        (
+            Option("--pipeline", "only the runs of this pipeline"),
+            Option("--key", "only this key, such as cursor:<group>"),
+            Option("--limit", "at most so many, the latest runs last", {"type": positive, "metavar": "N"}),
+        ),
+    ),
+    Command(
+        "verify",
+        "Compare the output of runs with the ledger",
+        "Read the output of committed runs again, as a read_committed consumer would, and compare it with "
+        "the receipts in the ledger: checksums, sequence, number of records. What retention has deleted "
+        "since is reported as expired. Exit code 3 when something does not match.",
+        "verify",
+        (
+            _PIPELINE,
+            Option("--run-key", "only this run, as `ledger` shows it; repeatable", {"action": "append"}),
+            Option("--last", "only the latest so many runs", {"type": positive, "metavar": "N"}),
+        ),
+        finds=True,
+    ),
+    Command(
+        "abort",
+        "End a transaction that hangs",
+        "End an open transaction that nobody will end, before its time-out does. Takes no epoch: an owner "
+        "that is alive after all gets an error and starts over.",
+        "abort",
+        (
+            Option("--transactional-id", "the id", {"metavar": "ID"}),
+            Option("--group", "instead of the id: the consumer group of a whole cursor"),
+            _YES,
+        ),
+    ),
+    Command(
+        "reset-offsets",
+        "Move a group's offsets and its cursor",
+        "Move the offsets of a group and its cursor in the ledger together, in one transaction that fences "
+        "live runs and is recorded in the ledger.",
+        "reset_offsets",
+        (
+            _GROUP,
+            Option(
+                "--to",
+                "start or end of the log, the ledger's cursor, or the committed offsets",
+                {"choices": ("earliest", "latest", "cursor", "committed")},
+            ),
+            Option(
+                "--offset",
+                "instead of --to; repeatable",
+                {"action": "append", "default": [], "metavar": "TOPIC:PARTITION=OFFSET"},
+            ),
+            Option("--topic", "only this topic; repeatable", {"action": "append", "default": []}),
+            Option("--pipeline", "owner of a group that has no cursor yet"),
+            _YES,
+        ),
+    ),
+)

@@ -1,0 +1,70 @@
+"""``python -m airflow_eos``: the commands without Airflow."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from airflow_eos.cli.commands import Target
+from airflow_eos.cli.definition import COMMANDS, COMMON, EXIT_CODES
+from airflow_eos.cli.run import carry_out
+from airflow_eos.engine.asking import DEFAULT_PREFIX
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.spec import LedgerSettings
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the argument parser; also what the documentation shows."""
+    codes = ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
+    root = argparse.ArgumentParser(
+        prog="python -m airflow_eos",
+        description="Look after ledgers, cursors and runs of airflow-eos, without Airflow.",
+        epilog=f"Exit codes: {codes}.",
+    )
+    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        one = commands.add_parser(command.name, help=command.help, description=command.description)
+        where = one.add_mutually_exclusive_group(required=True)
+        where.add_argument("--bootstrap-servers", metavar="HOST:PORT", help="brokers without authentication")
+        where.add_argument(
+            "--config",
+            metavar="FILE",
+            help="JSON file with client settings in librdkafka's names, as in a Kafka connection's extra; "
+            "- reads standard input. Keeps passwords off the command line",
+        )
+        for option in (*command.options, *COMMON):
+            one.add_argument(option.flag, help=option.help, **option.settings)
+    return root
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code."""
+    options = parser().parse_args(arguments)
+    command = next(one for one in COMMANDS if one.name == options.command)
+    return carry_out(command, options, _target)
+
+
+def _target(options: argparse.Namespace) -> Target:
+    ledger = LedgerSettings()
+    return Target(
+        kafka=_kafka(options),
+        ledger=LedgerSettings(topic=options.ledger_topic or ledger.topic),
+        prefix=options.prefix or DEFAULT_PREFIX,
+    )
+
+
+def _kafka(options: argparse.Namespace) -> dict[str, Any]:
+    if options.bootstrap_servers:
+        return {"bootstrap.servers": options.bootstrap_servers}
+    try:
+        text = sys.stdin.read() if options.config == "-" else Path(options.config).read_text("utf-8")
+        settings = json.loads(text)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"--config {options.config}: {error}") from error
+    if not isinstance(settings, dict):
+        raise ConfigurationError(f"--config {options.config} must hold one JSON object")
+    return settings

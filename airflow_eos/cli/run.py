@@ -1,0 +1,33 @@
+"""Carries a command out: target, output, errors, exit code. The same for both command lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+
+from airflow_eos.cli.commands import Target, WrongUsage, call
+from airflow_eos.cli.definition import REFUSED, USAGE, Command
+from airflow_eos.exceptions import EosError
+
+
+def carry_out(command: Command, options: Namespace, find_target: Callable[[Namespace], Target]) -> int:
+    """Run one command, print what it found, and return the exit code.
+
+    An error is one line on standard error; with ``--output json`` standard output holds an object with the
+    only key ``error``.
+    """
+    try:
+        outcome = call(command.function, find_target(options), options)
+    except WrongUsage as error:
+        print(f"{command.name}: {error}", file=sys.stderr)  # noqa: T201 - a command prints
+        return USAGE
+    except EosError as error:
+        kind = type(error).__name__
+        if options.output == "json":
+            print(json.dumps({"error": {"type": kind, "message": str(error)}}, indent=2))  # noqa: T201
+        print(f"{kind}: {error}", file=sys.stderr)  # noqa: T201
+        return REFUSED
+    print(outcome.render(options.output))  # noqa: T201
+    return outcome.code

@@ -1,0 +1,243 @@
+"""Checks of a cluster, its ledger and this client's permissions, before a first run or after a failure."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from airflow_eos.broker.ledger import TOPIC_CONFIG
+from airflow_eos.broker.permissions import Permissions, TopicCare
+from airflow_eos.engine.asking import asking
+from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
+from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.run import identity, laws
+from airflow_eos.run.cursor import CursorRecord
+
+Status = Literal["ok", "warn", "fail", "unknown"]
+
+_DURABLE_REPLICAS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding.
+
+    :param name: what was looked at.
+    :param status: ``fail`` stops runs; ``warn`` does not, yet; ``unknown`` could not be seen.
+    :param found: what was found.
+    :param advice: what to do about it; empty where nothing is.
+    """
+
+    name: str
+    status: Status
+    found: str
+    advice: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """What to examine.
+
+    :param group: consumer group of a cursor; None: no group is looked at.
+    :param sources: topics that are read.
+    :param sinks: topics that are written.
+    """
+
+    kafka: Mapping[str, Any]
+    ledger: LedgerSettings
+    prefix: str
+    group: str | None = None
+    sources: Collection[str] = ()
+    sinks: Collection[str] = ()
+    transaction_timeout: dt.timedelta = dt.timedelta(seconds=300)
+    delivery_timeout: dt.timedelta = dt.timedelta(seconds=120)
+
+
+def examine(patient: Patient) -> list[Check]:
+    """Return all findings. Only the transactional id ``<prefix>.doctor`` is used; it belongs to no run.
+
+    A cluster that cannot be reached is the only finding then.
+    """
+    permissions = Permissions(patient.kafka)
+    try:
+        brokers = permissions.brokers()
+    except EosError as error:
+        return [Check("brokers", "fail", _said(error), "check addresses and security settings")]
+    checks = [Check("brokers", "ok", f"{brokers} reachable")]
+    with ControlPlane(asking(patient.kafka, patient.ledger, patient.prefix)) as control:
+        checks += _guarded("partition verification", lambda: _verification(control))
+        checks += _guarded("time-outs", lambda: _timeouts(control, patient))
+        checks += _guarded("transactional id", lambda: _transactional_id(control, patient.prefix))
+        checks += _guarded("ledger", lambda: _ledger(control, patient))
+        checks += _guarded("ledger topic", lambda: _ledger_topic(permissions, patient, brokers))
+        wanted = [*((name, "READ") for name in patient.sources), *((name, "WRITE") for name in patient.sinks)]
+        for name, operation in wanted:
+            look = functools.partial(_topic, permissions, name, operation, brokers)
+            checks += _guarded(f"topic {name}", look)
+        if patient.group is not None:
+            checks += _guarded(f"group {patient.group}", lambda: _group(control, permissions, patient))
+    return checks
+
+
+def _guarded(name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
+    """Turn an error of a look into its finding, so that the others are still made."""
+    try:
+        return list(look())
+    except EosError as error:
+        return [Check(name, "fail", _said(error))]
+
+
+def _verification(control: ControlPlane) -> Iterator[Check]:
+    verifies = control.cluster.partition_verification()
+    if verifies is None:
+        yield Check(
+            "partition verification",
+            "unknown",
+            "brokers are 3.6 or later; their settings may not be read",
+            "grant DescribeConfigs on the cluster, or see that the brokers have "
+            "transaction.partition.verification.enable=true",
+        )
+    else:
+        laws.broker_verifies(verifies)
+        yield Check("partition verification", "ok", "on; brokers are 3.6 or later")
+
+
+def _timeouts(control: ControlPlane, patient: Patient) -> Iterator[Check]:
+    maximum = control.cluster.transaction_max_timeout_ms()
+    laws.timeouts_fit(patient.delivery_timeout, patient.transaction_timeout, maximum)
+    found = f"delivery {patient.delivery_timeout}, transaction {patient.transaction_timeout}"
+    if maximum is None:
+        yield Check("time-outs", "unknown", f"{found}, transaction.max.timeout.ms may not be read")
+    else:
+        yield Check("time-outs", "ok", f"{found}, brokers allow {dt.timedelta(milliseconds=maximum)}")
+
+
+def _transactional_id(control: ControlPlane, prefix: str) -> Iterator[Check]:
+    name = f"{prefix}.doctor"
+    try:
+        control.transactions.fence(name).close()
+    except AuthorizationFailed as error:
+        advice = f"grant Write and Describe on transactional ids that begin with {prefix!r}."
+        yield Check("transactional id", "fail", _said(error), advice)
+    else:
+        yield Check("transactional id", "ok", f"{name} may be used")
+
+
+def _ledger(control: ControlPlane, patient: Patient) -> Iterator[Check]:
+    try:
+        topic_id, partitions = control.verify_ledger(may_create=False)
+    except LedgerMissing as error:
+        advice = "run `airflow eos init`, or leave it to the first run ([eos] create_ledger)"
+        yield Check("ledger", "warn", _said(error), advice)
+        return
+    yield Check("ledger", "ok", f"{patient.ledger.topic}, id {topic_id}, {partitions} partitions")
+
+
+def _ledger_topic(permissions: Permissions, patient: Patient, brokers: int) -> Iterator[Check]:
+    name = patient.ledger.topic
+    care = permissions.topics([name])[name]
+    if care is None:
+        return  # said above
+    yield _allowed("ledger topic", care, {"READ", "WRITE", "DESCRIBE"})
+    yield from _durability("ledger topic", care, brokers)
+    if care.settings is None:
+        yield Check(
+            "ledger settings", "unknown", "may not be read", f"grant DescribeConfigs on topic {name!r}"
+        )
+        return
+    settings = care.settings
+    wrong = [
+        f"{key}={settings.get(key)} (not {value})"
+        for key, value in TOPIC_CONFIG.items()
+        if settings.get(key) != value
+    ]
+    deletes = "delete" in settings.get("cleanup.policy", "")
+    if wrong:
+        advice = "set them back: a ledger that deletes records forgets runs" if deletes else "set them back"
+        yield Check("ledger settings", "fail" if deletes else "warn", ", ".join(wrong), advice)
+    else:
+        yield Check("ledger settings", "ok", "compacted, LogAppendTime, kept for ever")
+
+
+def _topic(permissions: Permissions, name: str, operation: str, brokers: int) -> Iterator[Check]:
+    care = permissions.topics([name])[name]
+    what = f"topic {name}"
+    if care is None:
+        yield Check(what, "fail", "does not exist, or may not be described", "create it, or grant Describe")
+        return
+    yield _allowed(what, care, {operation, "DESCRIBE"})
+    # DescribeProducers, the proof before a commit, needs Read on what is written.
+    if operation == "WRITE" and "READ" not in care.operations:
+        yield Check(what, "fail", "Read is not granted", "grant Read: the proof before a commit needs it")
+    if operation == "WRITE":
+        yield from _durability(what, care, brokers)
+
+
+def _allowed(what: str, care: TopicCare, wanted: set[str]) -> Check:
+    missing = sorted(wanted - care.operations)
+    if missing and "ALL" not in care.operations:
+        named = ", ".join(one.capitalize() for one in missing)
+        return Check(what, "fail", f"not granted: {named}", f"grant {named} on topic {care.topic!r}")
+    return Check(what, "ok", f"{care.partitions} partitions, permissions are there")
+
+
+def _durability(what: str, care: TopicCare, brokers: int) -> Iterator[Check]:
+    name = f"{what} replicas"
+    minimum = int((care.settings or {}).get("min.insync.replicas", 0))
+    found = f"{care.replicas} replicas" + (f", min.insync.replicas={minimum}" if minimum else "")
+    if minimum > care.replicas:
+        advice = "lower min.insync.replicas: no write can be acknowledged"
+        yield Check(name, "fail", found, advice)
+    elif brokers >= _DURABLE_REPLICAS and (care.replicas < _DURABLE_REPLICAS or 0 < minimum < 2):  # noqa: PLR2004
+        advice = "3 replicas and min.insync.replicas=2: else losing one broker can lose committed records"
+        yield Check(name, "warn", found, advice)
+    elif minimum == care.replicas > 1:
+        yield Check(name, "warn", found, "one broker down stops every write; one more replica would not")
+    else:
+        yield Check(name, "ok", found)
+
+
+def _group(control: ControlPlane, permissions: Permissions, patient: Patient) -> Iterator[Check]:
+    group = patient.group or ""
+    what = f"group {group}"
+    operations = permissions.group(group)
+    missing = sorted({"READ", "DESCRIBE"} - operations)
+    if missing and "ALL" not in operations:
+        named = ", ".join(one.capitalize() for one in missing)
+        yield Check(what, "fail", f"not granted: {named}", f"grant {named} on group {group!r}")
+        return
+    laws.group_is_empty(group, control.cluster.group_members(group))
+    key = identity.cursor_key(group)
+    try:
+        value = control.authority.peek([key], routing=group).get(key)
+    except LedgerMissing:
+        value = None
+    if value is None:
+        yield Check(what, "ok", "no members; no cursor yet")
+        return
+    cursor = CursorRecord.from_json(value)
+    committed = control.cluster.committed(group, list(cursor.ends), stable=False)
+    moved = [
+        f"{where}: committed {committed[where].offset}, cursor {end}"
+        for where, end in sorted(cursor.ends.items())
+        if where in committed and committed[where].offset != end
+    ]
+    if moved:
+        advice = f"choose one: `airflow eos reset-offsets --group {group} --to cursor|committed`"
+        yield Check(what, "fail", "; ".join(moved), advice)
+    else:
+        yield Check(
+            what, "ok", f"no members; cursor of {cursor.pipeline}, {cursor.layout}, and offsets agree"
+        )
+
+
+def _said(error: EosError) -> str:
+    return f"{type(error).__name__}: {error}"

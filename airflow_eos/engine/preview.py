@@ -1,0 +1,62 @@
+"""What a run would read, if it started now: nothing is fenced, pinned or committed."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.engine.control_plane import ControlPlane, utc_now
+from airflow_eos.model.record import RunRecord
+from airflow_eos.run import identity
+from airflow_eos.run.boundaries import Boundaries, Boundary
+from airflow_eos.run.ranges import Planner
+
+if TYPE_CHECKING:
+    from airflow_eos.model.broker import TopicDescription
+    from airflow_eos.model.spec import RunSpec
+    from airflow_eos.run.authority import Authority
+
+
+def preview(spec: RunSpec) -> dict[str, Any]:
+    """Return ids, ranges and notes of the run a spec describes, and its record where it is committed.
+
+    :raises PlanError: what a run would raise: no starting point, a moved cursor, an interval not over, ...
+    """
+    key = identity.run_key(spec)
+    record_key = identity.run_record_key(key)
+    with ControlPlane(spec) as control:
+        ledger = control.verify_ledger(may_create=False)
+        value = control.authority.peek([record_key], routing=spec.pipeline).get(record_key)
+        record = None if value is None else RunRecord.from_json(value)
+        boundaries = _Unpinned(control, spec.prefix)
+        planner = Planner(spec, control.cluster, control.authority, boundaries, ledger, utc_now)
+        plan = planner.plan().plan
+    return {
+        "run_key": key,
+        "transactional_id": identity.transactional_id(spec),
+        "mode": plan.mode,
+        "group": plan.offsets_group,
+        "advances": plan.advances,
+        "records_at_most": sum(one.span for one in plan.ranges),
+        "ranges": [one.to_list() for one in plan.ranges],
+        "notes": [*plan.notes, *boundaries.notes],
+        "committed": None if record is None else record.summary(),
+    }
+
+
+class _Unpinned(Boundaries):
+    """Reads pinned boundaries, works out the others and leaves them unpinned."""
+
+    def __init__(self, control: ControlPlane, prefix: str) -> None:
+        super().__init__(control.cluster, control.pins, prefix, utc_now)
+        self._authority: Authority = control.authority
+        self.notes: list[str] = []
+
+    def boundary(self, topic: TopicDescription, moment: dt.datetime, lateness: dt.timedelta) -> Boundary:
+        key = identity.boundary_key(topic.topic, moment)
+        prefixes = (identity.boundary_prefix(topic.topic),)
+        pinned = self._authority.decide([key], routing=topic.topic, prefixes=prefixes)
+        if key in pinned:
+            return self.known(topic, pinned[key])
+        self.notes.append(f"{topic.topic}: the boundary at {identity.utc_text(moment)} is not pinned yet")
+        return self.compute(topic, moment, lateness, pinned)

@@ -1,0 +1,110 @@
+"""Reads a run's output again, as a consumer would, and compares it with the ledger's receipts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow_eos.broker import Link
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.wire.fetch import fetch_answers
+from airflow_eos.wire.isolation import data_batches
+from airflow_eos.wire.offsets import list_offsets
+
+if TYPE_CHECKING:
+    from airflow_eos.model.receipts import PartitionReceipt
+    from airflow_eos.model.record import RunRecord
+    from airflow_eos.wire.connection import BrokerConnections
+
+Outcome = Literal["ok", "mismatch", "expired"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One target partition of one run.
+
+    :param outcome: ``expired``: retention has deleted some of it since, nothing can be said.
+    :param recorded: records the ledger says were written.
+    :param found: records a ``read_committed`` consumer sees of this run.
+    :param detail: what is wrong; empty otherwise.
+    """
+
+    run_key: str
+    topic: str
+    partition: int
+    outcome: Outcome
+    recorded: int
+    found: int
+    detail: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return asdict(self)
+
+
+def verify_output(kafka: Mapping[str, Any], record: RunRecord) -> list[Finding]:
+    """Compare every receipt of a run with the log: checksums, number of records, sequence, visibility.
+
+    Records of other producers may lie in between; the run's are those of its producer id and epoch. A
+    compacted topic may have lost records that a later key replaced: then fewer are found.
+
+    :raises EosError: the log cannot be read.
+    """
+    with Link(kafka) as link, link.connections() as connections:
+        return [_verify(connections, record, receipt) for receipt in record.receipts]
+
+
+def _verify(connections: BrokerConnections, record: RunRecord, receipt: PartitionReceipt) -> Finding:
+    where = TopicPartition(receipt.topic, receipt.partition)
+
+    def finding(outcome: Outcome, found: int, detail: str = "") -> Finding:
+        return Finding(
+            record.run_key, receipt.topic, receipt.partition, outcome, receipt.records, found, detail
+        )
+
+    if not receipt.records:
+        return finding("ok", 0)
+    begin = list_offsets(connections, [where], "earliest")[where]
+    stable = list_offsets(connections, [where], "latest")[where]
+    if begin > receipt.first_offset:
+        return finding("expired", 0, f"the log begins at {begin}, the run wrote from {receipt.first_offset}")
+    if stable <= receipt.last_offset:
+        detail = f"the last stable offset is {stable}, the run wrote up to {receipt.last_offset}"
+        return finding("mismatch", 0, f"{detail}: the log was truncated, or the topic made again")
+    try:
+        found = _count(connections, record, receipt)
+    except _OutOfSequence as error:
+        return finding("mismatch", 0, str(error))
+    if found != receipt.records:
+        return finding("mismatch", found, f"{receipt.records - found} records are not visible")
+    return finding("ok", found)
+
+
+class _OutOfSequence(Exception):
+    """A batch of the run does not follow the one before it."""
+
+
+def _count(connections: BrokerConnections, record: RunRecord, receipt: PartitionReceipt) -> int:
+    """Return how many records of the run a consumer sees, in sequence."""
+    found, expected = 0, 0
+    answers = fetch_answers(
+        connections, receipt.topic, receipt.partition, receipt.first_offset, receipt.last_offset + 1
+    )
+    identity = (record.producer.producer_id, record.producer.producer_epoch)
+    for answer in answers:
+        # Control batches and aborted transactions are left out: what a consumer sees remains.
+        for batch in data_batches(answer.batches, answer.aborted):
+            header = batch.header
+            if (header.producer_id, header.producer_epoch) != identity:
+                continue
+            if header.base_offset > receipt.last_offset:
+                continue
+            batch.check_crc()
+            if header.base_sequence != expected:
+                raise _OutOfSequence(
+                    f"offset {header.base_offset} has sequence {header.base_sequence}, not {expected}"
+                )
+            expected = (header.base_sequence + header.last_offset_delta + 1) % 2**31
+            found += header.record_count
+    return found

@@ -1,0 +1,492 @@
+"""Every command against a real broker: what it prints, what it changes, how it ends."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import TopicPartition as Position
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
+from airflow_eos.cli.main import main
+from airflow_eos.engine.ledger import ledger_records
+from airflow_eos.exceptions import CursorMoved, EosError
+from airflow_eos.model.ranges import Interval
+from airflow_eos.run.states import State
+from tests.integration.run_support import Paused, Pipeline
+
+NOON = dt.datetime(2026, 11, 1, 12, tzinfo=dt.timezone.utc)
+Cli = Callable[..., tuple[int, Any]]
+
+
+@pytest.fixture
+def pipeline(embedded_kafka: Any, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+    # A single broker knows its topics at once; a missing ledger is asked for again and again here.
+    monkeypatch.setattr("airflow_eos.wire.connection.UNKNOWN_TOPIC_GRACE", 0.2)
+    return Pipeline(embedded_kafka)
+
+
+@pytest.fixture
+def cli(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Run a command on the pipeline's ledger with ``--output json``; return exit code and document."""
+
+    def run(command: str, *arguments: str) -> tuple[int, Any]:
+        capsys.readouterr()
+        where = ["--bootstrap-servers", pipeline.kafka.bootstrap_servers, "--ledger-topic", pipeline.ledger]
+        code = main([command, *where, "--prefix", "test", "--output", "json", *arguments])
+        printed = capsys.readouterr()
+        assert (code in (0, 3)) == (printed.err == ""), printed.err
+        return code, json.loads(printed.out) if printed.out else printed.err
+
+    return run
+
+
+def move_group(pipeline: Pipeline, offset: int, partition: int = 0) -> None:
+    """Commit an offset as a consumer that knows nothing of cursors does."""
+    config = {**pipeline.kafka.client_config(), "group.id": pipeline.spec.group_id}
+    consumer = Consumer(config)
+    consumer.commit(offsets=[Position(pipeline.source, partition, offset)], asynchronous=False)
+    consumer.close()
+
+
+def error_of(document: Any) -> tuple[str, str]:
+    return document["error"]["type"], document["error"]["message"]
+
+
+# -- init ---------------------------------------------------------------------------------------------------
+
+
+def test_init_makes_the_ledger_once(cli: Cli, pipeline: Pipeline) -> None:
+    """Topic and identity; a second call finds both."""
+    code, first = cli("init", "--partitions", "2", "--replication-factor", "1")
+    assert code == 0
+    assert first["ledger"]["topic"] == pipeline.ledger
+    assert first["ledger"]["partitions"] == 2
+    assert cli("init") == (0, first)
+
+
+def test_broker_that_is_not_there_is_an_error_in_both_forms(
+    unused_port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 1: one line on standard error, and an object for programs."""
+    monkeypatch.setattr("airflow_eos.broker.link.BOOTSTRAP_TIMEOUT", 0.5)
+    where = ["--bootstrap-servers", f"127.0.0.1:{unused_port}"]
+    assert main(["status", *where, "--output", "json"]) == 1
+    printed = capsys.readouterr()
+    kind, message = error_of(json.loads(printed.out))
+    assert printed.err.strip() == f"{kind}: {message}"
+    assert str(unused_port) in message
+    assert main(["status", *where]) == 1
+    printed = capsys.readouterr()
+    assert (printed.out, len(printed.err.splitlines())) == ("", 1)
+
+
+def test_wrong_usage_ends_with_2(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+    """Options that do not fit together are named before anything is asked."""
+    for command, *arguments in (
+        ("abort",),
+        ("abort", "--group", "g", "--transactional-id", "t"),
+        ("reset-offsets", "--group", "g"),
+        ("reset-offsets", "--group", "g", "--to", "latest", "--offset", "t:0=1"),
+        ("reset-offsets", "--group", "g", "--offset", "t-0=1"),
+        ("status", "--run", "no-run-id"),
+        ("ledger", "--pipeline", "p", "--key", "k"),
+        ("plan", "--pipeline", "p", "--group", "g", "--topic", "t", "--interval", "2026-11-01", "2026-11-02"),
+        ("plan", "--pipeline", "a/b", "--group", "g", "--topic", "t"),
+    ):
+        code, said = cli(command, *arguments)
+        assert (code, said.startswith(f"{command}: ")) == (2, True), (command, said)
+    with pytest.raises(SystemExit) as stopped:
+        main(["status"])
+    assert stopped.value.code == 2
+
+
+def test_settings_come_from_a_file_and_stay_there(
+    pipeline: Pipeline, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Passwords are neither on the command line nor in what is printed."""
+    file = tmp_path / "client.json"
+    file.write_text(json.dumps({**pipeline.kafka.client_config(), "sasl.password": "hunter2"}))
+    main(["status", "--config", str(file), "--ledger-topic", pipeline.ledger, "--output", "json"])
+    printed = capsys.readouterr()
+    assert error_of(json.loads(printed.out))[0] == "LedgerMissing"
+    assert "hunter2" not in printed.out + printed.err
+    file.write_text("[]")
+    assert main(["status", "--config", str(file)]) == 1
+    assert "one JSON object" in capsys.readouterr().err
+
+
+# -- doctor -------------------------------------------------------------------------------------------------
+
+
+def test_doctor_finds_a_healthy_pipeline_healthy(cli: Cli, pipeline: Pipeline) -> None:
+    """Every part is looked at, and nothing is wrong after a run."""
+    pipeline.publish(["a"])
+    pipeline.run()
+    code, found = cli(
+        "doctor", "--group", pipeline.spec.group_id, "--source", pipeline.source, "--sink", pipeline.sink
+    )
+    assert (code, found["healthy"], found["failed"]) == (0, True, []), found
+    statuses = {check["name"]: check["status"] for check in found["checks"]}
+    assert set(statuses) == {
+        "brokers",
+        "partition verification",
+        "time-outs",
+        "transactional id",
+        "ledger",
+        "ledger topic",
+        "ledger topic replicas",
+        "ledger settings",
+        f"topic {pipeline.source}",
+        f"topic {pipeline.sink}",
+        f"topic {pipeline.sink} replicas",
+        f"group {pipeline.spec.group_id}",
+    }
+    assert set(statuses.values()) == {"ok"}
+    assert all(set(check) == {"name", "status", "found", "advice"} for check in found["checks"])
+
+
+def test_doctor_names_what_is_wrong_and_what_to_do(cli: Cli, pipeline: Pipeline) -> None:
+    """A ledger that deletes, a moved group, a missing topic, time-outs that do not fit: exit code 3."""
+    pipeline.publish(["a", "b"])
+    pipeline.run()
+    move_group(pipeline, 1)
+    admin = AdminClient(pipeline.kafka.client_config())
+    entry = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, pipeline.ledger, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(30)
+    group = f"group {pipeline.spec.group_id}"
+    code, found = cli(
+        "doctor",
+        *("--group", pipeline.spec.group_id, "--source", "not-there"),
+        *("--transaction-timeout", "100", "--delivery-timeout", "80"),
+    )
+    assert (code, found["healthy"]) == (3, False)
+    assert found["failed"] == ["time-outs", "ledger settings", "topic not-there", group]
+    checks = {check["name"]: check for check in found["checks"]}
+    assert "cleanup.policy=delete" in checks["ledger settings"]["found"]
+    assert "reset-offsets" in checks[group]["advice"]
+    assert "committed 1, cursor 2" in checks[group]["found"]
+
+
+def test_doctor_without_a_ledger_warns_without_a_broker_stops(
+    cli: Cli, unused_port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first run may make the ledger; nothing else can be said of a cluster that does not answer."""
+    code, found = cli("doctor")
+    assert code == 0
+    assert [check["status"] for check in found["checks"] if check["name"] == "ledger"] == ["warn"]
+    monkeypatch.setattr("airflow_eos.broker.permissions.ASK_TIMEOUT", 0.5)
+    assert main(["doctor", "--bootstrap-servers", f"127.0.0.1:{unused_port}", "--output", "json"]) == 3
+    found = json.loads(capsys.readouterr().out)
+    assert [check["name"] for check in found["checks"]] == ["brokers"]
+
+
+# -- plan ---------------------------------------------------------------------------------------------------
+
+
+def test_plan_shows_the_next_run_and_changes_nothing(cli: Cli, pipeline: Pipeline) -> None:
+    """The ranges a cursor run then really reads; the cursor stands where it stood."""
+    pipeline.publish(["a", "b"])
+    pipeline.run("r1")
+    pipeline.publish(["c"], partition=1)
+    asked = (
+        "--pipeline",
+        pipeline.spec.pipeline,
+        "--group",
+        pipeline.spec.group_id,
+        "--topic",
+        pipeline.source,
+    )
+    code, found = cli("plan", *asked, "--run-id", "r2")
+    assert code == 0
+    assert found["ranges"] == [[pipeline.source, 0, 2, 2], [pipeline.source, 1, 0, 1]]
+    assert (found["mode"], found["records_at_most"], found["committed"]) == ("cursor", 1, None)
+    assert found["transactional_id"] == f"test.{pipeline.spec.group_id}"
+    assert [one.to_list() for one in pipeline.run("r2").ranges] == found["ranges"]
+    _, found = cli("plan", *asked, "--run-id", "r2", "--max-records", "1")
+    assert found["committed"]["run_id"] == "r2"
+
+
+def test_plan_of_an_interval_pins_nothing(cli: Cli, pipeline: Pipeline) -> None:
+    """Boundaries are worked out, said to be open, and left to the run."""
+    pipeline.publish(["old"], timestamp=int(NOON.timestamp() * 1000) - 1)
+    pipeline.publish(["new"], timestamp=int(NOON.timestamp() * 1000))
+    hour = dt.timedelta(hours=1)
+    cli("init", "--partitions", "2")
+    asked = (
+        "--pipeline",
+        pipeline.spec.pipeline,
+        "--group",
+        pipeline.spec.group_id,
+        "--topic",
+        pipeline.source,
+    )
+    interval = ("--interval", "2026-11-01T11:00:00Z", "2026-11-01T12:00:00+00:00")
+    code, found = cli("plan", *asked, *interval)
+    assert (code, found["mode"], found["advances"]) == (0, "interval", False)
+    assert found["ranges"] == [[pipeline.source, 0, 0, 1], [pipeline.source, 1, 0, 0]]
+    assert len(found["notes"]) == 2
+    assert not [one for one in keys(pipeline) if one.startswith("boundary:")]
+    record = pipeline.run(ranges=Interval(NOON - hour, NOON))
+    assert [one.to_list() for one in record.ranges] == found["ranges"]
+    code, found = cli("plan", *asked, *interval)
+    assert (found["notes"], found["committed"]["records_written"]) == ([], 1)
+
+
+def test_plan_that_cannot_be_says_why(cli: Cli, pipeline: Pipeline) -> None:
+    """What the run would raise, without a run."""
+    cli("init", "--partitions", "2")
+    asked = (
+        "--pipeline",
+        pipeline.spec.pipeline,
+        "--group",
+        pipeline.spec.group_id,
+        "--topic",
+        pipeline.source,
+    )
+    code, found = cli("plan", *asked, "--start", "fail")
+    assert (code, error_of(found)[0]) == (1, "NoStartingPoint")
+
+
+def keys(pipeline: Pipeline) -> list[str]:
+    spec = pipeline.spec
+    return [one["key"] for one in ledger_records(spec.kafka, spec.ledger, prefix=spec.prefix)]
+
+
+# -- status and ledger --------------------------------------------------------------------------------------
+
+
+def test_status_shows_cursors_with_lag_and_runs(cli: Cli, pipeline: Pipeline) -> None:
+    """Where a group stands, what waits for it, and which runs are committed."""
+    pipeline.publish(["a", "b"])
+    pipeline.run("r1")
+    pipeline.publish(["c"])
+    name = pipeline.spec.pipeline
+    code, found = cli(
+        "status",
+        "--group",
+        pipeline.spec.group_id,
+        "--group",
+        "none",
+        "--run",
+        f"{name}/r1",
+        "--run",
+        f"{name}/r2",
+    )
+    assert code == 0
+    cursor = found["cursors"][pipeline.spec.group_id]
+    assert (cursor["pipeline"], cursor["layout"], cursor["lag"]) == (name, "whole", 1)
+    assert cursor["ends"] == {f"{pipeline.source}-0": 2, f"{pipeline.source}-1": 0}
+    assert found["cursors"]["none"] is None
+    assert found["runs"][f"{name}/r1"]["records_written"] == 2
+    assert found["runs"][f"{name}/r2"] is None
+
+
+def test_ledger_lists_runs_in_the_order_of_their_commits(cli: Cli, pipeline: Pipeline) -> None:
+    """All records, those of a pipeline, the latest ones, or one by its key."""
+    for run_id in ("r1", "r2", "r3"):
+        pipeline.publish([run_id])
+        pipeline.run(run_id)
+    name, group = pipeline.spec.pipeline, pipeline.spec.group_id
+    code, found = cli("ledger", "--pipeline", name)
+    assert code == 0
+    assert [one["value"]["run_id"] for one in found["records"]] == ["r1", "r2", "r3"]
+    assert all(set(one) == {"key", "partition", "value"} for one in found["records"])
+    _, found = cli("ledger", "--pipeline", name, "--limit", "1")
+    assert [one["key"] for one in found["records"]] == [f"run:run/{name}/r3"]
+    _, found = cli("ledger", "--key", f"cursor:{group}")
+    assert [one["value"]["run_key"] for one in found["records"]] == [f"run/{name}/r3"]
+    _, found = cli("ledger")
+    assert {one["key"] for one in found["records"]} == {
+        "ledger:identity",
+        f"cursor:{group}",
+        *(f"run:run/{name}/{run_id}" for run_id in ("r1", "r2", "r3")),
+    }
+
+
+def test_tables_are_for_people(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without --output: titles, columns, a dash where there is nothing."""
+    pipeline.publish(["a"])
+    pipeline.run("r1")
+    where = ["--bootstrap-servers", pipeline.kafka.bootstrap_servers, "--ledger-topic", pipeline.ledger]
+    commands: tuple[tuple[str, ...], ...] = (
+        ("status", "--group", pipeline.spec.group_id, "--run", f"{pipeline.spec.pipeline}/r1"),
+        ("ledger",),
+        ("verify", "--pipeline", pipeline.spec.pipeline),
+        ("ledger", "--pipeline", "nobody"),
+    )
+    for command, *arguments in commands:
+        assert main([command, *where, "--prefix", "test", *arguments]) == 0
+    text = capsys.readouterr().out
+    for line in ("cursors", "1 read, 1 written by r1, try 1", "summary", "records\n-\n"):
+        assert line in text
+
+
+# -- verify -------------------------------------------------------------------------------------------------
+
+
+def test_verify_reads_the_output_again(cli: Cli, pipeline: Pipeline) -> None:
+    """Records of other producers in between do not count, nor does an aborted try of the same work."""
+    pipeline.publish([f"v{n}" for n in range(50)])
+    held = Paused(pipeline, State.WRITTEN, "r1")
+    pipeline.run("r1")
+    held.resume()
+    stranger = Producer(pipeline.kafka.client_config())
+    stranger.produce(pipeline.sink, value="stranger", partition=0)
+    stranger.flush(30)
+    pipeline.publish(["w"])
+    pipeline.run("r2")
+    code, found = cli("verify", "--pipeline", pipeline.spec.pipeline)
+    assert (code, found["matches"], found["runs"], found["records"]) == (0, True, 2, 51)
+    assert {one["outcome"] for one in found["findings"]} == {"ok"}
+    _, found = cli("verify", "--pipeline", pipeline.spec.pipeline, "--last", "1")
+    assert (found["runs"], found["records"]) == (1, 1)
+    key = f"run/{pipeline.spec.pipeline}/r1"
+    _, found = cli("verify", "--pipeline", pipeline.spec.pipeline, "--run-key", key)
+    assert {one["run_key"] for one in found["findings"]} == {key}
+    code, found = cli("verify", "--pipeline", pipeline.spec.pipeline, "--run-key", "run/none")
+    assert (code, error_of(found)[0]) == (1, "ConfigurationError")
+
+
+def test_verify_tells_deleted_by_retention_from_lost(cli: Cli, pipeline: Pipeline) -> None:
+    """Expired is no finding; a topic that was made again is one."""
+    pipeline.publish([f"v{n}" for n in range(20)])
+    record = pipeline.run("r1")
+    admin = AdminClient(pipeline.kafka.client_config())
+    cut = [
+        Position(pipeline.sink, one.partition, one.first_offset + 1) for one in record.receipts if one.records
+    ]
+    for future in admin.delete_records(cut).values():
+        future.result(30)
+    code, found = cli("verify", "--pipeline", pipeline.spec.pipeline)
+    assert (code, {one["outcome"] for one in found["findings"]}) == (0, {"expired"})
+    pipeline.kafka.delete_topic(pipeline.sink)
+    pipeline.kafka.create_topic(pipeline.sink, partitions=2)
+    code, found = cli("verify", "--pipeline", pipeline.spec.pipeline)
+    assert (code, found["matches"]) == (3, False)
+    assert {one["outcome"] for one in found["findings"]} == {"mismatch"}
+    assert "made again" in found["findings"][0]["detail"]
+
+
+# -- abort --------------------------------------------------------------------------------------------------
+
+
+def test_abort_ends_a_transaction_that_hangs(cli: Cli, pipeline: Pipeline) -> None:
+    """Shown first, then ended: readers go on, the owner learns of it when it commits."""
+    name = f"test.{pipeline.spec.group_id}"
+    owner = Producer({**pipeline.kafka.client_config(), "transactional.id": name})
+    owner.init_transactions(30)
+    owner.begin_transaction()
+    owner.produce(pipeline.source, value="pending", partition=0)
+    owner.flush(30)
+
+    code, found = cli("abort", "--group", pipeline.spec.group_id)
+    assert (code, found["state"], found["done"], found["answer"]) == (0, "Ongoing", False, "dry run")
+    assert found["partitions"] == [f"{pipeline.source}-0"]
+    code, found = cli("abort", "--transactional-id", name, "--yes")
+    assert (code, found["state"], found["done"], found["answer"]) == (0, "CompleteAbort", True, "aborted")
+    with pytest.raises(KafkaException):
+        owner.commit_transaction(30)
+    code, found = cli("abort", "--transactional-id", name, "--yes")
+    assert (code, found["answer"], found["done"]) == (0, "nothing open", False)
+    code, found = cli("abort", "--transactional-id", "nobody", "--yes")
+    assert (code, error_of(found)[0]) == (1, "ConfigurationError")
+
+
+def test_run_whose_transaction_was_aborted_by_hand_still_writes_once(cli: Cli, pipeline: Pipeline) -> None:
+    """It was alive after all: it starts over, and every record is there once."""
+    pipeline.publish(["a", "b"])
+    held = Paused(pipeline, State.WRITTEN, "r1")
+    assert cli("abort", "--group", pipeline.spec.group_id, "--yes")[0] == 0
+    held.resume()
+    if held.error is not None:
+        assert isinstance(held.error, EosError)
+        pipeline.run("r1")
+    assert pipeline.output() == ["a", "b"]
+
+
+# -- reset-offsets ------------------------------------------------------------------------------------------
+
+
+def test_reset_settles_what_a_stranger_moved(cli: Cli, pipeline: Pipeline) -> None:
+    """CursorMoved names this command: back to the ledger's cursor, or on from the committed offsets."""
+    group = pipeline.spec.group_id
+    pipeline.publish(["a", "b", "c"])
+    pipeline.run("r1")
+    move_group(pipeline, 1)
+    with pytest.raises(CursorMoved):
+        pipeline.run("r2")
+    code, found = cli("reset-offsets", "--group", group, "--to", "cursor")
+    assert (code, found["done"]) == (0, False)
+    assert found["offsets"][0] == {"partition": f"{pipeline.source}-0", "committed": 1, "cursor": 3, "new": 3}
+    with pytest.raises(CursorMoved):
+        pipeline.run("r2")
+    assert cli("reset-offsets", "--group", group, "--to", "cursor", "--yes")[1]["done"] is True
+    assert pipeline.run("r2").records_read == 0
+
+    move_group(pipeline, 1)
+    assert cli("reset-offsets", "--group", group, "--to", "committed", "--yes")[0] == 0
+    assert pipeline.run("r3").records_read == 2
+    assert pipeline.output() == ["a", "b", "b", "c", "c"]
+    resets = [one for one in keys(pipeline) if one.startswith(f"reset:{group}/")]
+    assert len(resets) == 2
+
+
+def test_reset_moves_to_given_offsets_and_to_the_ends_of_the_log(cli: Cli, pipeline: Pipeline) -> None:
+    """Partition by partition, inside the log only."""
+    group = pipeline.spec.group_id
+    pipeline.publish(["a", "b", "c"])
+    pipeline.run("r1")
+    code, found = cli("reset-offsets", "--group", group, "--offset", f"{pipeline.source}:0=2", "--yes")
+    assert (code, [one["new"] for one in found["offsets"]]) == (0, [2])
+    assert pipeline.run("r2").records_read == 1
+    for target, expected in (("earliest", 3), ("latest", 0)):
+        assert cli("reset-offsets", "--group", group, "--to", target, "--yes")[0] == 0
+        assert pipeline.run(target).records_read == expected
+    code, found = cli("reset-offsets", "--group", group, "--offset", f"{pipeline.source}:0=9", "--yes")
+    assert (code, error_of(found)[0]) == (1, "OffsetsOutOfRange")
+    code, found = cli("reset-offsets", "--group", group, "--offset", f"{pipeline.source}:7=0", "--yes")
+    assert (code, error_of(found)[0]) == (1, "UnknownTopic")
+
+
+def test_reset_fences_the_run_under_way(cli: Cli, pipeline: Pipeline) -> None:
+    """A run that has read from the old place can no longer commit."""
+    group = pipeline.spec.group_id
+    pipeline.publish(["a", "b", "c"])
+    pipeline.run("r1")
+    pipeline.publish(["d"])
+    held = Paused(pipeline, State.WRITTEN, "r2")
+    assert cli("reset-offsets", "--group", group, "--to", "earliest", "--yes")[0] == 0
+    held.resume()
+    assert isinstance(held.error, EosError)
+    assert pipeline.run("r2").records_read == 4
+
+
+def test_reset_makes_the_cursor_of_a_new_group(cli: Cli, pipeline: Pipeline) -> None:
+    """A pipeline that is to begin somewhere else than at an end of the log."""
+    cli("init", "--partitions", "2")
+    pipeline.publish(["a", "b", "c"])
+    group = pipeline.spec.group_id
+    code, found = cli("reset-offsets", "--group", group, "--offset", f"{pipeline.source}:0=1", "--yes")
+    assert (code, "pipeline" in error_of(found)[1]) == (1, True)
+    owner = ("--pipeline", pipeline.spec.pipeline)
+    assert (
+        cli("reset-offsets", "--group", group, *owner, "--offset", f"{pipeline.source}:0=1", "--yes")[0] == 0
+    )
+    assert pipeline.run("r1").records_read == 2
+
+
+def test_reset_of_a_mapped_cursor_moves_each_partition(cli: Cli, pipeline: Pipeline) -> None:
+    """Each partition under its own transactional id; the layout stays mapped."""
+    group = pipeline.spec.group_id
+    for partition in (0, 1):
+        pipeline.publish(["a", "b"], partition=partition)
+        pipeline.run("r1", source_partition=partition)
+    code, found = cli("reset-offsets", "--group", group, "--to", "earliest", "--yes")
+    assert (code, [one["new"] for one in found["offsets"]]) == (0, [0, 0])
+    assert [pipeline.run("r2", source_partition=partition).records_read for partition in (0, 1)] == [2, 2]

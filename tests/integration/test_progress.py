@@ -1,0 +1,139 @@
+"""What sensors ask, on a real broker: lag, the end of an interval, a committed run."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from airflow_eos.engine.progress import committed_record, interval_progress, unread
+from airflow_eos.exceptions import LedgerMissing, UnknownTopic
+from airflow_eos.model.ranges import Interval
+from airflow_eos.run.identity import cursor_run_key
+from tests.integration.run_support import Pipeline
+
+UTC = dt.timezone.utc
+NOON = dt.datetime(2026, 11, 1, 12, tzinfo=UTC)
+HOUR = dt.timedelta(hours=1)
+
+
+def ms(moment: dt.datetime) -> int:
+    return int(moment.timestamp() * 1000)
+
+
+@pytest.fixture
+def pipeline(embedded_kafka: Any, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+    # A single broker knows its topics at once; a missing ledger is asked for again and again here.
+    monkeypatch.setattr("airflow_eos.wire.connection.UNKNOWN_TOPIC_GRACE", 0.2)
+    return Pipeline(embedded_kafka)
+
+
+@contextmanager
+def open_transaction(pipeline: Pipeline, partition: int, timestamp: int) -> Iterator[None]:
+    """One record of a transaction that is open in the block, and committed behind it."""
+    producer = Producer({**pipeline.kafka.client_config(), "transactional.id": f"open-{pipeline.source}"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(pipeline.source, value="pending", partition=partition, timestamp=timestamp)
+    producer.flush(30)
+    yield
+    producer.commit_transaction(30)
+
+
+def test_lag_is_what_a_cursor_run_would_read(pipeline: Pipeline) -> None:
+    """Before a run everything, after it nothing, then what came since; open transactions do not count."""
+    spec = pipeline.spec
+
+    def spans() -> list[tuple[int, int]]:
+        found = unread(spec.kafka, spec.group_id, spec.source_topics, ledger=spec.ledger, prefix=spec.prefix)
+        return [(one.start, one.end) for one in found.ranges]
+
+    pipeline.publish(["a", "b", "c"])
+    pipeline.publish(["d"], partition=1)
+    assert spans() == [(0, 3), (0, 1)]
+    pipeline.run()
+    assert spans() == [(3, 3), (1, 1)]
+    pipeline.publish(["e"], partition=1)
+    with open_transaction(pipeline, 0, ms(NOON)):
+        assert spans() == [(3, 3), (1, 2)]
+    assert spans() == [(3, 5), (1, 2)]  # the record and its marker
+
+
+def test_position_comes_from_the_ledger_where_group_offsets_are_gone(pipeline: Pipeline) -> None:
+    """As the run itself starts: a group whose offsets expired has not to read everything again."""
+    from confluent_kafka.admin import AdminClient
+
+    spec = pipeline.spec
+    pipeline.publish(["a", "b"])
+    pipeline.run()
+    admin = AdminClient(spec.kafka)
+    admin.delete_consumer_groups([spec.group_id])[spec.group_id].result(30)
+    asked = (spec.kafka, spec.group_id, spec.source_topics)
+    assert unread(*asked, ledger=spec.ledger, prefix=spec.prefix).offsets == 0
+    assert unread(*asked).offsets == 2
+    assert unread(*asked, start="latest").offsets == 0
+
+
+def test_unknown_topic_is_named(pipeline: Pipeline) -> None:
+    """A sensor on a topic that is missing says which."""
+    with pytest.raises(UnknownTopic, match="not-there"):
+        unread(pipeline.spec.kafka, "g", ["not-there"])
+
+
+def test_interval_is_over_when_every_partition_has_passed_its_end(pipeline: Pipeline) -> None:
+    """Clock, then each partition, idle ones by the policy, and never past an open transaction."""
+    spec = pipeline.spec
+    interval = Interval(NOON - HOUR, NOON, dt.timedelta(minutes=5))
+
+    def waiting(minutes: float, idle: Any = "allowed_lateness") -> int:
+        now = NOON + dt.timedelta(minutes=minutes)
+        return len(
+            interval_progress(spec.kafka, spec.source_topics, interval, idle=idle, now=now).waiting_for
+        )
+
+    pipeline.publish(["early"], timestamp=ms(NOON) - 1)
+    assert waiting(-1) == 1
+    assert waiting(1) == 2
+    assert waiting(5) == 0
+    assert waiting(5, idle="wait") == 2
+    pipeline.publish(["at the end"], timestamp=ms(NOON))
+    assert waiting(1) == 1
+    with open_transaction(pipeline, 1, ms(NOON) + 1000):
+        assert waiting(1) == 0  # its first record is where the interval ends: nothing before it is open
+    with open_transaction(pipeline, 0, ms(NOON) - 2000):
+        assert waiting(1) == 0  # behind a record that ended the interval
+    assert waiting(0, idle="wait") == 0
+
+
+def test_interval_with_a_transaction_open_before_its_end_is_not_over(pipeline: Pipeline) -> None:
+    """The run over it could not start: its records are not decided."""
+    spec = pipeline.spec
+    interval = Interval(NOON - HOUR, NOON, dt.timedelta(0))
+    pipeline.publish(["x"], partition=1, timestamp=ms(NOON))
+    with open_transaction(pipeline, 0, ms(NOON) - 2000):
+        pipeline.publish(["after"], timestamp=ms(NOON) + 5)
+        progress = interval_progress(spec.kafka, spec.source_topics, interval, now=NOON + HOUR)
+        assert len(progress.waiting_for) == 1
+        assert f"{pipeline.source}-0: a transaction is open" in progress.waiting_for[0]
+    assert interval_progress(spec.kafka, spec.source_topics, interval, now=NOON + HOUR).is_over
+
+
+def test_committed_run_is_found_by_its_key(pipeline: Pipeline) -> None:
+    """Nothing without a ledger, nothing before the commit, the record afterwards."""
+    spec = pipeline.spec
+
+    def record(run_id: str) -> Any:
+        key = cursor_run_key(spec.pipeline, run_id)
+        return committed_record(spec.kafka, spec.ledger, spec.prefix, pipeline=spec.pipeline, run_key=key)
+
+    with pytest.raises(LedgerMissing):
+        record("r1")
+    pipeline.publish(["a"])
+    committed = pipeline.run()
+    found = record("r1")
+    assert (found.summary(), found.receipts) == (committed.summary(), committed.receipts)
+    assert record("r2") is None

@@ -1,0 +1,86 @@
+"""Every example Dag is executed, by ``dag.test()`` on one broker."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_eos.testing import EmbeddedKafka, read_topic
+from tests.system.airflow_env import ROOT, AirflowEnv
+from tests.system.flights_support import canonical, expected_output, make_topics
+
+from flights_input import Message, generate_flights, publish  # isort: skip
+
+pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machine
+
+DAGS = ROOT / "dags"
+ELSEWHERE = {"flights": "test_flights_dag.py"}
+FLIGHTS = [*generate_flights(12_000)]
+DAY = dt.date(2001, 1, 2)
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[EmbeddedKafka]:
+    """A broker with all flights."""
+    with EmbeddedKafka() as running:
+        make_topics(running)
+        publish(running.client_config(), "flights", FLIGHTS)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def env(kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> AirflowEnv:
+    return AirflowEnv(tmp_path_factory.mktemp("home"), kafka.bootstrap_servers)
+
+
+def run(env: AirflowEnv, dag_id: str, logical_date: str) -> dict[str, Any]:
+    """The XComs of a successful run, by task."""
+    done = env.dag_test(DAGS / f"{dag_id}.py", dag_id, logical_date)
+    assert done["state"] == "success", done["output"][-6000:]
+    return {name: one["xcom"] for name, one in done["tasks"].items()}
+
+
+def output(kafka: EmbeddedKafka, topic: str) -> Counter[Any]:
+    found = read_topic(kafka.client_config(), topic)
+    return Counter((one.key, canonical(json.loads(one.value or b""))) for one in found)
+
+
+def of_day(messages: list[Message]) -> list[Message]:
+    utc = dt.timezone.utc
+    return [one for one in messages if dt.datetime.fromtimestamp(one.timestamp / 1000, utc).date() == DAY]
+
+
+def test_day_is_waited_for_classified_and_reported(env: AirflowEnv, kafka: EmbeddedKafka) -> None:
+    """flights_daily and flights_daily_report: the other Dag finds the day's run in the ledger."""
+    done = run(env, "flights_daily", "2001-01-03T00:00:00Z")
+    assert done["over"] == {"start": "2001-01-02T00:00:00+00:00", "end": "2001-01-03T00:00:00+00:00"}
+    day = of_day(FLIGHTS)
+    assert done["classify"]["records_written"] == len(day) > 0
+    assert output(kafka, "flights-daily") == expected_output(day)[0]
+    told = run(env, "flights_daily_report", "2001-01-03T00:00:00Z")
+    assert told["committed"]["run_key"] == done["classify"]["run_key"]
+    assert told["report"] == f"{len(day)} flights read, {len(day)} records written"
+
+
+@pytest.mark.parametrize("dag_id", ["flights_batched", "flights_on_arrival"])
+def test_whole_topic_is_classified(env: AirflowEnv, kafka: EmbeddedKafka, dag_id: str) -> None:
+    """flights_batched waits for 10,000 records, flights_on_arrival for its asset: both read all there is."""
+    done = run(env, dag_id, "2026-01-05T00:00:00Z")
+    if "enough" in done:
+        assert done["enough"]["lag"] == len(FLIGHTS)
+    assert done["classify"]["records_written"] == len(FLIGHTS)
+    assert output(kafka, dag_id.replace("_", "-")) == expected_output(FLIGHTS)[0]
+
+
+def test_no_example_is_left_out() -> None:
+    """A new file in dags/ needs a test that executes it."""
+    executed = {"flights_daily", "flights_daily_report", "flights_batched", "flights_on_arrival", *ELSEWHERE}
+    assert {file.stem for file in DAGS.glob("*.py")} == executed
+    for test in ELSEWHERE.values():
+        assert Path(__file__).with_name(test).exists()

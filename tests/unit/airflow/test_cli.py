@@ -1,0 +1,127 @@
+"""``airflow eos`` and ``python -m airflow_eos``: one definition, two doors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+import pytest
+
+from airflow_eos.cli import main as plain
+from airflow_eos.cli.airflow_commands import get_eos_cli_commands, get_parser
+from airflow_eos.cli.commands import Target
+from airflow_eos.cli.definition import COMMANDS, COMMON, EXIT_CODES
+from airflow_eos.cli.outcome import Outcome
+from airflow_eos.exceptions import LedgerMissing
+from tests.unit.airflow.test_import_weight import HEAVY, loaded_by
+
+
+def actions(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    (found,) = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
+    return dict(found.choices)
+
+
+def options(parser: argparse.ArgumentParser) -> dict[str, tuple[Any, ...]]:
+    return {
+        flag: (action.required, action.default, action.choices, action.nargs)
+        for action in parser._actions
+        for flag in action.option_strings
+    }
+
+
+def test_both_doors_offer_the_same_commands_and_options() -> None:
+    """They differ in how the cluster is named, and in nothing else."""
+    ours = actions(plain.parser())
+    airflows = actions(actions(get_parser())["eos"])
+    assert list(ours) == [command.name for command in COMMANDS]
+    assert set(airflows) == set(ours)
+    for name, parser in ours.items():
+        mine, other = options(parser), options(airflows[name])
+        assert set(mine) - set(other) == {"--bootstrap-servers", "--config"}
+        assert set(other) - set(mine) == {"--conn-id"}
+        assert {flag: mine[flag] for flag in set(mine) & set(other)} == {
+            flag: other[flag] for flag in set(mine) & set(other)
+        }
+
+
+def test_every_command_says_what_it_does() -> None:
+    """Help in one line, a description in sentences, an explanation for every option and exit code."""
+    assert set(EXIT_CODES) == {0, 1, 2, 3}
+    assert len({command.function for command in COMMANDS}) == len(COMMANDS)
+    for command in COMMANDS:
+        assert command.description.endswith(".")
+        assert not command.help.endswith(".")
+        for option in (*command.options, *COMMON):
+            assert option.help
+            assert not option.help.endswith(".")
+
+
+def test_registering_costs_the_airflow_command_line_nothing() -> None:
+    """Every `airflow` command imports this: no Spark, Arrow or Kafka client."""
+    loaded = loaded_by("from airflow_eos.cli.airflow_commands import get_eos_cli_commands as g; g()")
+    assert not loaded.intersection(HEAVY)
+    assert not loaded_by("import airflow_eos.cli.main; airflow_eos.cli.main.parser()").intersection(
+        {"airflow"}
+    )
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Target, argparse.Namespace]]:
+    """Commands that were called; they answer with their name, ``doctor`` with exit code 3."""
+    calls: list[tuple[str, Target, argparse.Namespace]] = []
+
+    def call(name: str, target: Target, given: argparse.Namespace) -> Outcome:
+        calls.append((name, target, given))
+        if name == "status":
+            raise LedgerMissing("there is none")
+        return Outcome({"called": name}, {"called": [{"name": name}]}, 3 if name == "doctor" else 0)
+
+    monkeypatch.setattr("airflow_eos.cli.run.call", call)
+    return calls
+
+
+def airflow(*arguments: str) -> None:
+    given = get_parser().parse_args(["eos", *arguments])
+    given.func(given)
+
+
+def test_airflow_takes_cluster_and_defaults_from_connection_and_configuration(
+    called: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The connection's settings, [eos] of airflow.cfg; options win."""
+    monkeypatch.setenv("AIRFLOW__EOS__PREFIX", "staging")
+    airflow("ledger", "--output", "json")
+    airflow("ledger", "--ledger-topic", "other", "--prefix", "p")
+    (_, first, _), (_, second, _) = called
+    assert first.kafka["bootstrap.servers"] == "broker:9092"
+    assert (first.ledger.topic, first.prefix) == ("airflow-eos-ledger", "staging")
+    assert (second.ledger.topic, second.prefix) == ("other", "p")
+    assert "hunter2" not in repr(first)
+    printed = capsys.readouterr().out
+    assert json.loads(printed[: printed.index("}") + 1]) == {"called": "ledger"}
+
+
+def test_exit_codes_reach_the_shell_from_airflow(
+    called: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """3 from a finding, 1 from a refusal, 1 from a connection that is not there."""
+    for arguments, code in (
+        (("doctor",), 3),
+        (("status", "--output", "json"), 1),
+        (("ledger", "--conn-id", "not-there"), 1),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            airflow(*arguments)
+        assert stopped.value.code == code
+    printed = capsys.readouterr()
+    assert "LedgerMissing: there is none" in printed.err
+    assert "'not-there'" in printed.err
+    assert [name for name, _, _ in called] == ["doctor", "status"]
+
+
+def test_group_is_what_the_provider_info_registers() -> None:
+    """Airflow adds the group beside its own."""
+    (group,) = get_eos_cli_commands()
+    assert group.name == "eos"
+    assert [one.name for one in group.subcommands] == [command.name for command in COMMANDS]

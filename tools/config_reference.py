@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Write docs/configuration.md from the provider info: ``python tools/config_reference.py``.
+
+A test compares the page with what this makes of the current provider info.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "configuration.md"
+
+HEAD = """\
+<!-- Made by tools/config_reference.py from the provider info: change that, then run the tool. -->
+# Configuration
+
+Options stand in `airflow.cfg`, or in environment variables. They are read when a task runs, and by
+`airflow eos`; a parameter of an operator, a sensor or a command wins.
+
+The cluster comes from a connection of type `kafka` (parameter `kafka_config_id`, default
+`kafka_default`): its extra is a client configuration in librdkafka's names, as the Kafka provider has it.
+
+"""
+
+
+def render(info: dict[str, Any]) -> str:
+    """Return the page."""
+    parts = [HEAD.rstrip()]
+    for section, content in info["config"].items():
+        parts.append(f"## [{section}]\n\n{_paragraph(content['description'])}")
+        for name, option in content["options"].items():
+            facts = [
+                ("Type", option["type"]),
+                ("Default", f"`{option['default']}`" if option["default"] else "none"),
+                ("Environment variable", f"`AIRFLOW__{section.upper()}__{name.upper()}`"),
+                ("Example", f"`{option['example']}`" if option.get("example") else ""),
+                ("Since", option["version_added"]),
+            ]
+            rows = "\n".join(f"| {what} | {value} |" for what, value in facts if value)
+            parts.append(f"### {name}\n\n{_paragraph(option['description'])}\n\n| | |\n|---|---|\n{rows}")
+    parts.append(_parts(info))
+    return "\n\n".join(parts) + "\n"
+
+
+def _parts(info: dict[str, Any]) -> str:
+    lines = ["## What the provider registers", "", "| kind | modules or classes |", "|---|---|"]
+    for kind in ("operators", "sensors", "hooks", "triggers"):
+        modules = [name for entry in info.get(kind, []) for name in entry["python-modules"]]
+        lines.append(f"| {kind} | {', '.join(f'`{name}`' for name in modules)} |")
+    decorators = [f"`@task.{one['name']}`" for one in info.get("task-decorators", [])]
+    links = [f"`{one}`" for one in info.get("extra-links", [])]
+    lines += [
+        f"| {kind} | {', '.join(names)} |"
+        for kind, names in (("task decorators", decorators), ("extra links", links))
+        if names
+    ]
+    lines.append("| command line | `airflow eos`: [the commands](cli.md) |")
+    return "\n".join(lines)
+
+
+def _paragraph(text: str) -> str:
+    return " ".join(text.split()).replace("``", "`")
+
+
+def main() -> None:
+    """Write the page."""
+    sys.path.insert(0, str(ROOT))
+    from airflow_eos.provider_info import get_provider_info
+
+    PAGE.write_text(render(get_provider_info()), "utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
