@@ -146,7 +146,9 @@ def ledger_records(
         prefixes: tuple[str, ...] = KINDS if key is None else ()
         if pipeline is not None:
             wanted = [control.ledger.partition_for(pipeline)]
-            prefixes = tuple(f"run:{kind}/{pipeline}/" for kind in RUN_KINDS)
+            prefixes = tuple(
+                f"run:{rounds}{kind}/{pipeline}/" for kind in RUN_KINDS for rounds in ("", "rounds/")
+            )
         found = [
             {"key": name, "partition": partition, "value": json.loads(value)}
             for partition in wanted

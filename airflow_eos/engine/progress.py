@@ -162,8 +162,10 @@ def committed_record(
     """
     if not run_key:
         raise ConfigurationError("run_key is empty; `airflow eos ledger --pipeline NAME` lists run keys")
-    key = identity.run_record_key(run_key)
+    # A cursor that reads in rounds is committed with its last one.
+    names = (run_key, f"rounds/{run_key}/{identity.FINAL_ROUND}")
+    keys = [identity.run_record_key(name) for name in names]
     with ControlPlane(asking(kafka, settings, prefix)) as control:
         control.verify_ledger(may_create=False)
-        value = control.authority.peek([key], routing=pipeline).get(key)
-    return None if value is None else RunRecord.from_json(value)
+        found = control.authority.peek(keys, routing=pipeline)
+    return next((RunRecord.from_json(found[key]) for key in keys if key in found), None)

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from airflow_eos.engine.progress import committed_record, interval_progress, unread
 from airflow_eos.exceptions import LedgerMissing, UnknownTopic
-from airflow_eos.model.ranges import Interval
+from airflow_eos.model.ranges import Cursor, Interval
 from airflow_eos.run.identity import cursor_run_key
 from tests.integration.run_support import Pipeline
 
@@ -137,3 +137,8 @@ def test_committed_run_is_found_by_its_key(pipeline: Pipeline) -> None:
     found = record("r1")
     assert (found.summary(), found.receipts) == (committed.summary(), committed.receipts)
     assert record("r2") is None
+    pipeline.publish(["b", "c"])
+    rounds = pipeline.run("r2", ranges=Cursor(max_records=1, until_caught_up=True))
+    assert rounds.details["rounds"] > 1
+    found = record("r2")  # committed with its last round
+    assert found.run_key.endswith("/final")

@@ -82,6 +82,8 @@ def make_topics(kafka: EmbeddedKafka) -> None:
     """Create the topics of the example Dag and of the test Dags."""
     examples = ("flights-daily", "flights-batched", "flights-on-arrival")
     more = {name: 2 for one in examples for name in (one, f"{one}-dead-letter")}
-    tests = dict.fromkeys(("held-in", "held-out", "waits-in", "waits-out", "woken-in"), 2)
+    tests = dict.fromkeys(
+        ("held-in", "held-out", "waits-in", "waits-out", "woken-in", "orders", "orders-large"), 2
+    )
     for name, partitions in {**TOPICS, **more, **tests}.items():
         kafka.create_topic(name, partitions, config=TOPIC_CONFIG)

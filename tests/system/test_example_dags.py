@@ -78,9 +78,36 @@ def test_whole_topic_is_classified(env: AirflowEnv, kafka: EmbeddedKafka, dag_id
     assert output(kafka, dag_id.replace("_", "-")) == expected_output(FLIGHTS)[0]
 
 
+def test_orders_of_a_day_are_filtered(env: AirflowEnv, kafka: EmbeddedKafka) -> None:
+    """orders_daily, whose function stands in the Dag file: the large orders of the day, each once."""
+    midnight = dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc)
+    orders = [
+        Message(
+            b"%d" % n,
+            json.dumps({"item": f"item-{n}", "price": n % 200}).encode(),
+            int((midnight - dt.timedelta(minutes=n - 100)).timestamp() * 1000),
+        )
+        for n in range(2000)
+    ]
+    publish(kafka.client_config(), "orders", orders)
+    run(env, "orders_daily", "2026-01-02T00:00:00Z")
+    day = range(int(midnight.timestamp() * 1000) - 86_400_000, int(midnight.timestamp() * 1000))
+    wanted = [one.value for one in orders if one.timestamp in day and json.loads(one.value)["price"] >= 100]
+    assert wanted
+    found = read_topic(kafka.client_config(), "orders-large")
+    assert Counter(one.value for one in found) == Counter(wanted)
+
+
 def test_no_example_is_left_out() -> None:
     """A new file in dags/ needs a test that executes it."""
-    executed = {"flights_daily", "flights_daily_report", "flights_batched", "flights_on_arrival", *ELSEWHERE}
+    executed = {
+        "flights_daily",
+        "flights_daily_report",
+        "flights_batched",
+        "flights_on_arrival",
+        "orders_daily",
+        *ELSEWHERE,
+    }
     assert {file.stem for file in DAGS.glob("*.py")} == executed
     for test in ELSEWHERE.values():
         assert Path(__file__).with_name(test).exists()
