@@ -215,6 +215,7 @@ def _group(control: ControlPlane, permissions: Permissions, patient: Patient) ->
         yield Check(what, "fail", f"not granted: {named}", f"grant {named} on group {group!r}")
         return
     laws.group_is_empty(group, control.cluster.group_members(group))
+    control.cluster.group_offsets_partition(group)  # the proof before a commit asks for it
     key = identity.cursor_key(group)
     try:
         value = control.authority.peek([key], routing=group).get(key)

@@ -16,6 +16,7 @@ def check_executors(address: str) -> Check:
     from airflow_eos.spark.preflight import check_environment
 
     name = f"executors of {address.partition(';')[0]}"
+    found_session = SparkSession.getActiveSession()
     builder = SparkSession.builder.appName("airflow-eos-doctor")
     builder = builder.remote(address) if address.startswith("sc://") else builder.master(address)
     try:
@@ -27,6 +28,7 @@ def check_executors(address: str) -> Check:
     except EosError as error:
         return Check(name, "fail", f"{type(error).__name__}: {error}")
     finally:
-        session.stop()
+        if found_session is None:
+            session.stop()
     versions = ", ".join(f"{name} {version}" for name, version in sorted(found.versions.items()))
     return Check(name, "ok", f"Spark {found.spark}, {len(found.executors)} executors, {versions}")

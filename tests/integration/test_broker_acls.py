@@ -7,6 +7,7 @@ import time
 import pytest
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
+from airflow_eos.engine.doctor import Patient, examine
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError
 from airflow_eos.model.broker import CommittedOffset, EndTxnAnswer
 from airflow_eos.model.spec import LedgerSettings
@@ -172,6 +173,43 @@ def test_describe_on_consumer_offsets_is_asked_for(user, cluster):
     user.grant("DESCRIBE", group=group)
     with pytest.raises(AuthorizationFailed, match="__consumer_offsets"):
         cluster.group_offsets_partition(group)
+
+
+def test_doctor_names_every_missing_permission(user):
+    """Permission by permission, with what to grant; what may not be read is unknown, not wrong."""
+    group = unique("group")
+    patient = Patient(
+        user.config,
+        LedgerSettings(topic=LEDGER),
+        unique("eos"),
+        group=group,
+        sources=["source"],
+        sinks=[LEDGER],
+    )
+    failed = {check.name: check for check in examine(patient) if check.status == "fail"}
+    assert set(failed) == {
+        "transactional id",
+        "ledger",
+        "topic source",
+        f"topic {LEDGER}",
+        f"group {group}",
+    }
+    assert patient.prefix in failed["transactional id"].advice
+    assert f"grant Describe, Read on group '{group}'" in failed[f"group {group}"].advice
+
+    granted_everything(user, group, unique("work"))
+    user.grant("WRITE", "DESCRIBE", transactional_id=f"{patient.prefix}.", prefixed=True)
+    checks = {check.name: check.status for check in examine(patient)}
+    assert "fail" not in checks.values()
+    assert {name for name, status in checks.items() if status == "unknown"} == {
+        "partition verification",
+        "time-outs",
+        "ledger settings",
+    }
+    user.grant("DESCRIBE_CONFIGS", cluster=True)
+    user.grant("DESCRIBE_CONFIGS", topic=LEDGER)
+    checks = {check.name: check.status for check in examine(patient)}
+    assert "unknown" not in checks.values()
 
 
 def test_refused_credentials_end_soon_and_hide_the_password(user, ledger):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -184,6 +187,20 @@ def test_doctor_without_a_ledger_warns_without_a_broker_stops(
     assert main(["doctor", "--bootstrap-servers", f"127.0.0.1:{unused_port}", "--output", "json"]) == 3
     found = json.loads(capsys.readouterr().out)
     assert [check["name"] for check in found["checks"]] == ["brokers"]
+
+
+def test_doctor_compares_versions_on_the_executors(pipeline: Pipeline) -> None:
+    """As a process of its own, which is how it is used: a session starts, and ends with it."""
+    command = [sys.executable, "-m", "airflow_eos", "doctor", "--spark", "local[1]", "--output", "json"]
+    where = ["--bootstrap-servers", pipeline.kafka.bootstrap_servers, "--ledger-topic", pipeline.ledger]
+    env = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        [*command, *where], env=env, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    check = json.loads(done.stdout)["checks"][-1]
+    assert (check["name"], check["status"]) == ("executors of local[1]", "ok")
+    assert "pyarrow" in check["found"]
 
 
 # -- plan ---------------------------------------------------------------------------------------------------
