@@ -85,7 +85,7 @@ def test_orders_of_a_day_are_filtered(env: AirflowEnv, kafka: EmbeddedKafka) -> 
         Message(
             b"%d" % n,
             json.dumps({"item": f"item-{n}", "price": n % 200}).encode(),
-            int((midnight - dt.timedelta(minutes=n - 100)).timestamp() * 1000),
+            int((midnight + dt.timedelta(minutes=n - 1900)).timestamp() * 1000),
         )
         for n in range(2000)
     ]
