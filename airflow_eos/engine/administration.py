@@ -44,10 +44,9 @@ def abort_transaction(
                 f"the coordinator does not know the transactional id {transactional_id!r}; a cursor's "
                 "is <prefix>.<group>, and the log of every run names it at 'Fenced older attempts'"
             )
-        answer = "nothing open"
-        is_open = found.state in _OPEN
-        if is_open:
-            answer = "dry run"
+        is_open = found.state is TransactionState.ONGOING
+        # One that is being ended already ends by itself, the way the coordinator has decided.
+        answer = "dry run" if is_open else "ending" if found.state in _OPEN else "nothing open"
         if is_open and execute:
             owner = ProducerIdentity(transactional_id, found.producer_id, found.producer_epoch)
             answer = control.transactions.abort(owner).value
