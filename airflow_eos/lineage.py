@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.model.record import RunRecord
 
-PRODUCER = "https://pypi.org/project/airflow-eos"
+PRODUCER = "pkg:pypi/airflow-eos"  # a package URL
 
 
 def run_lineage(
