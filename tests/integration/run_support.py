@@ -30,6 +30,27 @@ from airflow_eos.wire.produce import send_partitions
 from airflow_eos.wire.seal import seal
 
 
+@dataclass(frozen=True)
+class Row:
+    """An input record."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+@dataclass(frozen=True)
+class Out:
+    """An output record; without a topic it goes to the sink, without a partition where its key says."""
+
+    value: bytes | None
+    key: bytes | None = None
+    topic: str | None = None
+    partition: int | None = None
+
+
 @dataclass
 class LocalSealed:
     manifest: SealedManifest
@@ -37,31 +58,49 @@ class LocalSealed:
 
 
 class LocalDataPlane:
-    """Reads, copies and sends in this process, through the wire layer."""
+    """Reads, transforms and sends in this process, through the wire layer.
+
+    :cvar batch_bytes: bound of a batch's records; small ones make many batches of few records.
+    """
+
+    batch_bytes: int | None = None
 
     def __init__(self, spec: RunSpec) -> None:
         self._spec = spec
         self._config = ClientConfig.of(spec.kafka)
 
+    def transform(self, rows: Sequence[Row]) -> Sequence[Out]:
+        """Copy, unless a test's subclass says otherwise."""
+        return [Out(row.value, row.key) for row in rows]
+
     def preflight(self) -> Mapping[str, Any]:
         return {"data_plane": "local"}
 
     def seal(self, plan: Any) -> LocalSealed:
-        keys, values, counts = [], [], {}
+        rows: list[Row] = []
+        counts: dict[TopicPartition, int] = {}
         with BrokerConnections(self._config) as connections:
             for r in plan.ranges:
                 counts[r.topic_partition] = 0
                 for batch in fetch_range(connections, r.topic, r.partition, r.start, r.end):
-                    keys += batch.key.to_pylist()
-                    values += batch.value.to_pylist()
+                    columns = (batch.offset, batch.key.to_pylist(), batch.value.to_pylist())
+                    rows += [
+                        Row(r.topic, r.partition, int(o), k, v) for o, k, v in zip(*columns, strict=True)
+                    ]
                     counts[r.topic_partition] += len(batch)
-            topic = str(self._spec.sink_topic)
-            partitions = connections.partition_counts([topic])[topic]
-        key = pa.array(keys, pa.binary())
-        target = partitions_for(len(values), partitions, topic=topic, key=key)
+            by_topic: dict[str, list[Out]] = {}
+            for out in self.transform(rows):
+                by_topic.setdefault(out.topic or str(self._spec.sink_topic), []).append(out)
+            partitions = connections.partition_counts(list(by_topic))
         batches: dict[TopicPartition, list[tuple[int, bytes]]] = {}
-        for batch in seal(pa.array(values, pa.binary()), target, topic=topic, key=key):
-            batches.setdefault(TopicPartition(topic, batch.partition), []).append((batch.records, batch.data))
+        for topic, outs in sorted(by_topic.items()):
+            key = pa.array([out.key for out in outs], pa.binary())
+            value = pa.array([out.value for out in outs], pa.binary())
+            explicit = pa.array([out.partition for out in outs], pa.int32())
+            target = partitions_for(len(outs), partitions[topic], topic=topic, key=key, explicit=explicit)
+            for batch in seal(value, target, topic=topic, key=key, batch_bytes=self.batch_bytes):
+                where = TopicPartition(topic, batch.partition)
+                batches.setdefault(where, []).append((batch.records, batch.data))
         targets = tuple(
             SealedTarget(tp.topic, tp.partition, sum(n for n, _ in b), len(b), sum(len(d) for _, d in b))
             for tp, b in sorted(batches.items())
@@ -70,7 +109,13 @@ class LocalDataPlane:
 
     def send(self, sealed: LocalSealed, identity: Any, timeout: float) -> Sequence[Any]:
         with BrokerConnections(self._config) as connections:
-            return send_partitions(connections, identity, sealed.batches, timeout=timeout)
+            return send_partitions(
+                connections,
+                identity,
+                sealed.batches,
+                delivery_timeout=self._spec.delivery_timeout.total_seconds(),
+                timeout=timeout,
+            )
 
     def release(self, sealed: LocalSealed) -> None:
         sealed.batches.clear()
@@ -79,14 +124,16 @@ class LocalDataPlane:
 class Pipeline:
     """A source, a sink, a ledger and a group of their own on a shared broker."""
 
-    def __init__(self, kafka: Any, *, partitions: int = 2) -> None:
+    def __init__(
+        self, kafka: Any, *, partitions: int = 2, sink_config: Mapping[str, str] | None = None, **changes: Any
+    ) -> None:
         self.kafka = kafka
         tag = uuid.uuid4().hex[:8]
         self.source, self.sink, self.ledger = f"src-{tag}", f"out-{tag}", f"ledger-{tag}"
         # Tests write records of any age.
         kafka.create_topic(self.source, partitions=partitions, config={"retention.ms": "-1"})
-        kafka.create_topic(self.sink, partitions=partitions)
-        self.spec = RunSpec(
+        kafka.create_topic(self.sink, partitions=partitions, config=sink_config)
+        spec = RunSpec(
             kafka=kafka.client_config(),
             pipeline=f"pipe-{tag}",
             run_id="r1",
@@ -96,6 +143,7 @@ class Pipeline:
             prefix="test",
             ledger=LedgerSettings(topic=self.ledger, partitions=2),
         )
+        self.spec = replace(spec, **changes)
 
     def publish(self, values: Sequence[str], *, partition: int = 0, timestamp: int | None = None) -> None:
         producer = Producer({**self.kafka.client_config(), "linger.ms": 0})
@@ -103,6 +151,10 @@ class Pipeline:
         for value in values:
             producer.produce(self.source, value=value, key=value, partition=partition, **extra)
         assert producer.flush(30) == 0
+
+    def changed(self, run_id: str = "r1", **changes: Any) -> RunSpec:
+        """Return the spec of one run."""
+        return replace(self.spec, run_id=run_id, **changes)
 
     def run(
         self,
@@ -112,7 +164,7 @@ class Pipeline:
         on_state: Callable[[State], None] | None = None,
         **changes: Any,
     ) -> RunRecord:
-        spec = replace(self.spec, run_id=run_id, **changes)
+        spec = self.changed(run_id, **changes)
 
         def attempt(its: RunSpec, world: World) -> Any:
             protocol = RunProtocol(its, world, on_state)

@@ -1,0 +1,71 @@
+"""Brokers and Spark of the experiments, each started once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from airflow_eos.testing import EmbeddedKafka
+from tests.guarantees.lab import Experiment
+
+OLDER = "3.9.2"
+
+QUICK_FAILOVER = {
+    # A dead broker is fenced after 2 s instead of 9.
+    "broker.session.timeout.ms": 2000,
+    "broker.heartbeat.interval.ms": 250,
+    "replica.lag.time.max.ms": 3000,
+    "controller.quorum.election.timeout.ms": 500,
+    "controller.quorum.fetch.timeout.ms": 1000,
+}
+
+
+@pytest.fixture
+def experiment(embedded_kafka: EmbeddedKafka) -> Experiment:
+    """A pipeline of two partitions on the current broker."""
+    return Experiment(embedded_kafka)
+
+
+@pytest.fixture(scope="session")
+def older_kafka() -> Iterator[EmbeddedKafka]:
+    """Kafka 3.9 with transaction version 1."""
+    with EmbeddedKafka(version=OLDER) as kafka:
+        yield kafka
+
+
+@pytest.fixture(params=["4.3", "3.9"])
+def any_kafka(request: pytest.FixtureRequest) -> EmbeddedKafka:
+    """One broker of each supported line in turn."""
+    return request.getfixturevalue("embedded_kafka" if request.param == "4.3" else "older_kafka")
+
+
+@pytest.fixture(scope="session")
+def replicated_kafka() -> Iterator[EmbeddedKafka]:
+    """Three brokers that notice a dead one soon: start again what you kill."""
+    with EmbeddedKafka(brokers=3, broker_config=QUICK_FAILOVER) as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def replicated(replicated_kafka: EmbeddedKafka) -> Iterator[Experiment]:
+    """A pipeline of two partitions on three brokers, all of them in sync before and after."""
+    replicated_kafka.wait_in_sync()
+    yield Experiment(replicated_kafka)
+    for broker in replicated_kafka.brokers:
+        broker.resume()
+        if not broker.is_alive:
+            broker.start()
+    replicated_kafka.wait_in_sync()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """The one Spark session; Spark's own Kafka connector is there too, as a contrast."""
+    from benchmarks.spark_kafka_jars import connector_jars
+    from tests.integration.spark_support import new_session
+
+    session = new_session("classic", **{"spark.jars": ",".join(map(str, connector_jars()))})
+    yield session
+    session.stop()

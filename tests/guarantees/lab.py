@@ -1,0 +1,129 @@
+"""The bench of the experiments: a pipeline with tagged input, and the judgement of how it ended."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ClientPartition
+from typing_extensions import Self
+
+from airflow_eos.run.states import State
+from airflow_eos.testing.readers import read_topic
+from tests.guarantees.driver import LocalDriver
+from tests.integration.run_support import LocalDataPlane, Pipeline
+
+BEFORE_COMMIT = (
+    State.FENCED,
+    State.PLANNED,
+    State.SEALED,
+    State.OPEN,
+    State.WRITTEN,
+    State.STAGED,
+    State.PROVEN,
+)
+
+
+class Experiment(Pipeline):
+    """A pipeline whose input is tagged, so that an oracle can tell what became of every record.
+
+    :param replicas: replication factor of source and sink; the cluster's default.
+    """
+
+    def __init__(self, kafka: Any, *, partitions: int = 2, **changes: Any) -> None:
+        super().__init__(kafka, partitions=partitions, **changes)
+        self.partitions = partitions
+        self.sent: list[str] = []
+        self._next = [0] * partitions
+
+    def feed(self, records: int) -> list[str]:
+        """Write records ``<partition>:<number>``, numbers rising in each partition; return their values."""
+        fresh = []
+        for partition in range(self.partitions):
+            share = records // self.partitions + (partition < records % self.partitions)
+            values = [f"{partition}:{self._next[partition] + i:06d}" for i in range(share)]
+            self._next[partition] += share
+            self.publish(values, partition=partition)
+            fresh += values
+        self.sent += fresh
+        return fresh
+
+    def driver(self, run_id: str = "r1", *, plane: Any = LocalDataPlane, **options: Any) -> LocalDriver:
+        """Start an attempt in a process of its own; other options change the spec."""
+        stop_at = options.pop("stop_at", ())
+        return LocalDriver(self.changed(run_id, **options), plane=plane, stop_at=stop_at)
+
+    def committed(self, group: str | None = None) -> list[int]:
+        """Return the group's committed offset in each source partition; -1001 where there is none."""
+        consumer = Consumer({**self.kafka.client_config(), "group.id": group or self.spec.group_id})
+        try:
+            wanted = [ClientPartition(self.source, p) for p in range(self.partitions)]
+            return [o.offset for o in consumer.committed(wanted, timeout=20)]
+        finally:
+            consumer.close()
+
+    def delete_head(self, partition: int, before: int) -> None:
+        """Retention in a moment: records below an offset are gone."""
+        where = ClientPartition(self.source, partition, before)
+        self.kafka.admin().delete_records([where])[where].result()
+
+    def forget_offsets(self) -> None:
+        """Delete the group, as brokers do with an idle one after offsets.retention.minutes."""
+        group = self.spec.group_id
+        self.kafka.admin().delete_consumer_groups([group])[group].result()
+
+
+class Watcher:
+    """A read_committed consumer that reads one partition all the time, in a thread; a context manager."""
+
+    def __init__(self, kafka: Any, topic: str, partition: int = 0, isolation: str = "read_committed") -> None:
+        self._stop = threading.Event()
+        self._consumer = Consumer(
+            {
+                **kafka.client_config(),
+                "group.id": "watcher",
+                "enable.auto.commit": False,
+                "isolation.level": isolation,
+                "fetch.wait.max.ms": 20,
+            }
+        )
+        self._consumer.assign([ClientPartition(topic, partition, 0)])
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self.seen: list[bytes] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        self._consumer.close()
+
+    def wait_for(self, records: int) -> None:
+        """Wait until the reader has seen so many."""
+        deadline = time.monotonic() + 60
+        while len(self.seen) < records:
+            assert time.monotonic() < deadline, f"only these were seen: {self.seen}"
+            time.sleep(0.01)
+
+    def _read(self) -> None:
+        while not self._stop.is_set():
+            message = self._consumer.poll(0.05)
+            if message is not None and message.error() is None:
+                self.seen.append(message.value())
+
+
+def values(kafka: Any, topic: str, isolation: str = "read_committed") -> list[str]:
+    """Return what readers of an isolation level see, by partition and offset."""
+    return [r.value.decode() for r in read_topic(kafka.client_config(), topic, isolation)]  # type: ignore[union-attr, arg-type]
+
+
+def lost_and_duplicated(sent: Sequence[str], found: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Compare multisets."""
+    wanted, got = Counter(sent), Counter(found)
+    return sorted((wanted - got).elements()), sorted((got - wanted).elements())

@@ -1,0 +1,95 @@
+"""What people write without transactions: the contrasts. A copy job that may be killed half way."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+Order = Literal["offsets first", "output first"]
+
+
+def copy(
+    config: Mapping[str, Any],
+    source: str,
+    sink: str,
+    group: str,
+    order: Order,
+    die: bool = False,
+    settings: Mapping[str, Any] | None = None,
+) -> None:
+    """Copy what is behind the group's offsets, then commit them, or the other way round.
+
+    :param die: SIGKILL to itself between the two.
+    :param settings: of the producer.
+    """
+    consumer, records, offsets = _unread(config, source, group)
+
+    def publish() -> None:
+        producer = Producer({**config, "linger.ms": 0, "partitioner": "murmur2_random", **(settings or {})})
+        transactional = "transactional.id" in (settings or {})
+        if transactional:
+            producer.init_transactions(30)
+            producer.begin_transaction()
+        for record in records:
+            producer.produce(sink, key=record.key(), value=record.value())
+        assert producer.flush(60) == 0
+        if transactional:
+            producer.commit_transaction(30)
+
+    def commit() -> None:
+        consumer.commit(offsets=offsets, asynchronous=False)
+
+    first, second = (commit, publish) if order == "offsets first" else (publish, commit)
+    first()
+    if die:
+        os.kill(os.getpid(), signal.SIGKILL)
+    second()
+    consumer.close()
+
+
+def count(config: Mapping[str, Any], source: str, counter: str, group: str, die: bool = False) -> None:
+    """Add the events behind the group's offsets to the last count, then commit the offsets."""
+    consumer, records, offsets = _unread(config, source, group)
+    _, counts, _ = _unread(config, counter, "nobody")
+    total = int(counts[-1].value()) + sum(int(record.value()) for record in records)
+    producer = Producer({**config, "linger.ms": 0})
+    producer.produce(counter, key="count", value=str(total))
+    assert producer.flush(60) == 0
+    if die:
+        os.kill(os.getpid(), signal.SIGKILL)
+    consumer.commit(offsets=offsets, asynchronous=False)
+    consumer.close()
+
+
+def _unread(
+    config: Mapping[str, Any], topic: str, group: str
+) -> tuple[Consumer, list[Any], list[TopicPartition]]:
+    """Read what is behind the group's offsets; return consumer, records and the offsets behind them."""
+    consumer = Consumer(
+        {
+            **config,
+            "group.id": group,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    # Assigned, not subscribed: a member that was killed would be in the way of the next one for 45 s.
+    partitions = [
+        TopicPartition(topic, p) for p in sorted(consumer.list_topics(topic).topics[topic].partitions)
+    ]
+    consumer.assign(partitions)
+    unfinished, records = set(range(len(partitions))), []
+    while unfinished:
+        message = consumer.poll(10)
+        assert message is not None
+        if message.error() is None:
+            records.append(message)
+        else:
+            unfinished.discard(message.partition())
+    return consumer, records, [o for o in consumer.position(partitions) if o.offset >= 0]

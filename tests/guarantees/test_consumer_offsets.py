@@ -1,0 +1,483 @@
+"""C: the consumer and its offsets. Re-delivery, downstream keys, order, gaps, deleted heads, lost offsets."""
+
+from __future__ import annotations
+
+import datetime as dt
+import sqlite3
+import time
+
+import pytest
+from confluent_kafka import OFFSET_STORED, Consumer, Producer
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import NewPartitions
+
+from airflow_eos.engine import read_process_write
+from airflow_eos.exceptions import GroupNotEmpty, OffsetsOutOfRange, TopicRecreated
+from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, TopicPartition
+from airflow_eos.run import laws
+from airflow_eos.run.states import State
+from airflow_eos.testing import EmbeddedKafka, read_topic
+from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.offsets import NO_OFFSET, list_offsets
+from tests.guarantees import plain
+from tests.guarantees.driver import in_a_process
+from tests.guarantees.lab import Experiment, lost_and_duplicated
+from tests.guarantees.offset_layout import (
+    ABORT_LAYOUT,
+    COMMIT_LAYOUT,
+    layout_of,
+    write_abort_layout,
+    write_commit_layout,
+)
+
+DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
+
+
+def group_settings(experiment, **changes):
+    return {
+        **experiment.kafka.client_config(),
+        "group.id": experiment.spec.group_id,
+        "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
+        **changes,
+    }
+
+
+def poll(consumer, count):
+    """Read so many records."""
+    found = []
+    deadline = time.monotonic() + 60
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} of {count} records"
+        message = consumer.poll(0.5)
+        if message is not None and message.error() is None:
+            found.append(message.value().decode())
+    return found
+
+
+# -- C1: re-delivery -------------------------------------------------------------------------------------
+
+
+def test_input_that_is_delivered_again_after_a_crash_is_written_once(experiment):
+    """C1: the driver is killed before its commit: the next try reads it all again; the output is exact."""
+    sent = experiment.feed(40)
+    dead = experiment.driver(stop_at=State.STAGED).wait_for(State.STAGED)
+    dead.kill()
+    record = experiment.run(try_number=2)
+    assert record.records_read == 40  # all of it once more
+    assert lost_and_duplicated(sent, experiment.output()) == ([], [])
+
+
+def test_a_rebalance_delivers_again_and_a_plain_consumer_writes_twice(experiment):
+    """C1, contrast: a member writes, and leaves before it commits; the next one gets it all again."""
+    sent = experiment.feed(20)
+    producer = Producer({**experiment.kafka.client_config(), "linger.ms": 0})
+    for last in (False, True):
+        member = Consumer(group_settings(experiment))
+        member.subscribe([experiment.source])
+        for value in poll(member, 20):
+            producer.produce(experiment.sink, value=value)
+        assert producer.flush(30) == 0
+        if last:
+            member.commit(asynchronous=False)
+        member.close()
+    lost, duplicated = lost_and_duplicated(sent, experiment.output())
+    assert (lost, len(duplicated)) == ([], 20)
+
+
+def test_a_member_that_joins_while_a_run_is_under_way_stops_its_commit(experiment):
+    """C1: a live consumer of the group may commit at any moment, so the run aborts and shows nothing."""
+    experiment.feed(10)
+    member = Consumer(group_settings(experiment))
+
+    def join(state):
+        if state is State.WRITTEN:
+            member.subscribe([experiment.source])
+            while not member.assignment():
+                member.poll(0.1)
+
+    with pytest.raises(GroupNotEmpty, match="1 live member"):
+        experiment.run(on_state=join)
+    assert experiment.output() == []
+    member.close()
+    assert experiment.run(try_number=2).records_written == 10
+
+
+def test_without_law_6_a_run_commits_under_a_live_member_who_then_writes_twice(experiment, monkeypatch):
+    """C1, counter-test: with the check off both own the position: the consumer's output is a duplicate."""
+    monkeypatch.setattr(laws, "group_is_empty", lambda group, members: None)
+    sent = experiment.feed(10)
+    member = Consumer(group_settings(experiment))
+    member.subscribe([experiment.source])
+    taken = poll(member, 10)
+    experiment.run()
+    producer = Producer({**experiment.kafka.client_config(), "linger.ms": 0})
+    for value in taken:
+        producer.produce(experiment.sink, value=value)
+    assert producer.flush(30) == 0
+    member.commit(asynchronous=False)
+    member.close()
+    lost, duplicated = lost_and_duplicated(sent, experiment.output())
+    assert (lost, len(duplicated)) == ([], 10)
+
+
+# -- C2: keys for systems outside Kafka ------------------------------------------------------------------
+
+
+def test_a_database_dedupes_by_the_provenance_headers(experiment, spark):
+    """C2: headers name source topic, partition and offset; an upsert by them makes a re-read harmless."""
+    sent = experiment.feed(30)
+
+    def with_provenance(df, run):
+        from pyspark.sql import functions as F  # noqa: N812
+
+        def header(name, column):
+            return F.struct(F.lit(name).alias("key"), column.cast("string").cast("binary").alias("value"))
+
+        place = (header(name, F.col(name)) for name in ("topic", "partition", "offset"))
+        run_key = header("run", F.lit(run.run_id))
+        return df.select("key", "value", F.array(*place, run_key).alias("headers"))
+
+    record = read_process_write(spark, experiment.spec, with_provenance)
+    assert record.records_written == 30
+
+    database = sqlite3.connect(":memory:")
+    database.execute(
+        "create table keyed (topic, partition, offset, value, primary key (topic, partition, offset))"
+    )
+    database.execute("create table blind (value)")
+    for _ in range(2):  # the consumer crashes after its insert, before its commit, and reads it all again
+        for found in read_topic(experiment.kafka.client_config(), experiment.sink):
+            h = dict(found.headers)
+            place = (h["topic"].decode(), int(h["partition"]), int(h["offset"]))
+            database.execute(
+                "insert into keyed values (?, ?, ?, ?) on conflict do nothing", (*place, found.value.decode())
+            )
+            database.execute("insert into blind values (?)", (found.value.decode(),))
+
+    def stored(table):
+        return [value for (value,) in database.execute(f"select value from {table}")]
+
+    assert lost_and_duplicated(sent, stored("keyed")) == ([], [])
+    # Counter-test: the same consumer without the key.
+    assert lost_and_duplicated(sent, stored("blind")) == ([], sorted(sent))
+
+
+# -- C3: order -------------------------------------------------------------------------------------------
+
+
+def order_kept(found):
+    """Whether the numbers of each source partition rise within each output partition."""
+    last = {}
+    for where, value in found:
+        partition, number = value.split(":")
+        if last.get((where, partition), "") >= number:
+            return False
+        last[where, partition] = number
+    return True
+
+
+def in_order(experiment):
+    return [
+        (r.partition, r.value.decode()) for r in read_topic(experiment.kafka.client_config(), experiment.sink)
+    ]
+
+
+def same_partition(df):
+    return df.select("value", "partition")
+
+
+def shuffled(df):
+    return df.orderBy("value", ascending=False).select("value", "partition")
+
+
+def test_a_row_wise_transform_keeps_the_order_of_ten_partitions(embedded_kafka, spark):
+    """C3: ten source partitions, an explicit partition column: each output partition is its input."""
+    experiment = Experiment(embedded_kafka, partitions=10)
+    experiment.feed(1000)
+    read_process_write(spark, experiment.spec, same_partition)
+    found = in_order(experiment)
+    assert [value for _, value in found] == sorted(experiment.sent)
+    assert all(int(value.split(":")[0]) == where for where, value in found)
+
+
+def test_one_partition_is_a_total_order(embedded_kafka, spark):
+    """C3: one source partition to one output partition, over two runs: the log is the input, in order."""
+    experiment = Experiment(embedded_kafka, partitions=1)
+    for run_id in ("r1", "r2"):
+        experiment.feed(500)
+        read_process_write(spark, experiment.changed(run_id), same_partition)
+    assert [value for _, value in in_order(experiment)] == experiment.sent
+
+
+def test_a_transform_that_shuffles_gives_up_the_order_and_nothing_else(embedded_kafka, spark):
+    """C3, counter-test: sorted the other way the same check fails; every record is still there once."""
+    experiment = Experiment(embedded_kafka, partitions=2)
+    experiment.feed(200)
+    read_process_write(spark, experiment.spec, shuffled)
+    found = in_order(experiment)
+    assert not order_kept(found)
+    assert lost_and_duplicated(experiment.sent, [value for _, value in found]) == ([], [])
+
+
+# -- C4: gaps --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("write", "layout", "visible"),
+    [
+        (write_commit_layout, COMMIT_LAYOUT, ["r0", "r1", "r2", "r4"]),
+        (write_abort_layout, ABORT_LAYOUT, ["r0", "r1", "r5", "r6"]),
+    ],
+    ids=["commit marker", "aborted records and their marker"],
+)
+def test_gaps_are_read_over_exactly(embedded_kafka, write, layout, visible):
+    """C4: markers and aborted records take offsets; a run reads the visible rows, and passes them all."""
+    experiment = Experiment(embedded_kafka, partitions=1)
+    write(experiment.kafka.client_config(), experiment.source)
+    assert [
+        (cell.offset, cell.kind) for cell in layout_of(experiment.kafka.client_config(), experiment.source)
+    ] == layout
+    record = experiment.run()
+    assert experiment.output() == visible
+    (span,) = record.ranges
+    assert (span.start, span.end) == (0, len(layout))
+    assert experiment.committed() == [len(layout)]
+    # Counter-test: who counts offsets instead of reading to a position believes that records were lost.
+    assert span.end - span.start > record.records_read == len(visible)
+    assert experiment.run("r2").records_read == 0
+
+
+def test_a_reader_that_takes_a_gap_for_a_loss_never_ends(embedded_kafka):
+    """C4, counter-test: waiting for as many records as the range has offsets waits for ever."""
+    experiment = Experiment(embedded_kafka, partitions=1)
+    write_commit_layout(experiment.kafka.client_config(), experiment.source)
+    consumer = Consumer(
+        group_settings(experiment, **{"isolation.level": "read_committed", "enable.partition.eof": True})
+    )
+    consumer.assign([ClientPartition(experiment.source, 0, 0)])
+    found = 0
+    while (message := consumer.poll(10)) is not None and message.error() is None:
+        found += 1
+    consumer.close()
+    low, high = 0, len(COMMIT_LAYOUT)
+    assert found < high - low  # one short: the marker
+
+
+# -- C5: deleted heads -----------------------------------------------------------------------------------
+
+
+def test_a_deleted_head_is_refused_with_both_offsets_and_both_ways_on(experiment):
+    """C5: retention passed the cursor: nothing is committed; the error names what is gone and what to do."""
+    experiment.feed(20)
+    experiment.run()
+    experiment.feed(20)
+    experiment.delete_head(0, 15)
+    before = experiment.committed(), experiment.output()
+    with pytest.raises(OffsetsOutOfRange) as caught:
+        experiment.run("r2")
+    said = str(caught.value)
+    for part in ("starts at 15", "range at 10", "10 to 14 were deleted", "Restore them", "reset-offsets"):
+        assert part in said
+    assert (experiment.committed(), experiment.output()) == before
+
+
+def test_a_head_that_is_deleted_while_a_run_reads_is_an_error_too(experiment):
+    """C5: planned, then deleted: the reading task refuses; there is no reset to the new beginning."""
+    experiment.feed(20)
+    with pytest.raises(OffsetsOutOfRange, match="deleted"):
+        experiment.run(on_state=lambda state: state is State.PLANNED and experiment.delete_head(0, 5))
+    assert experiment.output() == []
+    assert experiment.committed() == [-1001, -1001]
+
+
+def test_without_law_5_the_tasks_still_refuse(experiment, monkeypatch):
+    """C5, counter-test: with the planner's check off the second guard speaks, where records are fetched."""
+    monkeypatch.setattr(laws, "within_log", lambda wanted, log_start, last_stable: None)
+    experiment.feed(20)
+    experiment.run()
+    experiment.feed(20)
+    experiment.delete_head(0, 15)
+    with pytest.raises(OffsetsOutOfRange, match="nothing was skipped"):
+        experiment.run("r2")
+
+
+def test_a_consumer_that_resets_loses_the_head_in_silence(experiment):
+    """C5, contrast: auto.offset.reset=earliest goes on behind the hole, and nobody is told."""
+    sent = experiment.feed(20)
+    arguments = (
+        experiment.kafka.client_config(),
+        experiment.source,
+        experiment.sink,
+        experiment.spec.group_id,
+    )
+    assert in_a_process(plain.copy, *arguments, "output first") == 0
+    sent += experiment.feed(20)
+    experiment.delete_head(0, 15)
+    assert in_a_process(plain.copy, *arguments, "output first") == 0
+    lost, duplicated = lost_and_duplicated(sent, experiment.output())
+    assert (lost, duplicated) == ([f"0:{n:06d}" for n in range(10, 15)], [])
+
+
+# -- C6: offsets that expire, topics made again, partitions added, intervals with late records -----------
+
+
+def test_offsets_that_expired_start_nothing_again(experiment):
+    """C6: the group is forgotten by the broker: the ledger's cursor goes on, and says so."""
+    experiment.feed(20)
+    experiment.run()
+    experiment.forget_offsets()
+    assert experiment.committed() == [-1001, -1001]
+    experiment.feed(10)
+    record = experiment.run("r2")
+    assert lost_and_duplicated(experiment.sent, experiment.output()) == ([], [])
+    assert "expired" in record.details["notes"][0]
+
+
+def test_a_consumer_whose_offsets_expired_begins_again(experiment):
+    """C6, contrast: auto.offset.reset=earliest repeats everything."""
+    sent = experiment.feed(20)
+    arguments = (
+        experiment.kafka.client_config(),
+        experiment.source,
+        experiment.sink,
+        experiment.spec.group_id,
+    )
+    assert in_a_process(plain.copy, *arguments, "output first") == 0
+    experiment.forget_offsets()
+    assert in_a_process(plain.copy, *arguments, "output first") == 0
+    assert lost_and_duplicated(sent, experiment.output()) == ([], sorted(sent))
+
+
+@pytest.mark.chaos
+def test_the_broker_itself_expires_the_offsets():
+    """C6: offsets.retention.minutes=1, and a minute of waiting: the broker deletes them, the cursor stays."""
+    settings = {"offsets.retention.minutes": 1, "offsets.retention.check.interval.ms": 1000}
+    with EmbeddedKafka(broker_config=settings) as kafka:
+        experiment = Experiment(kafka)
+        experiment.feed(20)
+        experiment.run()
+        deadline = time.monotonic() + 150
+        while experiment.committed() != [-1001, -1001]:
+            assert time.monotonic() < deadline, "the broker kept the offsets"
+            time.sleep(1)
+        experiment.feed(10)
+        record = experiment.run("r2")
+        assert "expired" in record.details["notes"][0]
+        assert lost_and_duplicated(experiment.sent, experiment.output()) == ([], [])
+
+
+def make_again(experiment):
+    experiment.kafka.delete_topic(experiment.source)
+    experiment.kafka.create_topic(experiment.source, partitions=experiment.partitions)
+
+
+def test_a_topic_made_again_is_never_read_from_the_old_position(experiment):
+    """C6: the name is the same, the topic id is not: refused, nothing skipped."""
+    experiment.feed(4)
+    experiment.run()
+    make_again(experiment)
+    experiment.publish(["new0", "new1", "new2"])
+    with pytest.raises(TopicRecreated, match="deleted and made again"):
+        experiment.run("r2")
+    assert lost_and_duplicated(experiment.sent, experiment.output()) == ([], [])
+
+
+def test_without_law_5_a_topic_made_again_loses_its_head(experiment, monkeypatch):
+    """C6, counter-test: with the ids unchecked the old offsets skip the new topic's first records."""
+    monkeypatch.setattr(laws, "topics_unchanged", lambda plan, topic_ids: None)
+    experiment.feed(4)
+    experiment.run()
+    make_again(experiment)
+    fresh = ["new0", "new1", "new2"]
+    experiment.publish(fresh)
+    # A deleted topic's committed offsets are deleted with it; the ledger's cursor still says 2.
+    experiment.publish(["other0", "other1"], partition=1)
+    experiment.run("r2")
+    lost, _ = lost_and_duplicated([*experiment.sent, *fresh, "other0", "other1"], experiment.output())
+    assert lost == ["new0", "new1", "other0", "other1"]
+
+
+def grow(experiment, partitions):
+    experiment.kafka.admin().create_partitions([NewPartitions(experiment.source, partitions)])[
+        experiment.source
+    ].result()
+
+
+def test_partitions_that_are_added_are_read_from_their_first_record(experiment):
+    """C6: policy latest is for the first run only; a partition that the cursor does not know begins at 0."""
+    latest = Cursor(start="latest")
+    experiment.run(ranges=latest)
+    grow(experiment, 3)
+    experiment.publish(["new"], partition=2)
+    experiment.run("r2", ranges=latest)
+    assert experiment.output() == ["new"]
+
+
+def test_a_consumer_with_policy_latest_skips_what_added_partitions_hold(experiment):
+    """C6, contrast: the records written before the consumer noticed the new partition are lost."""
+    grow(experiment, 3)
+    experiment.publish(["new"], partition=2)
+    consumer = Consumer(
+        group_settings(experiment, **{"auto.offset.reset": "latest", "enable.partition.eof": True})
+    )
+    consumer.assign([ClientPartition(experiment.source, 2, OFFSET_STORED)])
+    message = consumer.poll(20)
+    consumer.close()
+    assert message is not None
+    assert message.error() is not None  # end of the partition: "new" was never delivered
+
+
+def minute(number):
+    return DAY + dt.timedelta(minutes=number)
+
+
+def publish_at(experiment, value, minutes, partition=0):
+    experiment.publish([value], partition=partition, timestamp=int(minute(minutes).timestamp() * 1000))
+    experiment.sent.append(value)
+
+
+def interval_runs(experiment, starts):
+    for start in starts:
+        experiment.run(f"i{start}", ranges=Interval(minute(start), minute(start + 5)))
+
+
+def late_between_two_intervals(experiment):
+    """Minutes 1, 6, 11 in partition 0; between two runs a record of minute 3 in the idle partition."""
+    for number in (1, 6, 11):
+        publish_at(experiment, f"m{number}", number)
+    interval_runs(experiment, [0])
+    publish_at(experiment, "late", 3, partition=1)
+    interval_runs(experiment, [5])
+
+
+def test_two_intervals_around_a_late_record_hold_it_once(experiment):
+    """C6: boundaries are pinned once: the late record is in the second interval, backwards and again too."""
+    late_between_two_intervals(experiment)
+    interval_runs(experiment, [10, 0, 5])
+    assert lost_and_duplicated(experiment.sent, experiment.output()) == ([], [])
+
+
+def test_boundaries_that_are_asked_for_again_lose_a_late_record(experiment):
+    """C6, counter-test: first-offset-at-T asked anew by every run puts the late record into no interval."""
+    both = [TopicPartition(experiment.source, p) for p in (0, 1)]
+
+    def first_offsets(moment):
+        with BrokerConnections(ClientConfig.of(experiment.kafka.client_config())) as connections:
+            at = list_offsets(connections, both, int(moment.timestamp() * 1000))
+            ends = list_offsets(connections, both, "latest")
+        return {tp: ends[tp] if at[tp] == NO_OFFSET else at[tp] for tp in both}
+
+    def run(start):
+        lower, upper = first_offsets(minute(start)), first_offsets(minute(start + 5))
+        ranges = tuple(OffsetRange(tp.topic, tp.partition, lower[tp], upper[tp]) for tp in both)
+        experiment.run(f"i{start}", ranges=Explicit(ranges))
+
+    for number in (1, 6, 11):
+        publish_at(experiment, f"m{number}", number)
+    run(0)
+    publish_at(experiment, "late", 3, partition=1)
+    run(5)
+    run(10)
+    assert lost_and_duplicated(experiment.sent, experiment.output()) == (["late"], [])

@@ -1,0 +1,233 @@
+"""S: delivery semantics. At most once, at least once and exactly once, under the same crash."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_eos.engine import Run
+from airflow_eos.exceptions import SendError
+from airflow_eos.run.states import State
+from airflow_eos.spark.data_plane import SparkDataPlane
+from tests.guarantees import plain
+from tests.guarantees.driver import in_a_process
+from tests.guarantees.lab import Experiment, Watcher, lost_and_duplicated, values
+from tests.guarantees.planes import CounterPlane, FailsOnceRandomPlane, RandomPlane
+
+EVERY_STATE = (
+    State.ASKED, State.FENCED, State.CHECKED, State.PLANNED, State.SEALED,
+    State.OPEN, State.WRITTEN, State.STAGED, State.PROVEN, State.COMMITTED,
+)  # fmt: skip
+
+
+def plain_copy(experiment, order, *, die=False):
+    """Run the job without transactions in a process of its own; return its exit code."""
+    config = experiment.kafka.client_config()
+    group = experiment.spec.group_id
+    return in_a_process(plain.copy, config, experiment.source, experiment.sink, group, order, die)
+
+
+def judged(experiment):
+    """(lost, duplicated) for the readers downstream."""
+    return lost_and_duplicated(experiment.sent, experiment.output())
+
+
+# -- S1, S2, S3: the same crash between the two halves ---------------------------------------------------
+
+
+def test_offsets_first_loses_records_at_a_crash(experiment):
+    """S1, contrast: at most once. SIGKILL between the offsets and the output: the records are gone."""
+    experiment.feed(30)
+    assert plain_copy(experiment, "offsets first", die=True) == -9
+    experiment.feed(10)
+    assert plain_copy(experiment, "offsets first") == 0
+    lost, duplicated = judged(experiment)
+    assert (len(lost), duplicated) == (30, [])
+
+
+def test_output_first_duplicates_records_at_a_crash(experiment):
+    """S2, contrast: at least once. SIGKILL between the output and the offsets: the records come twice."""
+    experiment.feed(30)
+    assert plain_copy(experiment, "output first", die=True) == -9
+    experiment.feed(10)
+    assert plain_copy(experiment, "output first") == 0
+    lost, duplicated = judged(experiment)
+    assert (lost, len(duplicated)) == ([], 30)
+
+
+def test_sparks_own_kafka_sink_duplicates_records_at_a_crash(experiment, spark):
+    """S2, contrast: Spark's Kafka sink writes, the job dies before its offsets are stored: twice."""
+    experiment.feed(30)
+    servers = experiment.kafka.bootstrap_servers
+    stored = {"offsets": "earliest"}
+
+    def job(*, die):
+        source = spark.read.format("kafka").option("kafka.bootstrap.servers", servers)
+        frame = (
+            source.option("subscribe", experiment.source).option("startingOffsets", stored["offsets"]).load()
+        )
+        sink = frame.select("key", "value").write.format("kafka").option("kafka.bootstrap.servers", servers)
+        sink.option("topic", experiment.sink).save()
+        if not die:
+            stored["offsets"] = "latest"
+
+    job(die=True)
+    job(die=False)
+    lost, duplicated = judged(experiment)
+    assert (lost, len(duplicated)) == ([], 30)
+
+
+def test_one_transaction_is_exact_after_the_same_crash(experiment):
+    """S3: SIGKILL between output and offsets, then a retry: every record once, for every reader."""
+    experiment.feed(30)
+    dead = experiment.driver(stop_at=State.WRITTEN).wait_for(State.WRITTEN)
+    assert len(experiment.output("read_uncommitted")) == 30  # written, as in S2
+    dead.kill()
+    experiment.feed(10)
+    assert experiment.run(try_number=2).records_written == 40
+    assert judged(experiment) == ([], [])
+
+
+def test_readers_that_do_not_ask_for_committed_data_see_the_dead_attempt(experiment):
+    """S3, counter-test: exactly once is a pact with readers; isolation.level=read_uncommitted breaks it."""
+    experiment.feed(30)
+    dead = experiment.driver(stop_at=State.WRITTEN).wait_for(State.WRITTEN)
+    dead.kill()
+    experiment.run(try_number=2)
+    lost, duplicated = lost_and_duplicated(experiment.sent, experiment.output("read_uncommitted"))
+    assert (lost, len(duplicated)) == ([], 30)
+    assert judged(experiment) == ([], [])
+
+
+# -- S4: 31, 33, never 35 --------------------------------------------------------------------------------
+
+
+class Counter(Experiment):
+    """A count of 31 in its own topic, and one event worth 2."""
+
+    def __init__(self, kafka):
+        super().__init__(kafka, partitions=1)
+        self.publish(["31"])
+        # The count's first value comes from a run of its own, as every later one.
+        self.run("start")
+        self.events, self.source = self.source, self.sink
+        self.kafka.create_topic(f"{self.events}-2")
+        self.source, self.count = f"{self.events}-2", self.sink
+
+    def event(self, worth):
+        self.publish([str(worth)])
+
+    def counting(self):
+        """Spec changes of a run over events and count."""
+        return {
+            "source_topics": (self.source, self.count),
+            "pipeline": f"{self.spec.pipeline}-count",
+            "group_id": f"{self.spec.group_id}-count",
+        }
+
+    def shown(self):
+        """The count as a reader downstream has it."""
+        return values(self.kafka, self.count)[-1]
+
+
+@pytest.mark.parametrize("state", EVERY_STATE, ids=lambda state: state.value)
+def test_a_count_of_31_and_an_event_worth_2_are_31_or_33_at_every_moment(embedded_kafka, state):
+    """S4: the driver is killed at any state: readers see 31 until they see 33, and 35 never."""
+    counter = Counter(embedded_kafka)
+    counter.event(2)
+    with Watcher(embedded_kafka, counter.count) as watcher:
+        dead = counter.driver("add", plane=CounterPlane, stop_at=state, **counter.counting()).wait_for(state)
+        dead.kill()
+        assert counter.shown() == ("33" if state is State.COMMITTED else "31")
+        counter.run("add", data=CounterPlane, try_number=2, **counter.counting())
+        assert counter.shown() == "33"
+        counter.run("once more", data=CounterPlane, **counter.counting())
+        watcher.wait_for(3)
+    assert watcher.seen == [b"31", b"33", b"33"]  # the last run carries the count on
+
+
+def test_without_a_transaction_the_count_is_35(embedded_kafka):
+    """S4, contrast: output first, a crash, and the event is counted again."""
+    counter = Counter(embedded_kafka)
+    counter.event(2)
+    for die in (True, False):
+        settings = (embedded_kafka.client_config(), counter.source, counter.count, counter.spec.group_id)
+        assert in_a_process(plain.count, *settings, die) == (-9 if die else 0)
+    assert counter.shown() == "35"
+
+
+# -- S5: deterministic and not ---------------------------------------------------------------------------
+
+
+def results(found):
+    """{input: [results]} of what a random transform wrote."""
+    by_input = {}
+    for value in found:
+        tag, number = value.split(" ")
+        by_input.setdefault(tag, []).append(number)
+    return by_input
+
+
+def test_a_retried_random_transform_gives_one_result_set(experiment):
+    """S5: the driver dies after it wrote; the retry computes other numbers: readers have only those."""
+    experiment.feed(30)
+    dead = experiment.driver(plane=RandomPlane, stop_at=State.STAGED).wait_for(State.STAGED)
+    first = results(experiment.output("read_uncommitted"))
+    dead.kill()
+    experiment.run(data=RandomPlane, try_number=2)
+    second = results(experiment.output())
+    assert sorted(second) == sorted(experiment.sent)
+    assert all(len(numbers) == 1 for numbers in second.values())
+    assert not {n for numbers in first.values() for n in numbers} & {n for m in second.values() for n in m}
+
+
+def test_a_repeated_send_repeats_the_sealed_bytes(experiment):
+    """S5: a lost send is repeated from sealed batches: the same numbers under a new epoch, not a mix."""
+    experiment.feed(30)
+    record = experiment.run(data=FailsOnceRandomPlane)
+    assert [s for s, _ in record.trace].count("OPEN") == 2
+    everything = results(experiment.output("read_uncommitted"))
+    committed = results(experiment.output())
+    assert sorted(committed) == sorted(experiment.sent)
+    assert all(numbers == committed[tag] * 2 for tag, numbers in everything.items())
+
+
+def with_rand(df):
+    """One result per input that no execution repeats."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    value = F.concat_ws(" ", F.col("value").cast("string"), F.rand().cast("string"))
+    return df.select("key", value.alias("value"))
+
+
+def test_rand_on_spark_survives_a_lost_send_as_one_result_set(experiment, spark, monkeypatch):
+    """S5: Spark's rand(): the send stage fails once after it wrote; the output is one evaluation, not two."""
+    experiment.feed(200)
+    send, calls = SparkDataPlane.send, []
+
+    def fails_once(self, sealed, identity, timeout):
+        receipts = send(self, sealed, identity, timeout)
+        calls.append(identity.producer_epoch)
+        if len(calls) == 1:
+            raise SendError("an executor was lost")
+        return receipts
+
+    monkeypatch.setattr(SparkDataPlane, "send", fails_once)
+    Run(spark, experiment.spec, with_rand).execute()
+    everything = results(experiment.output("read_uncommitted"))
+    committed = results(experiment.output())
+    assert len(calls) == 2
+    assert sorted(committed) == sorted(experiment.sent)
+    assert all(len(numbers) == 2 and len(set(numbers)) == 1 for numbers in everything.values())
+
+
+def test_without_the_seal_a_lost_task_mixes_two_result_sets(experiment, spark):
+    """S5, contrast: Spark's own sink evaluates rand() again in a retried task: two results for one input."""
+    experiment.feed(200)
+    servers = experiment.kafka.bootstrap_servers
+    for _ in range(2):  # the job fails after its writes, and is run again
+        source = spark.read.format("kafka").option("kafka.bootstrap.servers", servers)
+        frame = with_rand(source.option("subscribe", experiment.source).load())
+        sink = frame.write.format("kafka").option("kafka.bootstrap.servers", servers)
+        sink.option("topic", experiment.sink).save()
+    found = results(experiment.output())
+    assert all(len(set(numbers)) == 2 for numbers in found.values())

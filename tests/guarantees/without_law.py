@@ -1,0 +1,283 @@
+"""Takes one law away and shows which tests fail: ``python -m tests.guarantees.without_law [NAME ...]``.
+
+Each law of :mod:`airflow_eos.run.laws` is replaced by one that lets everything pass, then the tests named
+here are run; they must fail. The table it prints is the one in ``docs/guarantees/laws.md``.
+
+It works as a pytest plugin too: ``EOS_WITHOUT_LAW=NAME pytest -p tests.guarantees.without_law TESTS`` shows
+the failure, for the interleavings with a shortest counter-example.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+SWITCH = "EOS_WITHOUT_LAW"
+_SEARCH = "tests/run/test_interleavings.py::test_every_interleaving_is_exactly_once"
+_SEARCHES = "tests/run/test_interleavings.py::"
+_EXPERIMENTS = "tests/guarantees/test_laws.py::"
+_OFFSETS = "tests/guarantees/test_consumer_offsets.py::"
+_TRANSACTIONS = "tests/guarantees/test_transactions.py::"
+
+
+@dataclass(frozen=True)
+class Removal:
+    """A law, what stands in its place, and the tests that must fail then.
+
+    :param target: ``module:name`` or ``module:Class.name``.
+    """
+
+    law: str
+    says: str
+    target: str
+    instead: Callable[..., Any]
+    tests: tuple[str, ...]
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+def _asks_late(original: Any) -> Any:
+    def only_after_the_fence(self: Any, work: Any, *, fenced: bool) -> Any:
+        return original(self, work, fenced=fenced) if fenced else None
+
+    return only_after_the_fence
+
+
+def _id_per_try(original: Any) -> Any:
+    return lambda spec: f"{original(spec)}.{spec.try_number}"
+
+
+def _whole_time(transaction: Any, open_for: float) -> float:
+    del open_for
+    return float(transaction.total_seconds())
+
+
+_LAWS = "airflow_eos.run.laws:"
+
+REMOVALS: dict[str, Removal] = {
+    "second-attempt": Removal(
+        "1",
+        "a send task's second attempt writes nothing",
+        "tests.run.model.ports:refuse_second_attempt",
+        lambda attempt: False,
+        (f"{_SEARCHES}test_law_1_a_second_attempt_of_a_send_task_would_mix_two_outputs",),
+    ),
+    "second-attempt-task": Removal(
+        "1",
+        "the same, in the task that executors run",
+        "airflow_eos.spark.send:refuse_second_attempt",
+        _nothing,
+        ("tests/unit/spark/test_spark_send_task.py",),
+    ),
+    "exactly_one_receipt": Removal(
+        "1",
+        "two receipts for one partition abort",
+        f"{_LAWS}exactly_one_receipt",
+        _nothing,
+        (
+            f"{_SEARCHES}test_law_1_guard_two_receipts_for_one_partition_abort_the_run",
+            f"{_EXPERIMENTS}test_two_receipts_for_one_partition_abort_the_run",
+        ),
+    ),
+    "may_take_epoch": Removal(
+        "2",
+        "only a proved owner takes another epoch",
+        f"{_LAWS}may_take_epoch",
+        lambda first_act, answer: True,
+        (
+            f"{_SEARCH}[twins]",
+            f"{_TRANSACTIONS}test_a_zombie_cannot_touch_the_open_transaction_of_its_successor",
+        ),
+    ),
+    "no_is_final": Removal(
+        "3",
+        "a no counts after the fence only",
+        f"{_LAWS}no_is_final",
+        lambda fenced: True,
+        (f"{_SEARCH}[explicit]", f"{_EXPERIMENTS}test_a_commit_before_the_fence_is_found_behind_it"),
+    ),
+    "ask-first": Removal(
+        "3",
+        "a yes counts before the fence",
+        "airflow_eos.run.protocol:RunProtocol._ask",
+        _asks_late,
+        (
+            f"{_SEARCH}[cleared]",
+            f"{_EXPERIMENTS}test_the_clear_of_an_old_run_leaves_the_live_one_alone",
+        ),
+    ),
+    "receipts_match": Removal(
+        "4",
+        "receipts equal the manifest",
+        f"{_LAWS}receipts_match",
+        _nothing,
+        ("tests/integration/test_run_twins.py::test_lost_batches_never_commit",),
+    ),
+    "proof_holds": Removal(
+        "4",
+        "the brokers hold what the receipts claim",
+        f"{_LAWS}proof_holds",
+        _nothing,
+        (f"{_EXPERIMENTS}test_receipts_that_lie_are_found_out",),
+    ),
+    "within_log": Removal(
+        "5",
+        "ranges lie inside the log",
+        f"{_LAWS}within_log",
+        _nothing,
+        (f"{_OFFSETS}test_a_deleted_head_is_refused_with_both_offsets_and_both_ways_on",),
+    ),
+    "last-stable-offset": Removal(
+        "5",
+        "ranges end at the last stable offset",
+        "tests.run.model.ports:ModelCluster.last_stable_offsets",
+        lambda original: lambda self, partitions: {tp: len(self._broker.logs[tp]) for tp in partitions},
+        (f"{_SEARCH}[upstream_open]",),
+    ),
+    "topics_unchanged": Removal(
+        "5",
+        "topics are those that were planned",
+        f"{_LAWS}topics_unchanged",
+        _nothing,
+        (f"{_OFFSETS}test_a_topic_made_again_is_never_read_from_the_old_position",),
+    ),
+    "group_is_empty": Removal(
+        "6",
+        "the cursor's group has no live members",
+        f"{_LAWS}group_is_empty",
+        _nothing,
+        (
+            f"{_SEARCHES}test_law_6_live_members_are_refused",
+            f"{_OFFSETS}test_a_member_that_joins_while_a_run_is_under_way_stops_its_commit",
+        ),
+    ),
+    "cursor_unmoved": Removal(
+        "6",
+        "offsets move from the plan's start only",
+        f"{_LAWS}cursor_unmoved",
+        _nothing,
+        (
+            f"{_SEARCH}[foreign_consumer]",
+            f"{_EXPERIMENTS}test_offsets_moved_during_a_run_stop_its_commit",
+        ),
+    ),
+    "transactional_id": Removal(
+        "7",
+        "ids name the work, not the worker",
+        "airflow_eos.run.identity:transactional_id",
+        _id_per_try,
+        (
+            f"{_SEARCH}[explicit]",
+            f"{_TRANSACTIONS}test_a_driver_that_was_replaced_by_its_retry_changes_nothing",
+        ),
+    ),
+    "group_is_ours": Removal(
+        "7",
+        "a group has one pipeline",
+        f"{_LAWS}group_is_ours",
+        _nothing,
+        (f"{_SEARCH}[other_dag]", "tests/integration/test_run_cursor.py::test_a_group_has_one_owner"),
+    ),
+    "deserves_commit": Removal(
+        "8",
+        "nothing to do is committed too",
+        f"{_LAWS}deserves_commit",
+        lambda plan, manifest: not plan.is_empty,
+        (
+            f"{_SEARCH}[empty]",
+            "tests/integration/test_run_cursor.py::test_an_empty_run_is_a_success_that_is_recorded",
+        ),
+    ),
+    "broker_verifies": Removal(
+        "9",
+        "brokers without verification are refused",
+        f"{_LAWS}broker_verifies",
+        _nothing,
+        (f"{_SEARCHES}test_law_9_brokers_without_verification_are_refused",),
+    ),
+    "timeouts_fit": Removal(
+        "10",
+        "a batch gives up before its transaction",
+        f"{_LAWS}timeouts_fit",
+        _nothing,
+        (
+            f"{_SEARCHES}test_law_10_writers_give_up_before_the_transaction_does",
+            f"{_EXPERIMENTS}test_time_outs_that_do_not_fit_are_refused",
+        ),
+    ),
+    "send_timeout": Removal(
+        "10",
+        "a send ends before its transaction",
+        f"{_LAWS}send_timeout",
+        _whole_time,
+        (f"{_EXPERIMENTS}test_a_send_has_what_is_left_of_its_transaction_less_a_margin",),
+    ),
+}
+_WRAPPERS = (_asks_late, _id_per_try)
+
+
+def remove(name: str) -> None:
+    """Take the law away in this process."""
+    removal = REMOVALS[name]
+    module, _, path = removal.target.partition(":")
+    *owners, attribute = path.split(".")
+    owner: Any = import_module(module)
+    for each in owners:
+        owner = getattr(owner, each)
+    wraps = removal.instead in _WRAPPERS or name == "last-stable-offset"
+    instead = removal.instead(getattr(owner, attribute)) if wraps else removal.instead
+    setattr(owner, attribute, instead)
+
+
+def remove_from_environment() -> None:
+    """Take away what the environment names; driver processes call it too."""
+    name = os.environ.get(SWITCH)
+    if name:
+        remove(name)
+
+
+def pytest_configure() -> None:
+    """As a plugin."""
+    remove_from_environment()
+
+
+def main(names: list[str]) -> int:
+    """Run the named tests without each law; return 0 when every one of them failed."""
+    surviving = 0
+    print("| law | says | in its place nothing: this test fails | seconds |\n|---|---|---|---|")
+    for name in names or REMOVALS:
+        removal = REMOVALS[name]
+        for test in removal.tests:
+            started = time.monotonic()
+            command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "tests.guarantees.without_law", test]
+            done = subprocess.run(
+                command,
+                cwd=ROOT,
+                env={**os.environ, SWITCH: name},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            seconds = time.monotonic() - started
+            failed = done.returncode == 1 and " failed" in done.stdout
+            surviving += not failed
+            note = "" if failed else f"SURVIVED (exit code {done.returncode}): "
+            cells = (removal.law, f"{removal.says} (`{name}`)", f"{note}`{test}`", f"{seconds:.0f}")
+            print(f"| {' | '.join(cells)} |", flush=True)
+            if not failed and done.returncode not in (0, 1):
+                print(done.stdout[-2000:], done.stderr[-2000:], file=sys.stderr)
+    return int(surviving > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
