@@ -32,7 +32,9 @@ setup: ## Make .venv with the pinned dependencies; quick when it is there
 demo: setup ## Kill a run half way under a real scheduler and count what readers see; INPUT=flights.json
 	@$(BIN)/python -m demo $(if $(INPUT),--input '$(INPUT)')
 
-test: check ## Run the checks and all tests
+test: setup ## Run the checks and all tests
+	@start=$$(date +%s); $(MAKE) --no-print-directory check && \
+	EOS_CHECK_SECONDS=$$(( $$(date +%s) - start )) \
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations 15
 
 check: setup ## Lint, format, types, layers

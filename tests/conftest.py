@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
 from airflow_eos.testing.fixtures import (
     embedded_kafka,
     embedded_kafka_cluster,
     kafka_topic,
     pytest_runtest_makereport,
 )
+from tests.time_budget import TimeBudget
 
 __all__ = ["embedded_kafka", "embedded_kafka_cluster", "kafka_topic", "pytest_runtest_makereport"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Count the minutes."""
+    config.pluginmanager.register(TimeBudget(), "time budget")
