@@ -96,10 +96,10 @@ def unfinished_transactions(
     try:
         while True:
             open_ones = [
-                f"transaction {each.transactional_id} is {_text(each.transaction_state)}"
+                f"transaction {each.transactional_id} is {_text(each.state)}"
                 for listings in admin.list_transactions().values()
                 for each in listings
-                if each.transactional_id.startswith(prefix) and _text(each.transaction_state) not in _FINISHED
+                if each.transactional_id.startswith(prefix) and _text(each.state) not in _FINISHED
             ]
             if not open_ones or time.monotonic() > deadline:
                 return open_ones

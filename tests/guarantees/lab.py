@@ -12,20 +12,22 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ClientPartition
 from typing_extensions import Self
 
-from airflow_eos.run.states import State
-from airflow_eos.testing.readers import read_topic
+from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.testing.agreement import (
+    ledger_complaints,
+    ledger_records,
+    offsets_complaints,
+    unfinished_transactions,
+)
+from airflow_eos.testing.oracle import Verdict, judge
+from airflow_eos.testing.readers import Isolation, read_topic
 from tests.guarantees.driver import LocalDriver
 from tests.integration.run_support import LocalDataPlane, Pipeline
 
-BEFORE_COMMIT = (
-    State.FENCED,
-    State.PLANNED,
-    State.SEALED,
-    State.OPEN,
-    State.WRITTEN,
-    State.STAGED,
-    State.PROVEN,
-)
+LEDGER = LedgerSettings("ledger-of-experiments", partitions=2)
+"""One for all: making a ledger takes a second, and pipelines share one in production too."""
 
 
 class Experiment(Pipeline):
@@ -35,7 +37,8 @@ class Experiment(Pipeline):
     """
 
     def __init__(self, kafka: Any, *, partitions: int = 2, **changes: Any) -> None:
-        super().__init__(kafka, partitions=partitions, **changes)
+        super().__init__(kafka, partitions=partitions, **{"ledger": LEDGER, **changes})
+        self.ledger = self.spec.ledger.topic
         self.partitions = partitions
         self.sent: list[str] = []
         self._next = [0] * partitions
@@ -57,14 +60,35 @@ class Experiment(Pipeline):
         stop_at = options.pop("stop_at", ())
         return LocalDriver(self.changed(run_id, **options), plane=plane, stop_at=stop_at)
 
-    def committed(self, group: str | None = None) -> list[int]:
-        """Return the group's committed offset in each source partition; -1001 where there is none."""
-        consumer = Consumer({**self.kafka.client_config(), "group.id": group or self.spec.group_id})
-        try:
-            wanted = [ClientPartition(self.source, p) for p in range(self.partitions)]
-            return [o.offset for o in consumer.committed(wanted, timeout=20)]
-        finally:
-            consumer.close()
+    def verdict(self, isolation: Isolation = "read_committed") -> Verdict:
+        """Compare the output with everything that was fed: multiset, and order within each partition."""
+        return judge(self.sent, read_topic(self.kafka.client_config(), self.sink, isolation))
+
+    def assert_exact(self, *, drained: bool = True) -> None:
+        """Every input once, in order; ledger, offsets and transactions agree with it."""
+        config, spec = self.kafka.client_config(), self.spec
+        found = read_topic(config, self.sink)
+        records = ledger_records(config, self.ledger, spec.pipeline)
+        verdict = judge(
+            self.sent,
+            found,
+            disagreements=[
+                *ledger_complaints(records, len(found)),
+                *offsets_complaints(config, spec.group_id, records, self.source, drained=drained),
+                *unfinished_transactions(config, f"{spec.prefix}.{spec.group_id}"),
+            ],
+        )
+        assert verdict.exact, verdict.complaints()
+
+    def committed(self) -> list[int]:
+        """Return the group's committed offset in each source partition; -1 where there is none.
+
+        What a transaction has pending is not committed, and is not waited for.
+        """
+        wanted = [TopicPartition(self.source, p) for p in range(self.partitions)]
+        with ControlPlane(self.spec) as control:
+            found = control.cluster.committed(self.spec.group_id, wanted, stable=False)
+        return [found[tp].offset if tp in found else -1 for tp in wanted]
 
     def delete_head(self, partition: int, before: int) -> None:
         """Retention in a moment: records below an offset are gone."""
@@ -124,6 +148,12 @@ def values(kafka: Any, topic: str, isolation: str = "read_committed") -> list[st
 
 
 def lost_and_duplicated(sent: Sequence[str], found: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Compare multisets."""
+    """Compare multisets, where order and offsets mean nothing."""
     wanted, got = Counter(sent), Counter(found)
     return sorted((wanted - got).elements()), sorted((got - wanted).elements())
+
+
+def judged(experiment: Experiment, isolation: Isolation = "read_committed") -> tuple[list[str], list[str]]:
+    """Return what the oracle says is lost, and what is duplicated."""
+    verdict = experiment.verdict(isolation)
+    return sorted(verdict.lost), sorted(verdict.duplicated)

@@ -10,7 +10,7 @@ from airflow_eos.run.states import State
 from airflow_eos.spark.data_plane import SparkDataPlane
 from tests.guarantees import plain
 from tests.guarantees.driver import in_a_process
-from tests.guarantees.lab import Experiment, Watcher, lost_and_duplicated, values
+from tests.guarantees.lab import Experiment, Watcher, judged, values
 from tests.guarantees.planes import CounterPlane, FailsOnceRandomPlane, RandomPlane
 
 EVERY_STATE = (
@@ -24,11 +24,6 @@ def plain_copy(experiment, order, *, die=False):
     config = experiment.kafka.client_config()
     group = experiment.spec.group_id
     return in_a_process(plain.copy, config, experiment.source, experiment.sink, group, order, die)
-
-
-def judged(experiment):
-    """(lost, duplicated) for the readers downstream."""
-    return lost_and_duplicated(experiment.sent, experiment.output())
 
 
 # -- S1, S2, S3: the same crash between the two halves ---------------------------------------------------
@@ -84,7 +79,7 @@ def test_one_transaction_is_exact_after_the_same_crash(experiment):
     dead.kill()
     experiment.feed(10)
     assert experiment.run(try_number=2).records_written == 40
-    assert judged(experiment) == ([], [])
+    experiment.assert_exact()
 
 
 def test_readers_that_do_not_ask_for_committed_data_see_the_dead_attempt(experiment):
@@ -93,9 +88,9 @@ def test_readers_that_do_not_ask_for_committed_data_see_the_dead_attempt(experim
     dead = experiment.driver(stop_at=State.WRITTEN).wait_for(State.WRITTEN)
     dead.kill()
     experiment.run(try_number=2)
-    lost, duplicated = lost_and_duplicated(experiment.sent, experiment.output("read_uncommitted"))
+    lost, duplicated = judged(experiment, "read_uncommitted")
     assert (lost, len(duplicated)) == ([], 30)
-    assert judged(experiment) == ([], [])
+    experiment.assert_exact()
 
 
 # -- S4: 31, 33, never 35 --------------------------------------------------------------------------------

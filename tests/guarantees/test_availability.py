@@ -1,0 +1,100 @@
+"""A: availability. Brokers, schedulers and Spark go away; the result is the same, later.
+
+A scheduler's own faults are shown under a real one, in tests/system; executors that die in tests/integration
+(``make chaos``). The tables of docs/guarantees name them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from airflow_eos.exceptions import DeliveryTimedOut, RunFailed, RunFenced
+from airflow_eos.model.ranges import Interval
+from airflow_eos.run.states import State
+from airflow_eos.testing import read_topic
+from tests.guarantees.lab import judged, lost_and_duplicated
+
+# -- A1: brokers -----------------------------------------------------------------------------------------
+
+
+def test_every_broker_is_killed_in_turn_during_one_run(replicated):
+    """A1: SIGKILL of each of three brokers at another state, started again in between: one attempt, exact."""
+    kafka = replicated.kafka
+    replicated.feed(60)
+    turns = dict(zip((State.PLANNED, State.OPEN, State.WRITTEN), kafka.brokers, strict=True))
+
+    def kill(state):
+        if state in turns:
+            for broker in kafka.brokers:
+                if not broker.is_alive:
+                    broker.start()
+            kafka.wait_in_sync()
+            turns.pop(state).kill()
+
+    record = replicated.run(on_state=kill)
+    assert not turns
+    assert "ABORTED" not in [state for state, _ in record.trace]
+    replicated.assert_exact()
+
+
+def test_without_replicas_one_broker_is_enough_to_stop_a_run(replicated):
+    """A1, contrast: replication factor 1: its only broker dies, the run ends in an error, without a trace."""
+    kafka = replicated.kafka
+    replicated.feed(20)
+    settings = {"min.insync.replicas": "1"}
+    single = kafka.create_topic(f"{replicated.sink}-single", replication_factor=1, config=settings)
+    leader = kafka.admin().list_topics(single).topics[single].partitions[0].leader
+    changes = {"sink_topic": single, "delivery_timeout": dt.timedelta(seconds=4), "max_send_attempts": 1}
+
+    def kill(state):
+        if state is State.OPEN:
+            kafka.brokers[leader - 1].kill()
+
+    with pytest.raises(RunFailed) as failed:
+        replicated.run(on_state=kill, **changes)
+    assert isinstance(failed.value.__cause__, DeliveryTimedOut)
+    kafka.brokers[leader - 1].start()
+    kafka.wait_in_sync()
+    replicated.run(try_number=2, sink_topic=single)
+    found = [r.value.decode() for r in read_topic(kafka.client_config(), single)]
+    assert lost_and_duplicated(replicated.sent, found) == ([], [])
+
+
+# -- A2: schedulers --------------------------------------------------------------------------------------
+
+
+DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
+
+
+def test_one_interval_backfilled_twice_at_once_is_written_once(experiment):
+    """A2: two backfills make two runs of one interval, in two processes: one ledger record, one output."""
+    experiment.publish([f"0:{n:06d}" for n in range(20)], timestamp=int(DAY.timestamp() * 1000))
+    experiment.sent += [f"0:{n:06d}" for n in range(20)]
+    interval = Interval(DAY, DAY + dt.timedelta(days=1))
+    both = [experiment.driver(f"backfill__{n}", ranges=interval) for n in (1, 2)]
+    ends = [end_of(driver) for driver in both]
+    again = experiment.run("backfill__3", ranges=interval)
+    assert again.found
+    assert experiment.verdict().exact
+    # Whoever did not commit found the other's commit, or was fenced and is answered when it is tried again.
+    assert {end for end in ends if end is not None} <= {again.run_key}
+
+
+def end_of(driver):
+    """The run key a driver reports, None when it was fenced."""
+    try:
+        return driver.result().run_key
+    except RunFenced:
+        return None
+
+
+def test_two_backfills_that_do_not_share_an_identity_write_twice(experiment):
+    """A2, counter-test: with the run id as their identity, as a plain job has it, both of them write."""
+    experiment.publish([f"0:{n:06d}" for n in range(20)], timestamp=int(DAY.timestamp() * 1000))
+    experiment.sent += [f"0:{n:06d}" for n in range(20)]
+    interval = Interval(DAY, DAY + dt.timedelta(days=1))
+    for n in (1, 2):
+        experiment.run(f"backfill__{n}", ranges=interval, pipeline=f"backfill__{n}")
+    assert judged(experiment) == ([], sorted(experiment.sent))

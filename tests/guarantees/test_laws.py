@@ -1,0 +1,162 @@
+"""Laws of a run on a real broker, where the other experiments do not need them one by one.
+
+Which test fails without which law: :mod:`tests.guarantees.without_law`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ClientPartition
+
+from airflow_eos.exceptions import CursorMoved, DuplicateReceipt, RunFailed, TimeoutsInconsistent
+from airflow_eos.run import laws
+from airflow_eos.run.states import State
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.produce import send_partitions
+from tests.guarantees import without_law
+from tests.guarantees.lab import judged
+from tests.guarantees.test_transactions import given
+from tests.integration.run_support import LocalDataPlane, Paused
+
+
+def test_every_law_has_a_removal_that_names_its_tests():
+    """The list is complete: each function of the laws, and every test it names exists."""
+    functions = {
+        name
+        for name, value in vars(laws).items()
+        if callable(value) and getattr(value, "__module__", "") == laws.__name__ and name != "last_sequence"
+    }
+    targets = [removal.target.split(":") for removal in without_law.REMOVALS.values()]
+    removed = {name for module, name in targets if module == laws.__name__}
+    assert removed == functions
+    for removal in without_law.REMOVALS.values():
+        for test in removal.tests:
+            file, _, name = test.partition("::")
+            text = (without_law.ROOT / file).read_text()
+            assert f"def {name.partition('[')[0]}(" in text if name else text
+    assert {removal.law for removal in without_law.REMOVALS.values()} == {str(n) for n in range(1, 11)}
+
+
+def test_two_receipts_for_one_partition_abort_the_run(experiment):
+    """Law 1: a partition that two owners say they wrote is not committed."""
+    experiment.feed(10)
+
+    class TwoOwners(LocalDataPlane):
+        def send(self, sealed, identity, timeout):
+            receipts = list(super().send(sealed, identity, timeout))
+            return [*receipts, receipts[0]]
+
+    with pytest.raises(RunFailed) as failed:
+        experiment.run(data=TwoOwners, max_send_attempts=1)
+    assert isinstance(failed.value.__cause__, DuplicateReceipt)
+    assert experiment.output() == []
+
+
+class Lies(LocalDataPlane):
+    """Writes all but the last partition's batches, and says it wrote everything."""
+
+    def send(self, sealed, identity, timeout):
+        with BrokerConnections(self._config) as connections:
+            *written, left_out = sorted(sealed.batches)
+            some = {where: sealed.batches[where] for where in written}
+            receipts = send_partitions(connections, identity, some, timeout=timeout)
+        records = sum(n for n, _ in sealed.batches[left_out])
+        claim = dataclasses.replace(
+            receipts[0],
+            topic=left_out.topic,
+            partition=left_out.partition,
+            records=records,
+            batches=len(sealed.batches[left_out]),
+            last_sequence=records - 1,
+        )
+        return [*receipts, claim]
+
+
+def test_receipts_that_lie_are_found_out(experiment):
+    """Law 4: the receipts equal the manifest; the partition's leader has never seen the records."""
+    experiment.feed(20)
+    with pytest.raises(RunFailed, match="its leader says -1"):
+        experiment.run(data=Lies, max_send_attempts=1)
+    assert experiment.output() == []
+    experiment.run(try_number=2)
+    experiment.assert_exact()
+
+
+def test_without_law_4_a_lie_is_committed_as_a_loss(experiment, monkeypatch):
+    """Law 4, counter-test: with the proof off the offsets pass over records that were never written."""
+    monkeypatch.setattr(laws, "proof_holds", lambda *args: None)
+    experiment.feed(20)
+    experiment.run(data=Lies)
+    lost, duplicated = judged(experiment)
+    assert lost != []
+    assert duplicated == []
+    assert experiment.run("r2").records_read == 0
+
+
+def test_a_commit_before_the_fence_is_found_behind_it(experiment):
+    """Law 3: asked, then committed by another try, then fenced: the second question finds it."""
+    experiment.feed(20)
+    slow = Paused(experiment, State.ASKED, "r1", ranges=given(experiment))
+    experiment.run("r1", try_number=2, ranges=given(experiment))
+    slow.resume()
+    assert slow.error is None
+    assert slow.record.found
+    assert experiment.verdict().exact
+
+
+def test_the_clear_of_an_old_run_leaves_the_live_one_alone(experiment):
+    """Law 3: a yes before the fence: the cleared run is answered, the live one is not fenced."""
+    experiment.feed(10)
+    experiment.run("r1")
+    experiment.feed(10)
+    live = Paused(experiment, State.PROVEN, "r2")
+    assert experiment.run("r1", clear_number=1).found
+    live.resume()
+    assert live.error is None
+    assert not live.record.found
+    experiment.assert_exact()
+
+
+def test_offsets_moved_during_a_run_stop_its_commit(experiment):
+    """Law 6: somebody commits to the group between plan and proof: nothing is committed over it."""
+    experiment.feed(20)
+
+    def move(state):
+        if state is State.WRITTEN:
+            consumer = Consumer({**experiment.kafka.client_config(), "group.id": experiment.spec.group_id})
+            consumer.commit(offsets=[ClientPartition(experiment.source, 0, 3)], asynchronous=False)
+            consumer.close()
+
+    with pytest.raises(CursorMoved, match="somebody else commits"):
+        experiment.run(on_state=move)
+    assert experiment.output() == []
+    assert experiment.committed() == [3, -1]
+
+
+def test_time_outs_that_do_not_fit_are_refused(experiment):
+    """Law 10: a batch that may be retried longer than its transaction lives is refused before anything."""
+    experiment.feed(10)
+    with pytest.raises(TimeoutsInconsistent, match="must be below"):
+        experiment.run(
+            transaction_timeout=dt.timedelta(seconds=60), delivery_timeout=dt.timedelta(seconds=60)
+        )
+    assert experiment.output("read_uncommitted") == []
+
+
+def test_a_send_has_what_is_left_of_its_transaction_less_a_margin(experiment):
+    """Law 10: writers give up half a minute before the coordinator would."""
+    experiment.feed(10)
+    given_times = []
+
+    class Watches(LocalDataPlane):
+        def send(self, sealed, identity, timeout):
+            given_times.append(timeout)
+            return super().send(sealed, identity, timeout)
+
+    experiment.run(data=Watches)
+    limit = experiment.spec.transaction_timeout.total_seconds()
+    assert limit - 60 < given_times[0] <= limit - laws.MARGIN_SECONDS

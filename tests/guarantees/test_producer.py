@@ -1,0 +1,285 @@
+"""P: the producer. Retries, lost acknowledgements, order, leaders that move, sessions that end."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import time
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from airflow_eos.exceptions import RunFailed
+from airflow_eos.run.states import State
+from airflow_eos.testing import read_topic
+from airflow_eos.testing.faults import KafkaProxy
+from airflow_eos.wire.verdicts import PRODUCE
+from tests.guarantees import plain
+from tests.guarantees.driver import in_a_process
+from tests.guarantees.lab import Experiment, judged, values
+from tests.guarantees.planes import ManyBatchesPlane
+from tests.integration.run_support import LocalDataPlane
+
+NOT_ENOUGH_REPLICAS = 19
+DEFAULTS = {"retry.backoff.ms": 100, "request.timeout.ms": 30_000, "delivery.timeout.ms": 120_000}
+
+
+def refusals(monkeypatch):
+    """Collect the answers of Produce that are errors, by code."""
+    from airflow_eos.wire import produce
+
+    codes, original = [], produce.verdict
+
+    def watched(table, code):
+        if table is PRODUCE:
+            codes.append(code)
+        return original(table, code)
+
+    monkeypatch.setattr(produce, "verdict", watched)
+    return codes
+
+
+def need_replicas(experiment, count):
+    """Set min.insync.replicas of the sink."""
+    resource = ConfigResource(
+        ResourceType.TOPIC,
+        experiment.sink,
+        incremental_configs=[
+            ConfigEntry("min.insync.replicas", str(count), incremental_operation=AlterConfigOpType.SET)
+        ],
+    )
+    for future in experiment.kafka.admin().incremental_alter_configs([resource]).values():
+        future.result(30)
+
+
+# -- P1: too few replicas --------------------------------------------------------------------------------
+
+
+def test_too_few_replicas_are_waited_for(replicated, monkeypatch):
+    """P1: a replica that the sink needs is down: NOT_ENOUGH_REPLICAS, again and again, until it is back."""
+    codes = refusals(monkeypatch)
+    replicated.feed(20)
+    need_replicas(replicated, 3)
+    broker = replicated.kafka.brokers[2]
+
+    def bring_back():
+        while codes.count(NOT_ENOUGH_REPLICAS) < 3:
+            time.sleep(0.02)
+        broker.start()
+
+    def stop(state):
+        if state is State.OPEN:
+            broker.stop()
+            threading.Thread(target=bring_back, daemon=True).start()
+
+    record = replicated.run(on_state=stop)
+    assert codes.count(NOT_ENOUGH_REPLICAS) >= 3
+    assert "ABORTED" not in [state for state, _ in record.trace]
+    replicated.assert_exact()
+
+
+def test_replicas_that_stay_away_end_the_run_cleanly(replicated):
+    """P1: not back before the delivery time-out: one clear error, nothing visible, no offsets."""
+    replicated.feed(20)
+    need_replicas(replicated, 3)
+    replicated.kafka.brokers[2].stop()
+    short = {"delivery_timeout": dt.timedelta(seconds=3), "max_send_attempts": 1}
+    with pytest.raises(RunFailed, match=r"NotEnoughReplicas.* within 3 s"):
+        replicated.run(**short)
+    assert replicated.output() == []
+    assert replicated.committed() == [-1, -1]
+    need_replicas(replicated, 2)
+    replicated.run(try_number=2)
+    replicated.assert_exact()
+
+
+def test_without_acks_from_all_replicas_an_acknowledged_record_is_lost(replicated):
+    """P1, contrast: acks=1 does not wait for replicas: the leader dies, and what it acknowledged is gone."""
+    kafka = replicated.kafka
+    topic = kafka.create_topic(
+        f"{replicated.sink}-one",
+        config={"min.insync.replicas": "1"},
+    )
+    leader = kafka.admin().list_topics(topic).topics[topic].partitions[0].leader
+    followers = [broker for broker in kafka.brokers if broker.node_id != leader]
+    for broker in followers:
+        broker.pause()
+    producer = Producer({**kafka.client_config(), "acks": "1", "enable.idempotence": False, "linger.ms": 0})
+    producer.produce(topic, value="acknowledged")
+    assert producer.flush(20) == 0  # the leader has said yes
+    kafka.brokers[leader - 1].kill()
+    for broker in followers:
+        broker.resume()
+    wait_for_another_leader(kafka, topic, leader)
+    assert values(kafka, topic) == []
+
+
+def wait_for_another_leader(kafka, topic, old):
+    deadline = time.monotonic() + 60
+    while True:
+        part = kafka.admin().list_topics(topic, timeout=20).topics[topic].partitions[0]
+        if part.leader not in (-1, old):
+            return
+        assert time.monotonic() < deadline, "no new leader"
+        time.sleep(0.1)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("state", [State.OPEN, State.WRITTEN], ids=lambda s: s.value)
+def test_two_of_three_brokers_down_is_waited_for(replicated, state):
+    """P1: no majority, no in-sync set: everything waits; one comes back, and the run commits."""
+    replicated.feed(40)
+
+    def stop(entered):
+        if entered is state:
+            for broker in replicated.kafka.brokers[1:]:
+                broker.kill()
+            timer = threading.Timer(4, replicated.kafka.brokers[1].start)
+            timer.daemon = True
+            timer.start()
+
+    replicated.run(on_state=stop)
+    replicated.assert_exact()
+
+
+def test_the_defaults_are_kafkas(experiment):
+    """P1: retry.backoff.ms 100, request.timeout.ms 30000, delivery.timeout.ms 120000."""
+    from airflow_eos.wire.client_config import ClientConfig
+
+    config = ClientConfig.of(experiment.kafka.client_config())
+    with_defaults = {
+        "delivery.timeout.ms": int(experiment.spec.delivery_timeout.total_seconds() * 1000),
+        "request.timeout.ms": int(config.request_timeout * 1000),
+    }
+    assert with_defaults == {key: DEFAULTS[key] for key in with_defaults}
+
+
+# -- P2: lost acknowledgements ---------------------------------------------------------------------------
+
+
+def test_a_batch_whose_acknowledgement_was_lost_is_in_the_log_once(any_kafka):
+    """P2: the broker appended, the answer never came: the retry has the same sequence and is recognised."""
+    experiment = Experiment(any_kafka)
+    experiment.feed(60)
+    with KafkaProxy(any_kafka.bootstrap_servers) as proxy:
+        lost = proxy.lose_response("Produce", times=2, containing=experiment.sink)
+        record = experiment.run(kafka=proxy.client_config(any_kafka.client_config()))
+        assert lost.hits == 2
+    assert "ABORTED" not in [state for state, _ in record.trace]
+    # In the log itself, not only for readers of committed data.
+    assert judged(experiment, "read_uncommitted") == ([], [])
+    experiment.assert_exact()
+
+
+def test_without_idempotence_a_lost_acknowledgement_is_a_duplicate(any_kafka):
+    """P2, contrast: the same proxy and a plain producer with retries: the batch is in the log twice."""
+    experiment = Experiment(any_kafka, partitions=1)
+    experiment.feed(30)
+    with KafkaProxy(any_kafka.bootstrap_servers) as proxy:
+        proxy.lose_response("Produce", containing=experiment.sink)
+        config = proxy.client_config(any_kafka.client_config())
+        group = experiment.spec.group_id
+        settings = {"enable.idempotence": False, "acks": "all", "retries": 10}
+        arguments = (config, experiment.source, experiment.sink, group, "output first", False, settings)
+        assert in_a_process(plain.copy, *arguments) == 0
+    lost, duplicated = judged(experiment)
+    assert lost == []
+    assert duplicated != []
+
+
+# -- P3: order with several batches in flight ------------------------------------------------------------
+
+
+class OneByOne(ManyBatchesPlane):
+    """Batches of some records, so that five are in flight."""
+
+
+def in_log_order(experiment):
+    found = read_topic(experiment.kafka.client_config(), experiment.sink)
+    return [r.value.decode() for r in found]
+
+
+@pytest.mark.parametrize("times", [1, 7])
+def test_refused_batches_do_not_change_the_order(embedded_kafka, times):
+    """P3: first batches are refused while later ones are in flight: the log is in the order of sending."""
+    experiment = Experiment(embedded_kafka, partitions=1)
+    experiment.feed(1000)
+    with KafkaProxy(embedded_kafka.bootstrap_servers) as proxy:
+        # The first batch goes alone; the second is the first of five in flight.
+        first = proxy.delay("Produce", 0.0, containing=experiment.sink)
+        refused = proxy.refuse("Produce", NOT_ENOUGH_REPLICAS, times, containing=experiment.sink)
+        config = proxy.client_config(embedded_kafka.client_config())
+        record = experiment.run(kafka=config, data=ManyBatchesPlane)
+        assert (first.hits, refused.hits) == (1, times)
+    assert sum(r.batches for r in record.receipts) > 20
+    assert in_log_order(experiment) == experiment.sent
+
+
+def test_without_idempotence_the_second_batch_overtakes_the_first(embedded_kafka):
+    """P3, contrast: A is refused, B is written, A is sent again: the log says B, A."""
+    topic = embedded_kafka.create_topic(f"order-{time.monotonic_ns()}")
+    with KafkaProxy(embedded_kafka.bootstrap_servers) as proxy:
+        refused = proxy.refuse("Produce", NOT_ENOUGH_REPLICAS, containing=topic)
+        settings = {"enable.idempotence": False, "max.in.flight": 5, "retries": 10, "linger.ms": 0}
+        producer = Producer({**proxy.client_config(embedded_kafka.client_config()), **settings})
+        producer.produce(topic, value="A")
+        refused.wait()
+        producer.produce(topic, value="B")
+        assert producer.flush(30) == 0
+    assert values(embedded_kafka, topic) == ["B", "A"]
+
+
+# -- P4: leaders that die --------------------------------------------------------------------------------
+
+
+def test_a_leader_that_dies_in_the_middle_of_a_send_costs_only_time(replicated):
+    """P4: SIGKILL of a sink partition's leader while batches are sent: the new leader knows the sequences."""
+    replicated.feed(600)
+    admin = replicated.kafka.admin()
+    leader = admin.list_topics(replicated.sink).topics[replicated.sink].partitions[0].leader
+    victim = replicated.kafka.brokers[leader - 1]
+
+    class DiesOnTheWay(ManyBatchesPlane):
+        def send(self, sealed, identity, timeout):
+            for where, batches in sealed.batches.items():
+                sealed.batches[where] = self.slowly(batches)
+            return super().send(sealed, identity, timeout)
+
+        def slowly(self, batches):
+            for number, batch in enumerate(batches):
+                if number == len(batches) // 2 and victim.is_alive:
+                    victim.kill()
+                yield batch
+
+    record = replicated.run(data=DiesOnTheWay)
+    assert not victim.is_alive
+    assert "ABORTED" not in [state for state, _ in record.trace]
+    assert judged(replicated, "read_uncommitted") == ([], [])
+    replicated.assert_exact()
+
+
+# -- P5: sessions that end -------------------------------------------------------------------------------
+
+
+def test_idempotence_alone_does_not_outlive_the_process(experiment):
+    """P5, contrast: an idempotent producer dies after its send; the next one has another id: duplicates."""
+    experiment.feed(30)
+    config, group = experiment.kafka.client_config(), experiment.spec.group_id
+    arguments = (config, experiment.source, experiment.sink, group, "output first")
+    assert in_a_process(plain.copy, *arguments, True, {"enable.idempotence": True}) == -9
+    assert in_a_process(plain.copy, *arguments, False, {"enable.idempotence": True}) == 0
+    assert judged(experiment) == ([], sorted(experiment.sent))
+
+
+def test_the_run_protocol_outlives_every_process(experiment):
+    """P5: three drivers in a row die after their send; the fourth is the only one that anybody reads."""
+    experiment.feed(30)
+    epochs = set()
+    for number in (1, 2, 3):
+        dead = experiment.driver("r1", try_number=number, stop_at=State.WRITTEN).wait_for(State.WRITTEN)
+        dead.kill()
+    record = experiment.run("r1", try_number=4, data=LocalDataPlane)
+    epochs.add(record.producer.producer_epoch)
+    assert len(experiment.output("read_uncommitted")) == 4 * 30
+    experiment.assert_exact()
