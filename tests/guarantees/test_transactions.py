@@ -120,6 +120,7 @@ def test_a_coordinator_that_dies_loses_nothing(replicated, state):
             killed[0].kill()
 
     record = replicated.run(on_state=kill)
+    killed[0].start()
     assert record.records_written == 20
     assert described(replicated).state in (TransactionState.COMPLETE_COMMIT, TransactionState.EMPTY)
     replicated.assert_exact()
