@@ -125,20 +125,21 @@ def test_without_law_6_a_run_commits_under_a_live_member_who_then_writes_twice(e
 # -- C2: keys for systems outside Kafka ------------------------------------------------------------------
 
 
+def with_provenance(df, run):
+    """Copy, with headers that say where each record comes from and which run wrote it."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    def header(name, column):
+        return F.struct(F.lit(name).alias("key"), column.cast("string").cast("binary").alias("value"))
+
+    place = (header(name, F.col(name)) for name in ("topic", "partition", "offset"))
+    headers = F.array(*place, header("run", F.lit(run.run_id)))
+    return df.select("key", "value", headers.alias("headers"))
+
+
 def test_a_database_dedupes_by_the_provenance_headers(experiment, spark):
     """C2: headers name source topic, partition and offset; an upsert by them makes a re-read harmless."""
     sent = experiment.feed(30)
-
-    def with_provenance(df, run):
-        from pyspark.sql import functions as F  # noqa: N812
-
-        def header(name, column):
-            return F.struct(F.lit(name).alias("key"), column.cast("string").cast("binary").alias("value"))
-
-        place = (header(name, F.col(name)) for name in ("topic", "partition", "offset"))
-        run_key = header("run", F.lit(run.run_id))
-        return df.select("key", "value", F.array(*place, run_key).alias("headers"))
-
     record = read_process_write(spark, experiment.spec, with_provenance)
     assert record.records_written == 30
 

@@ -352,6 +352,30 @@ def given(experiment):
     return Explicit(everything(experiment).ranges)
 
 
+@pytest.mark.parametrize("state", ZOMBIE_STATES, ids=lambda state: state.value)
+def test_a_zombie_that_initialises_again_behind_the_commit_sends_nothing(experiment, monkeypatch, state):
+    """T5: law 2 broken on purpose: it aborts, takes a new epoch; the look-up behind the fence stops it."""
+    experiment.feed(20)
+    zombie = Paused(experiment, state, "r1", ranges=given(experiment))
+    experiment.run("r1", try_number=2, ranges=given(experiment))
+    monkeypatch.setattr(laws, "may_take_epoch", lambda first_act, answer: True)
+    zombie.resume()
+    assert (zombie.error, zombie.record.found) == (None, True)
+    assert experiment.verdict().exact
+
+
+def test_without_laws_2_and_3_a_zombie_sends_it_all_again(experiment, monkeypatch):
+    """T5, counter-test: abort, initialise, resend, with nobody asking the ledger: every record is twice."""
+    experiment.feed(20)
+    zombie = Paused(experiment, State.WRITTEN, "r1", ranges=given(experiment))
+    experiment.run("r1", try_number=2, ranges=given(experiment))
+    monkeypatch.setattr(laws, "may_take_epoch", lambda first_act, answer: True)
+    monkeypatch.setattr(laws, "no_is_final", lambda fenced: True)
+    zombie.resume()
+    assert zombie.error is None
+    assert judged(experiment) == ([], sorted(experiment.sent))
+
+
 def test_without_law_7_a_zombie_is_not_fenced_and_writes_twice(experiment, monkeypatch):
     """T5, counter-test: with an id per try both commit: every record is there twice."""
     stable = identity.transactional_id

@@ -56,6 +56,28 @@ def test_make_targets_in_the_documents_exist():
     assert named - targets == set()
 
 
+def test_tests_that_the_guarantees_name_exist():
+    """A statement names its experiment; an experiment that is renamed takes its page along."""
+    sources = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    files = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
+    pages = sorted((ROOT / "docs" / "guarantees").glob("*.md"))
+    named = {name for page in pages for name in re.findall(r"\b(test_\w+)\b(?!\.py)", page.read_text())}
+    assert named
+    assert {name for name in named - files if f"def {name}(" not in sources} == set()
+
+
+def test_every_guarantee_has_a_row_and_a_page():
+    """S1 to A3: a row with tests in the index, and a section that begins with the id."""
+    groups = {"S": 5, "P": 5, "T": 6, "C": 6, "A": 3}
+    wanted = {f"{group}{n}" for group, last in groups.items() for n in range(1, last + 1)}
+    folder = ROOT / "docs" / "guarantees"
+    rows = set(re.findall(r"^\| ([A-Z]\d)\*? \|.*test", (folder / "index.md").read_text(), re.MULTILINE))
+    text = "\n".join(page.read_text() for page in folder.glob("*.md"))
+    sections = set(re.findall(r"^## ([A-Z]\d):", text, re.MULTILINE))
+    assert wanted - rows == {"C6"}  # its row points to a table
+    assert sections == wanted
+
+
 def code_in(page):
     """Return the code of a page: blocks and spans."""
     text = page.read_text()
