@@ -47,9 +47,11 @@ bench: setup ## Measure against Spark's own Kafka source and sink
 	$(BIN)/python -m benchmarks
 
 chaos: setup ## Faults at every state, then at random; SEED=1 MINUTES=45. Then what is too long for make test
-	$(BIN)/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+	@mkdir -p .cache
+	$(BIN)/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) --line-to .cache/chaos.txt
 	$(BIN)/python -m pytest -m chaos
 	EOS_DEVIATIONS=$(or $(EOS_DEVIATIONS),3) $(BIN)/python -m pytest tests/run -k every_interleaving --timeout=0 -rP
+	@cat .cache/chaos.txt
 
 clean: ## Remove what set-up, tests and builds left here; the cache of broker jars stays
 	rm -rf .venv .cache build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

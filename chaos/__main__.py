@@ -14,6 +14,8 @@ import signal
 import sys
 import time
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from chaos.airflow_task import AirflowTasks
@@ -30,9 +32,26 @@ if TYPE_CHECKING:
 MINUTES = 45.0
 RECORDS = 110_000
 SHORT_RECORDS = 20_000
-SHORT_MINUTES = 2.0
+SPARE = 3
+"""Warm drivers: two for a zombie and its successor, one that takes the place of a dead one."""
 _MOST_PER_SECOND = 400.0
 _INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One campaign.
+
+    :param cells: cells in turn; after them cells at random until ``minutes`` are over.
+    :param rate: records per second that are fed all the time.
+    :param records: inputs at least, made up for at the end.
+    """
+
+    seed: int
+    cells: Sequence[Cell]
+    minutes: float
+    rate: float
+    records: int
 
 
 def main() -> int:
@@ -45,58 +64,61 @@ def main() -> int:
         "--cells", default="", help="only these cells, as ZOMBIE:WRITTEN,DRIVER:OPEN; none at random"
     )
     parser.add_argument("--short", action="store_true", help="a fixed small set of cells; none at random")
+    parser.add_argument("--line-to", type=Path, help="file that gets the last line, too")
     options = parser.parse_args()
     try:
         cells = [cell_of(text) for text in filter(None, options.cells.split(","))]
     except ValueError as error:
         parser.error(str(error))
-    seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
     logging.basicConfig(level=logging.WARNING, format="           %(message)s")
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
     signal.signal(signal.SIGTERM, _end)
+    seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
+    if options.short:
+        plan = Plan(seed, SHORT, 0.0, SHORT_RECORDS / 120, SHORT_RECORDS)
+    else:
+        minutes = 0.0 if cells else options.minutes
+        rate = min(_MOST_PER_SECOND, options.records / (options.minutes * 60))
+        plan = Plan(seed, cells or CELLS, minutes, rate, options.records)
     report = Report()
     report.say(f"seed {seed}")
-    fixed = bool(cells) or options.short
-    if options.short:
-        cells, options.records, options.minutes = [*SHORT], SHORT_RECORDS, SHORT_MINUTES
-    minutes = 0.0 if fixed else options.minutes
-    rate = min(_MOST_PER_SECOND, options.records / (options.minutes * 60))
     try:
-        return _campaign(report, seed, cells or CELLS, minutes, rate, options.records)
+        line, well = _campaign(plan, report)
     except KeyboardInterrupt:
         report.say("interrupted; everything it started is stopped")
         return _INTERRUPTED
+    sys.stdout.write(f"{line}\n")
+    if options.line_to is not None:
+        options.line_to.write_text(f"{line}\n")
+    return 0 if well else 1
 
 
-def _campaign(
-    report: Report, seed: int, cells: Sequence[Cell], minutes: float, rate: float, records: int
-) -> int:
-    chance = random.Random(seed)
+def _campaign(plan: Plan, report: Report) -> tuple[str, bool]:
+    """Play it; return the last line, and whether all went well."""
+    chance = random.Random(plan.seed)
     begun = time.monotonic()
     with ExitStack() as stack:
-        pool = stack.enter_context(DriverPool())
-        stage = stack.enter_context(Stage(chance, rate))
+        pool = stack.enter_context(DriverPool(SPARE if plan.minutes else SPARE - 1))
+        stage = stack.enter_context(Stage(chance, plan.rate))
         cluster = stack.enter_context(closing(ClusterDriver()))
         airflow = stack.enter_context(closing(AirflowTasks(stage)))
-        experiments = Experiments(stage, pool, cluster, airflow, chance)
-        report.say(f"3 brokers run; feeding {rate:.0f} records/s; {len(cells)} cells of the table")
+        experiments = Experiments(stage, pool, cluster, airflow, chance, slow=plan.minutes > 0)
+        report.say(f"3 brokers run; {plan.rate:.0f} records/s; {len(plan.cells)} cells of the table")
         experiments.plain_run()
-        for cell in cells:
+        for cell in plan.cells:
             _inject(report, experiments, cell)
-        while time.monotonic() - begun < minutes * 60:
-            cell = chance.choice(CELLS)
-            _inject(report, experiments, cell)
+        while time.monotonic() - begun < plan.minutes * 60:
+            _inject(report, experiments, chance.choice(CELLS))
         stage.stop_feeding()
-        stage.publish(max(0, records - len(stage.inputs)))
+        stage.publish(max(0, plan.records - len(stage.inputs)))
         experiments.plain_run()
         verdict, runs = stage.verdict()
         watched = len(stage.reader)
-    report.say(f"seed {seed}; a reader watched {watched} records all along")
+    report.say(f"seed {plan.seed}; a reader watched {watched} records all along")
     sys.stdout.write(f"\n{report.table()}\n\n")
     for text in filter(None, (*report.failures, verdict.complaints())):
         sys.stdout.write(f"{text}\n")
-    sys.stdout.write(f"{last_line(runs, report.faults, verdict)}\n")
-    return 0 if verdict.exact and not report.failures else 1
+    return last_line(runs, report.faults, verdict), verdict.exact and not report.failures
 
 
 def _inject(report: Report, experiments: Experiments, cell: Cell) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from chaos.airflow_task import AirflowTasks
     from chaos.drivers import ClusterDriver, DriverPool
 
+log = logging.getLogger(__name__)
+
 _TRIES = 5
 _TIMEOUT = 240.0
 # Error codes of Kafka's protocol.
@@ -35,7 +38,10 @@ _CORRUPT_MESSAGE = 2
 
 
 class Experiments:
-    """Runs cells of the table. Each begins a new run of the pipeline, and sees it committed."""
+    """Runs cells of the table. Each begins a new run of the pipeline, and sees it committed.
+
+    :param slow: also in the form that takes a whole time-out, at times.
+    """
 
     def __init__(
         self,
@@ -44,12 +50,15 @@ class Experiments:
         cluster: ClusterDriver,
         airflow: AirflowTasks,
         chance: random.Random,
+        *,
+        slow: bool = True,
     ) -> None:
         self._stage = stage
         self._pool = pool
         self._cluster = cluster
         self._airflow = airflow
         self._chance = chance
+        self._slow = slow
         self._do: dict[Fault, Callable[[State], Outcome]] = {
             Fault.BROKER: lambda state: self._broker(state, stage.sink_leader),
             Fault.COORDINATOR: lambda state: self._broker(state, stage.coordinator),
@@ -143,8 +152,10 @@ class Experiments:
         cluster, driver = self._cluster.get()
         attempt = self._held(driver, spec, state, half=True)
         executors = cluster.wait_for_executors(2, driver.application_id)
+        # One that has worked: another, just started in the place of a dead one, holds nothing of this run.
+        busy = [pid for pid in executors if cluster.python_workers(pid)]
         begun = time.monotonic()
-        cluster.kill_executor(self._chance.choice(executors))
+        cluster.kill_executor(self._chance.choice(busy or executors))
         attempt.release(for_good=True)
         return self._ended(driver, spec, attempt, begun)
 
@@ -173,7 +184,7 @@ class Experiments:
         with self._driver_of_pool() as driver:
             attempt = self._held(driver, spec, state, half=False)
             # An open connection without an answer is the commit's worst case: it takes its whole time-out.
-            silent = state is State.PROVEN and self._chance.random() < 1 / 3
+            silent = self._slow and state is State.PROVEN and self._chance.random() < 1 / 3
             fault = self._stage.proxy.lose_response(
                 "EndTxn", silent=silent, containing=self._stage.transactional_id
             )
@@ -260,6 +271,7 @@ class Experiments:
         except EmbeddedDriverError:
             raise
         except EosError as error:
+            log.warning("%s: %s: %s", spec.run_id, type(error).__name__, error)
             record, _ = self._to_the_end(driver, spec, 2)
             text = f"{type(error).__name__}, {_next_try(record)}"
         else:

@@ -131,6 +131,10 @@ class SparkCluster:
         )
         return self.executors(application_id)
 
+    def python_workers(self, pid: int) -> list[int]:
+        """Ids of the Python processes of an executor: none before it has run its first Python task."""
+        return _descendants(pid)
+
     def kill_executor(self, pid: int) -> None:
         """SIGKILL an executor's JVM and wait until it is gone; its Python workers end with it."""
         with suppress(ProcessLookupError):
