@@ -23,7 +23,7 @@ from chaos.drivers import ClusterDriver, DriverPool
 from chaos.experiments import Experiments
 from chaos.report import Report, last_line
 from chaos.stage import Stage
-from chaos.table import CELLS, SHORT, Cell, cell_of
+from chaos.table import CELLS, SHORT, Cell, Fault, cell_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +35,8 @@ SHORT_RECORDS = 20_000
 SPARE = 3
 """Warm drivers: two for a zombie and its successor, one that takes the place of a dead one."""
 _MOST_PER_SECOND = 400.0
+_STORMS = 0.2
+"""Share of the cells at random beside which a broker is killed, too."""
 _INTERRUPTED = 130
 
 
@@ -108,7 +110,9 @@ def _campaign(plan: Plan, report: Report) -> tuple[str, bool]:
         for cell in plan.cells:
             _inject(report, experiments, cell)
         while time.monotonic() - begun < plan.minutes * 60:
-            _inject(report, experiments, chance.choice(CELLS))
+            cell = chance.choice(CELLS)
+            storm = cell.fault not in (Fault.BROKER, Fault.COORDINATOR) and chance.random() < _STORMS
+            _inject(report, experiments, cell, storm=storm)
         stage.stop_feeding()
         stage.publish(max(0, plan.records - len(stage.inputs)))
         experiments.plain_run()
@@ -121,10 +125,13 @@ def _campaign(plan: Plan, report: Report) -> tuple[str, bool]:
     return last_line(runs, report.faults, verdict), verdict.exact and not report.failures
 
 
-def _inject(report: Report, experiments: Experiments, cell: Cell) -> None:
+def _inject(report: Report, experiments: Experiments, cell: Cell, *, storm: bool = False) -> None:
     """Do one cell; one that does not go as it must fails the campaign at its end, when all is known."""
     try:
-        report.add(cell, experiments.run(cell))
+        if storm:
+            report.add(cell, experiments.run_with_broker_killed(cell), faults=2)
+        else:
+            report.add(cell, experiments.run(cell))
     except Exception as error:  # noqa: BLE001 - whatever it is: the campaign goes on and tells
         report.fail(cell, error)
 

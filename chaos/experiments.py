@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 
 _TRIES = 5
 _TIMEOUT = 240.0
+_STORM_SECONDS = 8.0
 # Error codes of Kafka's protocol.
 _INVALID_RECORD = 87
 _CORRUPT_MESSAGE = 2
@@ -73,6 +75,19 @@ class Experiments:
     def run(self, cell: Cell) -> Outcome:
         """Inject the cell's fault once; return when its run is committed."""
         return self._do[cell.fault](cell.state)
+
+    def run_with_broker_killed(self, cell: Cell) -> Outcome:
+        """The same, and some broker dies at some moment of it."""
+        broker = self._chance.choice(self._stage.kafka.brokers)
+        killer = threading.Timer(self._chance.uniform(0, _STORM_SECONDS), broker.kill)
+        killer.start()
+        try:
+            outcome = self.run(cell)
+        finally:
+            killer.join()
+            broker.start()
+            self._stage.kafka.wait_in_sync(timeout=120)
+        return Outcome(f"{outcome.text}; a broker killed beside it", outcome.seconds)
 
     def plain_run(self) -> RunRecord:
         """A run without a fault."""

@@ -25,30 +25,28 @@ class Outcome(NamedTuple):
 
 
 class Report:
-    """Collects outcomes by cell."""
+    """Collects outcomes by cell; ``faults`` counts what was injected."""
 
     def __init__(self) -> None:
         self._begun = time.monotonic()
+        self.faults = 0
         self.failures: list[str] = []
         self._outcomes: defaultdict[Cell, list[Outcome]] = defaultdict(list)
-
-    @property
-    def faults(self) -> int:
-        """How many faults were injected."""
-        return sum(map(len, self._outcomes.values()))
 
     def say(self, text: str) -> None:
         """Print a line with the time since the start."""
         sys.stdout.write(f"[{time.monotonic() - self._begun:6.1f} s] {text}\n")
         sys.stdout.flush()
 
-    def add(self, cell: Cell, outcome: Outcome) -> None:
-        """Count a fault and print it."""
+    def add(self, cell: Cell, outcome: Outcome, *, faults: int = 1) -> None:
+        """Count a cell's fault, or several at once, and print it."""
+        self.faults += faults
         self._outcomes[cell].append(outcome)
         self.say(f"{cell}: {outcome.text}, {outcome.seconds:.1f} s")
 
     def fail(self, cell: Cell, error: Exception) -> None:
         """Keep a cell that did not go as it must; it counts as a fault."""
+        self.faults += 1
         self._outcomes[cell].append(Outcome("FAILED", 0.0))
         self.failures.append(f"{cell} FAILED: {type(error).__name__}: {error}")
         self.say("".join(traceback.format_exception(error)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from airflow_eos.run.states import State
@@ -20,6 +22,17 @@ def test_every_cell_is_reachable_or_has_a_reason():
     assert not set(CELLS) & set(UNREACHABLE)
     assert all(UNREACHABLE.values())
     assert set(SHORT) <= set(CELLS)
+
+
+def test_the_reasons_stand_in_the_documents():
+    """A cell that is left out is explained where people look."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "fault-campaign.md").read_text()
+    for cell, reason in UNREACHABLE.items():
+        rows = [
+            row for row in page.splitlines() if row.startswith(f"| {cell.fault.value} |") and reason in row
+        ]
+        assert any(cell.state.value in row for row in rows), cell
+    assert all(f"| {fault.value} |" in page for fault in Fault)
 
 
 def test_cells_are_read_from_the_command_line():
