@@ -42,14 +42,18 @@ class Admin:
 
     def __init__(self, config: ClientConfig) -> None:
         self._refusals = Refusals()
-        settings = {**base_settings(config), "error_cb": self._refusals.take}
-        self.client: Any = AdminClient(settings, logger=QuietLog())
+        self._settings = {**base_settings(config), "error_cb": self._refusals.take}
+        self.client: Any = self._new_client()
+
+    def _new_client(self) -> Any:
+        return AdminClient(self._settings, logger=QuietLog())
 
     def ask(self, doing: str, question: Callable[[float], T], *, timeout: float) -> T:
         """Ask until there is an answer.
 
         :param doing: names the request in errors.
-        :param question: gets the seconds it may take; returns the answer or raises ``KafkaException``.
+        :param question: gets the seconds it may take; asks :attr:`client`, which is another one after a
+            time-out; returns the answer or raises ``KafkaException``.
         :param timeout: seconds, with all retries.
         :raises ConfigurationError: when the brokers refuse the credentials.
         :raises EosError: for errors that no retry can help, and for the last one after ``timeout`` seconds.
@@ -64,6 +68,10 @@ class Admin:
             error = self.refusal() or error
             if not (error.retriable() or error.code() in _PASSING) or backoff.expired:
                 raise explained(error, doing) from KafkaException(error)
+            if error.code() == KafkaError._TIMED_OUT:  # noqa: SLF001
+                # librdkafka waits for the controller it has heard of first, dead or not, and asks nobody for
+                # another: a new client does.
+                self.client = self._new_client()
             time.sleep(backoff.next_pause())
 
     def refusal(self) -> KafkaError | None:

@@ -79,3 +79,19 @@ def test_everything_goes_on_when_a_leader_and_coordinator_dies(kafka):
             assert following.identity.producer_epoch > session.identity.producer_epoch
         finally:
             victim.start()
+
+
+@pytest.mark.parametrize("question", ["transaction_max_timeout_ms", "partition_verification"])
+def test_broker_settings_are_read_though_the_controller_that_was_known_is_dead(kafka, question):
+    """librdkafka holds on to the controller it heard of first; the question is answered all the same."""
+    with KafkaCluster(kafka.client_config()) as cluster:
+        # Whichever broker it takes for the controller, it asks that one.
+        controller = cluster._asked().client.describe_cluster(request_timeout=30).result().controller
+        victim = next(broker for broker in kafka.brokers if broker.node_id == controller.id)
+        kafka.wait_in_sync()
+        victim.kill()
+        try:
+            assert getattr(cluster, question)() in (900_000, True)
+        finally:
+            victim.start()
+            kafka.wait_in_sync()
