@@ -210,10 +210,10 @@ class SparkDataPlane:
             frame = checkpointed(routed, _storage_level(environment))
             try:
                 counts = read_manifest(frame)
+                read, late = sealing.reads(routed, counts)
             except BaseException:
                 free_checkpoint(frame)
                 raise
-        read, late = sealing.reads(routed, counts)
         return SealedFrame(SealedManifest(counts.targets, read, late), frame, sealing.layout)
 
     @contextmanager

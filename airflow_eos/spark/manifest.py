@@ -1,42 +1,25 @@
-"""The manifest: what the materialised blocks hold, counted where they lie.
+"""The manifest: what the materialised blocks hold.
 
-One narrow job reads every block but not the batches' bytes. Each owner task checks its rows and answers one
-row per target and one per seal task it met; the driver puts them together. Blocks are refused when a seal
-partition has rows of two attempts, over all owners, or when a trailer's counts are not met: then the ranges
-are sealed again.
+One narrow job reads a few numbers per block, not the batches' bytes and without Python workers; the driver
+checks them. Blocks are refused when a seal task has rows of two attempts, when a target lies in two owner
+tasks, or when a trailer's counts are not met: then the ranges are sealed again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from airflow_eos.model.manifest import SealedTarget
 from airflow_eos.spark.sealed_rows import READ_TRAILER_PARTITION
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
-SUMMARY_DDL = (
-    "kind string, topic string, partition int, seal_partition int, attempt_id bigint, batches bigint, "
-    "records bigint, size bigint"
-)
-_SUMMARY = pa.schema(
-    [
-        ("kind", pa.string()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("seal_partition", pa.int32()),
-        ("attempt_id", pa.int64()),
-        ("batches", pa.int64()),
-        ("records", pa.int64()),
-        ("size", pa.int64()),
-    ]
-)
-_KEYS = ["topic", "partition", "seal_partition", "attempt_id"]
+_COLUMNS = ("task", "topic", "partition", "seal_partition", "attempt_id", "seq", "records", "size")
 
 
 class InconsistentSeal(Exception):
@@ -62,108 +45,108 @@ def read_manifest(sealed: DataFrame) -> BlockCounts:
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    rows = (
-        sealed.select(*_KEYS, "seq", "records", F.length("batch").alias("size"))
-        .mapInArrow(summarise, SUMMARY_DDL)
-        .collect()
+    numbers = sealed.select(
+        F.spark_partition_id().alias("task"), *_COLUMNS[1:-1], F.length("batch").alias("size")
     )
-    return combine(rows)
+    return count_blocks(numbers.toArrow())
 
 
-def summarise(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Check one owner's rows and yield its summary; runs in a task.
+def count_blocks(table: pa.Table) -> BlockCounts:
+    """Check the numbers of all blocks and sum them up.
 
-    Kinds: ``target`` (batches, records, size), ``seal`` (one attempt of a seal task was met), ``task`` (a
-    seal task's own trailer: targets and records), ``read`` (late records and records it read), ``problem``
-    (counts do not meet a trailer; the text is in ``topic``).
-    """
-    sealed: dict[tuple[str, int, int, int], list[int]] = {}
-    trailers: dict[tuple[str, int, int, int], tuple[int, int]] = {}
-    out: list[tuple[Any, ...]] = []
-    attempts: set[tuple[int, int]] = set()
-    for batch in batches:
-        columns = [batch.column(name).to_pylist() for name in (*_KEYS, "seq", "records", "size")]
-        for topic, partition, seal_partition, attempt_id, seq, records, size in zip(*columns, strict=True):
-            attempts.add((seal_partition, attempt_id))
-            place = (topic, partition, seal_partition, attempt_id)
-            if topic is None:
-                kind = "read" if partition == READ_TRAILER_PARTITION else "task"
-                out.append((kind, None, None, seal_partition, attempt_id, seq, records, None))
-            elif size is None:
-                trailers[place] = (seq, records)
-            else:
-                entry = sealed.setdefault(place, [0, 0, 0, 0])
-                entry[0] += 1
-                entry[1] += records
-                entry[2] += size
-                entry[3] += seq
-    targets: dict[tuple[str, int], list[int]] = {}
-    for place in sealed.keys() | trailers.keys():
-        count, records, size, seqs = sealed.get(place, [0, 0, 0, 0])
-        topic, partition, seal_partition, attempt_id = place
-        # Numbers 0..n-1, each once, have one sum only.
-        if trailers.get(place) != (count, records) or seqs != count * (count - 1) // 2:
-            said = trailers.get(place, ("no", "no"))
-            text = (
-                f"seal task {seal_partition} (attempt {attempt_id}) announced {said[0]} batches and "
-                f"{said[1]} records for {topic}-{partition}, found {count} and {records}"
-            )
-            out.append(("problem", text, None, None, None, None, None, None))
-        total = targets.setdefault((topic, partition), [0, 0, 0])
-        for i, value in enumerate((count, records, size)):
-            total[i] += value
-    out += [("target", topic, partition, None, None, *t) for (topic, partition), t in targets.items()]
-    out += [
-        ("seal", None, None, seal_partition, attempt, None, None, None)
-        for seal_partition, attempt in attempts
-    ]
-    if out:
-        yield pa.RecordBatch.from_arrays(
-            [
-                pa.array(list(column), kind)
-                for column, kind in zip(zip(*out, strict=True), _SUMMARY.types, strict=True)
-            ],
-            schema=_SUMMARY,
-        )
-
-
-def combine(rows: Iterable[Any]) -> BlockCounts:
-    """Put the owners' summaries together.
-
-    :param rows: rows of :data:`SUMMARY_DDL`.
+    :param table: a row per sealed row (:mod:`airflow_eos.spark.sealed_rows`) with the columns ``task`` (owner
+        task it lies in) and ``size`` (bytes of the batch, null for a trailer), in any order.
     :raises InconsistentSeal: saying what does not fit.
     """
-    attempts: dict[int, int] = {}
-    announced: dict[int, tuple[int, int]] = {}
-    reads: dict[int, tuple[int, int]] = {}
-    targets: list[SealedTarget] = []
-    for row in rows:
-        if row.kind == "problem":
-            raise InconsistentSeal(row.topic)
-        if row.kind == "target":
-            targets.append(SealedTarget(row.topic, row.partition, row.records, row.batches, row.size))
-            continue
-        known = attempts.setdefault(row.seal_partition, row.attempt_id)
-        if known != row.attempt_id:
+    blocks = _Blocks()
+    for batch in table.to_batches():
+        for row in zip(*(batch.column(name).to_pylist() for name in _COLUMNS), strict=True):
+            blocks.add(*row)
+    return blocks.checked()
+
+
+@dataclass
+class _Sealed:
+    """What one seal task sealed for one target: as found, and as its trailer says."""
+
+    batches: int = 0
+    records: int = 0
+    size: int = 0
+    seqs: int = 0
+    announced: tuple[int, int] | None = None
+
+    @property
+    def complete(self) -> bool:
+        # Numbers 0..n-1, each once, have one sum only.
+        whole = self.seqs == self.batches * (self.batches - 1) // 2
+        return whole and self.announced == (self.batches, self.records)
+
+
+@dataclass
+class _Blocks:
+    """All blocks, while they are counted."""
+
+    attempts: dict[int, int] = field(default_factory=dict)
+    owners: dict[tuple[str, int], int] = field(default_factory=dict)
+    sealed: defaultdict[tuple[str, int, int], _Sealed] = field(default_factory=lambda: defaultdict(_Sealed))
+    totals: dict[int, int] = field(default_factory=dict)
+    reads: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def add(
+        self,
+        task: int,
+        topic: str | None,
+        partition: int,
+        seal_partition: int,
+        attempt: int,
+        seq: int,
+        records: int,
+        size: int | None,
+    ) -> None:
+        known = self.attempts.setdefault(seal_partition, attempt)
+        if known != attempt:
             raise InconsistentSeal(
-                f"seal task {row.seal_partition} left rows of attempts {known} and {row.attempt_id}: it was "
-                "run again"
+                f"seal task {seal_partition} left rows of attempts {known} and {attempt}: it was run again"
             )
-        if row.kind == "task":
-            announced[row.seal_partition] = (row.batches, row.records)
-        if row.kind == "read":
-            reads[row.seal_partition] = (row.records, row.batches)
-    missing = sorted(attempts.keys() - announced.keys())
-    if missing or sorted(announced) != list(range(len(announced))):
-        raise InconsistentSeal(
-            f"seal tasks {missing or sorted(announced)} did not finish, or others are missing"
+        if topic is None:
+            if partition == READ_TRAILER_PARTITION:
+                self.reads[seal_partition] = (records, seq)
+            else:
+                self.totals[seal_partition] = records
+            return
+        owner = self.owners.setdefault((topic, partition), task)
+        if owner != task:
+            raise InconsistentSeal(f"{topic}-{partition} lies in two owner tasks, {owner} and {task}")
+        found = self.sealed[topic, partition, seal_partition]
+        if size is None:
+            found.announced = (seq, records)
+            return
+        found.batches += 1
+        found.records += records
+        found.size += size
+        found.seqs += seq
+
+    def checked(self) -> BlockCounts:
+        targets: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0, 0])
+        for (topic, partition, seal_partition), found in self.sealed.items():
+            if not found.complete:
+                said = found.announced or ("no", "no")
+                raise InconsistentSeal(
+                    f"seal task {seal_partition} (attempt {self.attempts[seal_partition]}) announced "
+                    f"{said[0]} batches and {said[1]} records for {topic}-{partition}, found {found.batches} and "
+                    f"{found.records}"
+                )
+            total = targets[topic, partition]
+            for i, value in enumerate((found.records, found.batches, found.size)):
+                total[i] += value
+        missing = sorted(self.attempts.keys() - self.totals.keys())
+        if missing or sorted(self.totals) != list(range(len(self.totals))):
+            raise InconsistentSeal(
+                f"seal tasks {missing or sorted(self.totals)} did not finish, or others are missing"
+            )
+        announced, held = sum(self.totals.values()), sum(total[0] for total in targets.values())
+        if held != announced:
+            raise InconsistentSeal(f"seal tasks announced {announced} records, the blocks hold {held}")
+        return BlockCounts(
+            tuple(SealedTarget(*where, *targets[where]) for where in sorted(targets)), self.reads
         )
-    records = sum(r for _, r in announced.values())
-    if sum(t.records for t in targets) != records:
-        raise InconsistentSeal(
-            f"seal tasks announced {records} records, the blocks hold {sum(t.records for t in targets)}"
-        )
-    places = [(t.topic, t.partition) for t in targets]
-    if len(set(places)) != len(places):
-        raise InconsistentSeal("a target partition has two owners")
-    return BlockCounts(tuple(sorted(targets, key=lambda t: (t.topic, t.partition))), reads)

@@ -14,6 +14,7 @@ from airflow_eos.spark.arrow_process import is_arrow_process
 from airflow_eos.spark.context import RunContext, call_process
 from airflow_eos.spark.contract import sink_columns
 from airflow_eos.spark.counting import ReadCounter
+from airflow_eos.spark.manifest import InconsistentSeal
 from airflow_eos.spark.owners import OwnerLayout, plan_owners
 from airflow_eos.spark.slices import plan_slices
 
@@ -143,7 +144,12 @@ class ArrowSealing(_Base):
         routed: DataFrame,  # noqa: ARG002 - the blocks know
         counts: BlockCounts,
     ) -> tuple[Mapping[TopicPartition, int], int]:
-        """Return what the seal tasks counted: exactly what was sealed, whatever else was tried."""
+        """Return what the seal tasks counted: exactly what was sealed, whatever else was tried.
+
+        :raises InconsistentSeal: a slice is missing.
+        """
+        if sorted(counts.reads) != list(range(len(self._slices))):
+            raise InconsistentSeal(f"{len(self._slices)} slices were to be read, {len(counts.reads)} were")
         read: Counter[TopicPartition] = Counter({r.topic_partition: 0 for r in self._plan.ranges})
         for number, (records, _) in counts.reads.items():
             read[self._slices[number].topic_partition] += records

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pyarrow as pa
 import pytest
 
 from airflow_eos.model.manifest import SealedTarget
-from airflow_eos.spark.manifest import InconsistentSeal, combine, summarise
-
-
-@dataclass
-class Row:
-    kind: str
-    topic: str | None
-    partition: int | None
-    seal_partition: int | None
-    attempt_id: int | None
-    batches: int | None
-    records: int | None
-    size: int | None
+from airflow_eos.spark.manifest import InconsistentSeal, count_blocks
 
 
 def batch(partition, seal, seq, records, *, attempt=None, topic="out", size=100):
@@ -35,18 +21,17 @@ def own(seal, targets, records, *, attempt=None):
     return batch(-1, seal, targets, records, attempt=attempt, topic=None, size=None)
 
 
+def counts(*owners):
+    """Count what the owner tasks hold."""
+    names = ("task", "topic", "partition", "seal_partition", "attempt_id", "seq", "records", "size")
+    rows = [(task, *row) for task, owner in enumerate(owners) for row in owner]
+    table = pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+    # Several Arrow batches: what belongs together may not come together.
+    return count_blocks(pa.Table.from_batches(table.to_batches(2)))
+
+
 def manifest(*owners):
-    """Run the owners' tasks and the driver."""
-    names = ("topic", "partition", "seal_partition", "attempt_id", "seq", "records", "size")
-    rows = []
-    for owner in owners:
-        columns = dict(zip(names, map(list, zip(*owner, strict=True)), strict=True)) if owner else {}
-        # Two Arrow batches: what belongs together may not come together.
-        table = pa.table(columns) if columns else pa.table({name: [] for name in names})
-        half = max(1, table.num_rows // 2)
-        for out in summarise(b for b in table.to_batches(half)):
-            rows += [Row(**row) for row in out.to_pylist()]
-    return combine(rows).targets
+    return counts(*owners).targets
 
 
 COMPLETE = (
@@ -115,5 +100,12 @@ def test_two_owners_of_one_partition_are_refused():
     """Disjoint ownership is what a shared producer identity rests on."""
     first = [batch(0, 0, 0, 5), trailer(0, 0, 1, 5), own(0, 2, 10), own(1, 1, 4)]
     second = [batch(0, 1, 0, 4), trailer(0, 1, 1, 4), batch(1, 0, 0, 5), trailer(1, 0, 1, 5)]
-    with pytest.raises(InconsistentSeal, match="two owners"):
+    with pytest.raises(InconsistentSeal, match="two owner tasks"):
         manifest(first, second)
+
+
+def test_what_seal_tasks_read_is_kept_per_task():
+    """Records and late ones, for tasks that read by themselves."""
+    reads = [batch(-2, 0, 3, 10, topic=None, size=None), batch(-2, 1, 0, 4, topic=None, size=None)]
+    assert counts([*COMPLETE[0], *reads], COMPLETE[1]).reads == {0: (10, 3), 1: (4, 0)}
+    assert counts(*COMPLETE).reads == {}
