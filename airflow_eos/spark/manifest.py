@@ -133,8 +133,8 @@ class _Blocks:
                 said = found.announced or ("no", "no")
                 raise InconsistentSeal(
                     f"seal task {seal_partition} (attempt {self.attempts[seal_partition]}) announced "
-                    f"{said[0]} batches and {said[1]} records for {topic}-{partition}, found {found.batches} and "
-                    f"{found.records}"
+                    f"{said[0]} batches and {said[1]} records for {topic}-{partition}, found "
+                    f"{found.batches} and {found.records}"
                 )
             total = targets[topic, partition]
             for i, value in enumerate((found.records, found.batches, found.size)):
