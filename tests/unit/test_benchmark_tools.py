@@ -1,0 +1,49 @@
+"""What the benchmarks compute from their measurements."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from benchmarks.processes import Watch, cpu_seconds
+from benchmarks.rounds import open_share, ratio, run_rounds, shares
+
+
+def test_the_ratio_is_the_median_of_the_rounds_not_of_the_times():
+    """A slow minute of the machine hits both of a round."""
+    assert ratio([1.0, 10.0, 2.0], [2.0, 20.0, 1.0]) == 0.5
+
+
+def test_shares_are_of_what_passed_before_a_state():
+    """They add up to one; the transaction is open from OPEN to COMMITTED."""
+    stages = [{"SEALED": 6.0, "OPEN": 6.5, "COMMITTED": 9.0, "END": 10.0}]
+    assert shares(stages) == {"SEALED": 0.6, "OPEN": 0.05, "COMMITTED": 0.25, "END": 0.1}
+    assert open_share(stages) == 0.25
+
+
+def test_the_first_round_is_not_counted(capsys):
+    """It warms up."""
+    calls = []
+    series = run_rounds({"a": lambda: calls.append("a"), "b": lambda: {"END": 1.0}}, 2)
+    assert len(calls) == 3
+    assert len(series["a"].seconds) == len(series["a"].cpu) == 2
+    assert (series["a"].stages, series["b"].stages) == ([], [{"END": 1.0}] * 2)
+    assert "warm-up: a" in capsys.readouterr().out
+
+
+def test_cpu_of_children_that_have_ended_is_counted():
+    """A benchmark's clients live for one round only."""
+    work = "import time\nwhile time.process_time() < 0.5: pass"
+    with Watch() as usage:
+        subprocess.run([sys.executable, "-c", work], check=True)
+    assert usage.cpu >= 0.4
+
+
+def test_waiting_costs_no_cpu():
+    """Seconds and CPU seconds are different things."""
+    before = cpu_seconds()
+    time.sleep(0.3)
+    assert cpu_seconds() - before == pytest.approx(0, abs=0.25)
