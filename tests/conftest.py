@@ -18,3 +18,8 @@ __all__ = ["embedded_kafka", "embedded_kafka_cluster", "kafka_topic", "pytest_ru
 def pytest_configure(config: pytest.Config) -> None:
     """Count the minutes."""
     config.pluginmanager.register(TimeBudget(), "time budget")
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name bytes by their parameter: batches hold the time of day, and every worker must collect the same names."""
+    return argname if isinstance(val, bytes | bytearray | memoryview) else None
