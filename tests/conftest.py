@@ -21,5 +21,5 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Name bytes by their parameter: batches hold the time of day, and every worker must collect the same names."""
+    """Name bytes by their parameter: batches hold the time, and all workers must collect the same names."""
     return argname if isinstance(val, bytes | bytearray | memoryview) else None
