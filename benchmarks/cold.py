@@ -1,12 +1,13 @@
 """One job in a fresh process, as a scheduled task pays for it.
 
-``python -m benchmarks.cold JOB SERVERS RECORDS SINK``
+``python -m benchmarks.cold JOB SERVERS RECORDS SOURCE SINK``
 
 Started and timed from outside: interpreter, imports, JVM, session and job, to the end of the process.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -14,27 +15,34 @@ import time
 JOBS = ("tuned", "dataframe", "arrow")
 
 
-def measure(job: str, servers: str, records: int, sink: str) -> float:
-    """Return the seconds of one fresh process."""
+def measure(job: str, servers: str, records: int, source: str, sink: str) -> dict[str, float]:
+    """Return the seconds of one fresh process: ``whole``, and of its parts ``session`` and ``job``."""
     begun = time.perf_counter()
-    command = [sys.executable, "-m", "benchmarks.cold", job, servers, str(records), sink]
-    subprocess.run(command, check=True, timeout=1800, stderr=subprocess.DEVNULL)
-    return time.perf_counter() - begun
+    command = [sys.executable, "-m", "benchmarks.cold", job, servers, str(records), source, sink]
+    done = subprocess.run(
+        command, check=True, timeout=1800, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    whole = time.perf_counter() - begun
+    return {"whole": whole, **json.loads(done.stdout.splitlines()[-1])}
 
 
-def main(job: str, servers: str, records: str, sink: str) -> None:
-    """Run one job and stop the session."""
+def main(job: str, servers: str, records: str, source: str, sink: str) -> None:
+    """Run one job, stop the session, print what took how long."""
+    begun = time.perf_counter()
     from benchmarks import jobs
     from benchmarks.session import spark_session
 
     spark = spark_session(connector=job == "tuned")
-    cluster = jobs.Cluster(spark, servers, int(records))
+    session = time.perf_counter()
+    cluster = jobs.Cluster(spark, servers, int(records), source)
     if job == "tuned":
         jobs.at_least_once(cluster, sink, jobs.TUNED)
     else:
         jobs.exactly_once(cluster, sink, jobs.transform if job == "dataframe" else jobs.transform_arrow)
+    ended = time.perf_counter()
     spark.stop()
+    print(json.dumps({"session": session - begun, "job": ended - session}))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:5])
+    main(*sys.argv[1:6])

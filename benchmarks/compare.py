@@ -69,21 +69,27 @@ def compare(records: int, rounds: int, cold_rounds: int, out: Path) -> int:
     return 0
 
 
-def _cold(servers: str, records: int, rounds: int) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {job: [] for job in cold.JOBS}
+def _cold(servers: str, records: int, rounds: int) -> dict[str, list[dict[str, float]]]:
+    found: dict[str, list[dict[str, float]]] = {job: [] for job in cold.JOBS}
     sinks = {"tuned": "tuned", "dataframe": "frame", "arrow": "arrow"}
     for number in range(1, rounds + 1):
         for job in cold.JOBS:
-            seconds = cold.measure(job, servers, records, sinks[job])
-            print(f"  fresh process {number}: {job:10} {seconds:7.2f} s", flush=True)
-            found[job].append(seconds)
+            times = cold.measure(job, servers, records, jobs.SOURCE, sinks[job])
+            parts = ", ".join(f"{part} {seconds:.2f} s" for part, seconds in times.items())
+            print(f"  fresh process {number}: {job:10} {parts}", flush=True)
+            found[job].append(times)
     return found
 
 
 def _report(
-    series: dict[str, Series], fresh: dict[str, list[float]], records: int, rounds: int, megabytes: float
+    series: dict[str, Series],
+    fresh: dict[str, list[dict[str, float]]],
+    records: int,
+    rounds: int,
+    megabytes: float,
 ) -> dict[str, Any]:
     tuned = series[TUNED]
+    whole = {job: [times["whole"] for times in found] for job, found in fresh.items()}
     report: dict[str, Any] = {
         "records": records,
         "rounds": rounds,
@@ -102,7 +108,7 @@ def _report(
             "cpu": ratio(ours.cpu, tuned.cpu),
             "defaults_seconds": ratio(ours.seconds, series[DEFAULTS].seconds),
             "loop_seconds": ratio(ours.seconds, series[LOOP].seconds),
-            "cold_seconds": ratio(fresh[job], fresh["tuned"]) if fresh["tuned"] else None,
+            "cold_seconds": ratio(whole[job], whole["tuned"]) if whole["tuned"] else None,
         }
         report["shares"][short] = shares(ours.stages)
         report["transaction_open"][short] = open_share(ours.stages)
@@ -127,9 +133,11 @@ def _print(report: dict[str, Any]) -> None:
             f"{short}: "
             + ", ".join(f"{state} {share:.0%}" for state, share in report["shares"][short].items())
         )
-    for job, seconds in report["cold_seconds"].items():
-        if seconds:
-            print(f"fresh process, {job}: {statistics.median(seconds):.2f} s")
+    for job, found in report["cold_seconds"].items():
+        if found:
+            parts = {part: statistics.median(times[part] for times in found) for part in found[0]}
+            texts = ", ".join(f"{part} {seconds:.2f} s" for part, seconds in parts.items())
+            print(f"fresh process, {job}: {texts}")
     ratios = report["ratios"]
     print(
         f"bench: dataframe {ratios['dataframe']['seconds']:.2f}, arrow {ratios['arrow']['seconds']:.2f} "

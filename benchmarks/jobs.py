@@ -20,14 +20,16 @@ SOURCE = "src"
 
 @dataclass
 class Cluster:
-    """Where the jobs run.
+    """Where the jobs run, and what they read.
 
+    :param source: topic, read as a whole.
     :param stages: seconds since the start per state of the last run of ours.
     """
 
     spark: SparkSession
     servers: str
     records: int
+    source: str = SOURCE
     stages: dict[str, float] = field(default_factory=dict)
 
 
@@ -49,12 +51,12 @@ def transform_arrow(batch: Any) -> Any:
     return pa.record_batch({"key": batch["key"], "value": value})
 
 
-def kafka_source(spark: SparkSession, servers: str) -> DataFrame:
+def kafka_source(cluster: Cluster) -> DataFrame:
     """Spark's own source over the whole topic."""
     return (
-        spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", servers)
-        .option("subscribe", SOURCE)
+        cluster.spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", cluster.servers)
+        .option("subscribe", cluster.source)
         .option("kafka.isolation.level", "read_committed")
         .option("startingOffsets", "earliest")
         .option("endingOffsets", "latest")
@@ -64,7 +66,7 @@ def kafka_source(spark: SparkSession, servers: str) -> DataFrame:
 
 def at_least_once(cluster: Cluster, sink: str, options: dict[str, str]) -> None:
     """Spark's own Kafka source and sink: no transaction, duplicates after a crash."""
-    source = transform(kafka_source(cluster.spark, cluster.servers))
+    source = transform(kafka_source(cluster))
     writer = source.write.format("kafka").option("kafka.bootstrap.servers", cluster.servers)
     for key, value in {"kafka.acks": "all", "kafka.compression.type": "zstd", **options}.items():
         writer = writer.option(key, value)
@@ -77,7 +79,7 @@ def exactly_once(cluster: Cluster, sink: str, process: Any, **changes: Any) -> A
         "kafka": {"bootstrap.servers": cluster.servers},
         "pipeline": "bench",
         "run_id": uuid.uuid4().hex,
-        "source_topics": (SOURCE,),
+        "source_topics": (cluster.source,),
         "sink_topic": sink,
         "group_id": f"bench-{uuid.uuid4().hex}",
         "ranges": Cursor(),
@@ -104,7 +106,7 @@ def client_loop(cluster: Cluster, sink: str) -> None:
         "-m",
         "benchmarks.client_loop",
         cluster.servers,
-        SOURCE,
+        cluster.source,
         sink,
         str(cluster.records),
     ]
@@ -119,10 +121,10 @@ def read_ours(cluster: Cluster) -> None:
     from benchmarks.floors import whole_topic
 
     config = ClientConfig.of({"bootstrap.servers": cluster.servers})
-    slices = plan_slices(whole_topic(config, SOURCE), 2)
+    slices = plan_slices(whole_topic(config, cluster.source), 2)
     source_frame(cluster.spark, config, slices).write.format("noop").mode("overwrite").save()
 
 
 def read_spark(cluster: Cluster) -> None:
     """Spark's own source alone, into Spark's noop sink."""
-    kafka_source(cluster.spark, cluster.servers).write.format("noop").mode("overwrite").save()
+    kafka_source(cluster).write.format("noop").mode("overwrite").save()

@@ -6,18 +6,22 @@ import json
 import statistics
 import subprocess
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.testing import EmbeddedKafka
-from benchmarks import jobs
+from airflow_eos.testing.faults import SparkCluster
+from benchmarks import cold, jobs
 from benchmarks.records import PARTITIONS, publish
 from benchmarks.rounds import run_rounds
+from benchmarks.session import spark_session
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 SIZES = (0, 1_000, 200_000, 2_000_000, 10_000_000)
 TARGETS = (4, 50, 1_000)
+STANDALONE = "standalone"  # two workers, an executor process of one core each
 
 
 def scaling(out: Path, rounds: int) -> int:
@@ -31,32 +35,44 @@ def scaling(out: Path, rounds: int) -> int:
             publish(servers, f"src{size}", size)
         for count in TARGETS:
             kafka.create_topic(f"out{count}", partitions=count)
-        for cores in (2, 1):
-            # A session of its own per master: a process of its own.
-            command = [sys.executable, "-m", "benchmarks.scaling", servers, str(cores), str(rounds)]
+        for where in ("local[2]", "local[1]", STANDALONE):
+            # A session of its own: a process of its own.
+            command = [sys.executable, "-m", "benchmarks.scaling", servers, where, str(rounds)]
             done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=7200)
-            found = json.loads(done.stdout.splitlines()[-1])
-            report[f"local[{cores}]"] = found
+            report[where] = json.loads(done.stdout.splitlines()[-1])
+            for case, found in report[where].items():
+                print(
+                    f"{where:12} {case:28} {found['seconds']:7.2f} s {found['cpu']:7.2f} CPU s, "
+                    f"peak MB: worker {found['worker_mb']:.0f}, driver {found['driver_mb']:.0f}",
+                    flush=True,
+                )
+        fresh = [cold.measure("dataframe", servers, 0, "src1000", "out") for _ in range(rounds)]
+    report["fresh process, 1000 records"] = fresh
     (out / "scaling.json").write_text(json.dumps(report, indent=2) + "\n")
-    for master, cases in report.items():
-        for case, found in cases.items():
-            print(
-                f"{master} {case:28} {found['seconds']:7.2f} s {found['cpu']:7.2f} CPU s, worker peak "
-                f"{found['worker_mb']:.0f} MB, driver {found['driver_mb']:.0f} MB"
-            )
+    parts = {part: statistics.median(times[part] for times in fresh) for part in fresh[0]}
+    print(
+        "scaling: 1000 records in a fresh process: " + ", ".join(f"{k} {v:.2f} s" for k, v in parts.items())
+    )
     return 0
 
 
-def _measure(servers: str, cores: int, rounds: int) -> dict[str, Any]:
-    from benchmarks.session import spark_session
+def _measure(servers: str, where: str, rounds: int) -> dict[str, Any]:
+    with ExitStack() as stack:
+        master = where
+        if where == STANDALONE:
+            cluster = stack.enter_context(SparkCluster(workers=2, cores=1, memory="2g"))
+            master = cluster.master
+        return _measure_on(master, servers, rounds)
 
-    spark = spark_session(f"local[{cores}]", connector=False)
+
+def _measure_on(master: str, servers: str, rounds: int) -> dict[str, Any]:
+    spark = spark_session(master, connector=False)
     cluster = jobs.Cluster(spark, servers, 0)
     contenders = {}
     for name, process in (("DataFrame", jobs.transform), ("Arrow", jobs.transform_arrow)):
         for size in SIZES:
             contenders[f"{size} records, {name}"] = _run(cluster, process, f"src{size}", "out")
-        if cores > 1:
+        if master == "local[2]":
             for count in TARGETS:
                 job = _run(cluster, process, "src2000000", f"out{count}")
                 contenders[f"{count} target partitions, {name}"] = job
@@ -81,4 +97,4 @@ def _run(cluster: jobs.Cluster, process: Any, source: str, sink: str) -> Any:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_measure(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))
+    print(json.dumps(_measure(sys.argv[1], sys.argv[2], int(sys.argv[3]))))
