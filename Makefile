@@ -34,8 +34,9 @@ demo: setup ## Kill a run half way under a real scheduler and count what readers
 
 test: setup ## Run the checks and all tests
 	@start=$$(date +%s); $(MAKE) --no-print-directory check && \
+	$(BIN)/python -m airflow_eos.testing.spark_jvm && \
 	EOS_CHECK_SECONDS=$$(( $$(date +%s) - start )) \
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations 15
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --durations 25
 
 check: setup ## Lint, format, types, layers
 	$(BIN)/ruff check .

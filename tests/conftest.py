@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from airflow_eos.testing.fixtures import (
@@ -10,14 +12,19 @@ from airflow_eos.testing.fixtures import (
     kafka_topic,
     pytest_runtest_makereport,
 )
+from airflow_eos.testing.spark_jvm import quick_start
+from tests.side_by_side import SideBySide
 from tests.time_budget import TimeBudget
 
 __all__ = ["embedded_kafka", "embedded_kafka_cluster", "kafka_topic", "pytest_runtest_makereport"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Count the minutes."""
+    """Count the minutes, share what is costly, start Spark quickly: here and in all that is started here."""
     config.pluginmanager.register(TimeBudget(), "time budget")
+    if config.pluginmanager.has_plugin("xdist"):
+        config.pluginmanager.register(SideBySide(), "side by side")
+    os.environ.update(quick_start())
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

@@ -23,6 +23,7 @@ from airflow_eos.exceptions import EmbeddedAirflowError
 from airflow_eos.testing.airflow_api import AirflowApi
 from airflow_eos.testing.ports import HOST, free_ports
 from airflow_eos.testing.session import Session, session_members
+from airflow_eos.testing.spark_jvm import quick_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -361,6 +362,7 @@ def airflow_environment(
     (home / "tmp").mkdir(exist_ok=True)
     return {
         **inherited,
+        **quick_start(),
         "AIRFLOW_HOME": str(home),
         "TMPDIR": str(home / "tmp"),  # Spark's and Python's temporary files go with the folder
         "PYTHONUNBUFFERED": "1",

@@ -47,7 +47,7 @@ class Launcher:
     def find(cls, home: Path, version: str) -> Launcher:
         """Look up Java and the jars, which are fetched on first use; writes nothing into ``home``."""
         java, classpath = find_java(), broker_classpath(version)
-        return cls(home, java, classpath, class_data.archive_path(version, java, classpath))
+        return cls(home, java, classpath, class_data.archive_path(f"kafka-{version}", java, classpath))
 
     def command(self, main_class: str, *arguments: str, dump: bool = False) -> list[str]:
         """Argument vector for a main class.

@@ -63,9 +63,8 @@ def replicated(replicated_kafka: EmbeddedKafka) -> Iterator[Experiment]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """The one Spark session; Spark's own Kafka connector is there too, as a contrast."""
-    from benchmarks.spark_kafka_jars import connector_jars
     from tests.integration.spark_support import new_session
 
-    session = new_session("classic", **{"spark.jars": ",".join(map(str, connector_jars()))})
+    session = new_session("classic")
     yield session
     session.stop()

@@ -26,8 +26,13 @@ BOOTSTRAP = "AIRFLOW_EOS_TEST_BOOTSTRAP"
 
 
 def new_session(kind, master="local[2]", **settings):
-    """A process holds one kind of session only: classic or Connect."""
+    """A process holds one kind of session only: classic or Connect; the first one made gives all its jars.
+
+    Spark's own Kafka connector is among them: some tests show what it does instead.
+    """
     from pyspark.sql import SparkSession
+
+    from benchmarks.spark_kafka_jars import connector_jars
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder
@@ -38,6 +43,7 @@ def new_session(kind, master="local[2]", **settings):
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
+        "spark.jars": ",".join(map(str, connector_jars())),
         **settings,
     }.items():
         builder = builder.config(key, value)

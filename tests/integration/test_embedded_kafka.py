@@ -656,7 +656,7 @@ def test_archives_of_another_jvm_are_not_shared():
     """The archive's name depends on the Java that runs; two Java versions do not fight over one file."""
     classpath = jars.broker_classpath(cluster.DEFAULT_VERSION)
 
-    one = class_data.archive_path("4.3.1", Path("/java-17/bin/java"), classpath)
-    other = class_data.archive_path("4.3.1", Path("/java-21/bin/java"), classpath)
+    one = class_data.archive_path("kafka-4.3.1", Path("/java-17/bin/java"), classpath)
+    other = class_data.archive_path("kafka-4.3.1", Path("/java-21/bin/java"), classpath)
 
     assert one != other

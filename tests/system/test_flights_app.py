@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from tests.integration.spark_support import new_session
 from tests.system.flights_support import MALFORMED, canonical, expected_output
 
 from flights import DEAD_LETTER_TOPIC, process  # isort: skip
@@ -20,11 +19,7 @@ COLUMNS = "key binary, value binary, topic string, partition int, offset long, t
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    session = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+    session = new_session("classic", **{"spark.sql.session.timeZone": "UTC"})
     yield session
     session.stop()
 

@@ -14,11 +14,11 @@ def test_other_jars_mean_another_archive(monkeypatch, tmp_path):
     jar.write_bytes(b"one")
     java, other_java = tmp_path / "java-17", tmp_path / "java-21"
 
-    before = class_data.archive_path("4.3.1", java, [jar])
-    assert class_data.archive_path("4.3.1", java, [jar]) == before
-    assert class_data.archive_path("4.3.1", other_java, [jar]) != before
+    before = class_data.archive_path("kafka-4.3.1", java, [jar])
+    assert class_data.archive_path("kafka-4.3.1", java, [jar]) == before
+    assert class_data.archive_path("kafka-4.3.1", other_java, [jar]) != before
     jar.write_bytes(b"longer")
-    assert class_data.archive_path("4.3.1", java, [jar]) != before
+    assert class_data.archive_path("kafka-4.3.1", java, [jar]) != before
 
 
 def test_old_archives_of_the_same_version_are_dropped(tmp_path):
