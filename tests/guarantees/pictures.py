@@ -28,7 +28,7 @@ from tests.guarantees.conftest import QUICK_FAILOVER
 from tests.guarantees.driver import LocalDriver
 from tests.guarantees.lab import Experiment
 from tests.guarantees.offset_layout import layout_of, write_abort_layout, write_commit_layout
-from tests.guarantees.timeline import COLOURS, Lane, draw, draw_log
+from tests.guarantees.timeline import COLOURS, Lane, draw, draw_log, wrapped
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "guarantees" / "images"
 
@@ -84,6 +84,7 @@ class Recorder:
         lane = Lane("coordinator")
         for (name, begin), (_, until) in zip(moments, [*moments[1:], ("", end)], strict=True):
             lane.spans.append((begin, until, name, COLOURS.get(name.split(" ")[0], "#dddddd")))
+        lane.notes = wrapped([f"{name} {begin:.3f}" for name, begin in moments])
         return lane
 
     def _read(self, isolation: str) -> None:
@@ -94,6 +95,7 @@ class Recorder:
                 "enable.auto.commit": False,
                 "isolation.level": isolation,
                 "fetch.wait.max.ms": 10,
+                "log_level": 0,
             }
         )
         sink = self._experiment.sink

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tests.guarantees.offset_layout import Cell
 
 WIDTH, LEFT, RIGHT = 960, 190, 20
-_LANE, _NOTE, _TOP = 46, 15, 44
+_LANE, _NOTE, _TOP, _LABEL = 46, 15, 44, 130
 
 STATE_COLOURS = {
     "ASKED": "#cfd8e3",
@@ -59,7 +59,7 @@ class Lane:
         lane = cls(name)
         for (state, begin), (_, until) in zip(states, [*states[1:], ("", end)], strict=True):
             lane.spans.append((begin, until, state, COLOURS.get(state, "#dddddd")))
-        lane.notes = _wrapped([f"{state} {begin:.3f}" for state, begin in states])
+        lane.notes = wrapped([f"{state} {begin:.3f}" for state, begin in states])
         return lane
 
     @property
@@ -68,7 +68,8 @@ class Lane:
         return _LANE + _NOTE * len(self.notes)
 
 
-def _wrapped(words: Sequence[str], limit: int = 112) -> list[str]:
+def wrapped(words: Sequence[str], limit: int = 112) -> list[str]:
+    """Return lines of at most ``limit`` letters."""
     lines = [""]
     for word in words:
         if lines[-1] and len(lines[-1]) + len(word) + 3 > limit:
@@ -109,11 +110,17 @@ def _lane(lane: Lane, y: float, scale: float) -> list[str]:
             out.append(_text(x + 4, y + 22, text, "inside"))
     if lane.steps:
         out += _steps(lane, y, scale)
-    for moment, text in lane.marks:
+    labels: list[tuple[float, list[str]]] = []
+    for moment, text in sorted(lane.marks):
         x = LEFT + moment * scale
-        side = "end" if x > WIDTH - 160 else "start"
         out.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{y + 2}" y2="{y + 34}"/>')
-        out.append(_text(x + (-4 if side == "end" else 4), y + 42, f"{text} {moment:.3f}", "event", side))
+        if labels and x - labels[-1][0] < _LABEL:  # would overlap
+            labels[-1][1].append(f"{text} {moment:.3f}")
+        else:
+            labels.append((x, [f"{text} {moment:.3f}"]))
+    for x, texts in labels:
+        side = "end" if x > WIDTH - 2 * _LABEL else "start"
+        out.append(_text(x + (-4 if side == "end" else 4), y + 42, " · ".join(texts), "event", side))
     for number, note in enumerate(lane.notes):
         out.append(_text(LEFT, y + _LANE + 10 + _NOTE * number, note, "small"))
     return out
