@@ -6,7 +6,8 @@ INPUT ?=
 # Most tests wait for brokers and processes most of the time: two run side by side.
 JOBS ?= 2
 SEED ?=
-MINUTES ?= 45
+MINUTES ?= 30
+KAFKA ?=
 
 ORIGINAL_PATH := $(PATH)
 # `airflow` is started by name, and Spark's workers must run the driver's Python.
@@ -47,9 +48,9 @@ check: setup ## Lint, format, types, layers
 bench: setup ## Measure against Spark's own Kafka source and sink
 	$(BIN)/python -m benchmarks
 
-chaos: setup ## Faults at every state, then at random; SEED=1 MINUTES=45. Then what is too long for make test
+chaos: setup ## Faults at every state, then MINUTES=30 at random; SEED=1 KAFKA=3.9.2. Then the long tests
 	@mkdir -p .cache
-	$(BIN)/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) --line-to .cache/chaos.txt
+	$(BIN)/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(KAFKA),--kafka $(KAFKA)) --line-to .cache/chaos.txt
 	$(BIN)/python -m pytest -m chaos
 	EOS_DEVIATIONS=$(or $(EOS_DEVIATIONS),3) $(BIN)/python -m pytest tests/run -k every_interleaving --timeout=0 -rP
 	@cat .cache/chaos.txt

@@ -51,9 +51,10 @@ class Stage:
 
     :param chance: the campaign's seeded generator.
     :param rate: records per second that the feeder publishes.
+    :param version: of the brokers.
     """
 
-    def __init__(self, chance: random.Random, rate: float) -> None:
+    def __init__(self, chance: random.Random, rate: float, version: str) -> None:
         self._chance = chance
         self._rate = rate
         self._stack = ExitStack()
@@ -61,7 +62,7 @@ class Stage:
         self._stop_feeding = threading.Event()
         self._feeding_failed: BaseException | None = None
         self.inputs = InputLog(PARTITIONS)
-        self.kafka = EmbeddedKafka(brokers=3, broker_config=_BROKER_CONFIG)
+        self.kafka = EmbeddedKafka(brokers=3, version=version, broker_config=_BROKER_CONFIG)
 
     def __enter__(self) -> Self:
         try:

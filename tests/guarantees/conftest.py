@@ -49,15 +49,27 @@ def replicated_kafka() -> Iterator[EmbeddedKafka]:
 
 
 @pytest.fixture
-def replicated(replicated_kafka: EmbeddedKafka) -> Iterator[Experiment]:
-    """A pipeline of two partitions on three brokers, all of them in sync before and after."""
+def in_sync(replicated_kafka: EmbeddedKafka) -> Iterator[EmbeddedKafka]:
+    """Three brokers, all of them in sync before and after."""
     replicated_kafka.wait_in_sync()
-    yield Experiment(replicated_kafka)
+    yield replicated_kafka
     for broker in replicated_kafka.brokers:
         broker.resume()
         if not broker.is_alive:
             broker.start()
     replicated_kafka.wait_in_sync()
+
+
+@pytest.fixture
+def replicated(in_sync: EmbeddedKafka) -> Experiment:
+    """A pipeline of two partitions on three brokers."""
+    return Experiment(in_sync)
+
+
+@pytest.fixture
+def replicated_one(in_sync: EmbeddedKafka) -> Experiment:
+    """A pipeline of one partition on three brokers."""
+    return Experiment(in_sync, partitions=1)
 
 
 @pytest.fixture(scope="session")

@@ -31,13 +31,23 @@ class LocalDriver:
 
     :param plane: data plane class, importable by name.
     :param stop_at: states to stop at.
+    :param without: names of laws that its process does without (:mod:`tests.guarantees.without_law`).
     :ivar times: states with the machine's monotonic time, as far as they were waited for.
     """
 
-    def __init__(self, spec: RunSpec, *, plane: Any, stop_at: State | Collection[State] = ()) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        *,
+        plane: Any,
+        stop_at: State | Collection[State] = (),
+        without: Collection[str] = (),
+    ) -> None:
         stops = frozenset({stop_at} if isinstance(stop_at, State) else stop_at)
         self._pipe, theirs = processes.Pipe()
-        self._process = processes.Process(target=_drive, args=(spec, plane, stops, theirs), daemon=True)
+        self._process = processes.Process(
+            target=_drive, args=(spec, plane, stops, tuple(without), theirs), daemon=True
+        )
         self._process.start()
         theirs.close()
         self.states: list[State] = []
@@ -62,17 +72,11 @@ class LocalDriver:
 
     def pause(self) -> None:
         """SIGSTOP: every thread of it stands, its connections stay open."""
-        pid = self._process.pid
-        assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
-        # No child of ours: the fork server's.
-        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-            time.sleep(0.005)
+        stop(self._process)
 
     def resume(self) -> None:
         """SIGCONT."""
-        assert self._process.pid is not None
-        os.kill(self._process.pid, signal.SIGCONT)
+        go_on(self._process)
 
     def result(self) -> RunRecord:
         """Wait for the end; return its record, or raise its error."""
@@ -96,12 +100,27 @@ class LocalDriver:
             self._end = (kind, value)
 
 
-def _drive(spec: RunSpec, plane: Any, stops: frozenset[State], pipe: Any) -> None:
+def stop(process: Any) -> None:
+    """SIGSTOP, and wait until it stands."""
+    os.kill(process.pid, signal.SIGSTOP)
+    # No child of ours: the fork server's.
+    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        time.sleep(0.005)
+
+
+def go_on(process: Any) -> None:
+    """SIGCONT."""
+    os.kill(process.pid, signal.SIGCONT)
+
+
+def _drive(spec: RunSpec, plane: Any, stops: frozenset[State], without: tuple[str, ...], pipe: Any) -> None:
     from airflow_eos.engine.control_plane import ControlPlane
     from airflow_eos.run.protocol import RunProtocol
-    from tests.guarantees.without_law import remove_from_environment
+    from tests.guarantees.without_law import remove, remove_from_environment
 
     remove_from_environment()
+    for law in without:
+        remove(law)
     logging.disable(logging.CRITICAL)
     stopped: set[State] = set()
 

@@ -13,8 +13,10 @@ from confluent_kafka import TopicPartition as ClientPartition
 from typing_extensions import Self
 
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.broker import TransactionDescription
+from airflow_eos.model.ranges import Explicit, OffsetRange, TopicPartition
 from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.run import identity
 from airflow_eos.testing.agreement import (
     ledger_complaints,
     ledger_records,
@@ -56,9 +58,12 @@ class Experiment(Pipeline):
         return fresh
 
     def driver(self, run_id: str = "r1", *, plane: Any = LocalDataPlane, **options: Any) -> LocalDriver:
-        """Start an attempt in a process of its own; other options change the spec."""
-        stop_at = options.pop("stop_at", ())
-        return LocalDriver(self.changed(run_id, **options), plane=plane, stop_at=stop_at)
+        """Start an attempt in a process of its own; other options change the spec.
+
+        ``stop_at`` and ``without`` are those of :class:`LocalDriver`.
+        """
+        its_own = {name: options.pop(name) for name in ("stop_at", "without") if name in options}
+        return LocalDriver(self.changed(run_id, **options), plane=plane, **its_own)
 
     def verdict(self, isolation: Isolation = "read_committed") -> Verdict:
         """Compare the output with everything that was fed: multiset, and order within each partition."""
@@ -99,6 +104,17 @@ class Experiment(Pipeline):
         """Delete the group, as brokers do with an idle one after offsets.retention.minutes."""
         group = self.spec.group_id
         self.kafka.admin().delete_consumer_groups([group])[group].result()
+
+
+def described(experiment: Experiment) -> TransactionDescription | None:
+    """What the coordinator says of the pipeline's transactional id."""
+    with ControlPlane(experiment.spec) as control:
+        return control.cluster.describe_transaction(identity.transactional_id(experiment.spec))
+
+
+def given(experiment: Experiment) -> Explicit:
+    """All 20 records fed into two partitions, as given ranges: no cursor would notice a repetition."""
+    return Explicit(tuple(OffsetRange(experiment.source, p, 0, 10) for p in (0, 1)))
 
 
 class Watcher:

@@ -8,7 +8,12 @@ from typing import Any
 
 from airflow_eos.exceptions import SendError
 from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.produce import send_partitions
+from tests.guarantees.driver import go_on, processes, stop
 from tests.integration.run_support import LocalDataPlane, LocalSealed, Out, Row
+
+_TIMEOUT = 60.0
 
 
 class CounterPlane(LocalDataPlane):
@@ -65,3 +70,69 @@ class ManyBatchesPlane(LocalDataPlane):
     """Batches of a few records, so that a send takes many requests."""
 
     batch_bytes = 400
+
+
+class Executor:
+    """A process that sends, half of its partitions first; it can be stopped there.
+
+    :ivar error: what its send ended with, None where it went well.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        self._pipe, theirs = processes.Pipe()
+        self._process = processes.Process(target=_execute, args=(*arguments, theirs), daemon=True)
+        self._process.start()
+        theirs.close()
+        self.error: Exception | None = None
+
+    def wait_half(self) -> None:
+        """Wait until the first half is acknowledged; it goes on with :meth:`result`."""
+        assert self._pipe.poll(_TIMEOUT)
+        assert self._pipe.recv() == "half"
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        stop(self._process)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        go_on(self._process)
+
+    def result(self) -> Sequence[Any]:
+        """Let it write the rest; return its receipts or raise its error."""
+        self._pipe.send("go")
+        assert self._pipe.poll(_TIMEOUT)
+        receipts, self.error = self._pipe.recv()
+        self._process.join(_TIMEOUT)
+        if self.error is not None:
+            raise self.error
+        return list(receipts)
+
+
+def _execute(config: Any, identity: ProducerIdentity, batches: Any, timeout: float, pipe: Any) -> None:
+    first, *rest = sorted(batches)
+    receipts: list[Any] = []
+    error = None
+    with BrokerConnections(config) as connections:
+        try:
+            receipts += send_partitions(connections, identity, {first: batches[first]}, timeout=timeout)
+            pipe.send("half")
+            pipe.recv()
+            others = {where: batches[where] for where in rest}
+            receipts += send_partitions(connections, identity, others, timeout=timeout)
+        except Exception as failure:
+            error = failure
+    pipe.send((receipts, error))
+
+
+class ExecutorPlane(LocalDataPlane):
+    """Sends in a process of its own, as an executor does; a subclass may stop it half way."""
+
+    def half_written(self, executor: Executor) -> None:
+        """Called when half is written."""
+
+    def send(self, sealed: LocalSealed, identity: ProducerIdentity, timeout: float) -> Sequence[Any]:
+        executor = Executor(self._config, identity, sealed.batches, timeout)
+        executor.wait_half()
+        self.half_written(executor)
+        return executor.result()

@@ -7,19 +7,31 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import json
+import time
 
+import numpy as np
+import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
+from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import CursorMoved, DuplicateReceipt, RunFailed, TimeoutsInconsistent
-from airflow_eos.run import laws
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.run import identity, laws
 from airflow_eos.run.states import State
+from airflow_eos.spark import send
+from airflow_eos.spark.errors import TaskError
+from airflow_eos.spark.sealed_rows import SCHEMA
+from airflow_eos.spark.send import SendTask
+from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.control import end_txn
 from airflow_eos.wire.produce import send_partitions
+from airflow_eos.wire.seal import seal
 from tests.guarantees import without_law
-from tests.guarantees.lab import judged
-from tests.guarantees.test_transactions import given
+from tests.guarantees.lab import given, judged
 from tests.integration.run_support import LocalDataPlane, Paused
 
 
@@ -56,6 +68,104 @@ def test_two_receipts_for_one_partition_abort_the_run(experiment):
         experiment.run(data=TwoOwners, max_send_attempts=1)
     assert isinstance(failed.value.__cause__, DuplicateReceipt)
     assert experiment.output() == []
+
+
+# -- law 1: two attempts of one send task ----------------------------------------------------------------
+
+
+class TaskContext:
+    """What Spark tells a task that it runs for the second time."""
+
+    def attemptNumber(self):  # noqa: N802 - Spark's name
+        return 1
+
+    def partitionId(self):  # noqa: N802
+        return 0
+
+
+class SendTwice:
+    """A send task whose first attempt dies after one of two batches; the second one has other content."""
+
+    def __init__(self, experiment, monkeypatch):
+        self.where = TopicPartition(experiment.sink, 0)
+        self.first, self.second = (self._batches(letter) for letter in "ab")
+        monkeypatch.setattr("pyspark.TaskContext.get", classmethod(lambda cls: TaskContext()))
+        self._config = ClientConfig.of(experiment.kafka.client_config())
+        self._name = identity.transactional_id(experiment.spec)
+        self._spec = experiment.spec
+
+    def _batches(self, letter):
+        values = pa.array([f"{letter}{n:03d}".encode() for n in range(100)], pa.binary())
+        sealed = seal(values, np.zeros(100, np.int32), topic=self.where.topic, batch_bytes=700)
+        return [(batch.records, batch.data) for batch in sealed]
+
+    def play(self):
+        """Return what the second attempt answers; then commit, as if all were well."""
+        with ControlPlane(self._spec) as control, BrokerConnections(self._config) as connections:
+            session = control.transactions.fence(self._name)
+            session.begin()
+            session.add_partitions([self.where])
+            send_partitions(connections, session.identity, {self.where: self.first[:1]})
+            count = sum(records for records, _ in self.second)
+            task = SendTask(
+                self._config,
+                session.identity,
+                {self.where: (len(self.second), count)},
+                delivery_timeout=20.0,
+                deadline=time.time() + 60,
+                timeout=60.0,
+                second_attempt_wait=0.0,
+            )
+            try:
+                answers = [text for batch in task([self._rows()]) for text in batch["answer"].to_pylist()]
+            finally:
+                end_txn(connections, session.identity, commit=True)
+                session.close()
+        return answers
+
+    def _rows(self):
+        columns = [
+            (0, self.where.topic, self.where.partition, 0, 0, number, records, data)
+            for number, (records, data) in enumerate(self.second)
+        ]
+        arrays = [pa.array(c, t) for c, t in zip(zip(*columns, strict=True), SCHEMA.types, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def letters(experiment):
+    """First letters of the output, each once, sorted."""
+    return sorted({value[0] for value in experiment.output()})
+
+
+def test_a_second_attempt_of_a_send_task_writes_nothing(experiment, monkeypatch):
+    """Law 1: Spark runs the task again in the same epoch: it refuses; the log is the first one's."""
+    task = SendTwice(experiment, monkeypatch)
+    with pytest.raises(TaskError, match="wrote nothing"):
+        task.play()
+    assert len(experiment.output()) == task.first[0][0]
+    assert letters(experiment) == ["a"]
+
+
+def test_without_law_1_the_second_attempt_is_found_out_by_its_offsets(experiment, monkeypatch):
+    """Law 1, the second guard: the broker says yes to a batch it did not write, at an offset of the past."""
+    monkeypatch.setattr(send, "refuse_second_attempt", lambda *args: None)
+    (answer,) = SendTwice(experiment, monkeypatch).play()
+    assert "another attempt" in json.loads(answer)["error"]
+
+
+def test_without_both_guards_two_attempts_are_mixed(experiment, monkeypatch):
+    """Law 1, counter-test: the receipt is perfect; readers get the first half of one, the rest of another."""
+    monkeypatch.setattr(send, "refuse_second_attempt", lambda *args: None)
+    without_law.remove("end-before", monkeypatch.setattr)
+    task = SendTwice(experiment, monkeypatch)
+    (answer,) = task.play()
+    receipt = json.loads(answer)["receipt"]
+    assert (receipt["records"], receipt["last_sequence"]) == (100, 99)
+    assert len(experiment.output()) == 100
+    assert letters(experiment) == ["a", "b"]
+
+
+# -- law 4: what is committed is what was sealed ---------------------------------------------------------
 
 
 class Lies(LocalDataPlane):
@@ -99,6 +209,9 @@ def test_without_law_4_a_lie_is_committed_as_a_loss(experiment, monkeypatch):
     assert experiment.run("r2").records_read == 0
 
 
+# -- law 3: when the ledger is believed ------------------------------------------------------------------
+
+
 def test_a_commit_before_the_fence_is_found_behind_it(experiment):
     """Law 3: asked, then committed by another try, then fenced: the second question finds it."""
     experiment.feed(20)
@@ -123,6 +236,30 @@ def test_the_clear_of_an_old_run_leaves_the_live_one_alone(experiment):
     experiment.assert_exact()
 
 
+# -- laws 5 and 6: ranges and the cursor -----------------------------------------------------------------
+
+
+def test_a_range_ends_below_an_open_transaction(experiment):
+    """Law 5: what may still be aborted is not read, nor what stands behind it: that is the next run's."""
+    experiment.publish(["0:000000", "0:000001"])
+    upstream = Producer({**experiment.kafka.client_config(), "transactional.id": f"up-{experiment.sink}"})
+    upstream.init_transactions(30)
+    upstream.begin_transaction()
+    upstream.produce(experiment.source, value="0:000002", key="0:000002", partition=0)
+    assert upstream.flush(30) == 0
+    experiment.publish(["0:000003"])
+    experiment.sent += [f"0:{n:06d}" for n in range(4)]
+
+    def end_upstream(state):
+        if state is State.PLANNED:
+            upstream.commit_transaction(30)
+
+    record = experiment.run(on_state=end_upstream)
+    assert [(r.partition, r.end) for r in record.ranges if r.span] == [(0, 2)]
+    experiment.run("r2")
+    experiment.assert_exact()
+
+
 def test_offsets_moved_during_a_run_stop_its_commit(experiment):
     """Law 6: somebody commits to the group between plan and proof: nothing is committed over it."""
     experiment.feed(20)
@@ -137,6 +274,9 @@ def test_offsets_moved_during_a_run_stop_its_commit(experiment):
         experiment.run(on_state=move)
     assert experiment.output() == []
     assert experiment.committed() == [3, -1]
+
+
+# -- laws 9 and 10: brokers and time-outs ----------------------------------------------------------------
 
 
 def test_time_outs_that_do_not_fit_are_refused(experiment):

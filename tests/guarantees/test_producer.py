@@ -258,6 +258,53 @@ def test_a_leader_that_dies_in_the_middle_of_a_send_costs_only_time(replicated):
     replicated.assert_exact()
 
 
+def behind_a_dead_leader(experiment, proxy):
+    """The next batch is appended and replicated; its answer is lost, because the leader dies; a thread."""
+    admin = experiment.kafka.admin()
+    leader = admin.list_topics(experiment.sink).topics[experiment.sink].partitions[0].leader
+    fault = proxy.hold("Produce", response=True, containing=experiment.sink)
+
+    def kill():
+        fault.wait()
+        experiment.kafka.brokers[leader - 1].kill()
+        fault.release(drop=True)
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    return thread, fault
+
+
+def test_the_new_leader_recognises_a_batch_the_dead_one_wrote(replicated_one):
+    """P4: appended on all replicas, then the leader dies with its answer: the retry is recognised."""
+    replicated_one.feed(100)
+    with KafkaProxy(replicated_one.kafka.bootstrap_servers) as proxy:
+        thread, fault = behind_a_dead_leader(replicated_one, proxy)
+        config = proxy.client_config(replicated_one.kafka.client_config())
+        record = replicated_one.run(kafka=config, data=ManyBatchesPlane)
+        thread.join(60)
+        assert fault.hits == 1
+    assert "ABORTED" not in [state for state, _ in record.trace]
+    assert judged(replicated_one, "read_uncommitted") == ([], [])
+    replicated_one.assert_exact()
+
+
+def test_without_idempotence_the_new_leader_takes_the_batch_again(replicated_one):
+    """P4, contrast: the same death and a plain producer with retries: the batch is in the log twice."""
+    replicated_one.feed(100)
+    with KafkaProxy(replicated_one.kafka.bootstrap_servers) as proxy:
+        thread, fault = behind_a_dead_leader(replicated_one, proxy)
+        settings = {"enable.idempotence": False, "acks": "all", "retries": 1000, "log_level": 0}
+        producer = Producer({**proxy.client_config(replicated_one.kafka.client_config()), **settings})
+        for value in replicated_one.sent:
+            producer.produce(replicated_one.sink, key=value, value=value)
+        assert producer.flush(60) == 0
+        thread.join(60)
+        assert fault.hits == 1
+    lost, duplicated = judged(replicated_one)
+    assert lost == []
+    assert duplicated != []
+
+
 # -- P5: sessions that end -------------------------------------------------------------------------------
 
 

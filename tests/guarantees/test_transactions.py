@@ -1,8 +1,12 @@
-"""T: transactions. Their flow, their coordinator, many topics at once, isolation, zombies, recovery."""
+"""T: transactions. Their flow, their coordinator, many topics at once, isolation, recovery.
+
+Zombies (T5) have a file of their own: :mod:`tests.guarantees.test_transactions_zombies`.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import threading
 
 import pytest
@@ -10,35 +14,26 @@ from confluent_kafka import KafkaException, Producer
 
 from airflow_eos.broker import KafkaTransactions
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import ProducerFenced, RunFailed, RunFenced, SendError
-from airflow_eos.model.broker import EndTxnAnswer, TransactionState
-from airflow_eos.model.identity import ProducerIdentity
-from airflow_eos.model.ranges import Explicit, OffsetRange, TopicPartition
-from airflow_eos.run import identity, laws
+from airflow_eos.exceptions import RunFailed, SendError
+from airflow_eos.model.broker import TransactionState
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.run import identity
 from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.run.states import State
+from airflow_eos.testing import read_topic
 from airflow_eos.testing.faults import KafkaProxy
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.control import EndTxnResult, add_partitions_to_txn, end_txn
-from airflow_eos.wire.produce import send_partitions
 from tests.guarantees import plain
 from tests.guarantees.driver import in_a_process
-from tests.guarantees.lab import Experiment, judged, values
+from tests.guarantees.lab import Experiment, described, judged, values
 from tests.guarantees.planes import RoutedPlane
-from tests.integration.run_support import LocalDataPlane, Paused, Row
+from tests.integration.run_support import LocalDataPlane, Row
 
 EVERY_STATE = (
     State.ASKED, State.FENCED, State.CHECKED, State.PLANNED, State.SEALED,
     State.OPEN, State.WRITTEN, State.STAGED, State.PROVEN, State.COMMITTED,
 )  # fmt: skip
-ZOMBIE_STATES = (State.OPEN, State.WRITTEN, State.PROVEN)
-
-
-def described(experiment):
-    """What the coordinator says of the pipeline's transactional id."""
-    with ControlPlane(experiment.spec) as control:
-        return control.cluster.describe_transaction(identity.transactional_id(experiment.spec))
 
 
 # -- T1: the flow ----------------------------------------------------------------------------------------
@@ -75,6 +70,66 @@ def test_the_coordinator_agrees_with_the_trace_at_every_state(any_kafka):
     times = [seconds for _, seconds in record.trace]
     assert [state for state, _ in record.trace] == [state.value for state in EVERY_STATE]
     assert times == sorted(times)
+
+
+STEPS = {
+    # What must have been sent for the first time when a state is entered, and not before.
+    State.FENCED: ["FindCoordinator", "InitProducerId"],
+    State.OPEN: ["AddPartitionsToTxn"],
+    State.WRITTEN: ["Produce"],
+    State.STAGED: ["AddOffsetsToTxn", "TxnOffsetCommit"],
+    State.PROVEN: ["DescribeProducers"],
+    State.COMMITTED: ["EndTxn"],
+}
+
+
+def test_each_request_of_the_flow_is_sent_in_its_state(any_kafka):
+    """T1: on the wire, as the trace says: InitProducerId, AddPartitionsToTxn, Produce, ..., EndTxn."""
+    experiment = Experiment(any_kafka)
+    experiment.run("warm-up")  # makes the ledger
+    experiment.feed(10)
+    first = {}
+    with KafkaProxy(any_kafka.bootstrap_servers) as proxy:
+
+        def look(state):
+            for api in itertools.chain.from_iterable(STEPS.values()):
+                if proxy.seen(api):
+                    first.setdefault(api, state)
+
+        record = experiment.run(on_state=look, kafka=proxy.client_config(any_kafka.client_config()))
+    assert first == {api: state for state, apis in STEPS.items() for api in apis} | {
+        "FindCoordinator": State.ASKED if first["FindCoordinator"] is State.ASKED else State.FENCED
+    }
+    assert [state for state, _ in record.trace] == [state.value for state in EVERY_STATE]
+
+
+def test_the_transaction_log_tells_the_same_story(any_kafka):
+    """T1: the coordinator's own topic holds empty, ongoing, prepared, complete; an abort is told apart."""
+    experiment = Experiment(any_kafka)
+    experiment.feed(10)
+    dead = experiment.driver("r1", stop_at=State.WRITTEN).wait_for(State.WRITTEN)
+    dead.kill()
+    experiment.run("r1", try_number=2)
+    story = [state for state, _ in itertools.groupby(transaction_log(experiment))]
+    assert story == [
+        "Empty", "Ongoing", "PrepareAbort", "CompleteAbort",
+        "Empty", "Ongoing", "PrepareCommit", "CompleteCommit",
+    ]  # fmt: skip
+
+
+_STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead",
+           "PrepareEpochFence")  # fmt: skip
+
+
+def transaction_log(experiment):
+    """States of the pipeline's transactional id, as the topic __transaction_state has them.
+
+    A key is a version and a string; a value a version, producer id 8, epoch 2, time-out 4, state 1, ...
+    (TransactionLogKey.json, TransactionLogValue.json).
+    """
+    wanted = identity.transactional_id(experiment.spec).encode()
+    found = read_topic(experiment.kafka.client_config(), "__transaction_state", "read_uncommitted")
+    return [_STATES[r.value[16]] for r in found if r.value is not None and r.key[4:] == wanted]
 
 
 def test_a_step_that_is_left_out_is_refused(experiment):
@@ -123,6 +178,30 @@ def test_a_coordinator_that_dies_loses_nothing(replicated, state):
     killed[0].start()
     assert record.records_written == 20
     assert described(replicated).state in (TransactionState.COMPLETE_COMMIT, TransactionState.EMPTY)
+    replicated.assert_exact()
+
+
+def test_a_coordinator_that_dies_while_it_answers_the_commit_loses_nothing(replicated):
+    """T2: EndTxn was carried out, its answer is on the way: SIGKILL; its successor knows the outcome."""
+    replicated.feed(20)
+    replicated.run("warm-up")
+    replicated.feed(20)
+    with KafkaProxy(replicated.kafka.bootstrap_servers) as proxy:
+        fault = proxy.hold("EndTxn", response=True, containing=identity.transactional_id(replicated.spec))
+
+        def kill():
+            fault.wait()
+            victim = coordinator_of(replicated)
+            victim.kill()
+            fault.release(drop=True)
+
+        killer = threading.Thread(target=kill, daemon=True)
+        killer.start()
+        record = replicated.run(kafka=proxy.client_config(replicated.kafka.client_config()))
+        killer.join(60)
+        assert fault.hits == 1
+    assert record.records_written == 20
+    assert sum(not broker.is_alive for broker in replicated.kafka.brokers) == 1
     replicated.assert_exact()
 
 
@@ -255,170 +334,6 @@ def test_aborted_output_stays_hidden_for_ever(experiment):
     assert (len(experiment.output("read_uncommitted")), len(experiment.output())) == (20, 0)
     experiment.run(try_number=2)
     assert (len(experiment.output("read_uncommitted")), len(experiment.output())) == (40, 20)
-    experiment.assert_exact()
-
-
-# -- T5: zombies -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("state", ZOMBIE_STATES, ids=lambda state: state.value)
-def test_a_driver_that_was_stopped_and_replaced_errs_and_changes_nothing(any_kafka, state):
-    """T5: SIGSTOP, the next run of the cursor commits, SIGCONT: the zombie is fenced, for good."""
-    experiment = Experiment(any_kafka)
-    experiment.feed(20)
-    zombie = experiment.driver("r1", stop_at=state).wait_for(state)
-    zombie.pause()
-    experiment.run("r2")
-    before = experiment.output(), experiment.committed(), described(experiment)
-    zombie.resume()
-    zombie.release()
-    with pytest.raises(RunFenced, match="retry"):
-        zombie.result()
-    assert (experiment.output(), experiment.committed(), described(experiment)) == before
-    experiment.assert_exact()
-
-
-@pytest.mark.parametrize("state", ZOMBIE_STATES, ids=lambda state: state.value)
-def test_a_zombie_cannot_touch_the_open_transaction_of_its_successor(any_kafka, state):
-    """T5: it wakes while the live attempt is one step before its commit: the live one commits, exactly."""
-    experiment = Experiment(any_kafka)
-    experiment.feed(20)
-    zombie = experiment.driver("r1", stop_at=state).wait_for(state)
-    zombie.pause()
-    live = experiment.driver("r1", try_number=2, stop_at=State.PROVEN).wait_for(State.PROVEN)
-    zombie.resume()
-    zombie.release()
-    with pytest.raises(RunFenced):
-        zombie.result()
-    live.release()
-    assert live.result().records_written == 20
-    experiment.assert_exact()
-
-
-def test_everything_a_zombie_may_try_is_refused(any_kafka):
-    """T5: with its old identity it aborts, commits, adds partitions and sends again: refused, one by one."""
-    experiment = Experiment(any_kafka)
-    experiment.feed(20)
-    zombie = experiment.driver("r1", stop_at=State.WRITTEN).wait_for(State.WRITTEN)
-    found = described(experiment)
-    old = ProducerIdentity(
-        identity.transactional_id(experiment.spec), found.producer_id, found.producer_epoch
-    )
-    zombie.pause()
-    live = experiment.driver("r1", try_number=2, stop_at=State.PROVEN).wait_for(State.PROVEN)
-    before = described(experiment)
-    sink = TopicPartition(experiment.sink, 0)
-    with ControlPlane(experiment.spec) as control:
-        assert control.transactions.abort(old) is EndTxnAnswer.FENCED
-    with BrokerConnections(ClientConfig.of(experiment.kafka.client_config())) as connections:
-        assert end_txn(connections, old, commit=True) is EndTxnResult.FENCED
-        with pytest.raises(ProducerFenced):
-            add_partitions_to_txn(connections, old, [sink])
-        batches = LocalDataPlane(experiment.spec).seal(everything(experiment)).batches
-        with pytest.raises(ProducerFenced):
-            send_partitions(connections, old, batches, timeout=30)
-    assert described(experiment) == before
-    zombie.kill()
-    live.release()
-    live.result()
-    experiment.assert_exact()
-
-
-def everything(experiment):
-    """Ranges over the whole input."""
-
-    class Plan:
-        ranges = tuple(OffsetRange(experiment.source, p, 0, 10) for p in (0, 1))
-
-    return Plan
-
-
-def test_without_law_2_a_zombie_takes_the_epoch_from_the_live_attempt(experiment, monkeypatch):
-    """T5, counter-test: a zombie that initialises again aborts its successor's open transaction."""
-    experiment.feed(20)
-    zombie = Paused(experiment, State.WRITTEN, "r1")
-    live = experiment.driver("r1", try_number=2, stop_at=State.PROVEN).wait_for(State.PROVEN)
-    monkeypatch.setattr(laws, "may_take_epoch", lambda first_act, answer: True)
-    zombie.resume()
-    live.release()
-    assert zombie.error is None
-    # The live one finds what the zombie committed; had the zombie died after its fence, nobody would have.
-    assert live.result().try_number == 1
-    assert live.result().found
-
-
-def given(experiment):
-    """The whole input as given ranges: no cursor would notice a repetition."""
-    return Explicit(everything(experiment).ranges)
-
-
-@pytest.mark.parametrize("state", ZOMBIE_STATES, ids=lambda state: state.value)
-def test_a_zombie_that_initialises_again_behind_the_commit_sends_nothing(experiment, monkeypatch, state):
-    """T5: law 2 broken on purpose: it aborts, takes a new epoch; the look-up behind the fence stops it."""
-    experiment.feed(20)
-    zombie = Paused(experiment, state, "r1", ranges=given(experiment))
-    experiment.run("r1", try_number=2, ranges=given(experiment))
-    monkeypatch.setattr(laws, "may_take_epoch", lambda first_act, answer: True)
-    zombie.resume()
-    assert (zombie.error, zombie.record.found) == (None, True)
-    assert experiment.verdict().exact
-
-
-def test_without_laws_2_and_3_a_zombie_sends_it_all_again(experiment, monkeypatch):
-    """T5, counter-test: abort, initialise, resend, with nobody asking the ledger: every record is twice."""
-    experiment.feed(20)
-    zombie = Paused(experiment, State.WRITTEN, "r1", ranges=given(experiment))
-    experiment.run("r1", try_number=2, ranges=given(experiment))
-    monkeypatch.setattr(laws, "may_take_epoch", lambda first_act, answer: True)
-    monkeypatch.setattr(laws, "no_is_final", lambda fenced: True)
-    zombie.resume()
-    assert zombie.error is None
-    assert judged(experiment) == ([], sorted(experiment.sent))
-
-
-def test_without_law_7_a_zombie_is_not_fenced_and_writes_twice(experiment, monkeypatch):
-    """T5, counter-test: with an id per try both commit: every record is there twice."""
-    stable = identity.transactional_id
-    experiment.feed(20)
-    monkeypatch.setattr(identity, "transactional_id", lambda spec: f"{stable(spec)}.{spec.try_number}")
-    zombie = Paused(experiment, State.WRITTEN, "r1", ranges=given(experiment))
-    experiment.run("r1", try_number=2, ranges=given(experiment))
-    zombie.resume()
-    assert judged(experiment) == ([], sorted(experiment.sent))
-
-
-@pytest.mark.parametrize("state", ZOMBIE_STATES, ids=lambda state: state.value)
-def test_a_driver_that_was_replaced_by_its_retry_changes_nothing(experiment, state):
-    """T5: given ranges, no cursor to notice: SIGSTOP, the retry commits, SIGCONT: the commit is found."""
-    experiment.feed(20)
-    zombie = experiment.driver("r1", ranges=given(experiment), stop_at=state).wait_for(state)
-    zombie.pause()
-    experiment.run("r1", try_number=2, ranges=given(experiment))
-    zombie.resume()
-    zombie.release()
-    record = zombie.result()
-    assert (record.found, record.try_number) == (True, 2)
-    assert experiment.verdict().exact
-
-
-def test_two_attempts_at_once_leave_one_output(experiment):
-    """T5: twins without any pause: one commits, the other finds it or is fenced; whoever is first."""
-    experiment.feed(40)
-    ends = []
-
-    def attempt(number):
-        try:
-            ends.append(experiment.run("r1", try_number=number))
-        except RunFenced as fenced:
-            ends.append(fenced)
-
-    threads = [threading.Thread(target=attempt, args=(n,)) for n in (1, 2, 3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert len(ends) == 3
-    experiment.run("r1", try_number=4)
     experiment.assert_exact()
 
 

@@ -19,6 +19,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from airflow_eos.wire.crc import crc32c
+from airflow_eos.wire.header import ATTRIBUTES_AT, CRC_AT, TRANSACTIONAL_BIT
+from airflow_eos.wire.offsets import list_offsets
+
 ROOT = Path(__file__).resolve().parents[2]
 SWITCH = "EOS_WITHOUT_LAW"
 _SEARCH = "tests/run/test_interleavings.py::test_every_interleaving_is_exactly_once"
@@ -26,6 +30,7 @@ _SEARCHES = "tests/run/test_interleavings.py::"
 _EXPERIMENTS = "tests/guarantees/test_laws.py::"
 _OFFSETS = "tests/guarantees/test_consumer_offsets.py::"
 _TRANSACTIONS = "tests/guarantees/test_transactions.py::"
+_ZOMBIES = "tests/guarantees/test_transactions_zombies.py::"
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,7 @@ class Removal:
     """A law, what stands in its place, and the tests that must fail then.
 
     :param target: ``module:name`` or ``module:Class.name``.
+    :param instead: what to put there, or, where ``wraps``, what to make it of.
     """
 
     law: str
@@ -40,6 +46,7 @@ class Removal:
     target: str
     instead: Callable[..., Any]
     tests: tuple[str, ...]
+    wraps: bool = False
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -55,6 +62,32 @@ def _asks_late(original: Any) -> Any:
 
 def _id_per_try(original: Any) -> Any:
     return lambda spec: f"{original(spec)}.{spec.try_number}"
+
+
+def _blind_to_the_past(original: Any) -> Any:
+    def accept(lane: Any, batch: Any, now: float) -> None:
+        lane.end_before = 0
+        original(lane, batch, now)
+
+    return accept
+
+
+def _plain_batch(original: Any) -> Any:
+    def stamp(*arguments: Any) -> bytes:
+        data = bytearray(original(*arguments))
+        data[ATTRIBUTES_AT + 1] &= ~TRANSACTIONAL_BIT & 0xFF
+        data[CRC_AT:ATTRIBUTES_AT] = crc32c(bytes(data[ATTRIBUTES_AT:])).to_bytes(4, "big")
+        return bytes(data)
+
+    return stamp
+
+
+def _to_the_high_watermark(_original: Any) -> Any:
+    def ends(self: Any, partitions: Any) -> Any:
+        with self._link.connections() as connections:
+            return list_offsets(connections, partitions, "latest", isolation="read_uncommitted")
+
+    return ends
 
 
 def _whole_time(transaction: Any, open_for: float) -> float:
@@ -77,7 +110,21 @@ REMOVALS: dict[str, Removal] = {
         "the same, in the task that executors run",
         "airflow_eos.spark.send:refuse_second_attempt",
         _nothing,
-        ("tests/unit/spark/test_spark_send_task.py",),
+        (
+            f"{_EXPERIMENTS}test_a_second_attempt_of_a_send_task_writes_nothing",
+            "tests/unit/spark/test_spark_send_task.py",
+        ),
+    ),
+    "end-before": Removal(
+        "1",
+        "an acknowledgement of the past is another attempt's",
+        "airflow_eos.wire.lane:PartitionLane._accept",
+        _blind_to_the_past,
+        (
+            f"{_EXPERIMENTS}test_without_law_1_the_second_attempt_is_found_out_by_its_offsets",
+            "tests/integration/test_produce.py::test_the_same_batches_in_the_same_epoch_are_found",
+        ),
+        wraps=True,
     ),
     "exactly_one_receipt": Removal(
         "1",
@@ -96,7 +143,7 @@ REMOVALS: dict[str, Removal] = {
         lambda first_act, answer: True,
         (
             f"{_SEARCH}[twins]",
-            f"{_TRANSACTIONS}test_a_zombie_cannot_touch_the_open_transaction_of_its_successor",
+            f"{_ZOMBIES}test_a_zombie_cannot_touch_the_open_transaction_of_its_successor",
         ),
     ),
     "no_is_final": Removal(
@@ -115,6 +162,7 @@ REMOVALS: dict[str, Removal] = {
             f"{_SEARCH}[cleared]",
             f"{_EXPERIMENTS}test_the_clear_of_an_old_run_leaves_the_live_one_alone",
         ),
+        wraps=True,
     ),
     "receipts_match": Removal(
         "4",
@@ -130,6 +178,14 @@ REMOVALS: dict[str, Removal] = {
         _nothing,
         (f"{_EXPERIMENTS}test_receipts_that_lie_are_found_out",),
     ),
+    "transactional-bit": Removal(
+        "4",
+        "every batch belongs to the transaction",
+        "airflow_eos.wire.lane:stamp",
+        _plain_batch,
+        (f"{_TRANSACTIONS}test_aborted_output_stays_hidden_for_ever",),
+        wraps=True,
+    ),
     "within_log": Removal(
         "5",
         "ranges lie inside the log",
@@ -143,6 +199,15 @@ REMOVALS: dict[str, Removal] = {
         "tests.run.model.ports:ModelCluster.last_stable_offsets",
         lambda original: lambda self, partitions: {tp: len(self._broker.logs[tp]) for tp in partitions},
         (f"{_SEARCH}[upstream_open]",),
+        wraps=True,
+    ),
+    "last-stable-offset-broker": Removal(
+        "5",
+        "the same, asked from real brokers",
+        "airflow_eos.broker.cluster:KafkaCluster.last_stable_offsets",
+        _to_the_high_watermark,
+        (f"{_EXPERIMENTS}test_a_range_ends_below_an_open_transaction",),
+        wraps=True,
     ),
     "topics_unchanged": Removal(
         "5",
@@ -178,8 +243,9 @@ REMOVALS: dict[str, Removal] = {
         _id_per_try,
         (
             f"{_SEARCH}[explicit]",
-            f"{_TRANSACTIONS}test_a_driver_that_was_replaced_by_its_retry_changes_nothing",
+            f"{_ZOMBIES}test_a_driver_that_was_replaced_by_its_retry_changes_nothing",
         ),
+        wraps=True,
     ),
     "group_is_ours": Removal(
         "7",
@@ -223,20 +289,21 @@ REMOVALS: dict[str, Removal] = {
         (f"{_EXPERIMENTS}test_a_send_has_what_is_left_of_its_transaction_less_a_margin",),
     ),
 }
-_WRAPPERS = (_asks_late, _id_per_try)
 
 
-def remove(name: str) -> None:
-    """Take the law away in this process."""
+def remove(name: str, set_attribute: Callable[[Any, str, Any], None] = setattr) -> None:
+    """Take the law away in this process.
+
+    :param set_attribute: as ``setattr``; a test gives its own, which restores.
+    """
     removal = REMOVALS[name]
     module, _, path = removal.target.partition(":")
     *owners, attribute = path.split(".")
     owner: Any = import_module(module)
     for each in owners:
         owner = getattr(owner, each)
-    wraps = removal.instead in _WRAPPERS or name == "last-stable-offset"
-    instead = removal.instead(getattr(owner, attribute)) if wraps else removal.instead
-    setattr(owner, attribute, instead)
+    instead = removal.instead(getattr(owner, attribute)) if removal.wraps else removal.instead
+    set_attribute(owner, attribute, instead)
 
 
 def remove_from_environment() -> None:
