@@ -150,8 +150,9 @@ def test_code_reaches_executors_and_credentials_are_in_no_log(spark, broker, tmp
     assert SECRET not in text
 
 
-def test_an_executor_lost_in_the_middle_of_sealing_costs_only_time(spark, broker, tmp_path):
-    """Spark runs its tasks again; blocks of two attempts are never mixed."""
+@pytest.mark.parametrize("where", ["in the transform", "in the shuffle"])
+def test_an_executor_lost_in_the_middle_of_sealing_costs_only_time(spark, broker, tmp_path, where):
+    """Spark runs its tasks again, and those whose shuffle files are gone; two attempts are never mixed."""
     source, sink = broker.numbered("src", 4, 2000), broker.topic("out", 4)
     begun = tmp_path / "begun"
     begun.mkdir()
@@ -169,7 +170,10 @@ def test_an_executor_lost_in_the_middle_of_sealing_costs_only_time(spark, broker
             yield batch
 
     def process(df):
-        return df.select("key", "value").mapInArrow(slow, "key binary, value binary")
+        rows = df.select("key", "value")
+        # What is slow then reads the shuffle files of the executor that dies.
+        rows = rows.repartition(4) if where == "in the shuffle" else rows
+        return rows.mapInArrow(slow, "key binary, value binary")
 
     plane = SparkDataPlane(spark, broker.spec(source, sink), process)
     executors(spark)
@@ -186,6 +190,38 @@ def test_an_executor_lost_in_the_middle_of_sealing_costs_only_time(spark, broker
     with broker.transaction(sealed[0].manifest.partitions) as identity:
         plane.send(sealed[0], identity, 120)
     assert Counter(r.value for r in read_topic(broker.bootstrap, sink)) == EXPECTED
+
+
+def test_a_seal_task_that_fails_once_is_run_again(spark, broker):
+    """An error in the first attempt of a task: its second attempt seals, the output is one evaluation."""
+    source, sink = broker.numbered("src", 4, 2000), broker.topic("out", 4)
+
+    def fails_once(batches):
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        for batch in batches:
+            attempts = pa.array([str(context.attemptNumber()).encode()] * len(batch), pa.binary())
+            yield pa.RecordBatch.from_arrays([attempts, batch.column("value")], names=["key", "value"])
+        if context.partitionId() == 1 and context.attemptNumber() == 0:
+            raise OSError("a disk, once")
+
+    def process(df):
+        return df.select("key", "value").mapInArrow(fails_once, "key binary, value binary")
+
+    plane = SparkDataPlane(spark, broker.spec(source, sink), process)
+    plane.preflight()
+    sealed = plane.seal(broker.plan(source))
+    with broker.transaction(sealed.manifest.partitions) as identity:
+        plane.send(sealed, identity, 120)
+    found = read_topic(broker.bootstrap, sink)
+    assert Counter(r.value for r in found) == EXPECTED
+    attempts = {}
+    for record in found:
+        attempts.setdefault(record.value.split(b":")[0], set()).add(record.key)
+    assert all(len(numbers) == 1 for numbers in attempts.values())
+    assert {b"1"} in attempts.values()
 
 
 def test_sealed_batches_survive_a_lost_executor(spark, broker):
