@@ -24,14 +24,17 @@ from airflow_eos.testing.agreement import (
     unfinished_transactions,
 )
 from airflow_eos.testing.faults import KafkaProxy
+from airflow_eos.testing.log_dump import dump_log, log_complaints
 from airflow_eos.testing.oracle import InputLog, Verdict, judge
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
 
     from airflow_eos.model.identity import ProducerIdentity
+    from airflow_eos.model.record import RunRecord
     from airflow_eos.testing import Broker
 
 SOURCE, SINK, LEDGER = "chaos-in", "chaos-out", "chaos-ledger"
@@ -186,8 +189,17 @@ class Stage:
             ledger_complaints(records, len(outputs)),
             offsets_complaints(kafka, GROUP, records, SOURCE),
             self.reader.complaints(outputs),
+            self._log_complaints(records),
         )
         return judge(self.inputs, outputs, disagreements=disagreements), len(records)
+
+    def _log_complaints(self, records: Sequence[RunRecord]) -> Iterable[str]:
+        """The brokers' own files, each broker's copy: all alike, and what the ledger claims."""
+        copies = [dump_log(self.kafka, SINK, broker) for broker in self.kafka.brokers]
+        for broker, copy_of_log in zip(self.kafka.brokers[1:], copies[1:], strict=True):
+            if copy_of_log != copies[0]:
+                yield f"broker {broker.node_id}'s copy of {SINK} differs from broker 1's"
+        yield from log_complaints(copies[0], records, SINK)
 
 
 def java_hash(text: str) -> int:

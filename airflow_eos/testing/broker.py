@@ -32,12 +32,16 @@ class Broker:
     :param command: argument vector of the server.
     :param address: ``host:port`` of the client listener.
     :param log_path: file that collects the output of all starts of this node.
+    :param data_folder: where it keeps its logs.
     """
 
-    def __init__(self, node_id: int, command: Sequence[str], address: str, log_path: Path) -> None:
+    def __init__(
+        self, node_id: int, command: Sequence[str], address: str, log_path: Path, data_folder: Path
+    ) -> None:
         self.node_id = node_id
         self.address = address
         self.log_path = log_path
+        self.data_folder = data_folder
         self._command = tuple(command)
         self._process: subprocess.Popen[bytes] | None = None
         self._paused = False

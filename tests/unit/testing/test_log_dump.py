@@ -1,0 +1,112 @@
+"""The log dump against the ledger: what was committed is what was claimed, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_eos.exceptions import EmbeddedKafkaError
+from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.receipts import PartitionReceipt
+from airflow_eos.model.record import RunRecord
+from airflow_eos.testing.log_dump import log_complaints, parsed
+
+DATA = (
+    "baseOffset: {0} lastOffset: {1} count: {2} baseSequence: {3} lastSequence: 9 producerId: 7 producerEpoch: {4} "
+    "partitionLeaderEpoch: 0 isTransactional: {5} isControl: {6} deleteHorizonMs: OptionalLong.empty position: 0 "
+    "CreateTime: 1 size: 85 magic: 2 compresscodec: none crc: 1 isvalid: {7}"
+)
+MARKER = "| offset: 9 CreateTime: 1 keySize: 4 valueSize: 6 sequence: -1 endTxnMarker: {} coordinatorEpoch: 0"
+
+
+def data(first, last, sequence, epoch, *, transactional="true", valid="true"):
+    return DATA.format(first, last, last - first + 1, sequence, epoch, transactional, "false", valid)
+
+
+def marker(offset, epoch, kind):
+    return [DATA.format(offset, offset, 1, -1, epoch, "true", "true", "true"), MARKER.format(kind)]
+
+
+FILE = "Dumping /somewhere/out-topic-3/00000000000000000000.log"
+LOG = [
+    FILE,
+    "Log starting offset: 0",
+    data(0, 4, 0, 1),
+    "| offset: 0 CreateTime: 1",
+    *marker(5, 2, "ABORT"),
+    data(6, 7, 0, 3),
+    data(8, 8, 2, 3),
+    *marker(9, 3, "COMMIT"),
+]
+RECEIPT = PartitionReceipt(
+    topic="out-topic",
+    partition=3,
+    first_offset=6,
+    last_offset=8,
+    records=3,
+    size=1,
+    batches=2,
+    last_sequence=2,
+)
+RECORD = RunRecord(
+    run_key="k",
+    pipeline="p",
+    mode="cursor",
+    run_id="r",
+    clear_number=0,
+    try_number=1,
+    group_id="g",
+    ranges=(),
+    records_read_by_partition={},
+    receipts=(RECEIPT,),
+    producer=ProducerIdentity("id", 7, 3),
+    started_at="",
+    staged_at="",
+)
+
+
+def complaints(lines, *records):
+    return list(log_complaints(list(parsed(lines)), records, "out-topic"))
+
+
+def test_a_log_that_holds_what_was_claimed_is_accepted():
+    """An aborted attempt, then the committed one, as its receipt says."""
+    assert complaints(LOG, RECORD) == []
+
+
+def test_a_commit_that_no_run_claims_is_found():
+    """Somebody else's records, or a second commit of the same work."""
+    (text,) = complaints(LOG)
+    assert "the ledger claims (first offset, last offset, records) None, the log holds (6, 8, 3)" in text
+
+
+def test_a_claim_that_the_log_does_not_hold_is_found():
+    """A receipt of records that are not there, or not at these offsets."""
+    wrong = replace(RECORD, receipts=(replace(RECEIPT, records=4, last_offset=9),))
+    (text,) = complaints(LOG, wrong)
+    assert "claims (first offset, last offset, records) (6, 9, 4)" in text
+
+
+def test_a_batch_outside_of_any_transaction_is_found():
+    """Readers would see it whatever becomes of the run."""
+    (text,) = complaints([*LOG, data(10, 10, 0, 4, transactional="false")], RECORD)
+    assert "outside of any transaction" in text
+
+
+def test_a_gap_or_a_repetition_of_sequences_is_found():
+    """Within one epoch sequences count the records."""
+    (text,) = complaints([*LOG[:6], data(6, 7, 0, 3), data(8, 8, 0, 3), *LOG[8:]], RECORD)
+    assert "sequence 0, its transaction stood at epoch 3 sequence 2" in text
+
+
+def test_an_open_end_is_found():
+    """A transaction without a marker holds up every reader."""
+    (text,) = complaints([*LOG, data(10, 10, 0, 4)], RECORD)
+    assert "ends with an open transaction of producer 7" in text
+
+
+def test_a_damaged_batch_is_an_error():
+    """The tool checks checksums; so do we."""
+    with pytest.raises(EmbeddedKafkaError, match="damaged"):
+        complaints([FILE, data(0, 4, 0, 1, valid="false")])
