@@ -1,12 +1,12 @@
 """What stands in the brokers' own files, as Kafka's own DumpLogSegments prints it.
 
-The last witness of an experiment, which shares no code with what it judges: the log holds what the ledger claims, transaction by transaction.
+The last witness of an experiment, which shares no code with what it judges: the log holds what the ledger
+claims, transaction by transaction.
 """
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -101,7 +101,7 @@ def log_complaints(batches: Sequence[DumpedBatch], records: Sequence[RunRecord],
     :param batches: by partition and offset.
     """
     committed: dict[tuple[int, int, int], tuple[int, int, int]] = {}
-    open_ones: defaultdict[tuple[int, int], _Open] = defaultdict(lambda: _Open(-1, -1))
+    open_ones: dict[tuple[int, int], _Open] = {}
     for batch in batches:
         where = f"{topic}-{batch.partition} offset {batch.first_offset}"
         key = batch.partition, batch.producer_id
@@ -110,14 +110,12 @@ def log_complaints(batches: Sequence[DumpedBatch], records: Sequence[RunRecord],
             ended = open_ones.pop(key, None)
             if ended is not None and batch.marker == "COMMIT":
                 found = (ended.first_offset, ended.last_offset, ended.records)
-                committed[(*key, ended.epoch)] = found
+                committed[batch.partition, batch.producer_id, ended.epoch] = found
             continue
         if not batch.transactional:
             yield f"{where} holds a batch outside of any transaction"
             continue
-        if key not in open_ones:
-            open_ones[key] = _Open(batch.producer_epoch, batch.first_offset)
-        txn = open_ones[key]
+        txn = open_ones.setdefault(key, _Open(batch.producer_epoch, batch.first_offset))
         if (batch.producer_epoch, batch.base_sequence) != (txn.epoch, txn.records):
             yield (
                 f"{where} has epoch {batch.producer_epoch} sequence {batch.base_sequence}, its transaction "
@@ -137,10 +135,10 @@ def log_complaints(batches: Sequence[DumpedBatch], records: Sequence[RunRecord],
         for r in record.receipts
         if r.topic == topic and r.records
     }
-    for key in sorted(claimed.keys() | committed.keys()):
-        if claimed.get(key) != committed.get(key):
-            partition, producer_id, epoch = key
+    for place in sorted(claimed.keys() | committed.keys()):
+        if claimed.get(place) != committed.get(place):
+            partition, producer_id, epoch = place
             yield (
                 f"{topic}-{partition}, producer {producer_id} epoch {epoch}: the ledger claims (first, last "
-                f"offset, records) {claimed.get(key)}, the log holds {committed.get(key)}"
+                f"offset, records) {claimed.get(place)}, the log holds {committed.get(place)}"
             )

@@ -23,6 +23,7 @@ from airflow_eos.testing.agreement import (
     offsets_complaints,
     unfinished_transactions,
 )
+from airflow_eos.testing.log_dump import dump_log, log_complaints
 from airflow_eos.testing.oracle import Verdict, judge
 from airflow_eos.testing.readers import Isolation, read_topic
 from tests.guarantees.driver import LocalDriver
@@ -84,6 +85,11 @@ class Experiment(Pipeline):
             ],
         )
         assert verdict.exact, verdict.complaints()
+
+    def assert_log_as_claimed(self) -> None:
+        """The brokers' files, shown by Kafka's own tool: what runs claim is committed there, nothing else."""
+        records = ledger_records(self.kafka.client_config(), self.ledger, self.spec.pipeline)
+        assert list(log_complaints(dump_log(self.kafka, self.sink), records, self.sink)) == []
 
     def committed(self) -> list[int]:
         """Return the group's committed offset in each source partition; -1 where there is none.

@@ -80,6 +80,7 @@ def test_one_transaction_is_exact_after_the_same_crash(experiment):
     experiment.feed(10)
     assert experiment.run(try_number=2).records_written == 40
     experiment.assert_exact()
+    experiment.assert_log_as_claimed()
 
 
 def test_readers_that_do_not_ask_for_committed_data_see_the_dead_attempt(experiment):

@@ -353,6 +353,7 @@ def test_offsets_and_output_agree_after_a_kill_at_every_state(any_kafka):
         assert record.found == (state is State.COMMITTED)
         in_step(experiment)
         experiment.assert_exact()
+    experiment.assert_log_as_claimed()
 
 
 def in_step(experiment):

@@ -13,9 +13,10 @@ from airflow_eos.model.record import RunRecord
 from airflow_eos.testing.log_dump import log_complaints, parsed
 
 DATA = (
-    "baseOffset: {0} lastOffset: {1} count: {2} baseSequence: {3} lastSequence: 9 producerId: 7 producerEpoch: {4} "
-    "partitionLeaderEpoch: 0 isTransactional: {5} isControl: {6} deleteHorizonMs: OptionalLong.empty position: 0 "
-    "CreateTime: 1 size: 85 magic: 2 compresscodec: none crc: 1 isvalid: {7}"
+    "baseOffset: {0} lastOffset: {1} count: {2} baseSequence: {3} lastSequence: 9 "
+    "producerId: 7 producerEpoch: {4} "
+    "partitionLeaderEpoch: 0 isTransactional: {5} isControl: {6} deleteHorizonMs: OptionalLong.empty "
+    "position: 0 CreateTime: 1 size: 85 magic: 2 compresscodec: none crc: 1 isvalid: {7}"
 )
 MARKER = "| offset: 9 CreateTime: 1 keySize: 4 valueSize: 6 sequence: -1 endTxnMarker: {} coordinatorEpoch: 0"
 
@@ -78,14 +79,14 @@ def test_a_log_that_holds_what_was_claimed_is_accepted():
 def test_a_commit_that_no_run_claims_is_found():
     """Somebody else's records, or a second commit of the same work."""
     (text,) = complaints(LOG)
-    assert "the ledger claims (first offset, last offset, records) None, the log holds (6, 8, 3)" in text
+    assert "the ledger claims (first, last offset, records) None, the log holds (6, 8, 3)" in text
 
 
 def test_a_claim_that_the_log_does_not_hold_is_found():
     """A receipt of records that are not there, or not at these offsets."""
     wrong = replace(RECORD, receipts=(replace(RECEIPT, records=4, last_offset=9),))
     (text,) = complaints(LOG, wrong)
-    assert "claims (first offset, last offset, records) (6, 9, 4)" in text
+    assert "claims (first, last offset, records) (6, 9, 4)" in text
 
 
 def test_a_batch_outside_of_any_transaction_is_found():
