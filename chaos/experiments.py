@@ -78,6 +78,7 @@ class Experiments:
 
     def run_with_broker_killed(self, cell: Cell) -> Outcome:
         """The same, and some broker dies at some moment of it."""
+        self._stage.wait_whole()
         broker = self._chance.choice(self._stage.kafka.brokers)
         killer = threading.Timer(self._chance.uniform(0, _STORM_SECONDS), broker.kill)
         killer.start()
@@ -85,8 +86,7 @@ class Experiments:
             outcome = self.run(cell)
         finally:
             killer.join()
-            broker.start()
-            self._stage.kafka.wait_in_sync(timeout=120)
+            broker.start(wait=False)
         return Outcome(f"{outcome.text}; a broker killed beside it", outcome.seconds)
 
     def plain_run(self) -> RunRecord:
@@ -98,6 +98,7 @@ class Experiments:
 
     def _broker(self, state: State, choose: Callable[[], Broker]) -> Outcome:
         spec = self._stage.next_run()
+        self._stage.wait_whole()
         with self._driver_of_pool() as driver:
             attempt = self._held(driver, spec, state)
             broker = choose()
@@ -107,8 +108,7 @@ class Experiments:
                 attempt.release(for_good=True)
                 outcome = self._ended(driver, spec, attempt, begun)
             finally:
-                broker.start()
-                self._stage.kafka.wait_in_sync(timeout=120)
+                broker.start(wait=False)  # comes back during the next cells
         return outcome
 
     # -- drivers ------------------------------------------------------------------------------------------

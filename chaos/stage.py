@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 SOURCE, SINK, LEDGER = "chaos-in", "chaos-out", "chaos-ledger"
 GROUP = PIPELINE = PREFIX = "chaos"
 PARTITIONS = 6
+_WHOLE_SECONDS = 120.0
 # A dead broker is found out after this time: a third of the default makes room for three times the faults.
 _BROKER_CONFIG = {"broker.session.timeout.ms": 3000, "broker.heartbeat.interval.ms": 500}
 
@@ -149,6 +150,12 @@ class Stage:
         partitions = len(self.kafka.admin().list_topics(topic, timeout=10).topics[topic].partitions)
         return self.leader(topic, java_hash(self.transactional_id) % partitions)
 
+    def wait_whole(self) -> None:
+        """Wait until every broker serves and all replicas are in sync: a second one may die only then."""
+        for broker in self.kafka.brokers:
+            broker.wait_until_ready(timeout=_WHOLE_SECONDS)
+        self.kafka.wait_in_sync(timeout=_WHOLE_SECONDS)
+
     def sink_leader(self) -> Broker:
         """Return a broker that leads a sink partition, and another than the coordinator if there is one."""
         order = self._chance.sample(range(PARTITIONS), PARTITIONS)
@@ -180,6 +187,7 @@ class Stage:
 
     def verdict(self) -> tuple[Verdict, int]:
         """Judge everything; return the verdict and the number of committed runs. Call when all is drained."""
+        self.wait_whole()
         kafka = self.kafka.client_config()
         complaints = list(unfinished_transactions(kafka, PREFIX))
         outputs = read_topic(kafka, SINK)

@@ -6,7 +6,6 @@ import logging
 import os
 import secrets
 import shutil
-import subprocess
 import tempfile
 import time
 import uuid
@@ -222,26 +221,6 @@ class EmbeddedKafka:
     def logs(self, lines: int = 60) -> str:
         """Return the last lines of every broker's log."""
         return "\n".join(broker.log_tail(lines) for broker in self._brokers)
-
-    def run_tool(self, main_class: str, *arguments: str, timeout: float = 120) -> str:
-        """Run one of Kafka's own command-line tools with the brokers' jars; return what it printed.
-
-        :param main_class: as ``kafka.tools.DumpLogSegments``.
-        :raises EmbeddedKafkaError: it failed.
-        """
-        if self._launcher is None or not self._brokers:
-            raise EmbeddedKafkaError(f"{self!r} is not running: use it as a context manager")
-        done = subprocess.run(
-            self._launcher.command(main_class, *arguments),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-        if done.returncode:
-            raise EmbeddedKafkaError(f"{main_class} failed:\n{done.stdout[-1000:]}\n{done.stderr[-2000:]}")
-        return done.stdout
 
     def admin(self) -> Any:
         """Return a ``confluent_kafka`` ``AdminClient`` of this cluster; one instance, kept until the end."""

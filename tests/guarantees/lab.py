@@ -87,7 +87,7 @@ class Experiment(Pipeline):
         assert verdict.exact, verdict.complaints()
 
     def assert_log_as_claimed(self) -> None:
-        """The brokers' files, shown by Kafka's own tool: what runs claim is committed there, nothing else."""
+        """In the broker's own files stands what runs claim, committed, and nothing else is."""
         records = ledger_records(self.kafka.client_config(), self.ledger, self.spec.pipeline)
         assert list(log_complaints(dump_log(self.kafka, self.sink), records, self.sink)) == []
 

@@ -5,40 +5,29 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from airflow_eos.exceptions import EmbeddedKafkaError
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.receipts import PartitionReceipt
 from airflow_eos.model.record import RunRecord
-from airflow_eos.testing.log_dump import log_complaints, parsed
-
-DATA = (
-    "baseOffset: {0} lastOffset: {1} count: {2} baseSequence: {3} lastSequence: 9 "
-    "producerId: 7 producerEpoch: {4} "
-    "partitionLeaderEpoch: 0 isTransactional: {5} isControl: {6} deleteHorizonMs: OptionalLong.empty "
-    "position: 0 CreateTime: 1 size: 85 magic: 2 compresscodec: none crc: 1 isvalid: {7}"
-)
-MARKER = "| offset: 9 CreateTime: 1 keySize: 4 valueSize: 6 sequence: -1 endTxnMarker: {} coordinatorEpoch: 0"
+from airflow_eos.testing.log_dump import DumpedBatch, dumped, log_complaints
 
 
-def data(first, last, sequence, epoch, *, transactional="true", valid="true"):
-    return DATA.format(first, last, last - first + 1, sequence, epoch, transactional, "false", valid)
+def data(first, last, sequence, epoch, *, transactional=True):
+    return DumpedBatch(3, first, last, last - first + 1, sequence, 7, epoch, transactional)
 
 
 def marker(offset, epoch, kind):
-    return [DATA.format(offset, offset, 1, -1, epoch, "true", "true", "true"), MARKER.format(kind)]
+    return DumpedBatch(3, offset, offset, 1, -1, 7, epoch, True, kind)
 
 
-FILE = "Dumping /somewhere/out-topic-3/00000000000000000000.log"
 LOG = [
-    FILE,
-    "Log starting offset: 0",
     data(0, 4, 0, 1),
-    "| offset: 0 CreateTime: 1",
-    *marker(5, 2, "ABORT"),
+    marker(5, 2, "ABORT"),
     data(6, 7, 0, 3),
     data(8, 8, 2, 3),
-    *marker(9, 3, "COMMIT"),
+    marker(9, 3, "COMMIT"),
 ]
 RECEIPT = PartitionReceipt(
     topic="out-topic",
@@ -68,7 +57,7 @@ RECORD = RunRecord(
 
 
 def complaints(lines, *records):
-    return list(log_complaints(list(parsed(lines)), records, "out-topic"))
+    return list(log_complaints(lines, records, "out-topic"))
 
 
 def test_a_log_that_holds_what_was_claimed_is_accepted():
@@ -91,13 +80,13 @@ def test_a_claim_that_the_log_does_not_hold_is_found():
 
 def test_a_batch_outside_of_any_transaction_is_found():
     """Readers would see it whatever becomes of the run."""
-    (text,) = complaints([*LOG, data(10, 10, 0, 4, transactional="false")], RECORD)
+    (text,) = complaints([*LOG, data(10, 10, 0, 4, transactional=False)], RECORD)
     assert "outside of any transaction" in text
 
 
 def test_a_gap_or_a_repetition_of_sequences_is_found():
     """Within one epoch sequences count the records."""
-    (text,) = complaints([*LOG[:6], data(6, 7, 0, 3), data(8, 8, 0, 3), *LOG[8:]], RECORD)
+    (text,) = complaints([*LOG[:3], data(8, 8, 0, 3), LOG[4]], RECORD)
     assert "sequence 0, its transaction stood at epoch 3 sequence 2" in text
 
 
@@ -107,7 +96,28 @@ def test_an_open_end_is_found():
     assert "ends with an open transaction of producer 7" in text
 
 
+def segment(value=b"v"):
+    """A batch of a transaction and its commit marker, as kafka-python writes them."""
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=0,
+        is_transactional=True,
+        producer_id=7,
+        producer_epoch=3,
+        base_sequence=0,
+        batch_size=9999,
+    )
+    for offset in range(2):
+        builder.append(offset, timestamp=1, key=b"k", value=value, headers=[])
+    return bytes(builder.build())
+
+
+def test_segments_are_read():
+    """Header fields of a batch as a producer writes it."""
+    assert list(dumped(segment(), 3)) == [DumpedBatch(3, 0, 1, 2, 0, 7, 3, True)]
+
+
 def test_a_damaged_batch_is_an_error():
-    """The tool checks checksums; so do we."""
-    with pytest.raises(EmbeddedKafkaError, match="damaged"):
-        complaints([FILE, data(0, 4, 0, 1, valid="false")])
+    """A checksum that does not fit."""
+    with pytest.raises(EmbeddedKafkaError, match="damaged batch at 0"):
+        list(dumped(segment()[:-1] + b"!", 3))
