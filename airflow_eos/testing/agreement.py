@@ -7,11 +7,11 @@ into its verdict.
 from __future__ import annotations
 
 import json
-import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.model.record import RunRecord
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from airflow_eos.wire.connection import BrokerConnections
+
 _RUN_KEY = b"run:"
 _FINISHED = ("CompleteCommit", "CompleteAbort", "Empty", "Dead")
+_TRANSACTION_LOG = "__transaction_state"
 _POLL = 0.2
 
 
@@ -87,29 +90,46 @@ def offsets_complaints(
 def unfinished_transactions(
     kafka: Mapping[str, Any], prefix: str = "", timeout: float = 60.0
 ) -> Iterable[str]:
-    """Transactions of ids with a prefix that are not finished after ``timeout`` seconds."""
-    from kafka.admin import KafkaAdminClient
+    """Transactions of ids with a prefix that are not finished after ``timeout`` seconds.
 
-    logging.getLogger("kafka").setLevel(logging.CRITICAL)
-    admin: Any = KafkaAdminClient(bootstrap_servers=kafka["bootstrap.servers"])
+    Every coordinator is asked; one that does not answer in time is a complaint, too.
+    """
+    from airflow_eos.exceptions import UnknownTopic
+    from airflow_eos.wire.client_config import ClientConfig
+    from airflow_eos.wire.connection import BrokerConnections
+
     deadline = time.monotonic() + timeout
-    try:
+    with BrokerConnections(ClientConfig.of(kafka)) as connections:
         while True:
-            open_ones = [
-                f"transaction {each.transactional_id} is {_text(each.state)}"
-                for listings in admin.list_transactions().values()
-                for each in listings
-                if each.transactional_id.startswith(prefix) and _text(each.state) not in _FINISHED
-            ]
-            if not open_ones or time.monotonic() > deadline:
-                return open_ones
+            try:
+                coordinators = set(connections.leaders([_TRANSACTION_LOG]).values())
+            except UnknownTopic:
+                return []
+            complaints = list(
+                chain.from_iterable(_open_ones(connections, node, prefix) for node in coordinators)
+            )
+            if not complaints or time.monotonic() > deadline:
+                return complaints
             time.sleep(_POLL)
-    finally:
-        admin.close()
 
 
-def _text(state: Any) -> str:
-    return str(getattr(state, "value", state))
+def _open_ones(connections: BrokerConnections, node: int, prefix: str) -> Iterable[str]:
+    from kafka.errors import KafkaError
+    from kafka.protocol.admin import ListTransactionsRequest
+
+    if node < 0:
+        return [f"a partition of {_TRANSACTION_LOG} has no leader"]
+    try:
+        answer = connections.call(ListTransactionsRequest(max_version=0), node)
+    except KafkaError as error:
+        return [f"coordinator {node} does not list its transactions: {error}"]
+    if answer.error_code:
+        return [f"coordinator {node} does not list its transactions: error code {answer.error_code}"]
+    return [
+        f"transaction {each.transactional_id} is {each.transaction_state}"
+        for each in answer.transaction_states
+        if each.transactional_id.startswith(prefix) and each.transaction_state not in _FINISHED
+    ]
 
 
 class WatchingReader:
