@@ -6,7 +6,7 @@ INPUT ?=
 # Most tests wait for brokers and processes most of the time: two run side by side.
 JOBS ?= 2
 SEED ?=
-MINUTES ?= 30
+MINUTES ?= 20
 KAFKA ?=
 
 ORIGINAL_PATH := $(PATH)
@@ -48,7 +48,7 @@ check: setup ## Lint, format, types, layers
 bench: setup ## Measure against Spark's own Kafka source and sink
 	$(BIN)/python -m benchmarks
 
-chaos: setup ## Faults at every state, then MINUTES=30 at random; SEED=1 KAFKA=3.9.2. Then the long tests
+chaos: setup ## Faults at every state, then MINUTES=20 at random; SEED=1 KAFKA=3.9.2. Then the long tests
 	@mkdir -p .cache
 	$(BIN)/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(KAFKA),--kafka $(KAFKA)) --line-to .cache/chaos.txt
 	$(BIN)/python -m pytest -m chaos
