@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,8 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         that the driver can import. (templated)
     :param application: instead of ``process``: an application whose last statement is
         ``airflow_eos.spark.main(process)``; relative to the Dag file. (templated)
+    :param deferrable: in cluster mode, wait in the triggerer and free the worker
+        (:class:`~airflow_eos.triggers.spark_driver.SparkDriverTrigger`); needs ``durable``.
     :param kwargs: see :class:`~airflow_eos.operators.run_parameters.RunParameters` and
         ``SparkSubmitOperator``.
     """
@@ -74,11 +76,19 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         py_files: str | None
         application_args: list[Any] | None
 
-    def __init__(self, *, process: str | None = None, application: str = "", **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        process: str | None = None,
+        application: str = "",
+        deferrable: bool = False,
+        **kwargs: Any,
+    ) -> None:
         if bool(process) == bool(application):
             raise ConfigurationError("give either process or application: one of them is what is submitted")
         super().__init__(application=application, **kwargs)
         self.process = process
+        self.deferrable = deferrable
         self._submitted: SubmittedFiles | None = None
         self._module: str | None = None
 
@@ -90,14 +100,55 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         spec = self.build_spec(context)
         record = self._answer(spec, ask_first=True)
         if record is None:
-            telemetry = RunTelemetry(context)
-            try:
-                record = self._submit(context, spec)
-            except EosError as error:
-                telemetry.failed(error)
-                raise
-            telemetry.committed(record)
+            record = self._counted(context, lambda: self._submit(context, spec))
         return self.finish(context, record)
+
+    def poll_until_complete(self, external_id: Any, context: Context) -> None:
+        """Wait for a driver in cluster mode: in the triggerer where ``deferrable``, else here."""
+        if not self.deferrable:
+            super().poll_until_complete(external_id, context)
+            return
+        from airflow_eos.triggers.spark_driver import SparkDriverTrigger
+
+        self.defer(
+            trigger=SparkDriverTrigger(
+                backend=self._cluster_manager(),
+                driver_id=str(external_id),
+                conn_id=self._conn_id,
+                poll_interval=max(1.0, self._status_poll_interval),
+            ),
+            method_name="resume",
+        )
+
+    def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Ask the ledger once the driver has ended: the event is no answer.
+
+        :raises EosError: the run did not commit.
+        """
+        spec = self.build_spec(context)
+        what = f"Spark driver {event['driver_id']}: {event['status']}"
+        failure = None if event["succeeded"] else RunFailed(what)
+        # A cluster that could not be asked may still run the driver: the next try takes it up again.
+        unknown = event["status"] == "UNREACHABLE"
+        record = self._counted(context, lambda: self._conclude(context, spec, failure, keep_job=unknown))
+        return self.finish(context, record)
+
+    def _cluster_manager(self) -> Any:
+        hook: Any = self._hook
+        if hook._is_yarn_cluster_mode:  # noqa: SLF001 - as the provider's own operators
+            return "yarn"
+        return "kubernetes" if hook._is_kubernetes else "standalone"  # noqa: SLF001
+
+    @staticmethod
+    def _counted(context: Context, work: Callable[[], RunRecord]) -> RunRecord:
+        telemetry = RunTelemetry(context)
+        try:
+            record = work()
+        except EosError as error:
+            telemetry.failed(error)
+            raise
+        telemetry.committed(record)
+        return record
 
     def on_kill(self) -> None:
         """End the driver, if it runs here, so that it aborts under its own identity; then the job.
@@ -131,12 +182,19 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
                 super().execute(context)
             except Exception as error:  # noqa: BLE001 - the ledger says whether the run failed
                 failure = error
+        return self._conclude(context, spec, failure)
+
+    def _conclude(
+        self, context: Context, spec: RunSpec, failure: Exception | None, *, keep_job: bool = False
+    ) -> RunRecord:
+        """Return what the ledger holds now that the job has ended, or raise."""
         record = self._answer(spec, ask_first=False)
         if record is not None:
             if failure is not None:
                 self.log.warning("The Spark job failed after its commit, which stands: %s", failure)
             return record
-        self._forget_job(context)
+        if not keep_job:
+            self._forget_job(context)
         if failure is not None:
             raise self._error_of_the_application() or failure
         raise RunFailed(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException, TaskDeferred
 
 from airflow_eos.exceptions import ConfigurationError, CursorMoved, RunAlreadyCommitted, RunFailed
 from airflow_eos.operators.submit import ReadProcessWriteSubmitOperator
@@ -143,6 +143,50 @@ def test_clear_never_takes_up_the_job_of_an_earlier_life(dag: DAG, ledger: Ledge
     assert store["airflow_eos_life"] == "scheduled__2026-11-20 1"
     assert store["spark_job_id"] == "driver-2"
     assert "k8s_driver_status" not in store
+
+
+class Deferring(ReadProcessWriteSubmitOperator):
+    """On a cluster that takes the job and says nothing more."""
+
+    def submit_job(self, context: Any) -> str:
+        return "driver-2"
+
+
+def test_deferred_wait_frees_the_worker_and_ends_with_the_ledger(dag: DAG, ledger: Ledger) -> None:
+    """The trigger watches the driver; its event is a reason to ask the ledger, not an answer."""
+    operator = make(dag, Deferring, deferrable=True, status_poll_interval=7)
+    store = Store()
+    with pytest.raises(TaskDeferred) as deferred:
+        operator.execute(context_of(operator, store))
+    assert deferred.value.method_name == "resume"
+    assert deferred.value.trigger.serialize()[1] == {
+        "backend": "standalone",
+        "driver_id": "driver-2",
+        "conn_id": "spark_default",
+        "poll_interval": 7,
+        "max_failures": 10,
+    }
+    assert store["spark_job_id"] == "driver-2"
+
+    ended = {"driver_id": "driver-2", "status": "FAILED", "succeeded": False}
+    ledger.answers = [a_record(found=True)]
+    assert operator.resume(context_of(operator, store), ended)["records_written"] == 10
+    ledger.answers = [None]
+    with pytest.raises(RunFailed, match="FAILED"):
+        operator.resume(context_of(operator, store), ended)
+    assert "spark_job_id" not in store
+
+
+def test_driver_that_could_not_be_asked_is_taken_up_again(dag: DAG, ledger: Ledger) -> None:
+    """Unreachable is not ended: its id stays."""
+    operator = make(dag, Deferring, deferrable=True)
+    store = Store(spark_job_id="driver-2")
+    with pytest.raises(RunFailed, match="UNREACHABLE"):
+        operator.resume(
+            context_of(operator, store),
+            {"driver_id": "driver-2", "status": "UNREACHABLE", "succeeded": False},
+        )
+    assert store["spark_job_id"] == "driver-2"
 
 
 def test_nothing_secret_is_on_the_command_line(
