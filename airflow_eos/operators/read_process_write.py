@@ -121,8 +121,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
             telemetry.failed(error)
             raise
         else:
-            if not record.found:
-                telemetry.committed(record)
+            telemetry.answered(record)
             return record
         finally:
             session.stop()

@@ -127,6 +127,7 @@ class RunParameters:
         self.ledger = ledger
         self.run_record: RunRecord | None = None
         self.spark_ui: str | None = None
+        self._run_key: str | None = None
 
     def build_spec(self, context: Context) -> RunSpec:
         """Return the specification of this run: the rendered fields, the connection, and who asks.
@@ -137,7 +138,7 @@ class RunParameters:
 
         clears, try_number = clear_number(context), context["ti"].try_number
         try:
-            return RunSpec(
+            spec = RunSpec(
                 kafka=KafkaEosHook(self.kafka_config_id).get_config(),
                 pipeline=self.pipeline or f"{self.dag_id}.{self.task_id}",
                 run_id=context["run_id"],
@@ -164,6 +165,10 @@ class RunParameters:
             )
         except ValueError as error:  # a range or interval that cannot be
             raise ConfigurationError(str(error)) from error
+        from airflow_eos.run.identity import run_key
+
+        self._run_key = run_key(spec)
+        return spec
 
     def finish(self, context: Context, record: RunRecord) -> dict[str, Any]:
         """Tell Airflow what a committed run did; return :meth:`RunRecord.summary` for XCom.
@@ -193,7 +198,7 @@ class RunParameters:
         return self._lineage(self.run_record)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:  # noqa: ARG002
-        """Return topics as datasets: nothing was written."""
+        """Return topics as datasets, and the run's key: nothing was written."""
         return self._lineage(None)
 
     def _lineage(self, record: RunRecord | None) -> Any:
@@ -201,4 +206,5 @@ class RunParameters:
         from airflow_eos.lineage import run_lineage
 
         sources = (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
-        return run_lineage(KafkaEosHook(self.kafka_config_id).get_config(), sources, self.sink_topic, record)
+        kafka = KafkaEosHook(self.kafka_config_id).get_config()
+        return run_lineage(kafka, sources, self.sink_topic, record, self._run_key)

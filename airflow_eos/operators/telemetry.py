@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import RunFenced
+from airflow_eos.operators.task_identity import clear_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -40,6 +41,7 @@ class RunTelemetry:
         self._tags = dict(
             getattr(instance, "stats_tags", None) or {"dag_id": task.dag_id, "task_id": task.task_id}
         )
+        self._me = (context["run_id"], clear_number(context), instance.try_number)
         self._started = time.monotonic()
         self._last_ns = time.time_ns()
         self._lost_answer = False
@@ -60,8 +62,24 @@ class RunTelemetry:
             log.debug("no span for %s", state, exc_info=True)
         self._last_ns = now
 
+    def answered(self, record: RunRecord) -> None:
+        """Count what a run of this process came to: its commit, an answer that was lost; not what it found.
+
+        After a lost answer the record of our own commit comes from the ledger: found, and ours.
+        """
+        from airflow.sdk.observability import stats
+
+        mine = (record.run_id, record.clear_number, record.try_number) == self._me
+        if not record.found or (self._lost_answer and mine):
+            self.committed(record)
+        try:
+            if self._lost_answer:
+                stats.incr("eos.run.resolved", tags=self._tags)
+        except Exception:
+            log.warning("metrics of the run could not be sent", exc_info=True)
+
     def committed(self, record: RunRecord) -> None:
-        """Count a run that this try committed."""
+        """Count a committed run."""
         from airflow.sdk.observability import stats
 
         try:
@@ -71,8 +89,6 @@ class RunTelemetry:
             lag = record.details.get("lag")
             if lag is not None:
                 stats.gauge("eos.run.lag", lag, tags=self._tags)
-            if self._lost_answer:
-                stats.incr("eos.run.resolved", tags=self._tags)
         except Exception:
             log.warning("metrics of the run could not be sent", exc_info=True)
 

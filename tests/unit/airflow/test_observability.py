@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import sys
-from types import ModuleType
+import re
+from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.observability import stats
@@ -80,8 +79,9 @@ def test_fenced_try_is_counted(operator: Any, runs: list[FakeRun], sent: list[tu
 def test_lost_answer_that_was_decided_is_counted(
     operator: Any, runs: list[FakeRun], sent: list[tuple[str, str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run went through UNKNOWN and is committed."""
+    """The run went through UNKNOWN and is committed: its own commit, though the ledger says so."""
     execute = FakeRun.execute
+    FakeRun.outcome = a_record(found=True)
 
     def through_unknown(self: FakeRun) -> Any:
         assert self.on_state is not None
@@ -91,7 +91,25 @@ def test_lost_answer_that_was_decided_is_counted(
 
     monkeypatch.setattr(FakeRun, "execute", through_unknown)
     operator.execute(make_context(operator))
-    assert sent[-1] == ("incr", "eos.run.resolved", 1)
+    assert [one[1:] for one in sent[1:]] == [
+        ("eos.run.records_read", 10),
+        ("eos.run.records_written", 10),
+        ("eos.run.resolved", 1),
+    ]
+    sent.clear()
+    FakeRun.outcome = a_record(found=True, try_number=2)  # another try committed it meanwhile
+    operator.execute(make_context(operator))
+    assert sent == [("incr", "eos.run.resolved", 1)]
+
+
+def test_documented_metrics_are_those_that_are_sent() -> None:
+    """A new metric gets its row in the documentation."""
+    root = Path(__file__).parents[3]
+    code = (root / "airflow_eos" / "operators" / "telemetry.py").read_text()
+    sent = set(re.findall(r"stats\.\w+\(\"(eos\.run\.\w+)\"", code))
+    rows = re.findall(r"^\| `(eos\.run\.\w+)` \|", (root / "docs" / "observing.md").read_text(), re.MULTILINE)
+    assert sent == set(rows)
+    assert len(sent) == 6
 
 
 def test_each_state_is_a_span(operator: Any, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,50 +167,72 @@ def test_links_are_known_to_airflow() -> None:
     assert listed == mine
 
 
-@attrs.define
-class _OperatorLineage:
-    inputs: list[Any] = attrs.field(factory=list)
-    outputs: list[Any] = attrs.field(factory=list)
-    run_facets: dict[str, Any] = attrs.field(factory=dict)
-
-
-class _Values:
-    def __init__(self, **values: Any) -> None:
-        self.__dict__.update(values)
-
-
-class _RunFacet:
-    pass
-
-
 @pytest.fixture
-def openlineage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The few names of the OpenLineage provider and client that are used, as they are there."""
-    from airflow.providers.common.compat.openlineage import facet
+def lineage(operator: Any) -> Any:
+    """What OpenLineage's provider extracts from the operator: by its phase, as the JSON of an event."""
+    from airflow.providers.openlineage.extractors.base import DefaultExtractor
+    from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
+    from openlineage.client.serde import Serde
 
-    package, extractors = ModuleType("airflow.providers.openlineage"), ModuleType("extractors")
-    extractors.OperatorLineage = _OperatorLineage  # type: ignore[attr-defined]
-    package.__path__ = []
-    monkeypatch.setitem(sys.modules, "airflow.providers.openlineage", package)
-    monkeypatch.setitem(sys.modules, "airflow.providers.openlineage.extractors", extractors)
-    for name in ("Dataset", "OutputDataset", "OutputStatisticsOutputDatasetFacet"):
-        monkeypatch.setattr(facet, name, _Values)
-    monkeypatch.setattr(facet, "RunFacet", _RunFacet)
+    extractor = DefaultExtractor(operator)
+    phases = {
+        RunState.START: extractor.extract,
+        RunState.COMPLETE: lambda: extractor.extract_on_complete(None),
+        RunState.FAIL: lambda: extractor.extract_on_failure(None),
+    }
+
+    def event(name: str) -> dict[str, Any]:
+        state = RunState(name)
+        found = phases[state]()
+        assert found is not None
+        run = Run("01941f29-7c00-7087-8906-40e512c257bd", facets=found.run_facets)
+        made = RunEvent(
+            eventTime="2026-11-20T00:00:00Z",
+            producer="https://example.com",
+            run=run,
+            job=Job("airflow", "copy"),
+            eventType=state,
+            inputs=found.inputs,
+            outputs=found.outputs,
+        )
+        document: dict[str, Any] = Serde.to_dict(made)
+        return document
+
+    return event
 
 
-def test_lineage_names_topics_and_ranges(operator: Any, runs: list[FakeRun], openlineage: None) -> None:
+def datasets(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(one["namespace"], one["name"]) for one in found]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:openlineage.*")
+def test_lineage_names_topics_and_ranges(operator: Any, runs: list[FakeRun], lineage: Any) -> None:
     """Topics as datasets at start and failure; counts and offset ranges when complete."""
-    for facets in (
-        operator.get_openlineage_facets_on_start(),
-        operator.get_openlineage_facets_on_failure(None),
-    ):
-        assert [(one.namespace, one.name) for one in facets.inputs] == [("kafka://broker:9092", "src")]
-        assert [one.name for one in facets.outputs] == ["out"]
-    operator.execute(make_context(operator))
-    complete = operator.get_openlineage_facets_on_complete(None)
-    counts = {one.name: vars(one.outputFacets["outputStatistics"]) for one in complete.outputs}
-    assert counts == {"out": {"rowCount": 7, "size": 700}, "dead": {"rowCount": 3, "size": 300}}
-    facet = complete.run_facets["airflowEos"]
-    assert isinstance(facet, _RunFacet)
-    assert (facet.run_key, facet.records_read) == ("run/pipelines.copy/scheduled__2026-11-20", 10)
-    assert facet.offset_ranges == [{"topic": "src", "partition": 0, "start": 5, "end": 15}]
+    source, sink = ("kafka://broker:9092", "src"), ("kafka://broker:9092", "out")
+    started = lineage("START")
+    assert (datasets(started["inputs"]), datasets(started["outputs"])) == ([source], [sink])
+    assert "airflowEos" not in started["run"]["facets"]
+
+    FakeRun.outcome = RunFenced("by epoch 7")
+    context = make_context(operator)
+    with pytest.raises(RunFenced):
+        operator.execute(context)
+    failed = lineage("FAIL")
+    assert (datasets(failed["inputs"]), datasets(failed["outputs"])) == ([source], [sink])
+    key = "run/pipelines.copy/scheduled__2026-11-20"
+    assert failed["run"]["facets"]["airflowEos"]["run_key"] == key
+
+    FakeRun.outcome = a_record()
+    operator.execute(context)
+    complete = lineage("COMPLETE")
+    counts = {
+        one["name"]: (stats["rowCount"], stats["size"])
+        for one in complete["outputs"]
+        for stats in [one["outputFacets"]["outputStatistics"]]
+    }
+    assert counts == {"out": (7, 700), "dead": (3, 300)}
+    facet = complete["run"]["facets"]["airflowEos"]
+    assert (facet["run_key"], facet["records_read"], facet["records_written"]) == (key, 10, 10)
+    assert facet["offset_ranges"] == [{"topic": "src", "partition": 0, "start": 5, "end": 15}]
+    assert facet["_producer"]
+    assert facet["_schemaURL"].endswith("RunFacet")
