@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
+from airflow_eos.cli.definition import COMMANDS
 from airflow_eos.cli.main import main
 from airflow_eos.engine.ledger import ledger_records
 from airflow_eos.exceptions import CursorMoved, EosError
@@ -327,21 +328,30 @@ def test_ledger_lists_runs_in_the_order_of_their_commits(cli: Cli, pipeline: Pip
 
 
 def test_tables_are_for_people(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without --output: titles, columns, a dash where there is nothing."""
+    """Every command prints tables without --output: titles, columns, a dash where there is nothing."""
     pipeline.publish(["a"])
     pipeline.run("r1")
+    name, group = pipeline.spec.pipeline, pipeline.spec.group_id
     where = ["--bootstrap-servers", pipeline.kafka.bootstrap_servers, "--ledger-topic", pipeline.ledger]
-    commands: tuple[tuple[str, ...], ...] = (
-        ("status", "--group", pipeline.spec.group_id, "--run", f"{pipeline.spec.pipeline}/r1"),
-        ("ledger",),
-        ("verify", "--pipeline", pipeline.spec.pipeline),
-        ("ledger", "--pipeline", "nobody"),
+    commands: tuple[tuple[tuple[str, ...], str], ...] = (
+        (("init",), "topic_id"),
+        (("doctor", "--group", group, "--source", pipeline.source, "--sink", pipeline.sink), "status"),
+        (("plan", "--pipeline", name, "--group", group, "--topic", pipeline.source), "records_at_most"),
+        (("status", "--group", group, "--run", f"{name}/r1"), "cursors"),
+        (("ledger",), "1 read, 1 written by r1, try 1"),
+        (("ledger", "--pipeline", "nobody"), "records\n-\n"),
+        (("verify", "--pipeline", name), "summary"),
+        (("abort", "--group", group), "transaction"),
+        (("reset-offsets", "--group", group, "--to", "earliest"), "would be moved; add --yes"),
     )
-    for command, *arguments in commands:
-        assert main([command, *where, "--prefix", "test", *arguments]) == 0
-    text = capsys.readouterr().out
-    for line in ("cursors", "1 read, 1 written by r1, try 1", "summary", "records\n-\n"):
-        assert line in text
+    assert {given[0] for given, _ in commands} == {command.name for command in COMMANDS}
+    for given, said in commands:
+        assert main([given[0], *where, "--prefix", "test", *given[1:]]) == 0, given
+        printed = capsys.readouterr()
+        assert said in printed.out
+        assert printed.err == ""
+        with pytest.raises(ValueError, match="Expecting value"):
+            json.loads(printed.out)
 
 
 # -- verify -------------------------------------------------------------------------------------------------

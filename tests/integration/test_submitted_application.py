@@ -1,0 +1,87 @@
+"""The application that spark-submit starts: each start is a new attempt, whoever starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_eos.engine import submit
+from airflow_eos.exceptions import RunFailed
+from airflow_eos.model.spec_json import spec_to_json
+from airflow_eos.run.states import State
+from tests.integration.run_support import LocalDataPlane, Paused, Pipeline
+
+
+class FakeSpark:
+    """A session that is stopped; the data plane of these tests needs none."""
+
+    def __init__(self) -> None:
+        self.stops = 0
+
+    def stop(self) -> None:
+        self.stops += 1
+
+
+@pytest.fixture
+def pipeline(embedded_kafka: Any) -> Pipeline:
+    pipeline = Pipeline(embedded_kafka)
+    pipeline.publish([f"a{n}" for n in range(5)])
+    return pipeline
+
+
+@pytest.fixture
+def start(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """Start the application with the run's specification, as a cluster manager does, once or again."""
+    spark = FakeSpark()
+    monkeypatch.setattr(submit, "_session", lambda: spark)
+    monkeypatch.setattr(
+        "airflow_eos.engine.run.LazyDataPlane", lambda _spark, spec, _process: LocalDataPlane(spec)
+    )
+    monkeypatch.setattr("pyspark.SparkFiles.get", lambda name: str(tmp_path / name))
+    file = tmp_path / "spec.json"
+    file.write_text(spec_to_json(pipeline.spec))
+
+    def started() -> Any:
+        return submit.main(lambda df: df, [submit.SPEC_OPTION, file.name])
+
+    yield started
+    assert spark.stops > 0
+
+
+def test_second_application_master_finds_the_commit_of_the_first(pipeline: Pipeline, start: Any) -> None:
+    """YARN starts another one after the first has committed: it writes nothing and ends well."""
+    first, second = start(), start()
+    assert (first.found, second.found) == (False, True)
+    assert second.summary() == {**first.summary(), "found": True}
+    assert len(pipeline.output()) == 5
+
+
+def test_supervised_restart_fences_a_driver_that_was_given_up(pipeline: Pipeline, start: Any) -> None:
+    """The first driver still lives, with its transaction open: it is fenced, and finds the other's commit."""
+    lost = Paused(pipeline, State.OPEN)
+    record = start()
+    assert record.found is False
+    lost.resume()
+    assert lost.record is not None
+    assert lost.record.found
+    assert len(pipeline.output()) == 5
+
+
+def test_application_that_cannot_commit_says_so_in_one_line_and_ends_with_3(
+    pipeline: Pipeline, start: Any, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The submitting task reads the class of the error from it."""
+
+    def fails(_self: LocalDataPlane, _plan: Any) -> Any:
+        raise RunFailed("the transform failed\nat line 3")
+
+    monkeypatch.setattr(LocalDataPlane, "seal", fails)
+    with pytest.raises(SystemExit) as ended:
+        start()
+    assert ended.value.code == 3
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith(submit.FAILED)]
+    assert lines == [f"{submit.FAILED} RunFailed: the transform failed at line 3"]
+    assert pipeline.output("read_uncommitted") == []
