@@ -10,8 +10,9 @@ Names are imported on first use: a Dag file loads no Spark, Arrow or Kafka clien
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from airflow_eos.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from airflow_eos.engine import Run, look_up, read_process_write
@@ -70,40 +71,33 @@ __all__ = [
     "read_process_write",
 ]
 
-_HOMES = {
-    "airflow_eos.engine": ("Run", "look_up", "read_process_write"),
-    "airflow_eos.exceptions": (
-        "ConfigurationError",
-        "EosError",
-        "PlanError",
-        "RunAlreadyCommitted",
-        "RunError",
-        "RunFenced",
-    ),
-    "airflow_eos.hooks.kafka_eos": ("KafkaEosHook",),
-    "airflow_eos.model.ranges": ("Cursor", "Explicit", "Interval", "OffsetRange", "PartitionInterval"),
-    "airflow_eos.model.record": ("RunRecord",),
-    "airflow_eos.model.spec": ("LedgerSettings", "RunSpec"),
-    "airflow_eos.operators.read_process_write": ("ReadProcessWriteOperator",),
-    "airflow_eos.sensors.run_committed": ("RunCommittedSensor",),
-    "airflow_eos.triggers.offset_range": ("OffsetRangeTrigger",),
-    "airflow_eos.sensors.kafka_lag": ("KafkaLagSensor",),
-    "airflow_eos.sensors.kafka_data_interval": ("KafkaDataIntervalSensor",),
-    "airflow_eos.operators.replay": ("ReplayOffsetRangesOperator",),
-    "airflow_eos.operators.retry": ("TransactionRetryPolicy",),
-    "airflow_eos.spark.arrow_process": ("arrow_process",),
-    "airflow_eos.operators.submit": ("ReadProcessWriteSubmitOperator",),
-}
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use (PEP 562)."""
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOME_OF[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        "airflow_eos.engine": ("Run", "look_up", "read_process_write"),
+        "airflow_eos.exceptions": (
+            "ConfigurationError",
+            "EosError",
+            "PlanError",
+            "RunAlreadyCommitted",
+            "RunError",
+            "RunFenced",
+        ),
+        "airflow_eos.hooks.kafka_eos": ("KafkaEosHook",),
+        "airflow_eos.model.ranges": ("Cursor", "Explicit", "Interval", "OffsetRange", "PartitionInterval"),
+        "airflow_eos.model.record": ("RunRecord",),
+        "airflow_eos.model.spec": ("LedgerSettings", "RunSpec"),
+        "airflow_eos.operators.read_process_write": ("ReadProcessWriteOperator",),
+        "airflow_eos.sensors.run_committed": ("RunCommittedSensor",),
+        "airflow_eos.triggers.offset_range": ("OffsetRangeTrigger",),
+        "airflow_eos.sensors.kafka_lag": ("KafkaLagSensor",),
+        "airflow_eos.sensors.kafka_data_interval": ("KafkaDataIntervalSensor",),
+        "airflow_eos.operators.replay": ("ReplayOffsetRangesOperator",),
+        "airflow_eos.operators.retry": ("TransactionRetryPolicy",),
+        "airflow_eos.spark.arrow_process": ("arrow_process",),
+        "airflow_eos.operators.submit": ("ReadProcessWriteSubmitOperator",),
+    },
+)
 
 
 def __dir__() -> list[str]:

@@ -12,8 +12,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from airflow_eos.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from airflow_eos.broker.cluster import KafkaCluster
@@ -23,16 +24,13 @@ if TYPE_CHECKING:
 
 __all__ = ["KafkaCluster", "KafkaLedger", "KafkaTransactions", "Link"]
 
-_HOMES = {
-    "KafkaCluster": "cluster",
-    "KafkaLedger": "ledger",
-    "KafkaTransactions": "transactions",
-    "Link": "link",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use: confluent-kafka is needed on the driver only."""
-    if name in _HOMES:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# confluent-kafka is needed on the driver only.
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        ".cluster": ("KafkaCluster",),
+        ".ledger": ("KafkaLedger",),
+        ".transactions": ("KafkaTransactions",),
+        ".link": ("Link",),
+    },
+)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_eos.broker.admin import Admin
 from airflow_eos.broker.features import partition_verification, transaction_max_timeout_ms
 from airflow_eos.broker.groups import offsets_partition
 from airflow_eos.broker.link import Link
+from airflow_eos.closeable import Closeable
 from airflow_eos.model.broker import ActiveProducer, CommittedOffset, TopicDescription, TransactionDescription
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.client_config import ClientConfig
@@ -17,14 +17,11 @@ from airflow_eos.wire.control import describe_producers, describe_transactions
 from airflow_eos.wire.groups import count_live_members, fetch_committed_offsets
 from airflow_eos.wire.offsets import NO_OFFSET, list_offsets
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 REQUEST_TIMEOUT = 60.0
 """Seconds for one question, with all retries."""
 
 
-class KafkaCluster:
+class KafkaCluster(Closeable):
     """Answers from the brokers, each asked for at the moment of the call; a context manager.
 
     Transient errors are retried until :data:`REQUEST_TIMEOUT`.
@@ -38,14 +35,6 @@ class KafkaCluster:
         self._owns_link = link is None
         self._link = link or Link(self._config)
         self._admin: Admin | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close all connections."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
@@ -16,6 +15,7 @@ from airflow_eos.broker.admin import Admin
 from airflow_eos.broker.failures import attempt
 from airflow_eos.broker.ledger_scan import Wanted, committed_values, raw_entries
 from airflow_eos.broker.link import Link
+from airflow_eos.closeable import Closeable
 from airflow_eos.exceptions import BrokersUnavailable, LedgerMissing, UnknownTopic
 from airflow_eos.model.broker import TopicDescription
 from airflow_eos.model.ledger import LedgerView
@@ -25,9 +25,6 @@ from airflow_eos.wire.backoff import Backoff
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.offsets import list_offsets
 from airflow_eos.wire.partitioner import partitions_for
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +43,7 @@ TOPIC_CONFIG: Mapping[str, str] = {
 """Settings of a new ledger topic; ``min.insync.replicas`` is one below a replication factor of 3 or more."""
 
 
-class KafkaLedger:
+class KafkaLedger(Closeable):
     """A compacted topic of run, cursor and boundary records; a context manager.
 
     :param config: client configuration in librdkafka's names.
@@ -66,14 +63,6 @@ class KafkaLedger:
         self._owns_link = link is None
         self._link = link or Link(self._config)
         self._partitions: int | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the raw connections."""

@@ -5,20 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from airflow_eos.closeable import Closeable
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 BOOTSTRAP_TIMEOUT = 60.0
 """Seconds until some broker must have answered the first time."""
 
 
-class Link:
+class Link(Closeable):
     """One :class:`~airflow_eos.wire.connection.BrokerConnections` for all parts of the control plane.
 
     Threads take turns. Not for signal handlers: one that interrupts a request would wait for itself.
@@ -30,14 +27,6 @@ class Link:
         self.config = ClientConfig.of(config)
         self._lock = threading.Lock()
         self._connections: BrokerConnections | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @contextmanager
     def connections(self) -> Iterator[BrokerConnections]:

@@ -6,21 +6,18 @@ import datetime as dt
 import logging
 import time
 from collections.abc import Collection, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_eos.broker.link import Link
 from airflow_eos.broker.producer import TransactionalProducer
 from airflow_eos.broker.session import KafkaSession, LedgerAddress
+from airflow_eos.closeable import Closeable
 from airflow_eos.model.broker import EndTxnAnswer
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.control import EndTxnResult, add_partitions_to_txn, end_txn
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _ANSWERS = {
     EndTxnResult.OK: EndTxnAnswer.ABORTED,
@@ -38,7 +35,7 @@ ABORT_TIMEOUT = 60.0
 """Seconds to find the coordinator and get its answer."""
 
 
-class KafkaTransactions:
+class KafkaTransactions(Closeable):
     """Fences older attempts and ends transactions by identity; a context manager.
 
     :param config: client configuration in librdkafka's names.
@@ -70,14 +67,6 @@ class KafkaTransactions:
         self._fence_timeout = fence_timeout.total_seconds()
         self._owns_link = link is None
         self._link = link or Link(self._config)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the raw connections; sessions are closed by their owners."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from airflow_eos.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from airflow_eos.engine.ledger import answer, create_ledger, ledger_status, look_up, partition_counts
@@ -18,21 +20,11 @@ __all__ = [
     "read_process_write",
 ]
 
-_HOMES = {
-    "Run": "run",
-    "answer": "ledger",
-    "create_ledger": "ledger",
-    "ledger_status": "ledger",
-    "look_up": "ledger",
-    "partition_counts": "ledger",
-    "read_process_write": "run",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use: Kafka clients must not load while a Dag is parsed."""
-    if name in _HOMES:
-        from importlib import import_module
-
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Kafka clients must not load while a Dag is parsed.
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        ".run": ("Run", "read_process_write"),
+        ".ledger": ("answer", "create_ledger", "ledger_status", "look_up", "partition_counts"),
+    },
+)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger, KafkaTransactions, Link
+from airflow_eos.closeable import Closeable
 from airflow_eos.run.authority import Authority
 from airflow_eos.run.boundaries import Boundaries
 from airflow_eos.run.ledger_identity import verify
@@ -16,8 +16,6 @@ from airflow_eos.run.world import World
 from airflow_eos.wire.client_config import ClientConfig
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.run.ports import SealAndSend
 
@@ -27,7 +25,7 @@ def utc_now() -> dt.datetime:
     return dt.datetime.now(dt.timezone.utc)
 
 
-class ControlPlane:
+class ControlPlane(Closeable):
     """Cluster, transactions and ledger of one spec; a context manager."""
 
     def __init__(self, spec: RunSpec) -> None:
@@ -46,12 +44,8 @@ class ControlPlane:
         self.authority = Authority(self.ledger)
         self.pins = Pins(self.transactions, self.authority)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close all connections."""
         self.transactions.close()
         self.cluster.close()
         self.ledger.close()

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.lazy_exports import lazy_exports
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -25,18 +27,13 @@ if TYPE_CHECKING:
 
 __all__ = ["RunContext", "SparkDataPlane", "main"]
 
-_HOMES = {
-    "RunContext": "airflow_eos.spark.context",
-    "SparkDataPlane": "airflow_eos.spark.data_plane",
-    # An application's main joins Spark with the protocol: the engine does, a layer above.
-    "main": "airflow_eos.engine.submit",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use: executors need only the modules of their task."""
-    if name in _HOMES:
-        from importlib import import_module
-
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Executors need only the modules of their task. An application's main joins Spark with the protocol:
+# the engine does, a layer above.
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        ".context": ("RunContext",),
+        ".data_plane": ("SparkDataPlane",),
+        "airflow_eos.engine.submit": ("main",),
+    },
+)

@@ -15,8 +15,9 @@ The pytest fixtures stand in :mod:`airflow_eos.testing.fixtures`; a broker in th
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from airflow_eos.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from airflow_eos.testing.broker import Broker
@@ -25,17 +26,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Broker", "EmbeddedKafka", "Record", "count_records", "read_topic"]
 
-_HOMES = {
-    "Broker": "broker",
-    "EmbeddedKafka": "cluster",
-    "Record": "readers",
-    "count_records": "readers",
-    "read_topic": "readers",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use: the pytest plugin imports this package in every test run."""
-    if name in _HOMES:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# The pytest plugin imports this package in every test run.
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        ".broker": ("Broker",),
+        ".cluster": ("EmbeddedKafka",),
+        ".readers": ("Record", "count_records", "read_topic"),
+    },
+)

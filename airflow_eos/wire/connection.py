@@ -29,6 +29,7 @@ from kafka.future import Future
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
 
+from airflow_eos.closeable import Closeable
 from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, ConfigurationError, UnknownTopic
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.backoff import Backoff
@@ -39,9 +40,7 @@ from airflow_eos.wire.manager import DEFAULTS, Manager, quiet_logging
 if TYPE_CHECKING:
     import uuid
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-    from types import TracebackType
 
-    from typing_extensions import Self
 
 T = TypeVar("T")
 
@@ -65,7 +64,7 @@ class TopicMetadata:
     leaders: Mapping[int, int]
 
 
-class BrokerConnections:
+class BrokerConnections(Closeable):
     """Open connections to a cluster; a context manager.
 
     :param config: client configuration in librdkafka's names.
@@ -92,14 +91,6 @@ class BrokerConnections:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close all connections; harmless when closed."""

@@ -8,8 +8,9 @@ driver process.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from airflow_eos.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from airflow_eos.testing.faults.attempt import Attempt
@@ -33,22 +34,16 @@ __all__ = [
     "SparkCluster",
 ]
 
-_HOMES = {
-    "COMMITTING": "points",
-    "HALF_WRITTEN": "points",
-    "TABLE_STATES": "points",
-    "Attempt": "attempt",
-    "DriverProcess": "driver_process",
-    "KafkaProxy": "proxy",
-    "ProxyFault": "rules",
-    "Request": "rules",
-    "RunProcess": "run_process",
-    "SparkCluster": "spark_cluster",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use."""
-    if name in _HOMES:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# As the parent package.
+__getattr__ = lazy_exports(
+    __name__,
+    {
+        ".points": ("COMMITTING", "HALF_WRITTEN", "TABLE_STATES"),
+        ".attempt": ("Attempt",),
+        ".driver_process": ("DriverProcess",),
+        ".proxy": ("KafkaProxy",),
+        ".rules": ("ProxyFault", "Request"),
+        ".run_process": ("RunProcess",),
+        ".spark_cluster": ("SparkCluster",),
+    },
+)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.closeable import Closeable
 from airflow_eos.exceptions import DriverDied, EmbeddedDriverError
 from airflow_eos.testing.faults.attempt import Attempt
 from airflow_eos.testing.faults.channel import SOCKET, Channel
@@ -22,10 +23,6 @@ from airflow_eos.testing.faults.points import point_names
 from airflow_eos.testing.session import Session, kill_session, session_members
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
-    from typing_extensions import Self
-
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.run.states import State
 
@@ -41,7 +38,7 @@ _STOP_TIMEOUT = 10.0
 _POLL = 0.02
 
 
-class DriverProcess:
+class DriverProcess(Closeable):
     """A fresh interpreter with one Spark session, in which runs are attempted one after the other.
 
     Guarantee: after the ``with`` block, and after the death of the process that made it, nothing of it is
@@ -81,14 +78,6 @@ class DriverProcess:
         self._channel = Channel(connection)
         self._channel.send("session", {"master": master, "remote": remote, "conf": {**_CONF, **(conf or {})}})
         threading.Thread(target=self._listen, daemon=True).start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the process and all it started; a second call does nothing."""

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.closeable import Closeable
 from airflow_eos.testing.faults.driver_process import DriverProcess
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
-    from typing_extensions import Self
-
     from airflow_eos.model.record import RunRecord
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.run.states import State
 
 
-class RunProcess:
+class RunProcess(Closeable):
     """One attempt in a fresh process; a context manager that leaves nothing behind.
 
     ::
@@ -50,14 +47,6 @@ class RunProcess:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the process, if it is this run's own."""
