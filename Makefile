@@ -37,7 +37,7 @@ test: setup ## Run the checks and all tests
 	@start=$$(date +%s); $(MAKE) --no-print-directory check && \
 	$(BIN)/python -m airflow_eos.testing.spark_jvm && \
 	EOS_CHECK_SECONDS=$$(( $$(date +%s) - start )) \
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup --durations 25
+	$(BIN)/python -m pytest -n $(JOBS) --durations 25
 
 check: setup ## Lint, format, types, layers
 	$(BIN)/ruff check .

@@ -22,8 +22,7 @@ __all__ = ["embedded_kafka", "embedded_kafka_cluster", "kafka_topic", "pytest_ru
 def pytest_configure(config: pytest.Config) -> None:
     """Count the minutes, share what is costly, start Spark quickly: here and in all that is started here."""
     config.pluginmanager.register(TimeBudget(), "time budget")
-    if config.pluginmanager.has_plugin("xdist"):
-        config.pluginmanager.register(SideBySide(), "side by side")
+    config.pluginmanager.register(SideBySide(), "side by side")
     os.environ.update(quick_start())
 
 

@@ -6,40 +6,48 @@ more than the second process gains.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-COSTLY = ("airflow", "replicated_kafka")
+COSTLY = ("airflow", "replicated")
 """Fixtures that are to be made once; what needs them begins first, for it takes longest."""
 
 
 class SideBySide:
-    """Marks the groups that ``pytest --dist loadgroup`` keeps together."""
+    """Orders tests, and deals them out to the processes of pytest-xdist."""
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Give each test its group; the rest keeps its order."""
-        groups = groups_of((_file(item), getattr(item, "fixturenames", ())) for item in items)
-        for item in items:
-            item.add_marker(pytest.mark.xdist_group(groups[_file(item)]))
-        items.sort(key=lambda item: _rank(groups[_file(item)]))
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Begin with the costly ones; the rest keeps its order."""
+        items.sort(key=lambda item: _rank(group_of(config.rootpath, item.nodeid)))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
+        """Keep groups together, in the order of the tests."""
+        from xdist.scheduler import LoadScopeScheduling
+
+        class Scheduling(LoadScopeScheduling):
+            def _split_scope(self, nodeid: str) -> str:
+                return group_of(config.rootpath, nodeid)
+
+        config.option.loadscopereorder = False
+        return Scheduling(config, log)
 
 
-def groups_of(tests: Iterable[tuple[str, Iterable[str]]]) -> dict[str, str]:
-    """Return the group of each file: a costly fixture that one of its tests needs, else the file itself.
-
-    :param tests: file and fixtures of every test.
-    """
-    groups: dict[str, str] = {}
-    for file, fixtures in tests:
-        needed = [name for name in COSTLY if name in set(fixtures)]
-        groups[file] = min([*needed, groups.get(file, file)], key=_rank)
-    return groups
+def group_of(root: Path, nodeid: str) -> str:
+    """Return the costly fixture that a test of the file takes as an argument, else the file."""
+    file = nodeid.partition("::")[0]
+    return min([*_costly(root / file), file], key=_rank)
 
 
-def _file(item: pytest.Item) -> str:
-    return item.nodeid.partition("::")[0]
+@cache
+def _costly(file: Path) -> list[str]:
+    arguments = re.findall(r"^ *def \w+\(([^)]*)\)", file.read_text(), re.MULTILINE)
+    return [name for name in COSTLY if any(re.search(rf"\b{name}\b", each) for each in arguments)]
 
 
 def _rank(group: str) -> int:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from tests.side_by_side import groups_of
+from tests.side_by_side import group_of
 
 
-def test_a_file_is_a_group():
+def test_a_file_is_a_group(tmp_path):
     """Its module's fixtures are made once."""
-    assert groups_of([("a.py", ["broker"]), ("b.py", []), ("a.py", [])]) == {"a.py": "a.py", "b.py": "b.py"}
+    (tmp_path / "test_a.py").write_text("def test_one(broker): ...\n")
+    assert group_of(tmp_path, "test_a.py::test_one") == "test_a.py"
 
 
-def test_files_that_share_a_costly_fixture_are_one_group_as_a_whole():
-    """Wherever in the file it is needed, and the first of two."""
-    found = groups_of(
-        [
-            ("a.py", []),
-            ("a.py", ["kafka", "airflow"]),
-            ("a.py", []),
-            ("b.py", ["airflow"]),
-            ("c.py", ["replicated_kafka"]),
-            ("d.py", ["replicated_kafka"]),
-            ("d.py", ["airflow"]),
-        ]
+def test_files_that_share_a_costly_fixture_are_one_group(tmp_path):
+    """All tests of the file, whichever of them takes it; the costlier of two decides."""
+    (tmp_path / "test_a.py").write_text(
+        "import airflow\n\ndef test_one(): ...\n\ndef test_two(\n    kafka, airflow: Airflow\n): ...\n"
     )
-    assert found == {"a.py": "airflow", "b.py": "airflow", "c.py": "replicated_kafka", "d.py": "airflow"}
+    (tmp_path / "test_b.py").write_text("class TestIt:\n    def test_one(self, replicated): ...\n")
+    (tmp_path / "test_c.py").write_text(
+        "def test_one(replicated): ...\n\ndef test_two(airflow, folder): ...\n"
+    )
+    assert group_of(tmp_path, "test_a.py::test_one") == group_of(tmp_path, "test_a.py::test_two") == "airflow"
+    assert group_of(tmp_path, "test_b.py::TestIt::test_one") == "replicated"
+    assert group_of(tmp_path, "test_c.py::test_one") == "airflow"
