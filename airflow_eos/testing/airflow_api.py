@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
+import time
 import urllib.error
 import urllib.request
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
 from airflow_eos.exceptions import EmbeddedAirflowError
 
 _TIMEOUT = 30
+_BUSY_PAUSES = (0.5, 1.0, 2.0, 4.0, 0.0)
+"""Seconds before a request is repeated: SQLite has one writer, and Airflow rolls back the one that waited."""
 _NOT_FOUND = 404
 
 
@@ -28,7 +33,11 @@ class AirflowApi:
 
         :raises EmbeddedAirflowError: Airflow refused it or cannot be reached; names request and answer.
         """
-        answer = self._send(method, f"/api/v2{quote(path, safe='/?=&')}", body)
+        for pause in _BUSY_PAUSES:
+            answer = self._send(method, f"/api/v2{quote(path, safe='/?=&')}", body)
+            if not _database_was_busy(answer):
+                break
+            time.sleep(pause)
         if isinstance(answer, urllib.error.HTTPError):
             text = answer.read().decode(errors="replace")
             raise EmbeddedAirflowError(f"{method} {path} was refused with {answer.code}: {text[:2000]}")
@@ -85,3 +94,13 @@ class AirflowApi:
                 return json.loads(text) if text else None
         except OSError as error:  # HTTPError and URLError are OSErrors
             return error
+
+
+def _database_was_busy(answer: Any) -> bool:
+    """Whether Airflow refused a request since its database did; keeps the text of the refusal readable."""
+    if not isinstance(answer, urllib.error.HTTPError) or answer.code != HTTPStatus.INTERNAL_SERVER_ERROR:
+        return False
+    text = answer.read()
+    answer.fp = io.BytesIO(text)
+    answer.read = answer.fp.read  # type: ignore[assignment,method-assign]
+    return b"Database error" in text
