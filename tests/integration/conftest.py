@@ -1,10 +1,18 @@
-"""Fixtures of the tests that talk to real brokers."""
+"""Fixtures of the tests that talk to real brokers.
+
+A module that defines ``embedded_kafka`` or ``config`` of its own has the rest of the control plane follow it.
+"""
 
 from __future__ import annotations
 
+import os
 import socket
 
 import pytest
+
+from airflow_eos.broker import KafkaCluster, Link
+from tests.integration.broker_support import make_ledger, make_transactions
+from tests.integration.spark_support import BOOTSTRAP, KIND, Broker, new_session
 
 
 @pytest.fixture
@@ -13,3 +21,50 @@ def unused_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+# -- the control plane ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def config(embedded_kafka):
+    """Client configuration of the control plane under test."""
+    return embedded_kafka.client_config()
+
+
+@pytest.fixture
+def link(config):
+    with Link(config) as opened:
+        yield opened
+
+
+@pytest.fixture
+def ledger(config, link):
+    return make_ledger(config, link)
+
+
+@pytest.fixture
+def cluster(config, link):
+    with KafkaCluster(config, link=link) as opened:
+        yield opened
+
+
+@pytest.fixture
+def transactions(config, ledger, link):
+    return make_transactions(config, ledger, link)
+
+
+# -- the data plane, on a classic session or, in a process of its own, on Spark Connect -------------------
+
+
+@pytest.fixture(scope="module")
+def broker(request):
+    bootstrap = os.environ.get(BOOTSTRAP)
+    return Broker(bootstrap or request.getfixturevalue("embedded_kafka").bootstrap_servers)
+
+
+@pytest.fixture(scope="module")
+def spark():
+    session = new_session("connect" if os.environ.get(KIND) == "connect" else "classic")
+    yield session
+    session.stop()

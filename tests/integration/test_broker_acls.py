@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
+from airflow_eos.broker import KafkaCluster, KafkaLedger
 from airflow_eos.engine.doctor import Patient, examine
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError
 from airflow_eos.model.broker import CommittedOffset, EndTxnAnswer
@@ -42,25 +42,13 @@ class User:
 
 
 @pytest.fixture
-def link(user):
-    with Link(user.config) as opened:
-        yield opened
+def config(user):
+    return user.config
 
 
 @pytest.fixture
-def cluster(user, link):
-    with KafkaCluster(user.config, link=link) as opened:
-        yield opened
-
-
-@pytest.fixture
-def ledger(user, link):
-    return KafkaLedger(user.config, LedgerSettings(topic=LEDGER), link=link)
-
-
-@pytest.fixture
-def transactions(user, ledger, link):
-    return make_transactions(user.config, ledger, link)
+def ledger(config, link):
+    return KafkaLedger(config, LedgerSettings(topic=LEDGER), link=link)
 
 
 def granted_everything(user, group, transactional_id):

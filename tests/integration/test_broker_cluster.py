@@ -11,7 +11,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import TopicPartition as Position
 
-from airflow_eos.broker import KafkaCluster, Link
+from airflow_eos.broker import KafkaCluster
 from airflow_eos.exceptions import BrokersUnavailable, UnknownTopic
 from airflow_eos.model.broker import CommittedOffset, TopicDescription
 from airflow_eos.testing import EmbeddedKafka
@@ -20,36 +20,12 @@ from airflow_eos.wire.groups import fetch_committed_offsets
 from tests.integration.broker_support import (
     QUIET,
     foreign_transaction,
-    make_ledger,
-    make_transactions,
     message,
     tp,
     unique,
     wait_until,
     write,
 )
-
-
-@pytest.fixture
-def config(embedded_kafka):
-    return embedded_kafka.client_config()
-
-
-@pytest.fixture
-def link(config):
-    with Link(config) as opened:
-        yield opened
-
-
-@pytest.fixture
-def cluster(config, link):
-    with KafkaCluster(config, link=link) as opened:
-        yield opened
-
-
-@pytest.fixture
-def transactions(config, link):
-    return make_transactions(config, make_ledger(config, link), link)
 
 
 def plain_producer(config):

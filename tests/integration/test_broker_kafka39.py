@@ -15,11 +15,7 @@ from tests.integration.test_broker_ledger import (
     test_views_agree_with_a_consumer_at_every_step_of_random_histories,
 )
 from tests.integration.test_broker_transactions import (
-    cluster,
-    config,
     fence,
-    ledger,
-    link,
     name,
     test_a_commit_publishes_offsets_metadata_and_ledger_records_together,
     test_a_commit_that_arrives_after_our_own_abort_is_refused,
@@ -31,15 +27,10 @@ from tests.integration.test_broker_transactions import (
     test_abort_of_our_own_open_transaction,
     test_abort_with_an_older_identity_leaves_the_live_transaction_alone,
     test_the_coordinator_sees_exactly_the_partitions_that_were_added_or_staged,
-    transactions,
 )
 
 __all__ = [
-    "cluster",
-    "config",
     "fence",
-    "ledger",
-    "link",
     "name",
     "test_a_commit_publishes_offsets_metadata_and_ledger_records_together",
     "test_a_commit_that_arrives_after_our_own_abort_is_refused",
@@ -56,7 +47,6 @@ __all__ = [
     "test_producers_are_listed_with_epoch_and_last_sequence",
     "test_the_coordinator_sees_exactly_the_partitions_that_were_added_or_staged",
     "test_views_agree_with_a_consumer_at_every_step_of_random_histories",
-    "transactions",
 ]
 
 

@@ -9,7 +9,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import ConfigResource
 
-from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
+from airflow_eos.broker import KafkaLedger
 from airflow_eos.exceptions import CorruptBatch, LedgerMissing
 from airflow_eos.model.ledger import LedgerEntry
 from airflow_eos.model.spec import LedgerSettings
@@ -23,28 +23,6 @@ from tests.integration.broker_support import (
     wait_until,
     write,
 )
-
-
-@pytest.fixture
-def config(embedded_kafka):
-    return embedded_kafka.client_config()
-
-
-@pytest.fixture
-def link(config):
-    with Link(config) as opened:
-        yield opened
-
-
-@pytest.fixture
-def ledger(config, link):
-    return make_ledger(config, link)
-
-
-@pytest.fixture
-def cluster(config, link):
-    with KafkaCluster(config, link=link) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import time
 import confluent_kafka
 import pytest
 
-from airflow_eos.broker import KafkaCluster, Link
 from airflow_eos.exceptions import (
     BrokersUnavailable,
     EosError,
@@ -30,33 +29,6 @@ from tests.integration.broker_support import (
     unique,
     wait_until,
 )
-
-
-@pytest.fixture
-def config(embedded_kafka):
-    return embedded_kafka.client_config()
-
-
-@pytest.fixture
-def link(config):
-    with Link(config) as opened:
-        yield opened
-
-
-@pytest.fixture
-def ledger(config, link):
-    return make_ledger(config, link)
-
-
-@pytest.fixture
-def cluster(config, link):
-    with KafkaCluster(config, link=link) as opened:
-        yield opened
-
-
-@pytest.fixture
-def transactions(config, ledger, link):
-    return make_transactions(config, ledger, link)
 
 
 @pytest.fixture

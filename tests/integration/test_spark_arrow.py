@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-import os
 import time
 from collections import Counter, defaultdict
 
@@ -23,22 +22,9 @@ from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
 from airflow_eos.spark import SparkDataPlane
 from airflow_eos.spark.slices import plan_slices
 from airflow_eos.testing import read_topic
-from tests.integration.spark_support import BOOTSTRAP, KIND, Broker, new_session, run
+from tests.integration.spark_support import run
 
 START = int(time.time() * 1000) - 3_600_000  # older records would meet the topic's retention
-
-
-@pytest.fixture(scope="module")
-def broker(request):
-    bootstrap = os.environ.get(BOOTSTRAP)
-    return Broker(bootstrap or request.getfixturevalue("embedded_kafka").bootstrap_servers)
-
-
-@pytest.fixture(scope="module")
-def spark():
-    session = new_session("connect" if os.environ.get(KIND) == "connect" else "classic")
-    yield session
-    session.stop()
 
 
 @arrow_process

@@ -20,7 +20,7 @@ from airflow_eos.spark import SparkDataPlane
 from airflow_eos.spark import send as send_module
 from airflow_eos.testing import count_records, read_topic
 from airflow_eos.testing.faults import SparkCluster
-from tests.integration.spark_support import Broker, attempt, new_session
+from tests.integration.spark_support import attempt, new_session
 
 pytestmark = pytest.mark.chaos
 
@@ -68,11 +68,6 @@ def spark(cluster, tmp_path):
     )
     yield session
     session.stop()
-
-
-@pytest.fixture(scope="module")
-def broker(embedded_kafka):
-    return Broker(embedded_kafka.bootstrap_servers)
 
 
 class Stage:

@@ -34,23 +34,10 @@ from airflow_eos.spark.routing import route, route_by_hash
 from airflow_eos.spark.slices import plan_slices
 from airflow_eos.testing import read_topic
 from airflow_eos.wire.client_config import ClientConfig
-from tests.integration.spark_support import BOOTSTRAP, KIND, Broker, attempt, new_session, run
+from tests.integration.spark_support import KIND, attempt, run
 
 CONNECT = os.environ.get(KIND) == "connect"
 START = int(time.time() * 1000) - 3_600_000  # older records would meet the topic's retention
-
-
-@pytest.fixture(scope="module")
-def broker(request):
-    bootstrap = os.environ.get(BOOTSTRAP)
-    return Broker(bootstrap or request.getfixturevalue("embedded_kafka").bootstrap_servers)
-
-
-@pytest.fixture(scope="module")
-def spark():
-    session = new_session("connect" if CONNECT else "classic")
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="module")
