@@ -38,8 +38,13 @@ class BrokerView:
         self._admin.close()
 
     def transaction(self, transactional_id: str) -> Transaction | None:
-        """Return the transaction, or None while the coordinator does not know the id."""
-        listed = self._admin.list_transactions().values()
+        """Return the transaction, or None while the coordinator does not know the id or loads its log."""
+        from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError
+
+        try:
+            listed = self._admin.list_transactions().values()
+        except (CoordinatorLoadInProgressError, CoordinatorNotAvailableError):
+            return None
         known = {listing.transactional_id for broker in listed for listing in broker}
         if transactional_id not in known:
             return None
