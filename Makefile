@@ -3,8 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INPUT ?=
-# Most tests wait for brokers and processes most of the time: two run side by side.
-JOBS ?= 2
+# Most tests wait for brokers and processes most of the time: on two cores three run side by side.
+JOBS ?= 3
 SEED ?=
 MINUTES ?= 20
 KAFKA ?=

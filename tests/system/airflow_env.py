@@ -24,6 +24,8 @@ class AirflowEnv:
     :param dags_folder: folder of the Dag files.
     """
 
+    _migrated: bytes | None = None
+
     def __init__(
         self,
         home: Path,
@@ -42,7 +44,7 @@ class AirflowEnv:
         self.env["PYTHONPATH"] = str(ROOT)
         # As a scheduler does it: `airflow` of this interpreter first, whatever PATH says.
         self.env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{self.env.get('PATH', '')}"
-        self._call([sys.executable, "-m", "airflow", "db", "migrate"])
+        self._migrate()
 
     def dag_test(
         self, file: Path, dag_id: str, logical_date: str, *, conf: Mapping[str, Any] | None = None
@@ -57,6 +59,15 @@ class AirflowEnv:
         output = self._call([sys.executable, str(_RUNNER), *arguments])
         assert result.exists(), output
         return {**json.loads(result.read_text()), "output": output}
+
+    def _migrate(self) -> None:
+        """Migrate the database, once per process: later ones are copies."""
+        database = self.home / "airflow.db"
+        if AirflowEnv._migrated is None:
+            self._call([sys.executable, "-m", "airflow", "db", "migrate"])
+            AirflowEnv._migrated = database.read_bytes()
+        else:
+            database.write_bytes(AirflowEnv._migrated)
 
     def _call(self, command: list[str]) -> str:
         done = subprocess.run(
