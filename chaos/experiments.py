@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 _TRIES = 5
 _TIMEOUT = 240.0
 _STORM_SECONDS = 8.0
+_ONCE_COMMITTED = (State.OPEN, State.WRITTEN, State.PROVEN)
+"""Where a zombie could publish what it has: in the table it wakes when another try has committed."""
 # Error codes of Kafka's protocol.
 _INVALID_RECORD = 87
 _CORRUPT_MESSAGE = 2
@@ -61,6 +63,7 @@ class Experiments:
         self._airflow = airflow
         self._chance = chance
         self._slow = slow
+        self._zombies: set[State] = set()
         self._do: dict[Fault, Callable[[State], Outcome]] = {
             Fault.BROKER: lambda state: self._broker(state, stage.sink_leader),
             Fault.COORDINATOR: lambda state: self._broker(state, stage.coordinator),
@@ -139,7 +142,7 @@ class Experiments:
             begun = time.monotonic()
             try:
                 live: Attempt | None = None
-                if state is not State.COMMITTED and self._chance.random() < 1 / 2:
+                if self._wakes_early(state):
                     # It wakes while its successor's transaction is open, and must not touch it.
                     live = self._held(successor, replace(spec, try_number=2), State.WRITTEN)
                     seconds = time.monotonic() - begun
@@ -159,6 +162,15 @@ class Experiments:
                 raise RuntimeError(f"{spec.run_id}: the zombie's own retry did the work a second time")
         when = "woke before the commit" if live is not None else "woke after the commit"
         return Outcome(f"{_next_try(record)}; zombie {when}: {zombie}{refused}", seconds)
+
+    def _wakes_early(self, state: State) -> bool:
+        """Whether a zombie wakes while its successor's transaction is open; else it is committed by then."""
+        if state is State.COMMITTED:
+            return False
+        if state not in self._zombies:
+            self._zombies.add(state)
+            return state not in _ONCE_COMMITTED
+        return self._chance.random() < 1 / 2
 
     # -- executors ----------------------------------------------------------------------------------------
 
