@@ -32,6 +32,7 @@ from airflow_eos.spark.session import (
     executed_once,
     free_checkpoint,
     settings,
+    speculates,
     tagged,
 )
 
@@ -139,7 +140,13 @@ class SparkDataPlane:
         :raises SendError: a writer failed; some batches may have been written.
         :raises SealedBlockLost: sealed batches are gone.
         """
-        from airflow_eos.spark.send import ANSWER_DDL, STREAM_ORDER, SendTask, read_answers
+        from airflow_eos.spark.send import (
+            ANSWER_DDL,
+            SECOND_ATTEMPT_WAIT,
+            STREAM_ORDER,
+            SendTask,
+            read_answers,
+        )
 
         manifest = sealed.manifest
         if not manifest.targets:
@@ -148,6 +155,8 @@ class SparkDataPlane:
         frame, streamed = sealed.frame, sealed.largest_owner > STREAMED_FROM
         if streamed:
             frame = frame.sortWithinPartitions(*STREAM_ORDER)
+        # Without speculation a second attempt means that the first is lost: there is nothing to wait for.
+        wait = SECOND_ATTEMPT_WAIT if speculates(self._spark) else 0.0
         task = SendTask(
             config=self._config,
             identity=identity,
@@ -156,6 +165,7 @@ class SparkDataPlane:
             deadline=time.time() + timeout,
             timeout=timeout,
             streamed=streamed,
+            second_attempt_wait=wait,
         )
         # The tasks keep the deadline themselves; this is for tasks that never start or hang.
         watchdog = threading.Timer(timeout + _CANCEL_GRACE, cancel_tag, (self._spark, self._tag))

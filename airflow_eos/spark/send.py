@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 ANSWER_DDL = "answer string"
 _ANSWER = pa.schema([("answer", pa.string())])
 SECOND_ATTEMPT_WAIT = 30.0
-"""Seconds a second attempt waits to be killed: a speculative copy is, as soon as the first attempt ends."""
+"""Seconds a speculative copy waits: it is killed as soon as the first attempt ends."""
 STREAM_ORDER = ("topic", "partition", "seal_partition", "seq")
 """Columns by which Spark sorts an owner's rows when they are too many to be held."""
 _BOOTSTRAP_TIMEOUT = 60.0
@@ -54,6 +54,8 @@ class SendTask:
     :param expected: (batches, records) per target partition, from the manifest.
     :param deadline: wall clock, seconds since 1970.
     :param timeout: seconds; bounds the task where its host's clock is wrong.
+    :param second_attempt_wait: seconds a second attempt waits to be killed before it fails; Spark starts a few
+        more, one after the other.
     :param streamed: rows come in :data:`STREAM_ORDER`: send partition after partition, in constant memory.
     """
 

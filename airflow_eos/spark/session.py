@@ -47,6 +47,15 @@ def application_id(spark: SparkSession) -> str:
     return str(spark.conf.get("spark.app.id") or "")
 
 
+def speculates(spark: SparkSession) -> bool:
+    """Whether Spark may run a copy of a task beside it; where it does not say, it may."""
+    try:
+        return str(spark.conf.get("spark.speculation", "false")).lower() != "false"
+    except Exception as error:  # noqa: BLE001 - a platform that hides its settings
+        _log.debug("spark.speculation cannot be read: %s", error)
+        return True
+
+
 @contextmanager
 def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
     """Tag the jobs that this thread starts, so that any thread can cancel them without touching others.

@@ -6,7 +6,6 @@ the right one is shipped to them.
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import threading
@@ -244,7 +243,7 @@ def test_lost_blocks_ask_for_a_new_seal(spark, broker):
     assert stage.values() == EXPECTED
 
 
-def slow_send(folder, seconds, *, only_task=None, wait=30.0):
+def slow_send(folder, seconds, *, only_task=None):
     """A send task that says which executor runs it, and takes its time before it writes."""
 
     class SlowSend(send_module.SendTask):
@@ -262,7 +261,7 @@ def slow_send(folder, seconds, *, only_task=None, wait=30.0):
                 clock.sleep(seconds)
             return send_module.SendTask.send(self, batches)
 
-    return functools.partial(SlowSend, second_attempt_wait=wait)
+    return SlowSend
 
 
 def test_a_send_task_that_lost_its_executor_is_never_run_again(spark, broker, tmp_path, monkeypatch):
@@ -270,7 +269,8 @@ def test_a_send_task_that_lost_its_executor_is_never_run_again(spark, broker, tm
     stage = Stage(spark, broker)
     begun = tmp_path / "begun"
     begun.mkdir()
-    monkeypatch.setattr(send_module, "SendTask", slow_send(str(begun), 600, only_task=0, wait=0.2))
+    monkeypatch.setattr(send_module, "SECOND_ATTEMPT_WAIT", 0.2)
+    monkeypatch.setattr(send_module, "SendTask", slow_send(str(begun), 600, only_task=0))
     caught = []
 
     def body():
