@@ -54,8 +54,8 @@ class SendTask:
     :param expected: (batches, records) per target partition, from the manifest.
     :param deadline: wall clock, seconds since 1970.
     :param timeout: seconds; bounds the task where its host's clock is wrong.
-    :param second_attempt_wait: seconds a second attempt waits to be killed before it fails; Spark starts a few
-        more, one after the other.
+    :param second_attempt_wait: seconds a second attempt waits to be killed before it fails; Spark starts
+        a few more, one after the other.
     :param streamed: rows come in :data:`STREAM_ORDER`: send partition after partition, in constant memory.
     """
 
