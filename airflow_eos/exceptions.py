@@ -41,6 +41,7 @@
     │   └── FetchStalled              a read made no progress in time
     ├── RequestRefused                a broker refused a request for a reason no retry can help
     ├── EmbeddedKafkaError            a test broker could not be fetched, started or used
+    ├── EmbeddedSparkError            a test Spark server could not be started
     ├── EmbeddedAirflowError          a test Airflow could not be started or refused a call
     └── EmbeddedDriverError           a test's Spark process could not be started or did not go where it must
         └── DriverDied                a test's driver process was killed before its run ended
@@ -203,6 +204,10 @@ class FetchStalled(BrokersUnavailable):
 
 class EmbeddedAirflowError(EosError):
     """A test Airflow could not be started, or refused a call; with the end of its log."""
+
+
+class EmbeddedSparkError(EosError):
+    """A Spark server of ``airflow_eos.testing`` could not be started; with the end of its log."""
 
 
 class RequestRefused(EosError):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,8 +9,11 @@ import pytest
 
 from airflow_eos.testing import EmbeddedKafka
 from airflow_eos.testing.airflow import AirflowStandalone, kafka_connection
+from airflow_eos.testing.spark_connect import SparkConnectServer
 from tests.system.airflow_env import ROOT
+from tests.system.collector import Collector
 from tests.system.flights_support import make_topics
+from tests.system.spark_master import SparkMaster
 
 
 @pytest.fixture(scope="session")
@@ -21,14 +25,42 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 
 @pytest.fixture(scope="session")
+def spark_connect() -> Iterator[SparkConnectServer]:
+    """A Spark that stays: tasks of the test Dags that use it start in a second or two."""
+    with SparkConnectServer(env={"PYTHONPATH": str(ROOT)}) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where test Dags look for their gates and write what they saw."""
     return tmp_path_factory.mktemp("seen")
 
 
 @pytest.fixture(scope="session")
+def collector() -> Iterator[Collector]:
+    """Where the real Airflow sends its metrics and spans."""
+    running = Collector()
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="session")
+def spark_master() -> Iterator[SparkMaster]:
+    """A cluster that runs drivers, as far as the triggerer can tell."""
+    running = SparkMaster()
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="session")
 def airflow(
-    kafka: EmbeddedKafka, folder: Path, tmp_path_factory: pytest.TempPathFactory
+    kafka: EmbeddedKafka,
+    spark_connect: SparkConnectServer,
+    folder: Path,
+    collector: Collector,
+    spark_master: SparkMaster,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[AirflowStandalone]:
     """A real Airflow with the example Dags and the test Dags, laid out as in the repository."""
     deployed = tmp_path_factory.mktemp("deployed")
@@ -39,7 +71,25 @@ def airflow(
     env = {
         "EOS_TEST_FOLDER": str(folder),
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        # The examples have schedules: only what a test triggers runs.
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
+        "AIRFLOW__EOS__LEDGER_RECORD_URL": "https://ui.example.com/{topic}?key={key}",
+        "AIRFLOW__EOS__SPARK_HISTORY_URL": "https://history.example.com/{application_id}",
+        **collector.environment(),
+        # Lineage of the Dags that ask for it, into a file.
+        "AIRFLOW__OPENLINEAGE__SELECTIVE_ENABLE": "True",
+        "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(
+            {"type": "file", "log_file_path": str(folder / "lineage.jsonl"), "append": True}
+        ),
     }
-    connections = {"kafka_default": kafka_connection(kafka.bootstrap_servers)}
+    # Nothing here is as quick as on a machine of its own; a held task still beats every 5 s.
+    env["AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT"] = "30"
+    env["AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL"] = "2"
+    connections = {
+        "kafka_default": kafka_connection(kafka.bootstrap_servers),
+        "spark_shared": spark_connect.connection(),
+        "spark_local": {"conn_type": "spark", "host": "local[2]"},
+        "spark_rest": spark_master.connection(),
+    }
     with AirflowStandalone(deployed / "dags", connections=connections, env=env) as running:
         yield running

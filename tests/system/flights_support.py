@@ -78,6 +78,22 @@ def canonical(flight: dict[str, object]) -> str:
     return json.dumps({name: what for name, what in flight.items() if what is not None}, sort_keys=True)
 
 
+PIPELINES = (
+    "unlimited",
+    "one",
+    "narrow",
+    "late",
+    "open",
+    "lost",
+    "driver",
+    "submitted",
+    "timed",
+    "rounds",
+    "mapped",
+)
+"""Copies of the test Dags, from ``<name>-in`` to ``<name>-out``."""
+
+
 def make_topics(kafka: EmbeddedKafka) -> None:
     """Create the topics of the example Dag and of the test Dags."""
     examples = ("flights-daily", "flights-batched", "flights-on-arrival")
@@ -85,5 +101,22 @@ def make_topics(kafka: EmbeddedKafka) -> None:
     tests = dict.fromkeys(
         ("held-in", "held-out", "waits-in", "waits-out", "woken-in", "orders", "orders-large"), 2
     )
+    pipelines = (
+        "unlimited",
+        "one",
+        "narrow",
+        "late",
+        "open",
+        "lost",
+        "driver",
+        "submitted",
+        "timed",
+        "rounds",
+        "mapped",
+    )
+    tests |= {f"{name}-{end}": 2 for name in pipelines for end in ("in", "out")}
+    tests |= dict.fromkeys(("cleared-in", "cleared-again", "cleared-never", "replayed-out"), 2)
+    tests |= {f"{name}-{end}": 4 for name in ("backfill", "partitioned") for end in ("in", "out")}
+    tests |= {"backfill-cursor-out": 4, "backfill-dead": 1, "partitioned-dead": 1}
     for name, partitions in {**TOPICS, **more, **tests}.items():
         kafka.create_topic(name, partitions, config=TOPIC_CONFIG)

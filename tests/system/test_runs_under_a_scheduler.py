@@ -1,19 +1,20 @@
-"""Runs under a real scheduler: cleared, killed by hand, cleared again."""
+"""Runs with a JVM of their own under a real scheduler: cleared, killed, marked. Rows of docs/retries.md."""
 
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from airflow_eos.testing import EmbeddedKafka, count_records, read_topic
+from airflow_eos.testing import EmbeddedKafka, read_topic
 from airflow_eos.testing.airflow import AirflowStandalone
+from tests.system.columns import Pipeline, added, grown
 from tests.system.flights_support import MALFORMED, canonical, expected_output
+from tests.system.patience import eventually
 
-from flights_input import Message, generate_flights, publish  # isort: skip
+from flights_input import generate_flights, publish  # isort: skip
 
 pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machine
 
@@ -23,6 +24,10 @@ def test_cleared_run_is_found_and_writes_nothing(airflow: AirflowStandalone, kaf
     messages = [*generate_flights(2000, malformed=0.02), *MALFORMED]
     publish(kafka.client_config(), "flights", messages)
     classified, dead = expected_output(messages)
+    pipeline = Pipeline(
+        kafka, "flights-classifier", "flights.classify", source="flights", sink="flights-classified"
+    )
+    before = pipeline.look()
 
     run_id = airflow.trigger("flights")
     assert airflow.wait_for_run("flights", run_id) == "success", airflow.task_log(
@@ -35,11 +40,16 @@ def test_cleared_run_is_found_and_writes_nothing(airflow: AirflowStandalone, kaf
         len(messages),
     )
 
+    columns = pipeline.look()
+    assert columns.offset == before.offset + len(messages)
+    assert added(before, columns) == [(run_id, 1)]
+
     airflow.clear("flights", run_id, ["classify"])
     assert airflow.wait_for_run("flights", run_id) == "success"
     again = airflow.xcom("flights", run_id, "classify")
     assert again == {**first, "found": True}
     assert "Starting Spark" not in airflow.task_log("flights", run_id, "classify", 2)
+    assert pipeline.look() == columns
 
     flights = read_topic(kafka.client_config(), "flights-classified")
     assert Counter((one.key, canonical(json.loads(one.value or b""))) for one in flights) == classified
@@ -51,48 +61,47 @@ def test_task_marked_failed_ends_soon_and_leaves_nothing(
     airflow: AirflowStandalone, kafka: EmbeddedKafka, folder: Path
 ) -> None:
     """Marked failed by hand while its executors work: it ends, nothing is open; a clear runs it all."""
-    before = Counter(_values(kafka))
-    sent = _publish(kafka, b"marked")
+    held = Pipeline(kafka, "held", "held.copy")
+    before = held.look()
+    sent = held.publish("marked", 1000)
     run_id = _start_and_hold(airflow, folder)
     processes = airflow.task_processes("held", run_id, "copy", tree=True)
     assert processes
     airflow.set_task_state("held", run_id, "copy", "failed")
-    _wait_until_gone(airflow, processes)
+    # Airflow's heartbeat brings the news to the task.
+    eventually(airflow.processes, lambda seen: not set(processes) & set(seen), seconds=90)
     assert airflow.task("held", run_id, "copy")["state"] == "failed"
-    assert _seen(kafka) == (before.total(), before.total())
+    assert held.look() == before
+    assert held.uncommitted() == before.output.total()
 
     (folder / "held.hold").unlink()
     airflow.clear("held", run_id, ["copy"])
     assert airflow.wait_for_run("held", run_id) == "success", airflow.task_log("held", run_id, "copy", 2)
     found = airflow.xcom("held", run_id, "copy")
     assert (found["found"], found["records_written"]) == (False, 1000)
-    assert Counter(_values(kafka)) == before + sent
-
-    events = airflow.api.call("GET", f"/assets/events?source_run_id={run_id}")["asset_events"]
-    (extra,) = [event["extra"]["airflow_eos"] for event in events]
-    assert extra["records_written"] == sum(extra["written"].values()) == 1000
+    after = held.look()
+    assert after == grown(before, sent, runs=after.runs)
+    assert added(before, after) == [(run_id, 2)]
 
 
 def test_killed_task_is_retried_by_the_scheduler(
     airflow: AirflowStandalone, kafka: EmbeddedKafka, folder: Path
 ) -> None:
     """SIGKILL, as by the OOM killer: the scheduler's next try commits everything, once."""
-    before = Counter(_values(kafka))
-    sent = _publish(kafka, b"killed")
+    held = Pipeline(kafka, "held", "held.copy")
+    before = held.look()
+    sent = held.publish("killed", 1000)
     run_id = _start_and_hold(airflow, folder)
     airflow.kill_task("held", run_id, "copy")
+    assert held.look() == before
     (folder / "held.hold").unlink()
     assert airflow.wait_for_run("held", run_id) == "success", airflow.task_log("held", run_id, "copy", 2)
     assert [one["state"] for one in airflow.api.tries("held", run_id, "copy")] == ["failed", "success"]
     found = airflow.xcom("held", run_id, "copy")
     assert (found["try_number"], found["clear_number"], found["records_written"]) == (2, 0, 1000)
-    assert Counter(_values(kafka)) == before + sent
-
-
-def _publish(kafka: EmbeddedKafka, prefix: bytes) -> Counter[bytes]:
-    sent = [Message(b"%d" % (n % 7), prefix + b"%d" % n, 1_700_000_000_000) for n in range(1000)]
-    publish(kafka.client_config(), "held-in", sent)
-    return Counter(message.value for message in sent)
+    after = held.look()
+    assert after == grown(before, sent, runs=after.runs)
+    assert added(before, after) == [(run_id, 2)]
 
 
 def _start_and_hold(airflow: AirflowStandalone, folder: Path) -> str:
@@ -100,31 +109,7 @@ def _start_and_hold(airflow: AirflowStandalone, folder: Path) -> str:
     (folder / "held.hold").touch()
     run_id = airflow.trigger("held")
     airflow.wait_for_task("held", run_id, "copy", ["running"])
-    _wait_for_log(airflow, run_id, "Starting Spark")
-    return run_id
-
-
-def _values(kafka: EmbeddedKafka) -> list[bytes]:
-    return [one.value or b"" for one in read_topic(kafka.client_config(), "held-out")]
-
-
-def _seen(kafka: EmbeddedKafka) -> tuple[int, int]:
-    config = kafka.client_config()
-    return (
-        count_records(config, "held-out", "read_committed"),
-        count_records(config, "held-out", "read_uncommitted"),
+    eventually(
+        lambda: airflow.task_log("held", run_id, "copy", 1), lambda log: "Starting Spark" in log, seconds=120
     )
-
-
-def _wait_for_log(airflow: AirflowStandalone, run_id: str, text: str) -> None:
-    deadline = time.monotonic() + 120
-    while text not in airflow.task_log("held", run_id, "copy", 1):
-        assert time.monotonic() < deadline, airflow.task_log("held", run_id, "copy", 1)[-4000:]
-        time.sleep(0.1)
-
-
-def _wait_until_gone(airflow: AirflowStandalone, processes: list[int]) -> None:
-    deadline = time.monotonic() + 90  # Airflow's heartbeat brings the news to the task
-    while left := set(processes).intersection(airflow.processes()):
-        assert time.monotonic() < deadline, f"still there: {left}\n{airflow.logs()}"
-        time.sleep(0.1)
+    return run_id

@@ -50,7 +50,7 @@ def test_sensors_are_deferred_and_wake_up(airflow: AirflowStandalone, kafka: Emb
     )
     for task_id in ("lag", "interval", "run"):
         airflow.wait_for_task("waits", run_id, task_id, ["deferred"])
-        assert airflow.task_processes("waits", run_id, task_id) == []
+        wait_until(lambda name=task_id: not airflow.task_processes("waits", run_id, name))
 
     publish(kafka, "waits-in", 4, partition=0)
     publish(kafka, "waits-in", 1, partition=1, timestamp=NEXT_DAY_MS - 1)
@@ -75,7 +75,7 @@ def test_sensors_are_deferred_and_wake_up(airflow: AirflowStandalone, kafka: Emb
     )
     with ControlPlane(spec) as control:
         committed = RunProtocol(spec, control.world(LocalDataPlane(spec)), None).execute()
-    assert airflow.wait_for_run("waits", run_id) == "success"
+    assert airflow.wait_for_run("waits", run_id) == "success", airflow.task_log("waits", run_id, "run", 1)
     assert airflow.xcom("waits", run_id, "run") == committed.summary()
 
 

@@ -1,4 +1,4 @@
-"""Runs as Spark applications of their own: a real spark-submit, in client mode."""
+"""Runs as Spark applications of their own: a real spark-submit, in client mode, also to a real cluster."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.testing import EmbeddedKafka, read_topic
+from airflow_eos.testing.faults.spark_cluster import SparkCluster
 from tests.system.airflow_env import ROOT, AirflowEnv
 from tests.system.flights_support import MALFORMED, canonical, expected_output, make_topics
 
@@ -30,7 +31,16 @@ def kafka() -> Iterator[EmbeddedKafka]:
         yield running
 
 
-def test_submitted_function_and_application_commit_exactly_once(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+@pytest.fixture
+def cluster() -> Iterator[SparkCluster]:
+    """A standalone master with one worker: executors are processes of their own."""
+    with SparkCluster(workers=1, cores=2) as running:
+        yield running
+
+
+def test_submitted_function_and_application_commit_exactly_once(
+    kafka: EmbeddedKafka, cluster: SparkCluster, tmp_path: Path
+) -> None:
     """The ledger's record is the XCom; the shipped code runs; nothing of the connection is in the log."""
     messages = [*generate_flights(3000, malformed=0.02), *MALFORMED]
     publish(kafka.client_config(), "flights", messages)
@@ -38,7 +48,10 @@ def test_submitted_function_and_application_commit_exactly_once(kafka: EmbeddedK
         tmp_path,
         kafka.bootstrap_servers,
         DAGS,
-        connections={"spark_local": {"conn_type": "spark", "host": "local[2]"}},
+        connections={
+            "spark_local": {"conn_type": "spark", "host": "local[2]"},
+            "spark_cluster": {"conn_type": "spark", "host": cluster.master},
+        },
     )
 
     for dag_id in ("submitted", "submitted_app"):
@@ -52,6 +65,7 @@ def test_submitted_function_and_application_commit_exactly_once(kafka: EmbeddedK
         assert (
             kafka.bootstrap_servers not in done["output"].partition("Spark-Submit cmd")[2].partition("\n")[0]
         )
+    assert "Launching executor" in cluster.logs()
 
     classified, dead = expected_output(messages)
     flights = read_topic(kafka.client_config(), "flights-classified")

@@ -35,5 +35,7 @@ def test_the_wheel_alone_makes_an_airflow_that_lists_the_provider(tmp_path):
     listed = json.loads(run(airflow, "providers", "list", "--output", "json", cwd=tmp_path, env=env))
     assert "airflow-eos" in [provider["package_name"] for provider in listed]
     assert "reset-offsets" in run(airflow, "eos", "--help", cwd=tmp_path, env=env)
+    code = "from airflow.sdk import task; print(task.kafka_eos.__name__)"
+    assert run(python, "-c", code, cwd=tmp_path, env=env).split()[-1] == "kafka_eos_task"
     code = "import airflow_eos; print(airflow_eos.ReadProcessWriteOperator.__name__)"
     assert run(python, "-c", code, cwd=tmp_path, env=env).split()[-1] == "ReadProcessWriteOperator"

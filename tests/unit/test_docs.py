@@ -48,6 +48,28 @@ def test_other_code_is_valid_python(page):
             ast.parse(block)
 
 
+def test_every_test_that_a_page_names_exists():
+    """A row that says which test holds it is held."""
+    files = {path.name: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    named = {match for page in PAGES for match in re.findall(r"(test_\w+\.py)::(test_\w+)", page.read_text())}
+    assert named
+    assert [pair for pair in sorted(named) if f"def {pair[1]}(" not in files.get(pair[0], "")] == []
+
+
+def test_every_row_of_the_retries_table_has_a_test_under_a_real_scheduler():
+    """Each row ends with the test that does what the row says, in a real Airflow."""
+    text = (ROOT / "docs" / "retries.md").read_text()
+    table = text[text.index("| what you do") : text.index("## Choosing")].strip().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
+    system = {path.name for path in (ROOT / "tests" / "system").glob("test_*.py")}
+    assert len(rows) > 20
+    for row in rows:
+        found = re.fullmatch(r"`(test_\w+\.py)::test_\w+`", row[-1])
+        assert len(row) == 6, row
+        assert found is not None, row
+        assert found[1] in system, row
+
+
 def test_make_targets_in_the_documents_exist():
     """``make help`` and the documents agree."""
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

@@ -1,17 +1,17 @@
-"""The flights app as a Spark application of its own; spark-submit in client mode."""
+"""The flights app as a Spark application of its own: in one process, and on a standalone cluster."""
 
 from __future__ import annotations
 
 import datetime as dt
+from typing import Any
 
 from airflow.sdk import DAG
 
 from airflow_eos import ReadProcessWriteSubmitOperator
 
-GIVEN = {
+GIVEN: dict[str, Any] = {
     "topics": ["flights"],
     "sink_topic": "flights-classified",
-    "conn_id": "spark_local",
     "conf": {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"},
     "retries": 1,
     "retry_delay": dt.timedelta(seconds=1),
@@ -19,10 +19,26 @@ GIVEN = {
 
 with DAG("submitted", schedule=None) as dag:
     ReadProcessWriteSubmitOperator(
-        task_id="classify", process="../../../spark_apps/flights.py:process", group_id="submitted", **GIVEN
+        task_id="classify",
+        process="../../../spark_apps/flights.py:process",
+        group_id="submitted",
+        conn_id="spark_local",
+        **GIVEN,
     )
 
 with DAG("submitted_app", schedule=None) as app_dag:
     ReadProcessWriteSubmitOperator(
-        task_id="classify", application="../../../spark_apps/flights_submit.py", group_id="app", **GIVEN
+        task_id="classify",
+        application="../../../spark_apps/flights_submit.py",
+        group_id="app",
+        conn_id="spark_cluster",
+        **GIVEN,
+    )
+
+with DAG("submitted_held", schedule=None) as held_dag:
+    ReadProcessWriteSubmitOperator(
+        task_id="copy",
+        process="waiting_app.py:process",
+        conn_id="spark_local",
+        **{**GIVEN, "topics": ["submitted-in"], "sink_topic": "submitted-out", "group_id": "submitted"},
     )

@@ -1,0 +1,103 @@
+"""The columns of the table in docs/retries.md, of one pipeline: output, offsets, ledger."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+
+from airflow_eos.engine.ledger import run_records
+from airflow_eos.exceptions import LedgerMissing
+from airflow_eos.model.record import RunRecord
+from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.testing import EmbeddedKafka, count_records, read_topic
+from tests.system import flights_support  # noqa: F401 - makes spark_apps importable
+
+from flights_input import Message, publish  # isort: skip
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What was there at one moment.
+
+    :param output: values that ``read_committed`` readers see.
+    :param offset: how far the group has read, summed over the partitions of the source.
+    :param runs: records of the pipeline in the ledger, in the order of their commits.
+    """
+
+    output: Counter[bytes]
+    offset: int
+    runs: tuple[RunRecord, ...]
+
+
+class Pipeline:
+    """One pipeline of the test Dags.
+
+    :param name: its topics are ``<name>-in`` and ``<name>-out`` unless given, its group ``<name>``.
+    :param ledger_name: its name in the ledger.
+    """
+
+    def __init__(
+        self, kafka: EmbeddedKafka, name: str, ledger_name: str, *, source: str = "", sink: str = ""
+    ) -> None:
+        self._kafka = kafka.client_config()
+        self._group = name
+        self._ledger_name = ledger_name
+        self._source = source or f"{name}-in"
+        self._sink = sink or f"{name}-out"
+
+    def look(self) -> Columns:
+        """Return the columns as they are now."""
+        output = Counter(one.value or b"" for one in read_topic(self._kafka, self._sink))
+        return Columns(output, self._offset(), tuple(self._runs()))
+
+    def publish(self, prefix: str, count: int = 100) -> Counter[bytes]:
+        """Add records to the source; return their values."""
+        sent = [
+            Message(b"%d" % (n % 7), f"{prefix}-{n}".encode(), 1_700_000_000_000 + n) for n in range(count)
+        ]
+        publish(self._kafka, self._source, sent)
+        return Counter(message.value for message in sent)
+
+    def uncommitted(self) -> int:
+        """Count what ``read_uncommitted`` readers see of the output: also what was aborted, or is open."""
+        return count_records(self._kafka, self._sink, "read_uncommitted")
+
+    def moved_by_somebody_else(self, offset: int) -> None:
+        """Commit an offset of partition 0 to the group, as a consumer of its own would."""
+        consumer = Consumer({**self._kafka, "group.id": self._group, "enable.auto.commit": False})
+        try:
+            place = TopicPartition(self._source, 0, offset)
+            consumer.commit(offsets=[place], asynchronous=False)
+        finally:
+            consumer.close()
+
+    def _offset(self) -> int:
+        consumer = Consumer({**self._kafka, "group.id": self._group})
+        try:
+            known = consumer.list_topics(self._source, timeout=20).topics[self._source].partitions
+            places = [TopicPartition(self._source, partition) for partition in known]
+            return sum(max(0, place.offset) for place in consumer.committed(places, timeout=20))
+        finally:
+            consumer.close()
+
+    def _runs(self) -> list[RunRecord]:
+        try:
+            return run_records(self._kafka, LedgerSettings(), pipeline=self._ledger_name)
+        except LedgerMissing:  # made by the first run of all
+            return []
+
+
+def added(before: Columns, after: Columns) -> list[tuple[str, int]]:
+    """Return run id and try of every run the ledger holds now and did not hold before."""
+    known = {run.run_key for run in before.runs}
+    assert all(run in after.runs for run in before.runs), "a record of the ledger was changed"
+    return [(run.run_id, run.try_number) for run in after.runs if run.run_key not in known]
+
+
+def grown(before: Columns, sent: Counter[bytes], **changes: Any) -> Columns:
+    """Return the columns after all that was sent has been processed once."""
+    fields = {"output": before.output + sent, "offset": before.offset + sent.total(), "runs": before.runs}
+    return Columns(**{**fields, **changes})

@@ -1,0 +1,27 @@
+"""OpenLineage events that the real Airflow wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def lineage_of(folder: Path, job: str, run_id: str) -> dict[str, dict[str, Any]]:
+    """Return the task's events by their type, the latest of each; job is ``<dag>.<task>``."""
+    path = folder / "lineage.jsonl"
+    events = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return {
+        event["eventType"]: event
+        for event in events
+        if event["job"]["name"] == job and _dag_run(event) == run_id
+    }
+
+
+def datasets(found: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """Return namespace and name of each dataset."""
+    return sorted((one["namespace"], one["name"]) for one in found)
+
+
+def _dag_run(event: dict[str, Any]) -> str:
+    return str(event["run"]["facets"]["airflow"]["dagRun"]["run_id"])

@@ -1,0 +1,155 @@
+"""Backfills by a real scheduler: daily intervals of the flights, several at once, again, and backwards."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import time
+from collections import Counter
+
+import pytest
+
+from airflow_eos.testing import EmbeddedKafka, read_topic
+from airflow_eos.testing.airflow import AirflowStandalone
+from tests.system.columns import Pipeline, added
+from tests.system.flights_support import canonical, expected_output, flights_input
+
+from flights_input import Message, publish  # isort: skip
+
+DAG_ID = "backfilled"
+FIRST = dt.date(2001, 1, 1)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+def test_a_week_is_backfilled_twice_and_backwards(airflow: AirflowStandalone, kafka: EmbeddedKafka) -> None:
+    """Every flight of the week once; a cursor of the same pipeline beside it keeps its offsets."""
+    _backfill_and_again(airflow, kafka, days=7)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(3600)
+def test_all_ninety_days_are_backfilled_twice_and_backwards(
+    airflow: AirflowStandalone, kafka: EmbeddedKafka
+) -> None:
+    """As the week, with every flight there is."""
+    _backfill_and_again(airflow, kafka, days=90)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+def test_partitions_are_found_though_a_backfill_names_new_runs(
+    airflow: AirflowStandalone, kafka: EmbeddedKafka
+) -> None:
+    """A reprocess backfill of a partitioned Dag makes new runs: the partition key finds what is committed."""
+    days = 2
+    messages = [one for one in flights_input()[1] if (_day(one) - FIRST).days < days and one.key != b"XXX"]
+    publish(kafka.client_config(), "partitioned-in", messages)
+    pipeline = Pipeline(kafka, "partitioned", "partitioned")
+    before = pipeline.look()
+    airflow.wait_for_dag("partitioned")
+    airflow.api.unpause("partitioned")
+    first, last = FIRST + dt.timedelta(days=1), FIRST + dt.timedelta(days=days + 1)
+    _create(airflow, last, dag_id="partitioned", first=first)
+    made = _wait(airflow, days, tries=1, dag_id="partitioned")
+    columns = pipeline.look()
+    assert sorted(added(before, columns)) == sorted((run, 1) for run in made)
+    assert sum(one["records_written"] for one in made.values()) == len(messages)
+    assert {one["mode"] for one in made.values()} == {"partition"}
+
+    _create(airflow, last, "--reprocess-behavior", "completed", dag_id="partitioned", first=first)
+    both = _wait(airflow, 2 * days, tries=1, dag_id="partitioned")
+    again = [one for run_id, one in both.items() if run_id not in made]
+    assert sorted((one["run_key"], one["found"]) for one in again) == sorted(
+        (one["run_key"], True) for one in made.values()
+    )
+    assert pipeline.look() == columns
+    wanted, _ = expected_output(messages)
+    flights = read_topic(kafka.client_config(), "partitioned-out")
+    assert Counter((one.key, canonical(json.loads(one.value or b""))) for one in flights) == wanted
+
+
+def _backfill_and_again(airflow: AirflowStandalone, kafka: EmbeddedKafka, *, days: int) -> None:
+    source, given = flights_input()
+    print(source)
+    last = FIRST + dt.timedelta(days=days)
+    messages = [one for one in given if FIRST <= _day(one) < last]
+    publish(kafka.client_config(), "backfill-in", messages)
+    wanted, dead = expected_output(messages)
+    airflow.wait_for_dag(DAG_ID)
+    airflow.api.unpause(DAG_ID)
+
+    pipeline = Pipeline(kafka, "backfill", "backfill")
+    before = pipeline.look()
+    _create(airflow, last)
+    cursor = airflow.trigger("backfilled_cursor")  # while the intervals are at work
+    first = _wait(airflow, days, tries=1)
+    assert airflow.wait_for_run("backfilled_cursor", cursor) == "success"
+    assert sum(one["records_written"] for one in first.values()) == len(messages)
+    assert {one["mode"] for one in first.values()} == {"interval"}
+    _check(kafka, wanted, dead, messages)
+
+    assert airflow.xcom("backfilled_cursor", cursor, "classify")["records_read"] == len(messages)
+    columns = pipeline.look()
+    assert columns.offset == before.offset + len(messages)
+    assert sorted(added(before, columns)) == sorted((run, 1) for run in (*first, cursor))
+
+    _create(airflow, last)  # Airflow's own rule: a run that exists is not made again
+    assert _wait(airflow, days, tries=1) == first
+    for number, options in ((2, []), (3, ["--run-backwards"])):
+        _create(airflow, last, "--reprocess-behavior", "completed", *options)
+        again = _wait(airflow, days, tries=number)
+        assert again == {run_id: {**one, "found": True} for run_id, one in first.items()}
+        assert pipeline.look() == columns, "what is committed stays, and intervals never move offsets"
+
+
+def _create(
+    airflow: AirflowStandalone, last: dt.date, *options: str, dag_id: str = DAG_ID, first: dt.date = FIRST
+) -> None:
+    command = [
+        *("backfill", "create", "--dag-id", dag_id, "--max-active-runs", "3"),
+        *("--from-date", first.isoformat(), "--to-date", (last - dt.timedelta(days=1)).isoformat()),
+        *options,
+    ]
+    for _ in range(20):
+        done = airflow.cli(*command)
+        # SQLite knows one writer: Airflow takes back what it has made, and asks to be called again.
+        if "database is locked" not in done.stdout + done.stderr:
+            break
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _wait(airflow: AirflowStandalone, days: int, *, tries: int, dag_id: str = DAG_ID) -> dict[str, dict]:
+    """Wait until the task of every day has succeeded in that try; return its XCom by run."""
+    deadline = time.monotonic() + 60 + 30 * days
+    while True:
+        runs = airflow.api.call("GET", f"/dags/{dag_id}/dagRuns?limit=100&run_type=backfill")["dag_runs"]
+        found = {run["dag_run_id"]: run["state"] for run in runs}
+        if len(found) == days and set(found.values()) == {"success"}:
+            numbers = {airflow.task(dag_id, run, "classify")["try_number"] for run in found}
+            if min(numbers) >= tries:
+                assert numbers == {tries}
+                return {run: airflow.xcom(dag_id, run, "classify") for run in found}
+        assert "failed" not in found.values(), _failed(airflow, found, dag_id)
+        assert time.monotonic() < deadline, found
+        time.sleep(0.5)
+
+
+def _failed(airflow: AirflowStandalone, found: dict[str, str], dag_id: str) -> str:
+    run = next(run for run, state in found.items() if state == "failed")
+    return airflow.task_log(dag_id, run, "classify", airflow.task(dag_id, run, "classify")["try_number"])[
+        -6000:
+    ]
+
+
+def _check(kafka: EmbeddedKafka, wanted: Counter, dead: Counter, messages: list[Message]) -> None:
+    flights = read_topic(kafka.client_config(), "backfill-out")
+    assert Counter((one.key, canonical(json.loads(one.value or b""))) for one in flights) == wanted
+    # The cursor's run wrote the same dead letters, once more.
+    letters = read_topic(kafka.client_config(), "backfill-dead")
+    assert Counter(one.value for one in letters) == dead + dead
+    assert len(flights) + dead.total() == len(messages)
+
+
+def _day(message: Message) -> dt.date:
+    return dt.datetime.fromtimestamp(message.timestamp / 1000, dt.timezone.utc).date()

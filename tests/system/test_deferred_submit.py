@@ -1,0 +1,105 @@
+"""A submitted run that waits in a real triggerer: the ledger decides; marking the task ends the driver."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.model.spec import RunSpec
+from airflow_eos.run.protocol import RunProtocol
+from airflow_eos.testing import EmbeddedKafka
+from airflow_eos.testing.airflow import AirflowStandalone
+from tests.integration.run_support import LocalDataPlane
+from tests.system.columns import Pipeline, added, grown
+from tests.system.gate import Gate
+from tests.system.patience import eventually
+from tests.system.spark_master import SparkMaster
+
+pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machine
+
+
+def test_driver_that_fails_after_its_commit_is_a_success(
+    airflow: AirflowStandalone, kafka: EmbeddedKafka, spark_master: SparkMaster
+) -> None:
+    """No worker is held. One driver dies early and another is submitted, which dies after its commit."""
+    pipeline = Pipeline(kafka, "driver", "driver.copy")
+    before = pipeline.look()
+    sent = pipeline.publish("driver")
+    run_id = "submitted"
+    first, second = (f"driver-{run_id}-{number}" for number in (1, 2))
+    spark_master.states.update({first: "RUNNING", second: "RUNNING"})
+    airflow.trigger("driver", run_id)
+    airflow.wait_for_task("driver", run_id, "copy", ["deferred"])
+    eventually(lambda: airflow.task_processes("driver", run_id, "copy"), lambda seen: seen == [])
+    spark_master.states[first] = "FAILED"
+    airflow.wait_for_task("driver", run_id, "copy", ["deferred"], try_number=2)
+    assert pipeline.look() == before
+
+    spec = RunSpec(
+        kafka=kafka.client_config(),
+        pipeline="driver.copy",
+        run_id=run_id,
+        try_number=2,
+        source_topics=("driver-in",),
+        sink_topic="driver-out",
+        group_id="driver",
+    )
+    with ControlPlane(spec) as control:
+        committed = RunProtocol(spec, control.world(LocalDataPlane(spec)), None).execute()
+    spark_master.states[second] = "FAILED"
+    assert airflow.wait_for_run("driver", run_id) == "success"
+    assert airflow.xcom("driver", run_id, "copy") == {**committed.summary(), "found": True}
+    after = pipeline.look()
+    assert after == grown(before, sent, runs=after.runs)
+    assert added(before, after) == [(run_id, 2)]
+
+    airflow.clear("driver", run_id, ["copy"])  # the ledger answers: nothing is submitted
+    airflow.wait_for_task("driver", run_id, "copy", ["success"], try_number=3)
+    assert pipeline.look() == after
+    assert spark_master.killed == []
+
+
+def test_marked_while_deferred_the_driver_is_killed(
+    airflow: AirflowStandalone, kafka: EmbeddedKafka, spark_master: SparkMaster
+) -> None:
+    """The trigger's on_kill, in the triggerer: nobody else is there to do it."""
+    pipeline = Pipeline(kafka, "driver", "driver.copy")
+    before = pipeline.look()
+    run_id = "marked"
+    spark_master.states[f"driver-{run_id}-1"] = "RUNNING"
+    airflow.trigger("driver", run_id)
+    airflow.wait_for_task("driver", run_id, "copy", ["deferred"])
+    airflow.set_task_state("driver", run_id, "copy", "failed")
+    eventually(lambda: spark_master.killed, lambda seen: seen == [f"driver-{run_id}-1"])
+    assert airflow.task("driver", run_id, "copy")["state"] == "failed"
+    assert pipeline.look() == before
+
+
+@pytest.mark.chaos
+def test_driver_of_a_killed_task_ends_with_it(
+    airflow: AirflowStandalone, kafka: EmbeddedKafka, folder: Path
+) -> None:
+    """Client mode: marked failed, the driver, its JVM and spark-submit are gone; a clear does the work."""
+    pipeline = Pipeline(kafka, "submitted", "submitted_held.copy")
+    before = pipeline.look()
+    sent = pipeline.publish("submitted")
+    gate = Gate(folder, "submitted")
+    gate.shut()
+    try:
+        run_id = airflow.trigger("submitted_held")
+        (driver,) = gate.wait()
+        started = set(airflow.task_processes("submitted_held", run_id, "copy", tree=True))
+        assert driver in started
+        airflow.set_task_state("submitted_held", run_id, "copy", "failed")
+        eventually(airflow.processes, lambda seen: not started & set(seen), seconds=90)
+    finally:
+        gate.open()
+    assert airflow.task("submitted_held", run_id, "copy")["state"] == "failed"
+    assert pipeline.look() == before
+    airflow.clear("submitted_held", run_id, ["copy"])
+    assert airflow.wait_for_run("submitted_held", run_id) == "success"
+    after = pipeline.look()
+    assert after == grown(before, sent, runs=after.runs)
+    assert added(before, after) == [(run_id, 2)]
