@@ -71,6 +71,8 @@ def test_marked_while_deferred_the_driver_is_killed(
     spark_master.states[f"driver-{run_id}-1"] = "RUNNING"
     airflow.trigger("driver", run_id)
     airflow.wait_for_task("driver", run_id, "copy", ["deferred"])
+    # A trigger that the triggerer has not started yet has no on_kill.
+    eventually(lambda: set(spark_master.asked), lambda seen: f"driver-{run_id}-1" in seen)
     airflow.set_task_state("driver", run_id, "copy", "failed")
     eventually(lambda: spark_master.killed, lambda seen: seen == [f"driver-{run_id}-1"])
     assert airflow.task("driver", run_id, "copy")["state"] == "failed"
