@@ -45,6 +45,16 @@ class Manager(KafkaConnectionManager):
             raise
         return transport
 
+    def close(self, node_id: Any = None, timeout_ms: float | None = None) -> None:
+        """Close one connection, or all; what all have not written is given up: the loop ends with them.
+
+        Otherwise the socket of a broker that does not read, as one that hangs, would stay open.
+        """
+        if node_id is None:
+            for node in list(self._conns):
+                self.abort(node)
+        super().close(node_id, timeout_ms)
+
     def abort(self, node: Any) -> None:
         """Close a connection without flushing what it has not written."""
         connection = self._conns.get(node)

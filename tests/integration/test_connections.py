@@ -1,0 +1,37 @@
+"""Connections leave nothing open, whatever the broker at the other end does."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from kafka.protocol.metadata import MetadataRequest
+
+from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.connection import BrokerConnections
+
+
+def open_sockets():
+    """Names of the sockets of this process."""
+    found = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.add(str(descriptor.readlink()))
+    return {target for target in found if target.startswith("socket:")}
+
+
+def test_closing_gives_up_what_a_hanging_broker_does_not_read(embedded_kafka):
+    """More is queued than the sockets hold, and nobody reads: close() still closes."""
+    before = open_sockets()
+    connections = BrokerConnections(ClientConfig.of(embedded_kafka.client_config()))
+    (leader,) = set(connections.leaders([embedded_kafka.create_topic("hangs")]).values())
+    large = [MetadataRequest.MetadataRequestTopic(name="x" * 200 + str(n)) for n in range(50_000)]
+    embedded_kafka.brokers[0].pause()
+    try:
+        connections.send(MetadataRequest(topics=large, max_version=1), leader)
+        connections.pump(20)
+        assert open_sockets() > before
+        connections.close()
+        assert open_sockets() <= before
+    finally:
+        embedded_kafka.brokers[0].resume()
