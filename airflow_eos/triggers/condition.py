@@ -13,13 +13,17 @@ from airflow_eos.exceptions import BrokersUnavailable, EosError
 
 log = logging.getLogger(__name__)
 
+MAX_FAILURES = 10
+"""Questions in a row that may fail for a reason that is not ours: a connection that cannot be read."""
+
 
 class ConditionTrigger(BaseTrigger):
     """Ask until there is an answer, then fire one event.
 
     The event is ``{"answer": {...}}``, or ``{"error": <class of airflow_eos.exceptions>, "message": ...}``
-    where the question cannot be answered. Brokers that cannot be reached are asked again. Blocking calls run
-    in a thread. What is stored in Airflow's database names the connection and never what it holds.
+    where the question cannot be answered. Brokers that cannot be reached are asked again; so is what failed
+    outside this package (Airflow's API server, its database), a few times in a row. Blocking calls run in a
+    thread. What is stored in Airflow's database names the connection and never what it holds.
 
     :param kafka_config_id: connection of type ``kafka``.
     :param poll_interval: seconds between two questions.
@@ -62,13 +66,24 @@ class ConditionTrigger(BaseTrigger):
             return None
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Fire when the condition holds."""
+        """Fire when the condition holds.
+
+        :raises Exception: whatever failed ``MAX_FAILURES`` times in a row; it fails the task.
+        """
+        failures = 0
         while True:
             try:
                 answer = await asyncio.to_thread(self.poll)
+                failures = 0
             except EosError as error:
                 yield TriggerEvent({"error": type(error).__name__, "message": str(error)})
                 return
+            except Exception as error:
+                failures += 1
+                if failures >= MAX_FAILURES:
+                    raise
+                log.warning("Question %d of %d failed: %r", failures, MAX_FAILURES, error)
+                answer = None
             if answer is not None:
                 yield TriggerEvent({"answer": answer})
                 return

@@ -105,9 +105,10 @@ def test_without_acks_from_all_replicas_an_acknowledged_record_is_lost(replicate
     )
     leader = kafka.admin().list_topics(topic).topics[topic].partitions[0].leader
     followers = [broker for broker in kafka.brokers if broker.node_id != leader]
+    producer = Producer({**kafka.client_config(), "acks": "1", "enable.idempotence": False, "linger.ms": 0})
+    producer.list_topics(topic, timeout=20)  # who leads must be known: frozen brokers do not say
     for broker in followers:
         broker.pause()
-    producer = Producer({**kafka.client_config(), "acks": "1", "enable.idempotence": False, "linger.ms": 0})
     producer.produce(topic, value="acknowledged")
     assert producer.flush(20) == 0  # the leader has said yes
     kafka.brokers[leader - 1].kill()

@@ -14,6 +14,7 @@ from airflow_eos.engine.progress import committed_record, interval_progress, unr
 from airflow_eos.exceptions import LedgerMissing, UnknownTopic
 from airflow_eos.model.ranges import Cursor, Interval
 from airflow_eos.run.identity import cursor_run_key
+from tests.integration.broker_support import wait_until
 from tests.integration.run_support import Pipeline
 
 UTC = dt.timezone.utc
@@ -119,7 +120,8 @@ def test_interval_with_a_transaction_open_before_its_end_is_not_over(pipeline: P
         progress = interval_progress(spec.kafka, spec.source_topics, interval, now=NOON + HOUR)
         assert len(progress.waiting_for) == 1
         assert f"{pipeline.source}-0: a transaction is open" in progress.waiting_for[0]
-    assert interval_progress(spec.kafka, spec.source_topics, interval, now=NOON + HOUR).is_over
+    # The end of the transaction is written to the partition after its producer was answered.
+    wait_until(lambda: interval_progress(spec.kafka, spec.source_topics, interval, now=NOON + HOUR).is_over)
 
 
 def test_committed_run_is_found_by_its_key(pipeline: Pipeline) -> None:

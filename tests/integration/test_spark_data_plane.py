@@ -34,6 +34,7 @@ from airflow_eos.spark.routing import route, route_by_hash
 from airflow_eos.spark.slices import plan_slices
 from airflow_eos.testing import read_topic
 from airflow_eos.wire.client_config import ClientConfig
+from tests.integration.broker_support import wait_until
 from tests.integration.spark_support import KIND, attempt, run
 
 CONNECT = os.environ.get(KIND) == "connect"
@@ -549,17 +550,20 @@ def test_released_blocks_are_gone_and_a_send_says_so(broker, spark, topics):
     assert type(caught) is SealedBlockLost
 
 
-def test_cancel_ends_this_runs_jobs_and_no_others(broker, spark, topics, fn):
-    """From another thread, within seconds; the session goes on."""
+def slow_process(fn, marker, seconds):
+    """Return a process of ``seconds`` a record that says when its first record has come."""
 
     @fn.udf("binary")
     def slow(value):
-        time.sleep(1.5)
+        marker.touch()
+        time.sleep(seconds)
         return value
 
-    plane = SparkDataPlane(spark, broker.spec(*topics), lambda df: df.select(slow("value").alias("value")))
-    plan = broker.plan(topics[0])
-    plane.preflight()
+    return lambda df: df.select(slow("value").alias("value"))
+
+
+def sealing_thread(plane, plan):
+    """Seal in a thread; return it and what it raises."""
     caught = []
 
     def body():
@@ -570,16 +574,43 @@ def test_cancel_ends_this_runs_jobs_and_no_others(broker, spark, topics, fn):
 
     thread = threading.Thread(target=body)
     thread.start()
+    return thread, caught
+
+
+def test_cancel_ends_this_runs_jobs_and_no_others(broker, spark, topics, fn, tmp_path):
+    """From another thread, within seconds; the session goes on."""
+    marker = tmp_path / "begun"
+    plane = SparkDataPlane(spark, broker.spec(*topics), slow_process(fn, marker, 1.5))
+    plan = broker.plan(topics[0])
+    plane.preflight()
+    thread, caught = sealing_thread(plane, plan)
+    wait_until(marker.exists, 120)
+    begun = time.monotonic()
+    plane.cancel()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert [type(e) for e in caught] == [RunFailed]
+    with pytest.raises(RunFailed, match="cancelled"):
+        plane.seal(plan)
+    assert spark.range(10).count() == 10
+    assert time.monotonic() - begun < 60
+
+
+def test_cancel_before_the_job_runs_ends_the_seal(broker, spark, topics, fn, tmp_path):
+    """However early the cancellation comes. Spark Connect may start the job all the same: see the limits."""
+    process = slow_process(fn, tmp_path / "begun", 0.03 if CONNECT else 1.5)
+    plane = SparkDataPlane(spark, broker.spec(*topics), process)
+    plan = broker.plan(topics[0])
+    plane.preflight()
+    thread, caught = sealing_thread(plane, plan)
     begun = time.monotonic()
     while thread.is_alive() and time.monotonic() - begun < 60:
         plane.cancel()
         thread.join(0.5)
     assert not thread.is_alive()
     assert [type(e) for e in caught] == [RunFailed]
-    with pytest.raises(RunFailed, match="cancelled"):
-        plane.seal(plan)
-    assert time.monotonic() - begun < 60
     assert spark.range(10).count() == 10
+    assert time.monotonic() - begun < 60
 
 
 def test_executors_are_asked_once_per_session(broker, spark, topics, monkeypatch):

@@ -13,7 +13,7 @@ from airflow.models.trigger import Trigger
 from airflow_eos.engine.progress import IntervalProgress, Unread
 from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, LedgerMissing
 from airflow_eos.model.ranges import OffsetRange
-from airflow_eos.triggers.condition import ConditionTrigger
+from airflow_eos.triggers.condition import MAX_FAILURES, ConditionTrigger
 from airflow_eos.triggers.kafka_data_interval import KafkaDataIntervalTrigger
 from airflow_eos.triggers.kafka_lag import KafkaLagTrigger
 from airflow_eos.triggers.offset_range import OffsetRangeTrigger
@@ -86,6 +86,15 @@ def test_question_that_cannot_be_answered_ends_the_trigger_with_its_reason() -> 
     assert asyncio.run(events_of(trigger)) == [
         {"error": "AuthorizationFailed", "message": "no Describe on group g"}
     ]
+
+
+def test_failures_outside_the_question_are_asked_again_a_few_times() -> None:
+    """A connection that cannot be read now may be readable next time; ten times in a row fail the task."""
+    failures = [RuntimeError("API server is busy")] * (MAX_FAILURES - 1)
+    trigger = Scripted(*failures, None, *failures, {"lag": 5})
+    assert asyncio.run(events_of(trigger)) == [{"answer": {"lag": 5}}]
+    with pytest.raises(RuntimeError, match="busy"):
+        asyncio.run(events_of(Scripted(*failures, RuntimeError("API server is busy"), {"lag": 5})))
 
 
 def test_triggerer_is_not_blocked_while_brokers_are_asked() -> None:
