@@ -24,7 +24,8 @@ def clear_number(context: Context) -> int:
     counts the clears of *any* task of the run, so that a retry after a neighbour was cleared would look like
     a clear of this task, and ``on_committed="reprocess"`` would write a committed run again. A clear of this
     task instance, and nothing else, sets ``max_tries`` to the tries made so far plus ``retries`` (Airflow
-    3.3: ``clear_task_instances``, and the scheduler for a task that was cleared while it ran).
+    3.3: ``clear_task_instances``, and the scheduler for a task that was cleared while it ran and was ended
+    by Airflow; one that ended by itself in that moment is retried, and so is a retry here).
     """
     if not context["dag_run"].clear_number:
         return 0

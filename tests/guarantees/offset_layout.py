@@ -16,6 +16,7 @@ from airflow_eos.wire.decode import decode_batch
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.isolation import ControlType, ReadCommittedFilter, control_type
 from airflow_eos.wire.offsets import list_offsets
+from tests.markers import wait_for_markers
 
 COMMIT_LAYOUT = [(0, "record"), (1, "record"), (2, "record"), (3, "commit marker"), (4, "record")]
 ABORT_LAYOUT = [
@@ -67,6 +68,7 @@ def _transaction(config: Mapping[str, Any], topic: str, values: list[str], *, co
         producer.produce(topic, value=value, key=value, partition=0)
     assert producer.flush(30) == 0  # in the log before it is aborted
     producer.commit_transaction(30) if commit else producer.abort_transaction(30)
+    wait_for_markers(config, [TopicPartition(topic, 0)])
 
 
 def layout_of(config: Mapping[str, Any], topic: str, partition: int = 0) -> list[Cell]:

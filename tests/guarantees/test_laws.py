@@ -33,6 +33,7 @@ from airflow_eos.wire.seal import seal
 from tests.guarantees import without_law
 from tests.guarantees.lab import given, judged
 from tests.integration.run_support import LocalDataPlane, Paused
+from tests.markers import wait_for_markers
 
 
 def test_every_law_has_a_removal_that_names_its_tests():
@@ -253,6 +254,7 @@ def test_a_range_ends_below_an_open_transaction(experiment):
     def end_upstream(state):
         if state is State.PLANNED:
             upstream.commit_transaction(30)
+            wait_for_markers(experiment.kafka.client_config(), [TopicPartition(experiment.source, 0)])
 
     record = experiment.run(on_state=end_upstream)
     assert [(r.partition, r.end) for r in record.ranges if r.span] == [(0, 2)]

@@ -20,6 +20,7 @@ from airflow_eos.spark import SparkDataPlane
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.control import EndTxnResult, add_partitions_to_txn, end_txn
 from airflow_eos.wire.offsets import list_offsets
+from tests.markers import wait_for_markers
 
 KIND = "AIRFLOW_EOS_TEST_SPARK"
 BOOTSTRAP = "AIRFLOW_EOS_TEST_BOOTSTRAP"
@@ -142,6 +143,7 @@ class Broker:
                 raise
             ended = end_txn(connections, identity, commit=commit)
             assert ended is EndTxnResult.OK or not commit
+        wait_for_markers(self.config, partitions)
 
 
 def run(broker, spark, spec, process, plan=None):

@@ -7,12 +7,14 @@ import threading
 import uuid
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as ClientPartition
 
 from airflow_eos.exceptions import CursorMoved, IntervalNotReady, OffsetsOutOfRange, UnknownTopic
-from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval
+from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
 from airflow_eos.run.states import State
 from tests.integration.run_support import Paused, Pipeline
+from tests.markers import wait_for_markers
 
 DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
 
@@ -133,6 +135,7 @@ def test_an_open_transaction_before_the_boundary_is_waited_for(timed):
     with pytest.raises(IntervalNotReady, match="transaction is still open"):
         timed.run(ranges=between(0, 5))
     producer.commit_transaction(30)
+    wait_for_markers(timed.kafka.client_config(), [TopicPartition(timed.source, 1)])
     timed.run(ranges=between(0, 5), try_number=2)
     assert timed.output() == ["open-m3", "p0m1", "p1m2"]
 
@@ -183,7 +186,7 @@ def test_given_ranges_that_do_not_exist_are_refused(timed, end, partition, error
 def test_deleted_records_of_an_interval_are_a_loss(timed):
     """Retention took the head of a pinned interval: an error, not a smaller result."""
     timed.run("i", ranges=between(5, 10))
-    where = TopicPartition(timed.source, 0, 3)
+    where = ClientPartition(timed.source, 0, 3)
     timed.kafka.admin().delete_records([where])[where].result()
     with pytest.raises(OffsetsOutOfRange, match="were deleted"):
         timed.run("i", ranges=between(5, 10), clear_number=1, on_committed="reprocess")

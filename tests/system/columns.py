@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from airflow_eos.engine.ledger import run_records
 from airflow_eos.exceptions import LedgerMissing
@@ -79,7 +80,7 @@ class Pipeline:
         try:
             known = consumer.list_topics(self._source, timeout=20).topics[self._source].partitions
             places = [TopicPartition(self._source, partition) for partition in known]
-            return sum(max(0, place.offset) for place in consumer.committed(places, timeout=20))
+            return sum(max(0, place.offset) for place in _committed(consumer, places))
         finally:
             consumer.close()
 
@@ -88,6 +89,23 @@ class Pipeline:
             return run_records(self._kafka, LedgerSettings(), pipeline=self._ledger_name)
         except LedgerMissing:  # made by the first run of all
             return []
+
+
+def _committed(consumer: Consumer, places: list[TopicPartition]) -> list[TopicPartition]:
+    """Ask until the group has a coordinator: it has none before the first group of all is looked for."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            return consumer.committed(places, timeout=20)
+        except KafkaException as error:
+            moving = error.args[0].code() in (
+                KafkaError.NOT_COORDINATOR,
+                KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+                KafkaError.COORDINATOR_NOT_AVAILABLE,
+            )
+            if not moving or time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
 
 
 def added(before: Columns, after: Columns) -> list[tuple[str, int]]:

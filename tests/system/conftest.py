@@ -53,6 +53,9 @@ def spark_master() -> Iterator[SparkMaster]:
     running.close()
 
 
+FLIGHTS_CLOCK = 'schedule=CronTriggerTimetable("7 * * * *", timezone="UTC")'
+
+
 @pytest.fixture(scope="session")
 def airflow(
     kafka: EmbeddedKafka,
@@ -68,10 +71,15 @@ def airflow(
     (deployed / "dags").mkdir()
     for file in [*(ROOT / "dags").glob("*.py"), *(ROOT / "tests" / "system" / "dags").glob("*.py")]:
         (deployed / "dags" / file.name).symlink_to(file)
+    # A test unpauses this one: seven minutes past the hour it would run by itself.
+    example = (ROOT / "dags" / "flights.py").read_text()
+    assert FLIGHTS_CLOCK in example
+    (deployed / "dags" / "flights.py").unlink()
+    (deployed / "dags" / "flights.py").write_text(example.replace(FLIGHTS_CLOCK, "schedule=None"))
     env = {
         "EOS_TEST_FOLDER": str(folder),
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        # The examples have schedules: only what a test triggers runs.
+        # The examples have schedules: paused, they do not run.
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
         "AIRFLOW__EOS__LEDGER_RECORD_URL": "https://ui.example.com/{topic}?key={key}",
         "AIRFLOW__EOS__SPARK_HISTORY_URL": "https://history.example.com/{application_id}",

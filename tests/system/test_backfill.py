@@ -49,15 +49,15 @@ def test_partitions_are_found_though_a_backfill_names_new_runs(
     before = pipeline.look()
     airflow.wait_for_dag("partitioned")
     airflow.api.unpause("partitioned")
-    first, last = FIRST + dt.timedelta(days=1), FIRST + dt.timedelta(days=days + 1)
-    _create(airflow, last, dag_id="partitioned", first=first)
+    last = FIRST + dt.timedelta(days=days)
+    _create(airflow, last, dag_id="partitioned")
     made = _wait(airflow, days, tries=1, dag_id="partitioned")
     columns = pipeline.look()
     assert sorted(added(before, columns)) == sorted((run, 1) for run in made)
     assert sum(one["records_written"] for one in made.values()) == len(messages)
     assert {one["mode"] for one in made.values()} == {"partition"}
 
-    _create(airflow, last, "--reprocess-behavior", "completed", dag_id="partitioned", first=first)
+    _create(airflow, last, "--reprocess-behavior", "completed", dag_id="partitioned")
     both = _wait(airflow, 2 * days, tries=1, dag_id="partitioned")
     again = [one for run_id, one in both.items() if run_id not in made]
     assert sorted((one["run_key"], one["found"]) for one in again) == sorted(
@@ -103,12 +103,10 @@ def _backfill_and_again(airflow: AirflowStandalone, kafka: EmbeddedKafka, *, day
         assert pipeline.look() == columns, "what is committed stays, and intervals never move offsets"
 
 
-def _create(
-    airflow: AirflowStandalone, last: dt.date, *options: str, dag_id: str = DAG_ID, first: dt.date = FIRST
-) -> None:
+def _create(airflow: AirflowStandalone, last: dt.date, *options: str, dag_id: str = DAG_ID) -> None:
     command = [
         *("backfill", "create", "--dag-id", dag_id, "--max-active-runs", "3"),
-        *("--from-date", first.isoformat(), "--to-date", (last - dt.timedelta(days=1)).isoformat()),
+        *("--from-date", FIRST.isoformat(), "--to-date", (last - dt.timedelta(days=1)).isoformat()),
         *options,
     ]
     for _ in range(20):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.testing.airflow import AirflowStandalone
+from tests.system.patience import eventually
 
 pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machine
 
@@ -20,7 +21,11 @@ def lives(folder: Path, task_id: str = "work") -> list[dict[str, Any]]:
 
 
 def test_only_a_clear_of_the_task_itself_is_another_life(airflow: AirflowStandalone, folder: Path) -> None:
-    """Retry after SIGKILL: same number. Neighbour cleared: same. Task or whole run cleared: a new number."""
+    """Retry after SIGKILL: same number. Neighbour cleared: same. Task or whole run cleared: a new number.
+
+    Cleared while it runs, and ended by Airflow for that: a new number. A task that ends by itself before
+    Airflow's next heartbeat is retried instead.
+    """
     hold = folder / "work.hold"
 
     hold.touch()
@@ -41,7 +46,9 @@ def test_only_a_clear_of_the_task_itself_is_another_life(airflow: AirflowStandal
     hold.touch()
     airflow.clear(DAG_ID, run_id, ["work"])
     airflow.wait_for_task(DAG_ID, run_id, "work", ["running"], try_number=4)
+    old = set(airflow.task_processes(DAG_ID, run_id, "work"))
     airflow.clear(DAG_ID, run_id, ["work"])  # while it runs
+    eventually(airflow.processes, lambda seen: not old & set(seen), seconds=90)
     hold.unlink()
     airflow.wait_for_task(DAG_ID, run_id, "work", ["success"], try_number=5)
 
@@ -56,7 +63,7 @@ def test_only_a_clear_of_the_task_itself_is_another_life(airflow: AirflowStandal
         (2, 1, 0),  # a retry: the clear of the neighbour is not ours
         (3, 2, 2),
         (4, 3, 3),
-        (5, 4, 4),
+        (5, 4, 4),  # cleared while it ran, and ended by Airflow
         (6, 5, 5),
     ]
     assert airflow.xcom(DAG_ID, run_id, "work") == lives(folder)[-1]

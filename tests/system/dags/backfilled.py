@@ -38,10 +38,10 @@ with DAG(
 
 with DAG(
     "partitioned",
-    # The run of a day is for the day before: its partition is over when it starts.
+    # The scheduled run of a day is for the day before; a backfill's dates are those of the partitions.
     schedule=CronPartitionTimetable("0 0 * * *", timezone="UTC", run_offset=-1),
-    start_date=dt.datetime(2001, 1, 2, tzinfo=dt.timezone.utc),
-    end_date=dt.datetime(2001, 4, 1, tzinfo=dt.timezone.utc),
+    start_date=dt.datetime(2001, 1, 1, tzinfo=dt.timezone.utc),
+    end_date=dt.datetime(2001, 3, 31, tzinfo=dt.timezone.utc),
     catchup=False,
     is_paused_upon_creation=True,
 ) as partitioned_dag:
