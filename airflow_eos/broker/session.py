@@ -8,6 +8,7 @@ from typing import Protocol
 
 import confluent_kafka
 
+from airflow_eos.broker.bounded import bounded
 from airflow_eos.broker.clients import member_less_group
 from airflow_eos.broker.failures import checked
 from airflow_eos.broker.producer import TransactionalProducer
@@ -16,6 +17,9 @@ from airflow_eos.model.broker import CommittedOffset
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
+
+OFFSETS_TIMEOUT = 30.0
+"""Seconds for the group's coordinator: a fail-over was over after 11 to 19 s."""
 
 AddPartitions = Callable[[ProducerIdentity, Collection[TopicPartition]], None]
 
@@ -88,6 +92,7 @@ class KafkaSession:
         :raises ProducerFenced: when the identity is no longer valid.
         :raises AuthorizationFailed: without Read on the group, or Write on the ledger.
         :raises DeliveryTimedOut: when a ledger message was not acknowledged in time.
+        :raises BrokersUnavailable: when the group's coordinator did not answer in time.
         """
         if not messages:
             raise ValueError(f"a transaction of {self._identity.transactional_id!r} needs a ledger message")
@@ -107,9 +112,10 @@ class KafkaSession:
             raise ProtocolViolation(
                 f"{self._doing('commit')}: nothing was staged, so librdkafka would send no EndTxn"
             )
-        checked(
+        bounded(
             self._doing(f"commit within {self._commit_timeout:.0f} s"),
-            lambda: self._producer.instance.commit_transaction(self._commit_timeout),
+            self._producer.instance.commit_transaction,
+            self._commit_timeout,
         )
 
     def close(self) -> None:
@@ -121,11 +127,11 @@ class KafkaSession:
             confluent_kafka.TopicPartition(tp.topic, tp.partition, committed.offset, committed.metadata)
             for tp, committed in sorted(offsets.items())
         ]
-        checked(
+        instance, member = self._producer.instance, member_less_group(group)
+        bounded(
             self._doing(f"offsets of group {group!r}"),
-            lambda: self._producer.instance.send_offsets_to_transaction(
-                positions, member_less_group(group), self._stage_timeout
-            ),
+            lambda timeout: instance.send_offsets_to_transaction(positions, member, timeout),
+            min(self._stage_timeout, OFFSETS_TIMEOUT),
         )
 
     def _doing(self, what: str) -> str:

@@ -81,8 +81,6 @@ def server_properties(
         "transaction.state.log.replication.factor": replication,
         "transaction.state.log.min.isr": min_isr,
         "group.initial.rebalance.delay.ms": "0",
-        # No empty controller record every 500 ms (KIP-835): half of what an idle broker does.
-        "metadata.max.idle.interval.ms": "0",
         # The cleaner's default buffer of 128 MB is a quarter of the heap.
         "log.cleaner.dedupe.buffer.size": str(4 * 1024 * 1024),
     }

@@ -1,0 +1,51 @@
+"""Calls into librdkafka that end in time, whatever librdkafka does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from confluent_kafka import KafkaError
+
+from airflow_eos.broker.failures import checked, explained
+
+T = TypeVar("T")
+
+GRACE = 5.0
+"""Seconds for librdkafka to notice by itself that its own time-out is over."""
+
+
+def bounded(doing: str, call: Callable[[float], T], timeout: float, *, grace: float = GRACE) -> T:
+    """Make a blocking call in a thread of its own, and give it up when it does not come back.
+
+    librdkafka's ``send_offsets_to_transaction`` ignores its time-out and can wait for ever when the group's
+    coordinator dies (librdkafka issues 5456 and 5511; met with confluent-kafka 2.16). The thread that is
+    given up stays until the process ends; what it may still send carries the identity of a transaction that
+    is aborted.
+    Signals reach the caller while it waits, as they would not inside of librdkafka.
+
+    :param doing: for messages, see :func:`airflow_eos.broker.failures.explained`.
+    :param call: called with ``timeout``.
+    :param timeout: seconds.
+    :raises EosError: as :func:`~airflow_eos.broker.failures.checked`; a call that is given up timed out.
+    """
+    done = threading.Event()
+    results: list[T] = []
+    raised: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            results.append(checked(doing, lambda: call(timeout)))
+        except BaseException as error:  # noqa: BLE001 - raised again where it was asked for
+            raised.append(error)
+        finally:
+            done.set()
+
+    threading.Thread(target=body, name=f"librdkafka: {doing}", daemon=True).start()
+    if not done.wait(timeout + grace):
+        late = f"librdkafka did not come back within {timeout + grace:.0f} s"
+        raise explained(KafkaError(KafkaError._TIMED_OUT, late), doing)  # noqa: SLF001
+    if raised:
+        raise raised[0]
+    return results[0]
