@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-COSTLY = ("airflow", "replicated")
+COSTLY = ("airflow", "replicated", "embedded_kafka_cluster")
 """Fixtures that are to be made once; what needs them begins first, for it takes longest."""
 
 

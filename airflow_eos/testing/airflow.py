@@ -251,8 +251,20 @@ class AirflowStandalone:
             return found["state"] in states and try_number in (None, found["try_number"])
 
         what = f"task {task_id!r} of {dag_id!r} {run_id!r} is in none of {sorted(states)}"
-        self._wait(arrived, timeout, what, found)
+        try:
+            self._wait(arrived, timeout, what, found)
+        except EmbeddedAirflowError as error:
+            raise EmbeddedAirflowError(f"{error}\n{self._attempt_logs(dag_id, run_id, task_id)}") from None
         return found
+
+    def _attempt_logs(self, dag_id: str, run_id: str, task_id: str, lines: int = 40) -> str:
+        """The last lines of every try of a task, of its triggers too."""
+        folder = self.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}" / f"task_id={task_id}"
+        found = []
+        for path in sorted(folder.rglob("attempt=*.log*")):
+            tail = path.read_text(errors="replace").splitlines()[-lines:]
+            found += [f"--- end of {path.relative_to(folder)} ---", *tail]
+        return "\n".join(found)
 
     def clear(self, dag_id: str, run_id: str, task_ids: Collection[str], **fields: Any) -> None:
         """Clear task instances as the UI does: they run again; the run's ``clear_number`` grows.

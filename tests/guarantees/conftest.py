@@ -28,7 +28,7 @@ def experiment(embedded_kafka: EmbeddedKafka) -> Experiment:
     return Experiment(embedded_kafka)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def older_kafka() -> Iterator[EmbeddedKafka]:
     """Kafka 3.9 with transaction version 1."""
     with EmbeddedKafka(version=OLDER) as kafka:
@@ -41,7 +41,7 @@ def any_kafka(request: pytest.FixtureRequest) -> EmbeddedKafka:
     return request.getfixturevalue("embedded_kafka" if request.param == "4.3" else "older_kafka")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def replicated_kafka() -> Iterator[EmbeddedKafka]:
     """Three brokers that notice a dead one soon: start again what you kill."""
     with EmbeddedKafka(brokers=3, broker_config=QUICK_FAILOVER) as kafka:

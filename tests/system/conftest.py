@@ -56,7 +56,7 @@ def spark_master() -> Iterator[SparkMaster]:
 FLIGHTS_CLOCK = 'schedule=CronTriggerTimetable("7 * * * *", timezone="UTC")'
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def airflow(
     kafka: EmbeddedKafka,
     spark_connect: SparkConnectServer,

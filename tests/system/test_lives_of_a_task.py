@@ -46,6 +46,7 @@ def test_only_a_clear_of_the_task_itself_is_another_life(airflow: AirflowStandal
     hold.touch()
     airflow.clear(DAG_ID, run_id, ["work"])
     airflow.wait_for_task(DAG_ID, run_id, "work", ["running"], try_number=4)
+    eventually(lambda: len(lives(folder)), lambda written: written == 4)
     old = set(airflow.task_processes(DAG_ID, run_id, "work"))
     airflow.clear(DAG_ID, run_id, ["work"])  # while it runs
     eventually(airflow.processes, lambda seen: not old & set(seen), seconds=90)

@@ -28,7 +28,12 @@ woken_by = Asset(
     ],
 )
 
-with DAG("woken", schedule=[woken_by], start_date=dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)):
+with DAG(
+    "woken",
+    schedule=[woken_by],
+    start_date=dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc),
+    is_paused_upon_creation=False,  # its watcher runs from the first time the file is read
+):
 
     @task
     def batches(triggering_asset_events: Any = None) -> list[Any]:
