@@ -10,7 +10,14 @@ from airflow.sdk import DAG, Asset, AssetWatcher, task
 from airflow_eos import KafkaDataIntervalSensor, KafkaLagSensor, OffsetRangeTrigger, RunCommittedSensor
 
 with DAG("waits", schedule=None, start_date=dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)) as waits:
-    common: dict[str, Any] = {"deferrable": True, "poke_interval": 0.5, "timeout": 300}
+    common: dict[str, Any] = {
+        "deferrable": True,
+        "poke_interval": 0.5,
+        "timeout": 300,
+        # A busy scheduler takes the end of the process that deferred for a failure (apache/airflow#72716).
+        "retries": 3,
+        "retry_delay": dt.timedelta(seconds=1),
+    }
     KafkaLagSensor(task_id="lag", topics=["waits-in"], group_id="waits", min_records=5, **common)
     KafkaDataIntervalSensor(task_id="interval", topics=["waits-in"], idle_partitions="wait", **common)
     RunCommittedSensor(task_id="run", pipeline="waits.run", **common)
