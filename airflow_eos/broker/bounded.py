@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from confluent_kafka import KafkaError
@@ -30,22 +31,16 @@ def bounded(doing: str, call: Callable[[float], T], timeout: float, *, grace: fl
     :param timeout: seconds.
     :raises EosError: as :func:`~airflow_eos.broker.failures.checked`; a call that is given up timed out.
     """
-    done = threading.Event()
-    results: list[T] = []
-    raised: list[BaseException] = []
+    future: Future[T] = Future()
 
     def body() -> None:
         try:
-            results.append(checked(doing, lambda: call(timeout)))
+            future.set_result(checked(doing, lambda: call(timeout)))
         except BaseException as error:  # noqa: BLE001 - raised again where it was asked for
-            raised.append(error)
-        finally:
-            done.set()
+            future.set_exception(error)
 
     threading.Thread(target=body, name=f"librdkafka: {doing}", daemon=True).start()
-    if not done.wait(timeout + grace):
+    if not wait([future], timeout + grace).done:
         late = f"librdkafka did not come back within {timeout + grace:.0f} s"
         raise explained(KafkaError(KafkaError._TIMED_OUT, late), doing)  # noqa: SLF001
-    if raised:
-        raise raised[0]
-    return results[0]
+    return future.result()

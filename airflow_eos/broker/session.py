@@ -127,10 +127,12 @@ class KafkaSession:
             confluent_kafka.TopicPartition(tp.topic, tp.partition, committed.offset, committed.metadata)
             for tp, committed in sorted(offsets.items())
         ]
-        instance, member = self._producer.instance, member_less_group(group)
+        instance = self._producer.instance
         bounded(
             self._doing(f"offsets of group {group!r}"),
-            lambda timeout: instance.send_offsets_to_transaction(positions, member, timeout),
+            lambda timeout: instance.send_offsets_to_transaction(
+                positions, member_less_group(group), timeout
+            ),
             min(self._stage_timeout, OFFSETS_TIMEOUT),
         )
 

@@ -163,8 +163,7 @@ class AirflowStandalone:
 
     def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int) -> str:
         """Return the log of one try, one line per event, as the task wrote it; empty before it starts."""
-        folder = self.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}" / f"task_id={task_id}"
-        path = folder / f"attempt={try_number}.log"
+        path = self._log_folder(dag_id, run_id, task_id) / f"attempt={try_number}.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def cli(self, *arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
@@ -257,9 +256,12 @@ class AirflowStandalone:
             raise EmbeddedAirflowError(f"{error}\n{self._attempt_logs(dag_id, run_id, task_id)}") from None
         return found
 
+    def _log_folder(self, dag_id: str, run_id: str, task_id: str) -> Path:
+        return self.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}" / f"task_id={task_id}"
+
     def _attempt_logs(self, dag_id: str, run_id: str, task_id: str, lines: int = 40) -> str:
         """The last lines of every try of a task, of its triggers too."""
-        folder = self.home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}" / f"task_id={task_id}"
+        folder = self._log_folder(dag_id, run_id, task_id)
         found = []
         for path in sorted(folder.rglob("attempt=*.log*")):
             tail = path.read_text(errors="replace").splitlines()[-lines:]
