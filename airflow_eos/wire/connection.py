@@ -1,7 +1,4 @@
-"""Connections to all brokers of a cluster, for one thread.
-
-kafka-python's ``kafka.net`` does sockets, TLS, SASL and request schemas on its own event loop; this class
-drives that loop, keeps leaders and coordinators, and turns kafka-python's exceptions into this package's.
+"""Connections to all brokers of a cluster, for one thread: which of them leads or coordinates what.
 
 ::
 
@@ -19,36 +16,29 @@ threads, not picklable, not to be used after a fork: open it in the task that us
 from __future__ import annotations
 
 import base64
-import random
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import kafka.errors as kafka_errors
-from kafka.future import Future
-from kafka.net.selector import NetworkSelector
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
 
-from airflow_eos.closeable import Closeable
-from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, ConfigurationError, UnknownTopic
+from airflow_eos.exceptions import AuthorizationFailed, UnknownTopic
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.wire.backoff import Backoff
-from airflow_eos.wire.client_config import ClientConfig, for_kafka_python
-from airflow_eos.wire.failures import TRANSIENT, NotYet, describe, translated
-from airflow_eos.wire.manager import DEFAULTS, Manager, quiet_logging
+from airflow_eos.wire.failures import NotYet
+from airflow_eos.wire.node_connections import BOOTSTRAP_TIMEOUT, NodeConnections
 
 if TYPE_CHECKING:
     import uuid
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
+    from airflow_eos.wire.client_config import ClientConfig
 
-T = TypeVar("T")
 
 METADATA_TIMEOUT = 60.0
 """Seconds to look for a broker that knows a topic, its leaders or a coordinator."""
 UNKNOWN_TOPIC_GRACE = 5.0
 """Seconds a topic may be unknown before that is believed: a broker learns of new topics with a delay."""
-_METADATA_REQUEST_TIMEOUT_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,127 +54,18 @@ class TopicMetadata:
     leaders: Mapping[int, int]
 
 
-class BrokerConnections(Closeable):
-    """Open connections to a cluster; a context manager.
+class BrokerConnections(NodeConnections):
+    """Open connections to a cluster that know topics, leaders and coordinators; a context manager.
 
-    :param config: client configuration in librdkafka's names.
-    :param bootstrap_timeout: seconds until some bootstrap server must have answered.
-    :raises BrokersUnavailable: when none did; the message names the servers and the last error.
-    :raises ConfigurationError: for settings that cannot be used, and for refused credentials.
+    See :class:`airflow_eos.wire.node_connections.NodeConnections` for parameters and errors.
     """
 
     def __init__(
-        self, config: ClientConfig | Mapping[str, Any], *, bootstrap_timeout: float = METADATA_TIMEOUT
+        self, config: ClientConfig | Mapping[str, Any], *, bootstrap_timeout: float = BOOTSTRAP_TIMEOUT
     ) -> None:
-        self.config = ClientConfig.of(config)
-        quiet_logging()
-        settings = {**DEFAULTS, **for_kafka_python(self.config)}
-        self.request_timeout: float = settings["request_timeout_ms"] / 1000
         self._topics: dict[str, TopicMetadata] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
-        self._suspects: dict[Any, float] = {}
-        # Decoding between two turns of the loop is no mistake here: no warning about slow tasks.
-        self._net = NetworkSelector(client_id=settings["client_id"], slow_task_threshold_secs=0)
-        self._manager = Manager(self._net, **settings)
-        try:
-            self._bootstrap(bootstrap_timeout)
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Close all connections; harmless when closed."""
-        if self._manager.closed:
-            return
-        self._manager.close()
-        self._net.close()
-
-    # -- the loop -----------------------------------------------------------------------------------------
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine of kafka-python's loop to its end."""
-        return self._net.run(coroutine)
-
-    def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> Future:
-        """Let a coroutine run beside others; the future holds its result or exception."""
-        return self._net.call_soon_with_future(coroutine)
-
-    def hang_up(self, node: Any) -> None:
-        """Cut the connection to a broker; bytes that have not left stay here, its requests fail."""
-        self._manager.abort(node)
-
-    def wait(self, future: Future) -> Any:
-        """Run the loop until a future is complete; return its result or raise its exception."""
-        self._net.poll(future=future)
-        if future.exception is not None:
-            raise future.exception
-        return future.value
-
-    def pump(self, turns: int = 1) -> None:
-        """Move bytes that are ready, without waiting: between two steps of work of one's own."""
-        for _ in range(turns):
-            self._net.poll(timeout_ms=0)
-
-    async def pause(self, seconds: float) -> None:
-        """Sleep while other coroutines run."""
-        await self._net.sleep(seconds)
-
-    def wake_later(self, seconds: float, future: Future) -> Callable[[], None]:
-        """Complete ``future`` after a time, unless it is complete; the returned function cancels that."""
-
-        def wake() -> None:
-            if not future.is_done:
-                future.success(None)
-
-        timer = self._net.call_later(seconds, wake)
-        return lambda: self._net.cancel(timer)
-
-    # -- requests -----------------------------------------------------------------------------------------
-
-    def send(self, request: Any, node: Any, *, timeout: float | None = None) -> Future:
-        """Send a request and return the future of its answer; every failure is in the future, none is raised.
-
-        :param timeout: seconds; its end closes the connection with all its requests.
-        """
-        try:
-            future = self._manager.send(
-                request, node, request_timeout_ms=None if timeout is None else int(timeout * 1000)
-            )
-        except Exception as error:  # noqa: BLE001 - one way of failing for the callers
-            future = Future().failure(error)
-        future.add_errback(lambda _: self._suspects.__setitem__(node, time.monotonic()))
-        future.add_callback(lambda _: self._suspects.pop(node, None))
-        return future
-
-    async def call_async(self, request: Any, node: Any, *, timeout: float | None = None) -> Any:
-        """Send a request and return its answer; kafka-python's exceptions pass."""
-        return await self.send(request, node, timeout=timeout)
-
-    def call(self, request: Any, node: Any) -> Any:
-        """Send a request, wait, return the answer; no retry."""
-        return self.run(self.call_async(request, node))
-
-    async def retry_async(self, attempt: Callable[[], Awaitable[T]], *, what: str, timeout: float) -> T:
-        """Await ``attempt()`` until it returns.
-
-        Tries again after :class:`NotYet` and after errors of connections; any other exception ends it.
-
-        :param what: names the request in the error.
-        :raises BrokersUnavailable: after ``timeout`` seconds, with the last reason.
-        """
-        backoff = Backoff(timeout)
-        while True:
-            try:
-                return await attempt()
-            except (NotYet, *TRANSIENT) as error:
-                last: Exception = error
-            except kafka_errors.KafkaError as error:
-                raise translated(error, what) from error
-            if backoff.expired:
-                raise BrokersUnavailable(
-                    f"{what}: no answer from {self._servers} within {timeout:.0f} s; last: {describe(last)}"
-                ) from last
-            await self.pause(backoff.next_pause())
+        super().__init__(config, bootstrap_timeout=bootstrap_timeout)
 
     # -- topics -------------------------------------------------------------------------------------------
 
@@ -300,23 +181,15 @@ class BrokerConnections(Closeable):
         self._topics.pop(topic, None)
 
     async def _metadata(self, names: list[str]) -> list[str]:
-        """Ask the brokers in turn; return the topics none of them knows."""
-        last: Exception = NotYet("no broker is known")
-        for node in self._candidates():
-            request = MetadataRequest(
-                topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names],
-                allow_auto_topic_creation=False,
-                include_cluster_authorized_operations=False,
-                include_topic_authorized_operations=False,
-                max_version=12,
-            )
-            try:
-                answer = await self.send(request, node, timeout=_METADATA_REQUEST_TIMEOUT_MS / 1000)
-            except TRANSIENT as error:
-                last = error
-                continue
-            return self._take_metadata(answer)
-        raise last
+        """Ask a broker; return the topics it does not know."""
+        request = MetadataRequest(
+            topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names],
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+            max_version=12,
+        )
+        return self._take_metadata(await self.ask_any_async(request))
 
     def _take_metadata(self, answer: Any) -> list[str]:
         self._manager.cluster.update_metadata(answer)
@@ -340,14 +213,6 @@ class BrokerConnections(Closeable):
             )
         return missing
 
-    def _candidates(self) -> list[Any]:
-        """All nodes, those that failed lately at the end, longest ago first."""
-        cluster = self._manager.cluster
-        nodes = [broker.node_id for broker in cluster.brokers()]
-        random.shuffle(nodes)
-        nodes += [broker.node_id for broker in cluster.bootstrap_brokers()]
-        return sorted(nodes, key=lambda node: self._suspects.get(node, 0.0))
-
     # -- coordinators -------------------------------------------------------------------------------------
 
     def transaction_coordinator(self, transactional_id: str) -> int:
@@ -366,18 +231,8 @@ class BrokerConnections(Closeable):
         key_type = CoordinatorType.TRANSACTION if kind == "transaction" else CoordinatorType.GROUP
 
         async def attempt() -> int:
-            last: Exception = NotYet("no broker is known")
-            for node in self._candidates():
-                request = FindCoordinatorRequest(
-                    key=key, key_type=key_type.value, min_version=1, max_version=3
-                )
-                try:
-                    answer = await self.send(request, node, timeout=_METADATA_REQUEST_TIMEOUT_MS / 1000)
-                except TRANSIENT as error:
-                    last = error
-                    continue
-                return self._take_coordinator(answer, kind, key_type, key)
-            raise last
+            request = FindCoordinatorRequest(key=key, key_type=key_type.value, min_version=1, max_version=3)
+            return self._take_coordinator(await self.ask_any_async(request), kind, key_type, key)
 
         known = self._coordinators.get((key_type.value, key))
         if known is not None:
@@ -400,55 +255,6 @@ class BrokerConnections(Closeable):
         self._manager.cluster.add_coordinator(answer, key_type, key, synthesize_node_id=False)
         self._coordinators[key_type.value, key] = answer.node_id
         return int(answer.node_id)
-
-    # -- begin --------------------------------------------------------------------------------------------
-
-    @property
-    def _servers(self) -> str:
-        return ",".join(self.config.bootstrap_servers)
-
-    def _bootstrap(self, timeout: float) -> None:
-        """Find a broker; in growing slices of time, because kafka-python's own time-out knows no reason."""
-        backoff = Backoff(timeout)
-        slice_ms = 2000.0
-        while True:
-            try:
-                self._manager.bootstrap(timeout_ms=min(slice_ms, backoff.left * 1000))
-            except kafka_errors.KafkaTimeoutError:
-                reason = self._why_not()
-                if reason is None and not backoff.expired:
-                    continue
-            except kafka_errors.KafkaError as error:
-                raise translated(error, f"connecting to {self._servers}") from error
-            else:
-                return
-            if backoff.expired:
-                raise BrokersUnavailable(
-                    f"no broker answered at {self._servers} within {timeout:.0f} s "
-                    f"({describe(reason) if reason else 'too slow'}); check 'bootstrap.servers', "
-                    "'security.protocol' and that the brokers run"
-                ) from reason
-            slice_ms *= 2
-
-    def _why_not(self) -> Exception | None:
-        """Try one server again and return what it fails by; None when it answers now.
-
-        :raises ConfigurationError: for credentials and certificates, which no waiting can mend.
-        """
-        node = random.choice(self._manager.cluster.bootstrap_brokers()).node_id
-        self._manager.reset_backoff(node)
-
-        async def probe() -> None:
-            await self._manager.get_connection(node, timeout_ms=5000, refresh_metadata_on_err=False)
-
-        try:
-            self.run(probe())
-        except Exception as error:
-            fatal = translated(error, f"connecting to {self._servers}")
-            if isinstance(fatal, ConfigurationError):
-                raise fatal from error
-            return error
-        return None
 
 
 def _uuid_text(topic_id: uuid.UUID | str | None) -> str:
