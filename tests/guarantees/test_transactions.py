@@ -12,7 +12,7 @@ import threading
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from airflow_eos.broker import KafkaTransactions
+from airflow_eos.broker import KafkaTransactions, session
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import RunFailed, SendError
 from airflow_eos.model.broker import TransactionState
@@ -227,6 +227,25 @@ def test_a_commit_whose_fate_is_unknown_is_found_out(experiment, api_answer, mon
     states = [state for state, _ in record.trace]
     assert ("UNKNOWN" in states) == (api_answer == "request lost")
     assert record.found == (api_answer == "answer lost")
+    experiment.assert_exact()
+
+
+def test_a_group_coordinator_that_is_never_found_costs_a_new_epoch(experiment, monkeypatch):
+    """T2: librdkafka would wait for it for ever; it is given up, and everything is sent again."""
+    monkeypatch.setattr(session, "OFFSETS_TIMEOUT", 2.0)  # half a minute otherwise
+    experiment.feed(20)
+    with KafkaProxy(experiment.kafka.bootstrap_servers) as proxy:
+        faults = []
+
+        def never_answer(state):
+            if state is State.WRITTEN and not faults:
+                faults.append(proxy.hold("FindCoordinator", containing=experiment.spec.group_id))
+
+        config = proxy.client_config(experiment.kafka.client_config())
+        record = experiment.run(on_state=never_answer, kafka=config)
+    assert faults[0].hits == 1
+    assert [state for state, _ in record.trace].count("WRITTEN") == 2
+    assert record.records_written == 20
     experiment.assert_exact()
 
 

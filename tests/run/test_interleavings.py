@@ -167,7 +167,7 @@ def test_law_8_an_empty_run_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_law_9_brokers_without_verification_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without verification a late write of an aborted attempt is published by the next commit."""
-    assert explore(scenes.unverified, deviations=1, executions=200).counter_example is None
+    assert explore(scenes.unverified, deviations=3, executions=8_000).counter_example is None
     monkeypatch.setattr(laws, "broker_verifies", lambda verification: None)
     assert "duplicated" in _counter_example(scenes.unverified, deviations=3)
 
