@@ -7,8 +7,9 @@ import statistics
 import sys
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.testing import EmbeddedKafka, count_records
+from airflow_eos.testing import count_records
 from benchmarks import cold, jobs
+from benchmarks.broker import benchmark_broker
 from benchmarks.chart import report_chart
 from benchmarks.floors import fetch_raw, produce_raw
 from benchmarks.records import PARTITIONS, publish
@@ -28,7 +29,7 @@ def compare(records: int, rounds: int, cold_rounds: int, out: Path) -> int:
     """Measure, write ``compare.json`` and ``compare.svg``, print the closing line; 1 for a wrong count."""
     from airflow_eos.wire.client_config import ClientConfig
 
-    with EmbeddedKafka() as kafka:
+    with benchmark_broker() as kafka:
         servers = kafka.bootstrap_servers
         for topic in (jobs.SOURCE, "defaults", "tuned", "frame", "arrow", "loop", "floor"):
             kafka.create_topic(topic, partitions=PARTITIONS)

@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_eos.testing import EmbeddedKafka
 from airflow_eos.wire.codecs import Compressor
 from airflow_eos.wire.decode import decode_batches
 from airflow_eos.wire.header import iter_batches
 from airflow_eos.wire.partitioner import murmur2, partitions_for
 from airflow_eos.wire.seal import seal
 from airflow_eos.wire.stamp import stamp
+from benchmarks.broker import benchmark_broker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from airflow_eos.testing import EmbeddedKafka
 
 _TARGET_BYTES = 20_000_000
 _CODECS = ("none", "zstd", "lz4", "snappy", "gzip")
@@ -75,7 +77,7 @@ def micro(out: Path, rounds: int) -> int:
     pa.set_cpu_count(1)
     hundred = Sample.of(100, 200_000)
     report: dict[str, Any] = {"encode": _encode_peers(hundred, rounds)}
-    with EmbeddedKafka() as kafka:
+    with benchmark_broker() as kafka:
         kafka.create_topic("micro", partitions=1)
         report["decode"] = _decode_peers(hundred, kafka.bootstrap_servers, rounds)
         report["encode"]["confluent-kafka produce"] = _confluent_produce(hundred, kafka, rounds)

@@ -9,9 +9,9 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.testing import EmbeddedKafka
 from airflow_eos.testing.faults import SparkCluster
 from benchmarks import cold, jobs
+from benchmarks.broker import benchmark_broker
 from benchmarks.records import PARTITIONS, publish
 from benchmarks.rounds import run_rounds
 from benchmarks.session import spark_session
@@ -27,7 +27,7 @@ STANDALONE = "standalone"  # two workers, an executor process of one core each
 def scaling(out: Path, rounds: int) -> int:
     """Measure, write ``scaling.json``, print a line per case."""
     report: dict[str, Any] = {}
-    with EmbeddedKafka() as kafka:
+    with benchmark_broker() as kafka:
         servers = kafka.bootstrap_servers
         kafka.create_topic("out", partitions=PARTITIONS)
         for size in SIZES:

@@ -19,15 +19,15 @@ from airflow_eos.testing.properties import LOG4J2
 from airflow_eos.testing.watchdog import process_mark
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from airflow_eos.testing.broker import Broker
 
 log = logging.getLogger(__name__)
 
-# C1 only: a broker lives for seconds, the optimising compiler would not pay. Serial GC: fewer threads.
-_JVM_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xmx512m")
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xmx512m")
+"""C1 only: a broker lives for seconds, the optimising compiler would not pay. Serial GC: fewer threads."""
 _ORDERLY_END = 20.0
 
 
@@ -36,18 +36,21 @@ class Launcher:
     """How to run Kafka's Java classes for the cluster in ``home``.
 
     :param archive: class-data archive for this Java and these jars; it may not exist yet.
+    :param jvm_options: of every command.
     """
 
     home: Path
     java: Path
     classpath: tuple[Path, ...]
     archive: Path
+    jvm_options: tuple[str, ...] = QUICK_START
 
     @classmethod
-    def find(cls, home: Path, version: str) -> Launcher:
+    def find(cls, home: Path, version: str, jvm_options: Sequence[str] | None = None) -> Launcher:
         """Look up Java and the jars, which are fetched on first use; writes nothing into ``home``."""
         java, classpath = find_java(), broker_classpath(version)
-        return cls(home, java, classpath, class_data.archive_path(f"kafka-{version}", java, classpath))
+        archive = class_data.archive_path(f"kafka-{version}", java, classpath)
+        return cls(home, java, classpath, archive, tuple(jvm_options or QUICK_START))
 
     def command(self, main_class: str, *arguments: str, dump: bool = False) -> list[str]:
         """Argument vector for a main class.
@@ -57,10 +60,10 @@ class Launcher:
         if self.archive.exists():
             sharing = class_data.use_options(self.archive)
         else:
-            sharing = class_data.dump_options(self._dumped) if dump else []
+            sharing = class_data.dump_options(self._dumped) if dump and self._makes_archives else []
         settings = [process_mark(self.home), f"-Dlog4j2.configurationFile={self._write_log_settings()}"]
         classpath = ["-cp", os.pathsep.join(map(str, self.classpath))]
-        return [str(self.java), *_JVM_OPTIONS, *sharing, *settings, *classpath, main_class, *arguments]
+        return [str(self.java), *self.jvm_options, *sharing, *settings, *classpath, main_class, *arguments]
 
     def format(self, configs: Mapping[Broker, Path], features: Mapping[str, int], timeout: float) -> None:
         """Format the storage of all nodes as one new cluster.
@@ -95,7 +98,7 @@ class Launcher:
 
     def publish_archive(self, broker: Broker) -> None:
         """End a broker that was started with ``dump`` if later clusters gain an archive by it."""
-        if self.archive.exists():
+        if self.archive.exists() or not self._makes_archives:
             return
         try:
             broker.stop(timeout=_ORDERLY_END)
@@ -103,6 +106,11 @@ class Launcher:
                 class_data.install(self._dumped, self.archive)
         except (EmbeddedKafkaError, OSError) as error:
             log.info("No class-data archive was written, the next start is slower: %s", error)
+
+    @property
+    def _makes_archives(self) -> bool:
+        """An archive belongs to the options it was made with: only the usual ones make one."""
+        return self.jvm_options == QUICK_START
 
     @property
     def _dumped(self) -> Path:
