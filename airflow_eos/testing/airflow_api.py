@@ -13,7 +13,8 @@ from urllib.parse import quote
 
 from airflow_eos.exceptions import EmbeddedAirflowError
 
-_TIMEOUT = 30
+_TIMEOUT = 90
+"""Seconds for an answer: longer than a writer waits for SQLite before Airflow refuses the request."""
 _BUSY_PAUSES = (0.5, 1.0, 2.0, 4.0, 0.0)
 """Seconds before a request is repeated: SQLite has one writer, and Airflow rolls back the one that waited."""
 _NOT_FOUND = 404
