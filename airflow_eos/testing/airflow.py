@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 START_TIMEOUT = 300.0
 _POLL = 0.1
 _FINAL_RUN_STATES = ("success", "failed")
+_PARTS = ("metadatabase", "scheduler", "dag_processor", "triggerer")
 
 
 class AirflowStandalone:
@@ -137,9 +138,13 @@ class AirflowStandalone:
     def _is_healthy(self) -> bool:
         if self._session is None or not self._session.is_alive:
             raise EmbeddedAirflowError(f"Airflow ended while starting.\n{self.logs()}")
-        health = self.api.health()
-        parts = ("metadatabase", "scheduler", "dag_processor", "triggerer")
-        return health is not None and all(health.get(part, {}).get("status") == "healthy" for part in parts)
+        return not self._unhealthy(self.api.health())
+
+    @staticmethod
+    def _unhealthy(health: dict[str, Any] | None) -> list[str]:
+        if health is None:
+            return ["api-server"]
+        return [part for part in _PARTS if health.get(part, {}).get("status") != "healthy"]
 
     # -- what it is ---------------------------------------------------------------------------------------
 
@@ -162,6 +167,11 @@ class AirflowStandalone:
         path = self.home / "standalone.log"
         text = path.read_text(errors="replace") if path.exists() else ""
         return "\n".join([f"--- end of {path} ---", *text.splitlines()[-lines:]])
+
+    def condition(self) -> str:
+        """Say in a few words whether every component is healthy; ``standalone`` starts none of them again."""
+        unhealthy = self._unhealthy(self.api.health())
+        return f"not healthy: {', '.join(unhealthy)}" if unhealthy else "every component is healthy"
 
     def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int) -> str:
         """Return the log of one try, one line per event, as the task wrote it; empty before it starts."""
@@ -360,7 +370,9 @@ class AirflowStandalone:
         while not holds():
             if time.monotonic() > deadline:
                 seen = f" (last seen: {last})" if last else ""
-                raise EmbeddedAirflowError(f"After {timeout:.0f} s {complaint}{seen}.\n{self.logs()}")
+                raise EmbeddedAirflowError(
+                    f"After {timeout:.0f} s {complaint}{seen}; {self.condition()}.\n{self.logs()}"
+                )
             time.sleep(_POLL)
 
 

@@ -65,7 +65,11 @@ class AirflowApi:
 
     def unpause(self, dag_id: str) -> None:
         """Let the scheduler run the Dag."""
-        self.call("PATCH", f"/dags/{dag_id}?update_mask=is_paused", {"is_paused": False})
+        self._set_paused(dag_id, paused=False)
+
+    def pause(self, dag_id: str) -> None:
+        """Let the scheduler begin no run and no task of the Dag."""
+        self._set_paused(dag_id, paused=True)
 
     def run(self, dag_id: str, run_id: str) -> dict[str, Any]:
         """Return a Dag run."""
@@ -81,6 +85,9 @@ class AirflowApi:
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/tries"
         found = self.call("GET", path)["task_instances"]
         return sorted(found, key=lambda entry: entry["try_number"])
+
+    def _set_paused(self, dag_id: str, *, paused: bool) -> None:
+        self.call("PATCH", f"/dags/{dag_id}?update_mask=is_paused", {"is_paused": paused})
 
     def _send(self, method: str, path: str, body: Any) -> Any:
         request = urllib.request.Request(  # noqa: S310 - always http to loopback
