@@ -21,6 +21,7 @@ _SLICE_SECONDS = 10.0
 _PASSING = frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+        KafkaError._DESTROY_BROKER,  # noqa: SLF001 - the broker that was asked has left the cluster
         KafkaError._TIMED_OUT,  # noqa: SLF001
         KafkaError._TRANSPORT,  # noqa: SLF001
         KafkaError._WAIT_COORD,  # noqa: SLF001

@@ -85,6 +85,7 @@ _VERDICTS: tuple[tuple[frozenset[int], type[EosError], str], ...] = (
         frozenset(
             {
                 KafkaError._ALL_BROKERS_DOWN,
+                KafkaError._DESTROY_BROKER,
                 KafkaError._MSG_TIMED_OUT,
                 KafkaError._TIMED_OUT,
                 KafkaError._TRANSPORT,

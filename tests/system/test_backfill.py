@@ -105,11 +105,11 @@ def _create(airflow: AirflowStandalone, last: dt.date, *options: str, dag_id: st
         *("--from-date", FIRST.isoformat(), "--to-date", (last - dt.timedelta(days=1)).isoformat()),
         *options,
     ]
-    _wait_for_the_last_one(airflow, dag_id)
     # SQLite knows one writer: Airflow may be refused, delete the runs it has made, and has to be called
     # again. Its scheduler, were it at work on such a run, would end with a StaleDataError.
     airflow.api.pause(dag_id)
     for _ in range(20):
+        _wait_for_the_last_one(airflow, dag_id)
         done = airflow.cli(*command)
         if "database is locked" not in done.stdout + done.stderr:
             break
@@ -118,8 +118,11 @@ def _create(airflow: AirflowStandalone, last: dt.date, *options: str, dag_id: st
 
 
 def _wait_for_the_last_one(airflow: AirflowStandalone, dag_id: str) -> None:
-    """Wait until no backfill of the Dag runs: the scheduler looks for ended ones every half minute."""
-    deadline = time.monotonic() + 120
+    """Wait until no backfill of the Dag runs.
+
+    The scheduler looks for ended ones every half minute; one that was refused counts as ended after two.
+    """
+    deadline = time.monotonic() + 240
     while True:
         known = airflow.api.call("GET", f"/backfills?dag_id={dag_id}")["backfills"]
         open_ones = [one["id"] for one in known if one["completed_at"] is None]

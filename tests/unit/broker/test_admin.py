@@ -30,14 +30,15 @@ def test_a_question_that_timed_out_is_asked_of_a_new_client(admin):
     assert asked[0] is not asked[1]
 
 
-def test_other_passing_errors_keep_the_client(admin):
-    """A coordinator that loads is asked again, over the same connections."""
+@pytest.mark.parametrize("code", [KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError._DESTROY_BROKER])
+def test_other_passing_errors_keep_the_client(admin, code):
+    """A coordinator that loads, or a broker that left, is asked again, over the same connections."""
     asked = []
 
     def question(_left):
         asked.append(admin.client)
         if len(asked) == 1:
-            raise KafkaException(KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS))
+            raise KafkaException(KafkaError(code))
         return "answer"
 
     assert admin.ask("question", question, timeout=5) == "answer"
