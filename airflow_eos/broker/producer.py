@@ -21,7 +21,7 @@ from airflow_eos.wire.client_config import ClientConfig
 Record = tuple[int, str, str]
 """Partition, key and value."""
 
-_STATISTICS_MS = 50
+_STATISTICS_MS = 20
 _POLL_SECONDS = 0.05
 _INIT_SLICE_SECONDS = 2.0
 

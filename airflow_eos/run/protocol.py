@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 COMPLETION_WAIT_SECONDS = 30.0
 KILL_SECONDS = 4.0
 """A killed task has 5 s; the transaction's time-out ends what could not be aborted in time."""
-_POLL_SECONDS = 0.05
+_POLL_SECONDS = 0.02
 
 # An attempt that failed for one of these would fail again under a new epoch.
 _NOT_WORTH_RESENDING = (AuthorizationFailed, ConfigurationError, PlanError, ProcessFailed, RecordTooLarge)
