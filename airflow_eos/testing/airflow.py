@@ -356,6 +356,11 @@ class AirflowStandalone:
             raise EmbeddedAirflowError(f"the process of task {task_id!r} ended before it could be signalled")
         return signalled
 
+    def component_processes(self) -> list[int]:
+        """Process ids of scheduler, Dag processor and triggerer: they write to the database by themselves."""
+        names = ("airflow scheduler", "airflow dag-processor", "airflow triggerer")
+        return [pid for pid in self.processes() if _command_line(pid).strip().endswith(names)]
+
     def processes(self) -> list[int]:
         """Ids of every process of this Airflow."""
         return session_members(self._leader())
