@@ -115,6 +115,7 @@ def _create(airflow: AirflowStandalone, last: dt.date, *options: str, dag_id: st
     # SQLite knows one writer, and a backfill that is refused in the middle stays half made: whoever else
     # writes without being asked stands still meanwhile.
     writers = airflow.component_processes()
+    assert len(writers) >= 3, "scheduler, Dag processor, triggerer"
     for pid in writers:
         os.kill(pid, signal.SIGSTOP)
     try:

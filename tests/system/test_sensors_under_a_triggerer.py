@@ -76,7 +76,10 @@ def test_sensors_are_deferred_and_wake_up(airflow: AirflowStandalone, kafka: Emb
     with ControlPlane(spec) as control:
         committed = RunProtocol(spec, control.world(LocalDataPlane(spec)), None).execute()
     ended = airflow.wait_for_run("waits", run_id)
-    assert ended == "success", airflow.task_log("waits", run_id, "run", 1)
+    states = {name: airflow.task("waits", run_id, name)["state"] for name in ("lag", "interval", "run")}
+    assert (ended, set(states.values())) == ("success", {"success"}), "\n".join(
+        [str(states), *(airflow.task_log("waits", run_id, name, 1) for name in states)]
+    )
     assert airflow.xcom("waits", run_id, "run") == committed.summary()
 
 
