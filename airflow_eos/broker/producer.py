@@ -145,7 +145,9 @@ class TransactionalProducer:
         """
         doing = f"InitProducerId of transactional id {self.transactional_id!r}"
         deadline = time.monotonic() + timeout
-        attempt(lambda: self.instance.list_topics(topic, timeout=min(_INIT_SLICE_SECONDS, timeout)))
+        # Twice: the first answer may end the connection it came over, that of a bootstrap server.
+        for _ in range(2):
+            attempt(lambda: self.instance.list_topics(topic, timeout=min(_INIT_SLICE_SECONDS, timeout)))
         while True:
             # In slices: librdkafka itself would go on until the end with credentials that are refused.
             wait = min(_INIT_SLICE_SECONDS, max(deadline - time.monotonic(), 0.1))

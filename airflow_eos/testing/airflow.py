@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import EmbeddedAirflowError
 from airflow_eos.testing.airflow_api import AirflowApi
+from airflow_eos.testing.airflow_database import standing_still
 from airflow_eos.testing.airflow_settings import airflow_environment, kafka_connection
 from airflow_eos.testing.ports import HOST, free_ports
 from airflow_eos.testing.session import Session, session_members
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
+    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from typing_extensions import Self
@@ -356,10 +358,16 @@ class AirflowStandalone:
             raise EmbeddedAirflowError(f"the process of task {task_id!r} ended before it could be signalled")
         return signalled
 
-    def component_processes(self) -> list[int]:
-        """Process ids of scheduler, Dag processor and triggerer: they write to the database by themselves."""
-        names = ("airflow scheduler", "airflow dag-processor", "airflow triggerer")
-        return [pid for pid in self.processes() if _command_line(pid).strip().endswith(names)]
+    def standing_still(self) -> AbstractContextManager[None]:
+        """Let scheduler, Dag processor and triggerer stand still, which write unasked: SQLite knows one writer.
+
+        For what SQLite must not refuse, as ``cli("backfill", "create", ...)``.
+        """
+        titles = ("airflow scheduler", "airflow dag-processor", "airflow triggerer")
+        writers = [pid for pid in self.processes() if _command_line(pid).strip().endswith(titles)]
+        if len(writers) < len(titles):
+            raise EmbeddedAirflowError(f"{len(writers)} of {titles} run; {self.condition()}\n{self.logs()}")
+        return standing_still(writers, self.home / "airflow.db")
 
     def processes(self) -> list[int]:
         """Ids of every process of this Airflow."""

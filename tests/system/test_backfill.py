@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
-import signal
 import time
 from collections import Counter
 
@@ -112,17 +110,8 @@ def _create(airflow: AirflowStandalone, last: dt.date, *options: str, dag_id: st
         *options,
     ]
     _wait_for_the_last_one(airflow, dag_id)
-    # SQLite knows one writer, and a backfill that is refused in the middle stays half made: whoever else
-    # writes without being asked stands still meanwhile.
-    writers = airflow.component_processes()
-    assert len(writers) >= 3, "scheduler, Dag processor, triggerer"
-    for pid in writers:
-        os.kill(pid, signal.SIGSTOP)
-    try:
+    with airflow.standing_still():
         done = airflow.cli(*command)
-    finally:
-        for pid in writers:
-            os.kill(pid, signal.SIGCONT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
