@@ -51,7 +51,7 @@ bench: setup ## Measure against Spark's own Kafka source and sink
 chaos: setup ## Faults at every state, then MINUTES=20 at random; SEED=1 KAFKA=3.9.2. Then the long tests
 	@mkdir -p .cache
 	$(BIN)/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(KAFKA),--kafka $(KAFKA)) --line-to .cache/chaos.txt
-	$(BIN)/python -m pytest -m chaos
+	$(BIN)/python -m pytest -m chaos -n 2
 	EOS_DEVIATIONS=$(or $(EOS_DEVIATIONS),3) $(BIN)/python -m pytest tests/run -k every_interleaving --timeout=0 -rP
 	@cat .cache/chaos.txt
 

@@ -95,6 +95,11 @@ class AirflowTasks:
         try:
             airflow.trigger(DAG, run_id)
             fault.wait(_TIMEOUT)
+            while state is State.COMMITTED and not self._stage.is_committed():
+                # The coordinator has moved and refused: that answer goes on, the next one is held.
+                refused, fault = fault, self._hold(state)
+                refused.cancel()
+                fault.wait(_TIMEOUT)
             yield
         finally:
             fault.release(drop=True)

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.model.broker import TransactionState
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.run import identity
@@ -41,6 +42,7 @@ SOURCE, SINK, LEDGER = "chaos-in", "chaos-out", "chaos-ledger"
 GROUP = PIPELINE = PREFIX = "chaos"
 PARTITIONS = 6
 _WHOLE_SECONDS = 120.0
+_COMMITTED = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
 # A dead broker is found out after this time: a third of the default makes room for three times the faults.
 _BROKER_CONFIG = {"broker.session.timeout.ms": 3000, "broker.heartbeat.interval.ms": 500}
 
@@ -178,6 +180,12 @@ class Stage:
             found = control.cluster.describe_transaction(self.transactional_id)
         assert found is not None, f"the coordinator does not know {self.transactional_id}"
         return ProducerIdentity(self.transactional_id, found.producer_id, found.producer_epoch)
+
+    def is_committed(self) -> bool:
+        """Whether the coordinator has decided to commit the pipeline's latest transaction."""
+        with ControlPlane(self.spec) as control:
+            found = control.cluster.describe_transaction(self.transactional_id)
+        return found is not None and found.state in _COMMITTED
 
     def sink_partitions(self) -> list[TopicPartition]:
         """Every partition of the sink."""

@@ -134,13 +134,22 @@ def _wait(airflow: AirflowStandalone, days: int, *, tries: int, dag_id: str = DA
         runs = airflow.api.call("GET", f"/dags/{dag_id}/dagRuns?limit=100&run_type=backfill")["dag_runs"]
         found = {run["dag_run_id"]: run["state"] for run in runs}
         if len(found) == days and set(found.values()) == {"success"}:
-            numbers = {airflow.task(dag_id, run, "classify")["try_number"] for run in found}
-            if min(numbers) >= tries:
-                assert numbers == {tries}
+            numbers = {run: airflow.task(dag_id, run, "classify")["try_number"] for run in found}
+            if min(numbers.values()) >= tries:
+                assert set(numbers.values()) == {tries}, _failed_tries(airflow, numbers, tries, dag_id)
                 return {run: airflow.xcom(dag_id, run, "classify") for run in found}
         assert "failed" not in found.values(), _failed(airflow, found, dag_id)
         assert time.monotonic() < deadline, f"{found}; {airflow.condition()}\n{airflow.logs()}"
         time.sleep(0.5)
+
+
+def _failed_tries(airflow: AirflowStandalone, numbers: dict[str, int], tries: int, dag_id: str) -> str:
+    logs = [
+        f"--- {run}, try {number} ---\n{airflow.task_log(dag_id, run, 'classify', number)[-4000:]}"
+        for run, last in numbers.items()
+        for number in range(tries, last)
+    ]
+    return "\n".join(logs)
 
 
 def _failed(airflow: AirflowStandalone, found: dict[str, str], dag_id: str) -> str:
