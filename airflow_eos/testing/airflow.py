@@ -359,7 +359,7 @@ class AirflowStandalone:
         return signalled
 
     def standing_still(self) -> AbstractContextManager[None]:
-        """Let scheduler, Dag processor and triggerer stand still, which write unasked: SQLite knows one writer.
+        """Let scheduler, Dag processor and triggerer stand still, which write unasked to SQLite.
 
         For what SQLite must not refuse, as ``cli("backfill", "create", ...)``.
         """

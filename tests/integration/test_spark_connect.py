@@ -18,6 +18,7 @@ from tests.integration.spark_support import BOOTSTRAP, KIND
 SUITES = [Path(__file__).with_name(name) for name in ("test_spark_data_plane.py", "test_spark_arrow.py")]
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(900)
 def test_the_data_plane_works_on_spark_connect(embedded_kafka):
     """Every test of the suites that is not about classic sessions passes."""

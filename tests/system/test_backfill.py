@@ -20,7 +20,6 @@ DAG_ID = "backfilled"
 FIRST = dt.date(2001, 1, 1)
 
 
-@pytest.mark.chaos
 @pytest.mark.timeout(900)
 def test_a_week_is_backfilled_twice_and_backwards(airflow: AirflowStandalone, kafka: EmbeddedKafka) -> None:
     """Every flight of the week once; a cursor of the same pipeline beside it keeps its offsets."""
@@ -36,7 +35,6 @@ def test_all_ninety_days_are_backfilled_twice_and_backwards(
     _backfill_and_again(airflow, kafka, days=90)
 
 
-@pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_partitions_are_found_though_a_backfill_names_new_runs(
     airflow: AirflowStandalone, kafka: EmbeddedKafka
