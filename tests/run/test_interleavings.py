@@ -20,7 +20,7 @@ from tests.run.model.explorer import Run, explore
 from tests.run.model.scenes import Scene, spec, stage
 
 DEVIATIONS = int(os.environ.get("EOS_DEVIATIONS", "2"))
-EXECUTIONS = 4_000 * 8 ** max(0, DEVIATIONS - 2)
+EXECUTIONS = 4_000 * 4 ** max(0, DEVIATIONS - 2)
 
 SCENES = [
     scenes.alone,
