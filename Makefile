@@ -52,7 +52,7 @@ chaos: setup ## Faults at every state, then MINUTES=20 at random; SEED=1 KAFKA=3
 	@mkdir -p .cache
 	$(BIN)/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(KAFKA),--kafka $(KAFKA)) --line-to .cache/chaos.txt
 	$(BIN)/python -m pytest -m chaos -n 2
-	EOS_DEVIATIONS=$(or $(EOS_DEVIATIONS),3) $(BIN)/python -m pytest tests/run -k every_interleaving --timeout=0 -rP -n 2
+	EOS_DEVIATIONS=$(or $(EOS_DEVIATIONS),3) $(BIN)/python -m pytest tests/run -k every_interleaving --timeout=0 -rP -n 2 --dist worksteal
 	@cat .cache/chaos.txt
 
 clean: ## Remove what set-up, tests and builds left here; the cache of broker jars stays
