@@ -116,7 +116,7 @@ def make_topics(kafka: EmbeddedKafka) -> None:
     )
     tests |= {f"{name}-{end}": 2 for name in pipelines for end in ("in", "out")}
     tests |= dict.fromkeys(("cleared-in", "cleared-again", "cleared-never", "replayed-out"), 2)
-    tests |= {f"{name}-{end}": 4 for name in ("backfill", "partitioned") for end in ("in", "out")}
-    tests |= {"backfill-cursor-out": 4, "backfill-dead": 1, "partitioned-dead": 1}
+    backfilled = ("week", "ninety", "partitioned")
+    tests |= {f"{name}-{end}": 4 for name in backfilled for end in ("in", "out", "cursor-out", "dead")}
     for name, partitions in {**TOPICS, **more, **tests}.items():
         kafka.create_topic(name, partitions, config=TOPIC_CONFIG)

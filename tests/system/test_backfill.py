@@ -16,14 +16,13 @@ from tests.system.flights_support import canonical, expected_output, flights_inp
 
 from flights_input import Message, publish  # isort: skip
 
-DAG_ID = "backfilled"
 FIRST = dt.date(2001, 1, 1)
 
 
 @pytest.mark.timeout(900)
 def test_a_week_is_backfilled_twice_and_backwards(airflow: AirflowStandalone, kafka: EmbeddedKafka) -> None:
     """Every flight of the week once; a cursor of the same pipeline beside it keeps its offsets."""
-    _backfill_and_again(airflow, kafka, days=7)
+    _backfill_and_again(airflow, kafka, "week", days=7)
 
 
 @pytest.mark.chaos
@@ -32,7 +31,7 @@ def test_all_ninety_days_are_backfilled_twice_and_backwards(
     airflow: AirflowStandalone, kafka: EmbeddedKafka
 ) -> None:
     """As the week, with every flight there is."""
-    _backfill_and_again(airflow, kafka, days=90)
+    _backfill_and_again(airflow, kafka, "ninety", days=90)
 
 
 @pytest.mark.timeout(600)
@@ -48,15 +47,15 @@ def test_partitions_are_found_though_a_backfill_names_new_runs(
     airflow.wait_for_dag("partitioned")
     airflow.api.unpause("partitioned")
     last = FIRST + dt.timedelta(days=days)
-    _create(airflow, last, dag_id="partitioned")
-    made = _wait(airflow, days, tries=1, dag_id="partitioned")
+    _create(airflow, "partitioned", last)
+    made = _wait(airflow, "partitioned", days, tries=1)
     columns = pipeline.look()
     assert sorted(added(before, columns)) == sorted((run, 1) for run in made)
     assert sum(one["records_written"] for one in made.values()) == len(messages)
     assert {one["mode"] for one in made.values()} == {"partition"}
 
-    _create(airflow, last, "--reprocess-behavior", "completed", dag_id="partitioned")
-    both = _wait(airflow, 2 * days, tries=1, dag_id="partitioned")
+    _create(airflow, "partitioned", last, "--reprocess-behavior", "completed")
+    both = _wait(airflow, "partitioned", 2 * days, tries=1)
     again = [one for run_id, one in both.items() if run_id not in made]
     assert sorted((one["run_key"], one["found"]) for one in again) == sorted(
         (one["run_key"], True) for one in made.values()
@@ -67,41 +66,41 @@ def test_partitions_are_found_though_a_backfill_names_new_runs(
     assert Counter((one.key, canonical(json.loads(one.value or b""))) for one in flights) == wanted
 
 
-def _backfill_and_again(airflow: AirflowStandalone, kafka: EmbeddedKafka, *, days: int) -> None:
+def _backfill_and_again(airflow: AirflowStandalone, kafka: EmbeddedKafka, dag_id: str, *, days: int) -> None:
     source, given = flights_input()
     print(source)
     last = FIRST + dt.timedelta(days=days)
     messages = [one for one in given if FIRST <= _day(one) < last]
-    publish(kafka.client_config(), "backfill-in", messages)
+    publish(kafka.client_config(), f"{dag_id}-in", messages)
     wanted, dead = expected_output(messages)
-    airflow.wait_for_dag(DAG_ID)
-    airflow.api.unpause(DAG_ID)
+    airflow.wait_for_dag(dag_id)
+    airflow.api.unpause(dag_id)
 
-    pipeline = Pipeline(kafka, "backfill", "backfill")
+    pipeline = Pipeline(kafka, dag_id, dag_id)
     before = pipeline.look()
-    _create(airflow, last)
-    cursor = airflow.trigger("backfilled_cursor")  # while the intervals are at work
-    first = _wait(airflow, days, tries=1)
-    assert airflow.wait_for_run("backfilled_cursor", cursor) == "success"
+    _create(airflow, dag_id, last)
+    cursor = airflow.trigger(f"{dag_id}_cursor")  # while the intervals are at work
+    first = _wait(airflow, dag_id, days, tries=1)
+    assert airflow.wait_for_run(f"{dag_id}_cursor", cursor) == "success"
     assert sum(one["records_written"] for one in first.values()) == len(messages)
     assert {one["mode"] for one in first.values()} == {"interval"}
-    _check(kafka, wanted, dead, messages)
+    _check(kafka, dag_id, wanted, dead, messages)
 
-    assert airflow.xcom("backfilled_cursor", cursor, "classify")["records_read"] == len(messages)
+    assert airflow.xcom(f"{dag_id}_cursor", cursor, "classify")["records_read"] == len(messages)
     columns = pipeline.look()
     assert columns.offset == before.offset + len(messages)
     assert sorted(added(before, columns)) == sorted((run, 1) for run in (*first, cursor))
 
-    _create(airflow, last)  # Airflow's own rule: a run that exists is not made again
-    assert _wait(airflow, days, tries=1) == first
+    _create(airflow, dag_id, last)  # Airflow's own rule: a run that exists is not made again
+    assert _wait(airflow, dag_id, days, tries=1) == first
     for number, options in ((2, []), (3, ["--run-backwards"])):
-        _create(airflow, last, "--reprocess-behavior", "completed", *options)
-        again = _wait(airflow, days, tries=number)
+        _create(airflow, dag_id, last, "--reprocess-behavior", "completed", *options)
+        again = _wait(airflow, dag_id, days, tries=number)
         assert again == {run_id: {**one, "found": True} for run_id, one in first.items()}
         assert pipeline.look() == columns, "what is committed stays, and intervals never move offsets"
 
 
-def _create(airflow: AirflowStandalone, last: dt.date, *options: str, dag_id: str = DAG_ID) -> None:
+def _create(airflow: AirflowStandalone, dag_id: str, last: dt.date, *options: str) -> None:
     command = [
         *("backfill", "create", "--dag-id", dag_id, "--max-active-runs", "3"),
         *("--from-date", FIRST.isoformat(), "--to-date", (last - dt.timedelta(days=1)).isoformat()),
@@ -125,7 +124,7 @@ def _wait_for_the_last_one(airflow: AirflowStandalone, dag_id: str) -> None:
         time.sleep(0.5)
 
 
-def _wait(airflow: AirflowStandalone, days: int, *, tries: int, dag_id: str = DAG_ID) -> dict[str, dict]:
+def _wait(airflow: AirflowStandalone, dag_id: str, days: int, *, tries: int) -> dict[str, dict]:
     """Wait until the task of every day has succeeded in that try; return its XCom by run."""
     deadline = time.monotonic() + 60 + 30 * days
     while True:
@@ -157,11 +156,11 @@ def _failed(airflow: AirflowStandalone, found: dict[str, str], dag_id: str) -> s
     ]
 
 
-def _check(kafka: EmbeddedKafka, wanted: Counter, dead: Counter, messages: list[Message]) -> None:
-    flights = read_topic(kafka.client_config(), "backfill-out")
+def _check(kafka: EmbeddedKafka, name: str, wanted: Counter, dead: Counter, messages: list[Message]) -> None:
+    flights = read_topic(kafka.client_config(), f"{name}-out")
     assert Counter((one.key, canonical(json.loads(one.value or b""))) for one in flights) == wanted
     # The cursor's run wrote the same dead letters, once more.
-    letters = read_topic(kafka.client_config(), "backfill-dead")
+    letters = read_topic(kafka.client_config(), f"{name}-dead")
     assert Counter(one.value for one in letters) == dead + dead
     assert len(flights) + dead.total() == len(messages)
 
