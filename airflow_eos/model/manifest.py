@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from airflow_eos.model.ranges import TopicPartition
+
+NOT_COUNTED = -1
+"""Stands for a count that could not be had."""
+
+
+def total(counts: Iterable[int]) -> int:
+    """Return the sum of counts, :data:`NOT_COUNTED` when one of them could not be had."""
+    known = list(counts)
+    return NOT_COUNTED if NOT_COUNTED in known else sum(known)
 
 
 @dataclass(frozen=True, slots=True)

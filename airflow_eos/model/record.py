@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.manifest import total
 from airflow_eos.model.plan import ModeName
 from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.model.receipts import PartitionReceipt
@@ -54,8 +55,8 @@ class RunRecord:
 
     @property
     def records_read(self) -> int:
-        """Records of the pinned ranges."""
-        return sum(self.records_read_by_partition.values())
+        """Records of the pinned ranges; -1 where a partition could not be counted."""
+        return total(self.records_read_by_partition.values())
 
     @property
     def records_written(self) -> int:

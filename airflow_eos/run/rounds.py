@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from airflow_eos.model.manifest import total
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Cursor, OffsetRange, TopicPartition
 from airflow_eos.model.receipts import NO_OFFSET, PartitionReceipt
@@ -41,12 +42,12 @@ def merged(rounds: Sequence[RunRecord]) -> RunRecord:
     read: dict[str, int] = {}
     for record in rounds:
         for place, count in record.records_read_by_partition.items():
-            read[place] = read.get(place, 0) + count
+            read[place] = total((read.get(place, 0), count))
     return replace(
         last,
         ranges=_spanned(record.ranges for record in rounds),
         records_read_by_partition=read,
-        records_late=sum(record.records_late for record in rounds),
+        records_late=total(record.records_late for record in rounds),
         receipts=_totals(record.receipts for record in rounds),
         started_at=rounds[0].started_at,
         details={**last.details, "rounds": len(rounds)},

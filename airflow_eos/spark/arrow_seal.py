@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_eos.spark.arrow_contract import sink_rows
 from airflow_eos.spark.context import call_process
+from airflow_eos.spark.counting import SliceCount
 from airflow_eos.spark.errors import task_errors
 from airflow_eos.spark.sealed_rows import READ_TRAILER_PARTITION, SealedRows
 from airflow_eos.spark.source import arrow_batches
@@ -52,39 +52,21 @@ class ArrowSealTask:
 
     def read_and_seal(self, number: int, attempt_id: int) -> Iterator[pa.RecordBatch]:
         """Read, transform and seal slice ``number``; ends with the count of what was read."""
-        read = _Read(self)
-        yield from self.seal.seal(read.transformed(self.slices[number]), number, attempt_id)
+        interval = self.run.interval
+        count = SliceCount(None if interval is None else interval.start)
+        yield from self.seal.seal(self._transformed(self.slices[number], count), number, attempt_id)
         rows = SealedRows(number, attempt_id)
-        rows.add(0, None, READ_TRAILER_PARTITION, read.late, read.records, None)
+        rows.add(0, None, READ_TRAILER_PARTITION, count.late, count.records, None)
         yield rows.batch()
 
-
-class _Read:
-    """One slice while it is read."""
-
-    def __init__(self, task: ArrowSealTask) -> None:
-        self._task = task
-        interval = task.run.interval
-        # Microseconds, as the column has them.
-        self._late_before = None if interval is None else int(interval.start.timestamp() * 1000) * 1000
-        self.records = 0
-        self.late = 0
-
-    def transformed(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-        task = self._task
-        with BrokerConnections(task.seal.config) as connections:
+    def _transformed(self, wanted: OffsetRange, count: SliceCount) -> Iterator[pa.RecordBatch]:
+        with BrokerConnections(self.seal.config) as connections:
             batches = fetch_range(connections, wanted.topic, wanted.partition, wanted.start, wanted.end)
             for batch in arrow_batches(
                 batches, wanted.topic, wanted.partition, headers=True, rows=_ROWS, size=_BYTES
             ):
-                self._count(batch)
-                result = call_process(task.process, batch, task.run)
-                table = sink_rows(result, task.run.sink_topic, task.run.source_topics)
+                count.add(batch)
+                result = call_process(self.process, batch, self.run)
+                table = sink_rows(result, self.run.sink_topic, self.run.source_topics)
                 if table is not None:
                     yield from table.to_batches()
-
-    def _count(self, batch: pa.RecordBatch) -> None:
-        self.records += batch.num_rows
-        if self._late_before is not None:
-            older = pc.less(batch.column("timestamp").cast(pa.int64()), self._late_before)
-            self.late += pc.sum(older).as_py() or 0

@@ -6,14 +6,13 @@ order and manifest are the same for both; they differ in what runs between.
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_eos.spark.arrow_process import is_arrow_process
 from airflow_eos.spark.context import RunContext, call_process
 from airflow_eos.spark.contract import sink_columns
-from airflow_eos.spark.counting import ReadCounter
+from airflow_eos.spark.counting import read_counter
 from airflow_eos.spark.manifest import InconsistentSeal
 from airflow_eos.spark.owners import OwnerLayout, plan_owners
 from airflow_eos.spark.slices import plan_slices
@@ -98,20 +97,17 @@ class FrameSealing(_Base):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         interval = self._context.interval
-        self._counter = ReadCounter(
-            f"eos_read_{uuid.uuid4().hex[:8]}",
-            self._plan.ranges,
-            interval.start if interval is not None else None,
-        )
+        self._late_before = None if interval is None else interval.start
+        self._counter = read_counter(self._spark, self._plan.ranges, self._slices, self._late_before)
 
     def rows(self) -> DataFrame:
         """Return the sealed rows; the author's function is called here."""
         from airflow_eos.spark.sealed_rows import DDL
         from airflow_eos.spark.source import source_frame
 
-        source = self._counter.attach(source_frame(self._spark, self._config, self._slices))
+        source = source_frame(self._spark, self._config, self._slices, self._counter.tally, self._late_before)
         rows = sink_columns(
-            call_process(self._process, source, self._context),
+            call_process(self._process, self._counter.attach(source), self._context),
             self._spec.sink_topic,
             self._spec.source_topics,
         )
@@ -120,7 +116,7 @@ class FrameSealing(_Base):
     def reads(
         self,
         routed: DataFrame,
-        counts: BlockCounts,  # noqa: ARG002 - the observation knows
+        counts: BlockCounts,  # noqa: ARG002 - the counter knows
     ) -> tuple[Mapping[TopicPartition, int], int]:
         """Return what the source DataFrame was seen to yield."""
         return self._counter.read(routed)

@@ -147,21 +147,14 @@ def executed_once(spark: SparkSession) -> Iterator[None]:
 
 
 def observed(df: DataFrame, name: str) -> list[int] | None:
-    """Return the metrics that ``df.observe(name, ...)`` collected in the action that materialised ``df``.
+    """Return the metrics that ``df.observe(name, ...)`` collected on Spark Connect in the action of ``df``.
 
     None where they cannot be had. :class:`pyspark.sql.Observation` is no way: it blocks for ever when the
     action never met the observed plan, and belongs to the first action, not to ours.
     """
     try:
-        if is_connect(df.sparkSession):
-            flows = dict(df.executionInfo.flows)
-            return [int(v) for v in flows[name].values()] if name in flows else None
-        metrics = df._jdf.queryExecution().observedMetrics()  # noqa: SLF001
-        found = metrics.get(name)
-        if found.isEmpty():
-            return None
-        row = found.get()
-        return [int(row.get(i)) for i in range(row.length())]
+        flows = dict(df.executionInfo.flows)
+        return [int(v) for v in flows[name].values()] if name in flows else None
     except Exception as error:  # noqa: BLE001 - a count that informs must never fail a run
         _log.debug("observed metrics are not available: %s", error)
         return None

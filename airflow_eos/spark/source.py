@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from airflow_eos.spark.counting import SliceCount, Tally
 from airflow_eos.spark.errors import task_errors
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_range
 
 if TYPE_CHECKING:
+    import datetime as dt
+
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_eos.model.ranges import OffsetRange
@@ -58,22 +61,39 @@ class ReadTask:
 
     :param slices: what is read; task i reads the i-th.
     :param starts: first row number of each task.
+    :param tally: for the number of records, by slice.
+    :param late_before: records older than this count as late.
     """
 
     config: ClientConfig = field(repr=False)
     slices: Sequence[OffsetRange]
     starts: Sequence[int]
+    tally: Tally | None = None
+    late_before: dt.datetime | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the records of one slice."""
         # All rows are taken, or Spark could not use the Python worker again.
         rows = [batch.column(0)[0].as_py() for batch in batches if batch.num_rows]
-        if rows:
-            with task_errors():
-                yield from read_slice(self.config, self.slices[bisect_right(self.starts, min(rows)) - 1])
+        if not rows:
+            return
+        number = bisect_right(self.starts, min(rows)) - 1
+        count = SliceCount(self.late_before)
+        with task_errors():
+            for batch in read_slice(self.config, self.slices[number]):
+                count.add(batch)
+                yield batch
+        if self.tally is not None:
+            self.tally.add({number: (count.records, count.late)})
 
 
-def source_frame(spark: SparkSession, config: ClientConfig, slices: Sequence[OffsetRange]) -> DataFrame:
+def source_frame(
+    spark: SparkSession,
+    config: ClientConfig,
+    slices: Sequence[OffsetRange],
+    tally: Tally | None = None,
+    late_before: dt.datetime | None = None,
+) -> DataFrame:
     """Return a DataFrame over the slices, one partition each, in order.
 
     It is a range of numbers whose tasks read Kafka instead: a Python data source would do the same, but Spark
@@ -83,7 +103,7 @@ def source_frame(spark: SparkSession, config: ClientConfig, slices: Sequence[Off
     count = max(1, len(slices))
     rows = max(count, sum(s.span for s in slices) // _RECORDS_PER_ROW)
     starts = [number * rows // count for number in range(count)]
-    task = ReadTask(config, tuple(slices), starts)
+    task = ReadTask(config, tuple(slices), starts, tally, late_before)
     return spark.range(0, rows if slices else 0, 1, count).mapInArrow(task, f"{SCHEMA}, {HEADERS}")
 
 

@@ -25,10 +25,10 @@ from airflow_eos.exceptions import (
     SendError,
     UnknownTopic,
 )
+from airflow_eos.model.manifest import NOT_COUNTED
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
 from airflow_eos.spark import SparkDataPlane
-from airflow_eos.spark.counting import NOT_COUNTED
 from airflow_eos.spark.datasource import read_ranges
 from airflow_eos.spark.routing import route, route_by_hash
 from airflow_eos.spark.slices import plan_slices
@@ -305,6 +305,30 @@ def test_a_transform_that_ignores_its_input_is_no_error(broker, spark, fn):
     )
     assert manifest.records == 3
     assert manifest.records_read == {TopicPartition(source, 0): NOT_COUNTED}
+
+
+@pytest.mark.skipif(
+    CONNECT, reason="Spark Connect has no accumulators: it observes rows, wherever they are read"
+)
+def test_a_slice_counts_once_and_only_if_it_was_read_to_its_end(broker, spark):
+    """Spark may read it twice, or stop in the middle."""
+    source, sink = broker.topic("src", 2), broker.topic("out", 1)
+    large = ({"value": b"x" * 1000, "partition": 0} for _ in range(20_000))
+    broker.produce(source, (*large, *({"value": b"small", "partition": 1} for _ in range(10))))
+
+    def twice(df):
+        return df.where("partition = 1").union(df.where("partition = 1")).select("value")
+
+    manifest, _ = run(broker, spark, broker.spec(source, sink), twice)
+    assert manifest.records == 20
+    assert manifest.records_read == {TopicPartition(source, 0): 20_000, TopicPartition(source, 1): 10}
+
+    def some(df):
+        return df.limit(5).select("value")
+
+    manifest, _ = run(broker, spark, broker.spec(source, sink), some)
+    assert manifest.records == 5
+    assert manifest.records_read[TopicPartition(source, 0)] == NOT_COUNTED
 
 
 # -- bad input: a clear error, before any write -----------------------------------------------------------
