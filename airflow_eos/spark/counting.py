@@ -84,6 +84,19 @@ def read_counter(
     return TalliedReads(spark, ranges, slices, late_before)
 
 
+def sums(
+    ranges: Sequence[OffsetRange], slices: Sequence[OffsetRange], found: Mapping[int, tuple[int, int]]
+) -> tuple[dict[TopicPartition, int], int]:
+    """Return what slices hold as :data:`Counts`; empty ranges count 0.
+
+    :param found: records and late records by number of the slice.
+    """
+    read: Counter[TopicPartition] = Counter({r.topic_partition: 0 for r in ranges})
+    for number, (records, _) in found.items():
+        read[slices[number].topic_partition] += records
+    return dict(read), sum(late for _, late in found.values())
+
+
 class TalliedReads:
     """Read tasks report; a slice that is read again counts once, one that is read in part is not counted."""
 
@@ -107,15 +120,11 @@ class TalliedReads:
         """Return the sums over slices; a partition with a slice that nobody reported is not counted."""
         assert self.tally is not None
         found: Mapping[int, tuple[int, int]] = self.tally.value
-        counts: Counter[TopicPartition] = Counter({r.topic_partition: 0 for r in self._ranges})
-        late = 0
-        for number, (records, late_ones) in sorted(found.items()):
-            counts[self._slices[number].topic_partition] += records
-            late += late_ones
+        counts, late = sums(self._ranges, self._slices, found)
         missing = [where for number, where in enumerate(self._slices) if number not in found]
         for where in missing:
             counts[where.topic_partition] = NOT_COUNTED
-        return dict(counts), NOT_COUNTED if missing and self._late_before is not None else late
+        return counts, NOT_COUNTED if missing and self._late_before is not None else late
 
 
 class _PerSlice:

@@ -6,13 +6,12 @@ order and manifest are the same for both; they differ in what runs between.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_eos.spark.arrow_process import is_arrow_process
 from airflow_eos.spark.context import RunContext, call_process
 from airflow_eos.spark.contract import sink_columns
-from airflow_eos.spark.counting import read_counter
+from airflow_eos.spark.counting import read_counter, sums
 from airflow_eos.spark.manifest import InconsistentSeal
 from airflow_eos.spark.owners import OwnerLayout, plan_owners
 from airflow_eos.spark.slices import plan_slices
@@ -146,7 +145,4 @@ class ArrowSealing(_Base):
         """
         if sorted(counts.reads) != list(range(len(self._slices))):
             raise InconsistentSeal(f"{len(self._slices)} slices were to be read, {len(counts.reads)} were")
-        read: Counter[TopicPartition] = Counter({r.topic_partition: 0 for r in self._plan.ranges})
-        for number, (records, _) in counts.reads.items():
-            read[self._slices[number].topic_partition] += records
-        return dict(read), sum(late for _, late in counts.reads.values())
+        return sums(self._plan.ranges, self._slices, counts.reads)
