@@ -6,7 +6,7 @@ INPUT ?=
 # Most tests wait for brokers and processes most of the time: on two cores three run side by side.
 JOBS ?= 3
 SEED ?=
-MINUTES ?= 20
+MINUTES ?= 5
 KAFKA ?=
 
 ORIGINAL_PATH := $(PATH)
@@ -48,11 +48,10 @@ check: setup ## Lint, format, types, layers
 bench: setup ## Measure against Spark's own Kafka source and sink
 	$(BIN)/python -m benchmarks
 
-chaos: setup ## Faults at every state, then MINUTES=20 at random; SEED=1 KAFKA=3.9.2. Then the long tests
+chaos: setup ## Faults at every state, then MINUTES=5 at random; SEED=1 KAFKA=3.9.2. Then the long tests
 	@mkdir -p .cache
 	$(BIN)/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(KAFKA),--kafka $(KAFKA)) --line-to .cache/chaos.txt
-	$(BIN)/python -m pytest -m chaos -n 2
-	EOS_DEVIATIONS=$(or $(EOS_DEVIATIONS),3) $(BIN)/python -m pytest tests/run -k every_interleaving --timeout=0 -rP -n 2 --dist worksteal
+	EOS_SEED=$(SEED) $(BIN)/python -m pytest -m chaos -n $(JOBS) --durations 25
 	@cat .cache/chaos.txt
 
 clean: ## Remove what set-up, tests and builds left here; the cache of broker jars stays

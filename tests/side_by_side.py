@@ -27,9 +27,7 @@ class SideBySide:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> Any:
-        """Keep groups together, in the order of the tests; ``--dist worksteal`` deals out single tests."""
-        if config.getoption("dist") == "worksteal":
-            return None
+        """Keep groups together, in the order of the tests."""
         from xdist.scheduler import LoadScopeScheduling
 
         class Scheduling(LoadScopeScheduling):

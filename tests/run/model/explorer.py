@@ -3,8 +3,8 @@
 A *process* is ordinary blocking code whose every call to the outside is one step. A *schedule* says which
 process makes the next step and what befalls it. The search starts from the schedule without deviations (each
 process runs to its end) and adds deviations one at a time, so the first counter-example it meets is a
-shortest one. A state of the whole system met before is not searched again: what a process will do depends on
-nothing but the answers it got.
+shortest one, unless a seed draws the schedules. A state of the whole system met before is not searched again:
+what a process will do depends on nothing but the answers it got.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, Protocol
 
 import greenlet
@@ -251,19 +252,26 @@ def explore(
     deviations: int,
     executions: int,
     faults: bool = True,
+    seed: int | None = None,
     max_steps: int = 600,
 ) -> Report:
     """Search all schedules with at most ``deviations`` deviations, breadth first.
 
     :param faults: also let steps fail, lose their answer, or kill; False searches orders only.
     :param executions: stop after so many; the report says whether the search was exhaustive.
+    :param seed: after all schedules with one deviation, take the next ones at random: a search that is
+        stopped has seen others with another seed.
     """
     report = Report()
     visited: set[bytes] = set()
     queue: deque[tuple[tuple[int, Action], ...]] = deque([()])
+    random = None if seed is None else Random(seed)
     while queue:
         if report.executions >= executions:
             return report
+        if random is not None and len(queue[0]) > 1:
+            drawn = random.randrange(len(queue))
+            queue[0], queue[drawn] = queue[drawn], queue[0]
         planned = queue.popleft()
         report.executions += 1
         for alternative in _execute(scenario, planned, deviations, visited, report, max_steps, faults=faults):
