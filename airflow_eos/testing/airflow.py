@@ -15,11 +15,11 @@ import sys
 import tempfile
 import time
 import uuid
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import EmbeddedAirflowError
+from airflow_eos.testing import airflow_processes
 from airflow_eos.testing.airflow_api import AirflowApi
 from airflow_eos.testing.airflow_database import standing_still
 from airflow_eos.testing.airflow_settings import airflow_environment, kafka_connection
@@ -318,13 +318,8 @@ class AirflowStandalone:
 
         :param tree: also the processes of its process group (JVM) and their descendants (Python workers).
         """
-        mark = f"airflow worker -- {self.task(dag_id, run_id, task_id, map_index)['id']}"
-        members = session_members(self._leader())
-        found = [pid for pid in members if _command_line(pid).startswith(mark)]
-        if tree:
-            for pid in found:  # grows while it is walked
-                found += [child for child in members if _parent(child) == pid and child not in found]
-        return found
+        instance = self.task(dag_id, run_id, task_id, map_index)
+        return airflow_processes.task_processes(self._leader(), instance["id"], tree=tree)
 
     def kill_task(
         self,
@@ -348,12 +343,7 @@ class AirflowStandalone:
             return bool(found)
 
         self._wait(appeared, timeout, f"task {task_id!r} of {dag_id!r} {run_id!r} has no process")
-        signalled = []
-        for pid in found:
-            # The workers of a JVM end with it, between the look and the signal.
-            with suppress(ProcessLookupError):
-                os.kill(pid, signum)
-                signalled.append(pid)
+        signalled = airflow_processes.signal_all(found, signum)
         if found[0] not in signalled:
             raise EmbeddedAirflowError(f"the process of task {task_id!r} ended before it could be signalled")
         return signalled
@@ -363,10 +353,11 @@ class AirflowStandalone:
 
         For what SQLite must not refuse, as ``cli("backfill", "create", ...)``.
         """
-        titles = ("airflow scheduler", "airflow dag-processor", "airflow triggerer")
-        writers = [pid for pid in self.processes() if _command_line(pid).strip().endswith(titles)]
-        if len(writers) < len(titles):
-            raise EmbeddedAirflowError(f"{len(writers)} of {titles} run; {self.condition()}\n{self.logs()}")
+        writers = airflow_processes.writers(self._leader())
+        if len(writers) < len(airflow_processes.WRITERS):
+            raise EmbeddedAirflowError(
+                f"of {airflow_processes.WRITERS} {len(writers)} run; {self.condition()}\n{self.logs()}"
+            )
         return standing_still(writers, self.home / "airflow.db")
 
     def processes(self) -> list[int]:
@@ -387,17 +378,3 @@ class AirflowStandalone:
                     f"After {timeout:.0f} s {complaint}{seen}; {self.condition()}.\n{self.logs()}"
                 )
             time.sleep(_POLL)
-
-
-def _command_line(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
-
-
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except (OSError, IndexError):
-        return 0
