@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from airflow_eos.spark.context import RunContext
     from airflow_eos.spark.seal import SealTask
 
-_ROWS = 65_536
-_BYTES = 16 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class ArrowSealTask:
@@ -62,9 +59,7 @@ class ArrowSealTask:
     def _transformed(self, wanted: OffsetRange, count: SliceCount) -> Iterator[pa.RecordBatch]:
         with BrokerConnections(self.seal.config) as connections:
             batches = fetch_range(connections, wanted.topic, wanted.partition, wanted.start, wanted.end)
-            for batch in arrow_batches(
-                batches, wanted.topic, wanted.partition, headers=True, rows=_ROWS, size=_BYTES
-            ):
+            for batch in arrow_batches(batches, wanted.topic, wanted.partition, headers=True):
                 count.add(batch)
                 result = call_process(self.process, batch, self.run)
                 table = sink_rows(result, self.run.sink_topic, self.run.source_topics)

@@ -50,7 +50,7 @@ Process = Callable[..., Any]
 
 MAX_SEALS = 3
 """Seals whose blocks do not fit together before the run is given up."""
-STREAMED_FROM = 256 << 20
+STREAMED_FROM = 64 << 20
 """Bytes of one owner task above which Spark sorts its batches and the task streams them, holding none."""
 _CANCEL_GRACE = 10.0
 _SEND_SETTINGS = {

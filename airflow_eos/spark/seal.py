@@ -17,6 +17,7 @@ from airflow_eos.exceptions import ProcessFailed
 from airflow_eos.spark.errors import task_errors
 from airflow_eos.spark.sealed_rows import TASK_TRAILER_PARTITION, SealedRows
 from airflow_eos.spark.targets import TargetTopic, describe_targets
+from airflow_eos.spark.worker_memory import tidy
 from airflow_eos.wire.codecs import Compressor
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.partitioner import NULL_KEY_RUN, partitions_for
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 # Per target partition, so that batches of many targets are still worth their header and compress well.
 _FLUSH_PER_TARGET = 256 << 10
-_FLUSH_LEAST = 8 << 20
+_FLUSH_LEAST = 4 << 20
 _FLUSH_MOST = 64 << 20
 _FLUSH_ROWS = 200_000
 _UNKNOWN_TARGETS = 16
@@ -71,6 +72,7 @@ class SealTask:
             yield from sealer.run(batches)
         finally:
             sealer.close()
+            tidy()
 
     @property
     def flush_bytes(self) -> int:

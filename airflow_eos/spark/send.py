@@ -29,6 +29,7 @@ from airflow_eos.exceptions import (
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.receipts import PartitionReceipt
 from airflow_eos.spark.errors import find_error, mark, task_errors
+from airflow_eos.spark.worker_memory import tidy
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.produce import send_partitions
 
@@ -88,6 +89,7 @@ class SendTask:
             answers = [json.dumps({"error": mark(SendError(text))})]
         if answers:
             yield pa.RecordBatch.from_arrays([pa.array(answers, pa.string())], schema=_ANSWER)
+        tidy()
 
     @property
     def left(self) -> float:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from airflow_eos.spark.counting import SliceCount, Tally
 from airflow_eos.spark.errors import task_errors
+from airflow_eos.spark.worker_memory import tidy
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_range
 
@@ -85,6 +86,7 @@ class ReadTask:
                 yield batch
         if self.tally is not None:
             self.tally.add({number: (count.records, count.late)})
+        tidy()
 
 
 def source_frame(
