@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def spark_session(master: str = "local[2]", *, connector: bool = True) -> SparkSession:
-    """Return a session with 4 GB for the JVM and no UI.
+    """Return a session with 4 GB for the JVM and no UI; its Python workers are reached as an operator's are.
 
     :param connector: with Spark's own Kafka connector on its class path.
     """
@@ -27,6 +27,7 @@ def spark_session(master: str = "local[2]", *, connector: bool = True) -> SparkS
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "4g")
         .config("spark.sql.shuffle.partitions", "4")
+        .config("spark.python.unix.domain.socket.enabled", "true")
     )
     if connector:
         builder = builder.config("spark.jars", ",".join(map(str, connector_jars())))

@@ -46,6 +46,9 @@ def spark_settings(conn_id: str | None, app_name: str, config: Mapping[str, Any]
     if "spark.remote" not in settings:
         # A progress bar redraws its line: in a task log that is noise. (A static setting: not for a server.)
         settings.setdefault("spark.ui.showConsoleProgress", "false")
+    if settings.get("spark.master", "").startswith("local"):
+        # Over TCP every small Python task waits 40 ms for a delayed acknowledgement. (Spark 4.1 and newer.)
+        settings.setdefault("spark.python.unix.domain.socket.enabled", "true")
     return settings
 
 

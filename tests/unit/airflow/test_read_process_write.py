@@ -217,6 +217,7 @@ def test_spark_starts_when_the_run_asks_for_it(
             "spark.master": "local[*]",
             "spark.sql.shuffle.partitions": "4",
             "spark.ui.showConsoleProgress": "false",
+            "spark.python.unix.domain.socket.enabled": "true",
         }
     ]
 

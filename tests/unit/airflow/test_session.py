@@ -11,6 +11,7 @@ from airflow_eos.operators.session import TaskSession, spark_settings
 from tests.unit.airflow.fakes import FakeSession
 
 QUIET = {"spark.ui.showConsoleProgress": "false"}
+LOCAL = {**QUIET, "spark.python.unix.domain.socket.enabled": "true"}
 
 
 def settings(monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], **connection: Any) -> dict[str, str]:
@@ -19,8 +20,19 @@ def settings(monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], **connecti
 
 
 def test_without_a_connection_spark_is_local() -> None:
-    """No connection: this process, all cores."""
-    assert spark_settings(None, "app", {}) == {"spark.app.name": "app", "spark.master": "local[*]", **QUIET}
+    """No connection: this process, all cores, Python workers behind Unix sockets."""
+    assert spark_settings(None, "app", {}) == {"spark.app.name": "app", "spark.master": "local[*]", **LOCAL}
+
+
+def test_local_settings_are_defaults() -> None:
+    """The author may want TCP."""
+    tcp = {"spark.python.unix.domain.socket.enabled": "false"}
+    assert spark_settings(None, "app", tcp) == {
+        "spark.app.name": "app",
+        "spark.master": "local[*]",
+        **QUIET,
+        **tcp,
+    }
 
 
 def test_standalone_master_comes_from_host_and_port(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +67,7 @@ def test_task_settings_win_over_the_connection(monkeypatch: pytest.MonkeyPatch) 
         host="spark://m",
         extra={"spark.a": 1},
     )
-    assert found == {"spark.app.name": "app", "spark.master": "local[1]", "spark.a": "2", **QUIET}
+    assert found == {"spark.app.name": "app", "spark.master": "local[1]", "spark.a": "2", **LOCAL}
 
 
 def test_connection_without_host_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
