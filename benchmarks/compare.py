@@ -13,7 +13,7 @@ from benchmarks.broker import benchmark_broker
 from benchmarks.chart import report_chart
 from benchmarks.floors import fetch_raw, produce_raw
 from benchmarks.records import PARTITIONS, publish
-from benchmarks.rounds import Series, open_share, ratio, run_rounds, shares
+from benchmarks.rounds import WARM_UPS, Series, open_share, ratio, run_rounds, shares
 from benchmarks.session import spark_session
 
 if TYPE_CHECKING:
@@ -56,9 +56,10 @@ def compare(records: int, rounds: int, cold_rounds: int, out: Path) -> int:
         series = run_rounds(contenders, rounds)
         spark.stop()
         written = {topic: count_records(servers, topic) for topic in ("frame", "arrow")}
+    runs = WARM_UPS + rounds + cold_rounds
     expected = {
-        "frame": records * (rounds + 1 + cold_rounds),
-        "arrow": records * (rounds + 1 + cold_rounds),
+        "frame": records * runs,
+        "arrow": records * runs,
     }
     if written != expected:
         print(f"bench: {written} records in the outputs, {expected} expected", file=sys.stderr)

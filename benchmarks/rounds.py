@@ -12,6 +12,9 @@ from benchmarks.processes import Watch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+WARM_UPS = 2
+"""The JVM still compiles what the first round of 2,000,000 records has used."""
+
 
 @dataclass
 class Series:
@@ -38,20 +41,20 @@ class Series:
 
 
 def run_rounds(contenders: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, Series]:
-    """Run every contender once uncounted, then ``rounds`` times in turn; print every round.
+    """Run every contender ``WARM_UPS`` times uncounted, then ``rounds`` times in turn; print every round.
 
     A contender may return seconds per state.
     """
     series = {name: Series() for name in contenders}
-    for number in range(rounds + 1):
+    for number in range(1 - WARM_UPS, rounds + 1):
         for name, job in contenders.items():
             begun = time.perf_counter()
             with Watch() as usage:
                 stages = job()
                 seconds = time.perf_counter() - begun
-            label = f"round {number}" if number else "warm-up"
+            label = f"round {number}" if number > 0 else "warm-up"
             print(f"  {label}: {name:32} {seconds:7.2f} s  {usage.cpu:7.2f} CPU s", flush=True)
-            if not number:
+            if number < 1:
                 continue
             found = series[name]
             found.seconds.append(seconds)
