@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.testing.faults import SparkCluster
-from benchmarks import cold, jobs
+from benchmarks import airflow_task, cold, jobs
 from benchmarks.broker import benchmark_broker
 from benchmarks.records import PARTITIONS, publish
 from benchmarks.rounds import run_rounds
@@ -47,13 +47,19 @@ def scaling(out: Path, rounds: int) -> int:
                     flush=True,
                 )
         fresh = [cold.measure("dataframe", servers, 0, "src1000", "out") for _ in range(rounds)]
+        kafka.create_topic("src", partitions=PARTITIONS)
+        # The first task after a start of Airflow is not like the others.
+        tasks = airflow_task.measure(servers, 1_000, rounds + 1)[1:]
     report["fresh process, 1000 records"] = fresh
+    report["Airflow task, 1000 records"] = tasks
     (out / "scaling.json").write_text(json.dumps(report, indent=2) + "\n")
-    parts = {part: statistics.median(times[part] for times in fresh) for part in fresh[0]}
-    print(
-        "scaling: 1000 records in a fresh process: " + ", ".join(f"{k} {v:.2f} s" for k, v in parts.items())
-    )
+    for what, times in (("a fresh process", fresh), ("a task of Airflow", tasks)):
+        print(f"scaling: 1000 records in {what}: {_medians(times)}")
     return 0
+
+
+def _medians(times: list[dict[str, float]]) -> str:
+    return ", ".join(f"{part} {statistics.median(one[part] for one in times):.2f} s" for part in times[0])
 
 
 def _measure(servers: str, where: str, rounds: int) -> dict[str, Any]:

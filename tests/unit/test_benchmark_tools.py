@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
 
 import pytest
 
+from benchmarks.airflow_task import moments_of
 from benchmarks.processes import Watch, cpu_seconds
 from benchmarks.rounds import WARM_UPS, open_share, ratio, run_rounds, shares
 
@@ -47,3 +49,22 @@ def test_waiting_costs_no_cpu():
     before = cpu_seconds()
     time.sleep(0.3)
     assert cpu_seconds() - before == pytest.approx(0, abs=0.25)
+
+
+def test_a_task_log_says_what_took_how_long():
+    """As the task runner writes it, with what others log in between."""
+    events = [
+        (10.0, "::group::Pre Execute"),
+        (13.5, "state ASKED after 1.500 s"),
+        (14.0, "state PLANNED after 2.000 s"),
+        (14.5, "Starting Spark: local[2]"),
+        (30.0, "sealing 1000 offsets: done in 4.0 s"),
+        (30.5, "state SEALED after 18.500 s"),
+        (32.0, "state COMMITTED after 20.000 s"),
+        (33.0, "Pushing xcom"),
+    ]
+    log = "\n".join(
+        json.dumps({"timestamp": f"1970-01-01T00:00:{moment:09.6f}Z", "event": event})
+        for moment, event in events
+    )
+    assert moments_of(log) == [12.0, 14.5, 26.0, 30.5, 32.0]

@@ -20,8 +20,8 @@ assert len(gc.get_objects()) < before / 20, (before, len(gc.get_objects()))
 
 knot = Knot()
 seen = weakref.ref(knot)
-del knot
 tidy()
+del knot
 gc.collect()
 assert seen() is None, "what came later must not be kept for ever"
 """
