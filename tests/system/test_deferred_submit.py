@@ -49,7 +49,8 @@ def test_driver_that_fails_after_its_commit_is_a_success(
     with ControlPlane(spec) as control:
         committed = RunProtocol(spec, control.world(LocalDataPlane(spec)), None).execute()
     spark_master.states[second] = "FAILED"
-    assert airflow.wait_for_run("driver", run_id) == "success"
+    ended = airflow.wait_for_run("driver", run_id)
+    assert ended == "success", airflow.task_log("driver", run_id, "copy", 2)
     assert airflow.xcom("driver", run_id, "copy") == {**committed.summary(), "found": True}
     after = pipeline.look()
     assert after == grown(before, sent, runs=after.runs)
