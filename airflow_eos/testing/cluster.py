@@ -107,6 +107,9 @@ class EmbeddedKafka:
     ) -> None:
         if kind is None and os.getpid() == self._owner and self._launcher is not None and self._brokers:
             self._launcher.publish_archive(self._brokers[0])
+        if isinstance(value, Exception) and self._brokers:
+            # Once closed they say nothing more.
+            log.warning("What the brokers said before %s:\n%s", type(value).__name__, self.logs())
         self.close()
 
     # -- life ---------------------------------------------------------------------------------------------

@@ -292,6 +292,15 @@ def test_a_full_outage_is_survived(three):
     assert count_records(three.client_config(), "outage") == 300
 
 
+def test_a_block_that_fails_shows_what_its_brokers_said(caplog):
+    """Their logs are gone with them."""
+    one = EmbeddedKafka()
+    with pytest.raises(UnknownTopic), one:
+        count_records(one.bootstrap_servers, "nowhere")
+    assert "before UnknownTopic" in caplog.text
+    assert "Kafka Server started" in caplog.text
+
+
 def test_a_running_broker_is_not_started_twice(kafka):
     """start() of a running broker is an error that says what to do first."""
     with pytest.raises(EmbeddedKafkaError, match=r"runs already .* kill\(\) or stop\(\) it first"):
