@@ -13,9 +13,7 @@ from airflow_eos.spark.context import call_process
 from airflow_eos.spark.counting import SliceCount
 from airflow_eos.spark.errors import task_errors
 from airflow_eos.spark.sealed_rows import READ_TRAILER_PARTITION, SealedRows
-from airflow_eos.spark.source import arrow_batches
-from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.fetch import fetch_range
+from airflow_eos.spark.source import read_slice
 
 if TYPE_CHECKING:
     from airflow_eos.model.ranges import OffsetRange
@@ -57,11 +55,9 @@ class ArrowSealTask:
         yield rows.batch()
 
     def _transformed(self, wanted: OffsetRange, count: SliceCount) -> Iterator[pa.RecordBatch]:
-        with BrokerConnections(self.seal.config) as connections:
-            batches = fetch_range(connections, wanted.topic, wanted.partition, wanted.start, wanted.end)
-            for batch in arrow_batches(batches, wanted.topic, wanted.partition, headers=True):
-                count.add(batch)
-                result = call_process(self.process, batch, self.run)
-                table = sink_rows(result, self.run.sink_topic, self.run.source_topics)
-                if table is not None:
-                    yield from table.to_batches()
+        for batch in read_slice(self.seal.config, wanted):
+            count.add(batch)
+            result = call_process(self.process, batch, self.run)
+            table = sink_rows(result, self.run.sink_topic, self.run.source_topics)
+            if table is not None:
+                yield from table.to_batches()

@@ -124,21 +124,15 @@ def arrow_batches(
     partition: int,
     *,
     headers: bool,
-    rows: int = _ROWS,
-    size: int = _BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Glue decoded batches to larger ones, in the types that Spark asks for.
-
-    :param rows: records from which a batch is full; decoded batches are not cut.
-    :param size: bytes of keys and values from which a batch is full.
-    """
+    """Glue decoded batches to larger ones, in the types that Spark asks for; decoded batches are not cut."""
     waiting: list[DecodedBatch] = []
     have_rows = have_size = 0
     for batch in batches:
         waiting.append(batch)
         have_rows += len(batch)
         have_size += batch.key.nbytes + batch.value.nbytes
-        if have_rows >= rows or have_size >= size:
+        if have_rows >= _ROWS or have_size >= _BYTES:
             yield _record_batch(waiting, have_rows, topic, partition, headers=headers)
             waiting, have_rows, have_size = [], 0, 0
     if waiting:
