@@ -3,7 +3,8 @@
 The rules (KIP-98, KIP-679, and measured: see :mod:`airflow_eos.wire.produce`):
 
 - the first batch of a partition is acknowledged before a second one is sent; then up to five are in flight,
-  because a broker remembers five batches to recognise a repetition;
+  because a broker remembers five batches to recognise a repetition (over its own restart only the last one:
+  after more than one unanswered batch, "out of order" then ends the attempt);
 - a repetition is the same bytes with the same sequence;
 - only the first batch without acknowledgement decides about errors: "out of order" behind a failed batch is
   expected;

@@ -102,7 +102,11 @@ PRODUCE: Mapping[int, Verdict] = {
         BrokerUnsupported, "UNSUPPORTED_FOR_MESSAGE_FORMAT: the topic's message format is older than 0.11"
     ),
     44: Fatal(ProtocolViolation, "POLICY_VIOLATION"),
-    45: Fatal(ProtocolViolation, "OUT_OF_ORDER_SEQUENCE: a second attempt wrote, or the broker lost state"),
+    45: Fatal(
+        ProtocolViolation,
+        "OUT_OF_ORDER_SEQUENCE: a second attempt wrote, or the broker restarted and has forgotten what it "
+        "had not answered yet; the next attempt writes everything again",
+    ),
     46: Fatal(ProtocolViolation, "DUPLICATE_SEQUENCE_NUMBER: a second attempt wrote"),
     47: Fatal(ProducerFenced, "INVALID_PRODUCER_EPOCH: a newer attempt exists, or the transaction timed out"),
     48: Fatal(

@@ -22,6 +22,8 @@ from airflow_eos.exceptions import (
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.receipts import PartitionReceipt
 from airflow_eos.testing import EmbeddedKafka
+from airflow_eos.testing.faults import KafkaProxy
+from airflow_eos.wire import lane
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.control import describe_producers, end_txn
 from airflow_eos.wire.produce import send_partitions
@@ -291,8 +293,9 @@ def test_the_source_is_read_only_as_fast_as_it_is_sent(connections, kafka_topic)
     end_txn(connections, identity, commit=False)
 
 
-def test_a_killed_broker_that_comes_back_costs_nothing_but_time():
-    """One broker, SIGKILL in the middle of a send, started again: exact after the commit."""
+def test_a_killed_broker_that_comes_back_costs_nothing_but_time(monkeypatch):
+    """One broker, SIGKILL in the middle of a send, one batch at a time, started again: exact."""
+    monkeypatch.setattr(lane, "MAX_IN_FLIGHT", 1)
     with (
         EmbeddedKafka(broker_config=support.QUICK_SESSIONS) as kafka,
         BrokerConnections(kafka.client_config()) as connections,
@@ -313,6 +316,64 @@ def test_a_killed_broker_that_comes_back_costs_nothing_but_time():
         commit(connections, identity, receipts)
         for where in every:
             assert values_of(read(connections, where)) == texts(str(where), 400)
+
+
+@pytest.fixture
+def send_over_a_restart():
+    """Write batches of ten whose acknowledgements, all but the first, die with the only broker.
+
+    Returns what the send returned or raised, the direct connections, the identity and the partition.
+    """
+    with (
+        EmbeddedKafka(broker_config=support.QUICK_SESSIONS) as kafka,
+        KafkaProxy(kafka.bootstrap_servers) as proxy,
+        BrokerConnections(kafka.client_config()) as direct,
+        BrokerConnections(proxy.client_config(kafka.client_config())) as connections,
+    ):
+        where = partition(kafka.create_topic("restart"))
+        identity = open_transaction(direct, "restart", [where])
+
+        def send(unanswered):
+            pairs = sealed(texts("a", 10 * (unanswered + 1)))
+
+            def source():
+                yield pairs[0]
+                silence = proxy.lose_response("Produce", times=None, silent=True)
+                restart = threading.Thread(target=when_written, args=(silence,))
+                restart.start()
+                yield from pairs[1:]
+
+            def when_written(silence):
+                support.wait_until(lambda: end_of(direct, where, "read_uncommitted") == 10 * len(pairs))
+                kafka.brokers[0].kill()
+                silence.cancel()
+                kafka.brokers[0].start(wait=False)
+
+            return send_partitions(connections, identity, {where: source()})
+
+        yield send, direct, identity, where
+
+
+def test_a_restarted_broker_knows_the_last_batch_again(send_over_a_restart):
+    """Its acknowledgement died with the broker; the repetition is answered with the old offset."""
+    send, connections, identity, where = send_over_a_restart
+    (receipt,) = send(unanswered=1)
+    assert (receipt.first_offset, receipt.last_offset, receipt.batches) == (0, 19, 2)
+    commit(connections, identity, [receipt])
+    assert values_of(read(connections, where)) == texts("a", 20)
+
+
+@pytest.mark.parametrize("unanswered", [2, 5])
+def test_a_restarted_broker_has_forgotten_all_but_the_last_batch(send_over_a_restart, unanswered):
+    """It cannot tell the repetition from a second attempt: the attempt ends, the next one is exact."""
+    send, connections, identity, where = send_over_a_restart
+    with pytest.raises(ProtocolViolation, match=r"restart-0 \(sequence 10, .* or the broker restarted"):
+        send(unanswered)
+    end_txn(connections, identity, commit=False)
+    identity = open_transaction(connections, "restart", [where])
+    (receipt,) = send_partitions(connections, identity, {where: sealed(texts("b", 30))})
+    commit(connections, identity, [receipt])
+    assert values_of(read(connections, where)) == texts("b", 30)
 
 
 def test_a_broker_that_stays_dead_times_out():
