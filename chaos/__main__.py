@@ -146,10 +146,7 @@ def _campaign(plan: Plan, report: Report) -> tuple[str, bool]:
 def _inject(report: Report, experiments: Experiments, cell: Cell, *, storm: bool = False) -> None:
     """Do one cell; one that does not go as it must fails the campaign at its end, when all is known."""
     try:
-        if storm:
-            report.add(cell, experiments.run_with_broker_killed(cell), faults=2)
-        else:
-            report.add(cell, experiments.run(cell))
+        report.add(cell, experiments.run_with_broker_killed(cell) if storm else experiments.run(cell))
     except Exception as error:  # noqa: BLE001 - whatever it is: the campaign goes on and tells
         report.fail(cell, error)
 

@@ -31,11 +31,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_TRIES = 5
+_NEXT_TRY, _TRIES = 2, 5
 _TIMEOUT = 240.0
 _STORM_SECONDS = 8.0
 _ONCE_COMMITTED = (State.OPEN, State.WRITTEN, State.PROVEN)
 """Where a zombie could publish what it has: in the table it wakes when another try has committed."""
+_BY_ITSELF = "had committed itself"
 # Error codes of Kafka's protocol.
 _INVALID_RECORD = 87
 _CORRUPT_MESSAGE = 2
@@ -80,17 +81,27 @@ class Experiments:
         return self._do[cell.fault](cell.state)
 
     def run_with_broker_killed(self, cell: Cell) -> Outcome:
-        """The same, and some broker dies at some moment of it."""
+        """The same, and some broker dies at some moment of it, unless the cell is over by then."""
         self._stage.wait_whole()
         broker = self._chance.choice(self._stage.kafka.brokers)
-        killer = threading.Timer(self._chance.uniform(0, _STORM_SECONDS), broker.kill)
+        killed: list[Broker] = []
+
+        def kill() -> None:
+            broker.kill()
+            killed.append(broker)
+
+        killer = threading.Timer(self._chance.uniform(0, _STORM_SECONDS), kill)
         killer.start()
         try:
             outcome = self.run(cell)
         finally:
+            killer.cancel()
             killer.join()
-            broker.start(wait=False)
-        return Outcome(f"{outcome.text}; a broker killed beside it", outcome.seconds)
+            for each in killed:
+                each.start(wait=False)
+        if not killed:
+            return outcome
+        return Outcome(f"{outcome.text}; a broker killed beside it", outcome.seconds, outcome.faults + 1)
 
     def plain_run(self) -> RunRecord:
         """A run without a fault."""
@@ -129,8 +140,12 @@ class Experiments:
             else:
                 raise RuntimeError("the run of a dead driver has ended well")
         with self._driver_of_pool() as driver:
-            record, _ = self._to_the_end(driver, spec, 2)
-        return Outcome(_next_try(record), time.monotonic() - begun)
+            record, number = self._to_the_end(driver, spec, _NEXT_TRY)
+        seconds = time.monotonic() - begun
+        # A later try may find what the second one committed without hearing of it.
+        if number == _NEXT_TRY:
+            _require(record.found == (state is State.COMMITTED), _next_try(record))
+        return Outcome(_next_try(record), seconds)
 
     def _zombie(self, state: State) -> Outcome:
         """Frozen at the state until the next try has committed; then everything a zombie could try."""
@@ -153,13 +168,13 @@ class Experiments:
                 attempt.release(for_good=True)
                 driver.resume()
             zombie = _how(attempt)
+            _require(state is State.COMMITTED or zombie != _BY_ITSELF, f"the zombie {zombie}")
             refused = nasty_requests(self._stage, identity) if state is not State.COMMITTED else ""
             if live is not None:
                 live.release(for_good=True)
                 record = live.result(_TIMEOUT)
             again, _ = self._to_the_end(driver, spec, 1)
-            if not again.found:
-                raise RuntimeError(f"{spec.run_id}: the zombie's own retry did the work a second time")
+            _require(again.found, "the zombie's own retry did the work a second time")
         when = "woke before the commit" if live is not None else "woke after the commit"
         return Outcome(f"{_next_try(record)}; zombie {when}: {zombie}{refused}", seconds)
 
@@ -184,7 +199,9 @@ class Experiments:
         begun = time.monotonic()
         cluster.kill_executor(self._chance.choice(busy or executors))
         attempt.release(for_good=True)
-        return self._ended(driver, spec, attempt, begun)
+        outcome = self._ended(driver, spec, attempt, begun)
+        _require(state is not State.OPEN or _has_aborted(attempt), "half of a send was lost, nothing aborted")
+        return outcome
 
     # -- answers ------------------------------------------------------------------------------------------
 
@@ -201,8 +218,7 @@ class Experiments:
                 outcome = self._ended(driver, spec, attempt, begun)
             finally:
                 fault.cancel()
-        if not fault.hits:
-            raise RuntimeError("no answer to a Produce request was lost")
+        _require(fault.hits, "no answer to a Produce request was lost")
         return outcome
 
     def _end_txn_ack(self, state: State) -> Outcome:
@@ -225,6 +241,9 @@ class Experiments:
             finally:
                 fault.cancel()
         of = "commit" if state is State.PROVEN else "abort"
+        _require(
+            state is State.PROVEN or _has_aborted(attempt), "nothing aborted: the commit's answer was lost"
+        )
         how = ", connection left open" if silent else ""
         return Outcome(f"answer of the {of} lost{how}; {outcome.text}", outcome.seconds)
 
@@ -247,6 +266,7 @@ class Experiments:
             yield
         finally:
             fault.cancel()
+        _require(fault.hits, "no Produce request was refused")
 
     @contextmanager
     def _member(self) -> Iterator[None]:
@@ -334,6 +354,23 @@ def _wait_over(attempt: Attempt) -> None:
         pass
 
 
+def _has_aborted(attempt: Attempt) -> bool:
+    """Whether a try that is over has aborted a transaction, or failed."""
+    if any(point == State.ABORTED.value for point, _ in attempt.trace):
+        return True
+    try:
+        attempt.result()
+    except EosError:
+        return True
+    return False
+
+
+def _require(condition: object, otherwise: str) -> None:
+    """A cell whose fault did not do what it is for proves nothing: it fails."""
+    if not condition:
+        raise RuntimeError(otherwise)
+
+
 def _how(attempt: Attempt) -> str:
     """How a zombie ended."""
     try:
@@ -342,7 +379,7 @@ def _how(attempt: Attempt) -> str:
         raise
     except EosError as error:
         return type(error).__name__
-    return "found the commit" if record.found else "had committed itself"
+    return "found the commit" if record.found else _BY_ITSELF
 
 
 def _next_try(record: RunRecord) -> str:

@@ -18,10 +18,12 @@ class Outcome(NamedTuple):
 
     :param text: a few words.
     :param seconds: from the fault to the committed record in the hands of its attempt.
+    :param faults: what was injected on the way.
     """
 
     text: str
     seconds: float
+    faults: int = 1
 
 
 class Report:
@@ -38,9 +40,9 @@ class Report:
         sys.stdout.write(f"[{time.monotonic() - self._begun:6.1f} s] {text}\n")
         sys.stdout.flush()
 
-    def add(self, cell: Cell, outcome: Outcome, *, faults: int = 1) -> None:
-        """Count a cell's fault, or several at once, and print it."""
-        self.faults += faults
+    def add(self, cell: Cell, outcome: Outcome) -> None:
+        """Count a cell's faults, and print what came of them."""
+        self.faults += outcome.faults
         self._outcomes[cell].append(outcome)
         self.say(f"{cell}: {outcome.text}, {outcome.seconds:.1f} s")
 

@@ -135,8 +135,8 @@ def _open_ones(connections: BrokerConnections, node: int, prefix: str) -> Iterab
 class WatchingReader:
     """A read_committed reader of a topic, from its beginning, through all faults; a context manager.
 
-    What it saw must be what a reader at the end sees at the same offsets: nothing committed is ever taken
-    back.
+    It must see what a reader at the end sees, at the same offsets: nothing committed is ever taken back, and
+    nothing is held back from it.
 
     :param check: called with each record as it is seen; a text is a complaint, None is none.
     """
@@ -149,6 +149,7 @@ class WatchingReader:
         self._stop = threading.Event()
         self._seen: dict[tuple[int, int], bytes | None] = {}
         self._complaints: list[str] = []
+        self._error: BaseException | None = None
         self._check = check
         self._topic = topic
         self._follow = follow_topic(kafka, topic, self._stop.is_set)
@@ -167,16 +168,35 @@ class WatchingReader:
     def __len__(self) -> int:
         return len(self._seen)
 
-    def complaints(self, final: Iterable[Record]) -> Iterable[str]:
-        """Compare with what a reader sees at the end, sorted as :func:`read_topic` does."""
+    def complaints(self, final: Iterable[Record], timeout: float = 60.0) -> Iterable[str]:
+        """Compare with what a reader sees at the end, sorted as :func:`read_topic` does.
+
+        :param timeout: seconds that a reader that still reads has to see all of it.
+        """
         there = {(record.partition, record.offset): record.value for record in final}
+        deadline = time.monotonic() + timeout
+        while (unseen := [place for place in there if place not in self._seen]) and (
+            self._thread.is_alive() and time.monotonic() < deadline
+        ):
+            time.sleep(_POLL)
         yield from self._complaints
+        if self._error is not None:
+            yield f"a reader of {self._topic} ended early: {self._error!r}"
+        if unseen:
+            where = "{}-{} offset {}".format(self._topic, *min(unseen))
+            yield f"a reader never saw {len(unseen)} records, the first one at {where}"
         for place, value in list(self._seen.items()):
             if there.get(place, b"\0 missing") != value:
                 where = f"{self._topic}-{place[0]} offset {place[1]}"
                 yield f"a reader saw {value!r} at {where}, which is not there any more"
 
     def _read(self) -> None:
+        try:
+            self._read_all()
+        except BaseException as error:  # noqa: BLE001 - told with the complaints
+            self._error = error
+
+    def _read_all(self) -> None:
         for record in self._follow:
             place = (record.partition, record.offset)
             if place in self._seen:

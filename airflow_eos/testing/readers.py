@@ -70,11 +70,19 @@ def follow_topic(
 
     consumer = Consumer({**_consumer_config(kafka, isolation), "enable.partition.eof": False})
     try:
-        partitions = _partitions(consumer, topic)
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
+        position = dict.fromkeys(_partitions(consumer, topic), OFFSET_BEGINNING)
+        refused = True
         while not ended():
+            if refused:
+                # The library fetches a partition no more once a broker refused its offset, as one may that
+                # does not lead it yet: begin again behind what was read.
+                consumer.assign([TopicPartition(topic, *place) for place in position.items()])
+                refused = False
             for message in consumer.consume(_BATCH, timeout=0.1):
-                if message.error() is None:  # others are about brokers that are down just now
+                if message.error() is not None:
+                    refused = True
+                elif not refused:
+                    position[message.partition()] = message.offset() + 1
                     yield _record(message)
     finally:
         consumer.close()

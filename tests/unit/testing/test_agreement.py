@@ -80,10 +80,33 @@ def seen(monkeypatch):
 
 
 def test_a_reader_that_saw_what_is_there_is_content(seen):
-    """Records that came later are no reason to complain."""
+    """All of it, at its offsets."""
     with WatchingReader({}, "out") as reader:
         pass
-    assert list(reader.complaints([*seen, Record("out", 0, 9, None, b"9", (), 0, 0)])) == []
+    assert list(reader.complaints(seen)) == []
+
+
+def test_what_a_reader_never_saw_is_told(seen):
+    """A reader that stands still proves nothing."""
+    with WatchingReader({}, "out") as reader:
+        pass
+    more = [Record("out", 0, n, None, b"%d" % n, (), 0, 0) for n in (8, 9)]
+    assert list(reader.complaints([*seen, *more])) == [
+        "a reader never saw 2 records, the first one at out-0 offset 8"
+    ]
+
+
+def test_a_reader_that_ends_early_says_why(monkeypatch):
+    """Its thread has no other way to tell."""
+
+    def fails(*_):
+        raise OSError("gone")
+        yield
+
+    monkeypatch.setattr("airflow_eos.testing.readers.follow_topic", fails)
+    with WatchingReader({}, "out") as reader:
+        pass
+    assert list(reader.complaints([])) == ["a reader of out ended early: OSError('gone')"]
 
 
 def test_what_a_reader_saw_and_is_gone_is_told(seen):
