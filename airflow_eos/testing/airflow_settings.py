@@ -43,8 +43,13 @@ def airflow_environment(
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__API__BASE_URL": f"http://{HOST}:{port}",
         "AIRFLOW__API__WORKERS": "1",
-        # Many processes write; on a busy machine one of them waits longer than SQLite's 5 s.
+        # Many processes write; on a busy machine one of them waits longer than SQLite's 5 s, and a task that
+        # gave its API call up would repeat what is still being written.
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}?timeout=60",
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "65",
+        # A file that takes too long once is not parsed again for MIN_FILE_PROCESS_INTERVAL.
+        "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "120",
+        "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "180",
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
         "AIRFLOW__DAG_PROCESSOR__PARSING_PROCESSES": "1",
         # A file that was changed is parsed at once; parsing the others again is half of an idle Airflow.

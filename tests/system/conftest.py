@@ -90,6 +90,9 @@ def airflow(
             {"type": "file", "log_file_path": str(folder / "lineage.jsonl"), "append": True}
         ),
     }
+    # Lineage is sent by a fork, which is ended when its time is over, and so is a task that waits for it.
+    env["AIRFLOW__OPENLINEAGE__EXECUTION_TIMEOUT"] = "120"
+    env["AIRFLOW__CORE__TASK_SUCCESS_OVERTIME"] = "150"
     # Nothing here is as quick as on a machine of its own; a held task still beats every 5 s.
     env["AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT"] = "30"
     env["AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL"] = "2"

@@ -14,7 +14,7 @@ from airflow_eos.testing.airflow import AirflowStandalone
 from tests.integration.run_support import LocalDataPlane
 from tests.system.columns import Pipeline, added, grown
 from tests.system.gate import Gate
-from tests.system.patience import eventually
+from tests.system.patience import deferred, eventually
 from tests.system.spark_master import SparkMaster
 
 pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machine
@@ -31,10 +31,10 @@ def test_driver_that_fails_after_its_commit_is_a_success(
     first, second = (f"driver-{run_id}-{number}" for number in (1, 2))
     spark_master.states.update({first: "RUNNING", second: "RUNNING"})
     airflow.trigger("driver", run_id)
-    airflow.wait_for_task("driver", run_id, "copy", ["deferred"])
+    deferred(airflow, "driver", run_id, "copy")
     eventually(lambda: airflow.task_processes("driver", run_id, "copy"), lambda seen: seen == [])
     spark_master.states[first] = "FAILED"
-    airflow.wait_for_task("driver", run_id, "copy", ["deferred"], try_number=2)
+    deferred(airflow, "driver", run_id, "copy", try_number=2)
     assert pipeline.look() == before
 
     spec = RunSpec(

@@ -18,6 +18,7 @@ from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.testing import EmbeddedKafka
 from airflow_eos.testing.airflow import AirflowStandalone
 from tests.integration.run_support import LocalDataPlane
+from tests.system.patience import deferred
 
 pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machine
 
@@ -49,7 +50,7 @@ def test_sensors_are_deferred_and_wake_up(airflow: AirflowStandalone, kafka: Emb
         "waits", logical_date=DAY, data_interval_start=DAY, data_interval_end=NEXT_DAY, timeout=120
     )
     for task_id in ("lag", "interval", "run"):
-        airflow.wait_for_task("waits", run_id, task_id, ["deferred"])
+        deferred(airflow, "waits", run_id, task_id)
         wait_until(lambda name=task_id: not airflow.task_processes("waits", run_id, name))
 
     publish(kafka, "waits-in", 4, partition=0)
