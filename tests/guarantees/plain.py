@@ -1,10 +1,11 @@
-"""What people write without transactions: the contrasts. A copy job that may be killed half way."""
+"""What people write without transactions: the contrasts. Jobs that may be killed half way."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -51,6 +52,55 @@ def copy(
     consumer.close()
 
 
+def copy_with_spark(
+    config: Mapping[str, Any], source: str, sink: str, group: str, die: bool = False, session: Any = None
+) -> None:
+    """As :func:`copy`, output first, with Spark's own Kafka source and sink.
+
+    :param session: a Spark session; without one the process starts its own, and dies with it.
+    """
+    from tests.integration.spark_support import new_session
+
+    spark = session or new_session("classic", "local[1]")
+    consumer, partitions = _assigned(config, source, group)
+    begun = {o.partition: o.offset for o in consumer.committed(partitions, timeout=30)}
+    ends = [
+        TopicPartition(source, tp.partition, consumer.get_watermark_offsets(tp, timeout=30)[1])
+        for tp in partitions
+    ]
+    kafka = {"kafka.bootstrap.servers": config["bootstrap.servers"]}
+    reading = {
+        "subscribe": source,
+        # -2: the earliest.
+        "startingOffsets": json.dumps({source: {p: o if o >= 0 else -2 for p, o in begun.items()}}),
+        "endingOffsets": json.dumps({source: {end.partition: end.offset for end in ends}}),
+    }
+    frame = spark.read.format("kafka").options(**kafka, **reading).load().select("key", "value")
+    frame.write.format("kafka").options(**kafka, topic=sink).save()
+    if die:
+        os.kill(os.getpid(), signal.SIGKILL)
+    consumer.commit(offsets=ends, asynchronous=False)
+    consumer.close()
+
+
+def topic_by_topic(
+    config: Mapping[str, Any],
+    outputs: Mapping[str, Iterable[bytes | None]],
+    die_before: str | None = None,
+) -> None:
+    """Write each topic's values, one topic after the other.
+
+    :param die_before: SIGKILL to itself when it comes to this topic.
+    """
+    producer = Producer({**config, "linger.ms": 0})
+    for topic, values in outputs.items():
+        if topic == die_before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        for value in values:
+            producer.produce(topic, value=value)
+        assert producer.flush(60) == 0
+
+
 def count(config: Mapping[str, Any], source: str, counter: str, group: str, die: bool = False) -> None:
     """Add the events behind the group's offsets to the last count, then commit the offsets."""
     consumer, records, offsets = _unread(config, source, group)
@@ -69,6 +119,20 @@ def _unread(
     config: Mapping[str, Any], topic: str, group: str
 ) -> tuple[Consumer, list[Any], list[TopicPartition]]:
     """Read what is behind the group's offsets; return consumer, records and the offsets behind them."""
+    consumer, partitions = _assigned(config, topic, group)
+    unfinished, records = set(range(len(partitions))), []
+    while unfinished:
+        message = consumer.poll(10)
+        assert message is not None
+        if message.error() is None:
+            records.append(message)
+        else:
+            unfinished.discard(message.partition())
+    return consumer, records, [o for o in consumer.position(partitions) if o.offset >= 0]
+
+
+def _assigned(config: Mapping[str, Any], topic: str, group: str) -> tuple[Consumer, list[TopicPartition]]:
+    """Return a consumer that has all partitions, and the partitions."""
     consumer = Consumer(
         {
             **config,
@@ -84,12 +148,4 @@ def _unread(
         TopicPartition(topic, p) for p in sorted(consumer.list_topics(topic).topics[topic].partitions)
     ]
     consumer.assign(partitions)
-    unfinished, records = set(range(len(partitions))), []
-    while unfinished:
-        message = consumer.poll(10)
-        assert message is not None
-        if message.error() is None:
-            records.append(message)
-        else:
-            unfinished.discard(message.partition())
-    return consumer, records, [o for o in consumer.position(partitions) if o.offset >= 0]
+    return consumer, partitions
