@@ -10,7 +10,6 @@ import itertools
 import threading
 
 import pytest
-from confluent_kafka import KafkaException, Producer
 
 from airflow_eos.broker import KafkaTransactions, session
 from airflow_eos.engine.control_plane import ControlPlane
@@ -18,16 +17,18 @@ from airflow_eos.exceptions import RunFailed, SendError
 from airflow_eos.model.broker import TransactionState
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run import identity
+from airflow_eos.run.committed import CommittedRuns
 from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.run.states import State
 from airflow_eos.testing import read_topic
+from airflow_eos.testing.agreement import ledger_records
 from airflow_eos.testing.faults import KafkaProxy
 from airflow_eos.testing.oracle import judge
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
-from tests.guarantees import plain
+from tests.guarantees import plain, without_law
 from tests.guarantees.driver import in_a_process
-from tests.guarantees.lab import Experiment, described, judged, values
+from tests.guarantees.lab import Experiment, described, given, judged, values
 from tests.guarantees.planes import RoutedPlane
 from tests.integration.run_support import LocalDataPlane, Row
 
@@ -187,48 +188,104 @@ def test_a_coordinator_that_dies_while_it_answers_the_commit_loses_nothing(repli
     replicated.feed(20)
     replicated.run("warm-up")
     replicated.feed(20)
+    states, carried_out = [], []
     with KafkaProxy(replicated.kafka.bootstrap_servers) as proxy:
         fault = proxy.hold("EndTxn", response=True, containing=identity.transactional_id(replicated.spec))
 
         def kill():
             fault.wait()
+            carried_out.append(described(replicated).state)
             victim = coordinator_of(replicated)
             victim.kill()
             fault.release(drop=True)
 
         killer = threading.Thread(target=kill, daemon=True)
         killer.start()
-        record = replicated.run(kafka=proxy.client_config(replicated.kafka.client_config()))
+        config = proxy.client_config(replicated.kafka.client_config())
+        record = replicated.run(kafka=config, on_state=states.append)
         killer.join(60)
         assert fault.hits == 1
+    assert carried_out[0] in (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
     assert record.records_written == 20
     assert sum(not broker.is_alive for broker in replicated.kafka.brokers) == 1
+    # The successor answers the repeated EndTxn; where it came too late for that, the ledger is asked.
+    assert states.count(State.WRITTEN) == 1
+    assert states[-2:] == ([State.UNKNOWN, State.FENCED] if record.found else [State.PROVEN, State.COMMITTED])
     replicated.assert_exact()
 
 
-@pytest.mark.parametrize("api_answer", ["request lost", "answer lost"])
-def test_a_commit_whose_fate_is_unknown_is_found_out(experiment, api_answer, monkeypatch):
-    """T2: EndTxn, or its answer, never arrives: the ledger says which, and the run does what it says."""
+def lost_commit(experiment, monkeypatch, lost, **changes):
+    """Run while EndTxn, or its answer, never arrives; return the record, and states and look-ups in order.
+
+    A look-up is (whether it was behind the fence, whether the ledger had the run).
+    """
     # Half a minute otherwise.
     defaults = {
         **(KafkaTransactions.__init__.__kwdefaults__ or {}),
         "commit_timeout": dt.timedelta(seconds=3),
     }
     monkeypatch.setattr(KafkaTransactions.__init__, "__kwdefaults__", defaults)
-    experiment.feed(20)
+    story, ask = [], CommittedRuns.ask
+
+    def told(self, *, fenced):
+        found = ask(self, fenced=fenced)
+        story.append((fenced, found is not None))
+        return found
+
+    monkeypatch.setattr(CommittedRuns, "ask", told)
     with KafkaProxy(experiment.kafka.bootstrap_servers) as proxy:
-        name = identity.transactional_id(experiment.spec)
-        if api_answer == "answer lost":
+        name = identity.transactional_id(experiment.changed(**changes))
+        if lost == "answer lost":
             fault = proxy.lose_response("EndTxn", silent=True, containing=name)
         else:
             fault = proxy.hold("EndTxn", containing=name)
-        record = experiment.run(kafka=proxy.client_config(experiment.kafka.client_config()))
+        config = proxy.client_config(experiment.kafka.client_config())
+        record = experiment.run(kafka=config, on_state=story.append, **changes)
         assert fault.hits == 1
         fault.release()
+    return record, story
+
+
+@pytest.mark.parametrize("lost", ["request lost", "answer lost"])
+def test_a_commit_whose_fate_is_unknown_is_found_out(experiment, lost, monkeypatch):
+    """T2: EndTxn, or its answer, never arrives: the ledger says which, and the run does what it says."""
+    experiment.feed(20)
+    record, story = lost_commit(experiment, monkeypatch, lost)
     states = [state for state, _ in record.trace]
-    assert ("UNKNOWN" in states) == (api_answer == "request lost")
-    assert record.found == (api_answer == "answer lost")
+    assert ("UNKNOWN" in states) == (lost == "request lost")
+    assert record.found == (lost == "answer lost")
+    # Not the answer that is missing, but the ledger, asked behind the next fence.
+    behind = story[story.index(State.UNKNOWN) + 1 :]
+    assert behind[:2] == [State.FENCED, (True, lost == "answer lost")]
+    assert behind[-1] == ((True, True) if lost == "answer lost" else State.COMMITTED)
     experiment.assert_exact()
+
+
+def test_given_ranges_whose_commit_has_lost_its_answer_are_written_once(experiment, monkeypatch):
+    """T2: ranges that no cursor guards: the ledger alone says that they are committed."""
+    experiment.feed(20)
+    record, story = lost_commit(experiment, monkeypatch, "answer lost", ranges=given(experiment))
+    assert record.found
+    assert story[-3:] == [State.UNKNOWN, State.FENCED, (True, True)]
+    assert experiment.verdict().exact
+    assert len(ledger_of(experiment)) == 1
+
+
+def test_without_law_3_a_commit_that_has_lost_its_answer_is_repeated(experiment, monkeypatch):
+    """T2, counter-test: the ledger is not asked behind the fence: the same ranges are written twice."""
+    without_law.remove("no_is_final", monkeypatch.setattr)
+    sent = experiment.feed(20)
+    record, story = lost_commit(experiment, monkeypatch, "answer lost", ranges=given(experiment))
+    assert not record.found
+    assert story[story.index(State.UNKNOWN) + 1] is State.FENCED
+    assert story[-1] is State.COMMITTED
+    assert judged(experiment) == ([], sorted(sent))
+    assert len(ledger_of(experiment)) == 2
+
+
+def ledger_of(experiment):
+    """The pipeline's run records in the ledger, repeated ones too."""
+    return ledger_records(experiment.kafka.client_config(), experiment.ledger, experiment.spec.pipeline)
 
 
 def test_a_group_coordinator_that_is_never_found_costs_a_new_epoch(experiment, monkeypatch):
@@ -248,31 +305,6 @@ def test_a_group_coordinator_that_is_never_found_costs_a_new_epoch(experiment, m
     assert [state for state, _ in record.trace].count("WRITTEN") == 2
     assert record.records_written == 20
     experiment.assert_exact()
-
-
-def test_who_believes_the_lost_answer_writes_twice(experiment):
-    """T2, counter-test: the commit's time-out is taken for a failure, and the work done again: duplicates."""
-    sent = experiment.feed(20)
-    with KafkaProxy(experiment.kafka.bootstrap_servers) as proxy:
-        proxy.lose_response("EndTxn", silent=True, containing=experiment.spec.group_id)
-        for number in (1, 2):
-            producer = Producer(
-                {
-                    **proxy.client_config(experiment.kafka.client_config()),
-                    "transactional.id": f"believer-{experiment.spec.group_id}-{number}",
-                    "linger.ms": 0,
-                }
-            )
-            producer.init_transactions(30)
-            producer.begin_transaction()
-            for value in sent:
-                producer.produce(experiment.sink, value=value)
-            try:
-                producer.commit_transaction(3)
-                break
-            except KafkaException:
-                continue
-    assert judged(experiment) == ([], sorted(sent))
 
 
 # -- T3: several topics ----------------------------------------------------------------------------------

@@ -151,7 +151,11 @@ REMOVALS: dict[str, Removal] = {
         "a no counts after the fence only",
         f"{_LAWS}no_is_final",
         lambda fenced: True,
-        (f"{_SEARCH}[explicit]", f"{_EXPERIMENTS}test_a_commit_before_the_fence_is_found_behind_it"),
+        (
+            f"{_SEARCH}[explicit]",
+            f"{_EXPERIMENTS}test_a_commit_before_the_fence_is_found_behind_it",
+            f"{_TRANSACTIONS}test_given_ranges_whose_commit_has_lost_its_answer_are_written_once",
+        ),
     ),
     "ask-first": Removal(
         "3",
