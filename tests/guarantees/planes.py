@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from airflow_eos.exceptions import SendError
+from airflow_eos.exceptions import SealedBlockLost, SendError
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.produce import send_partitions
@@ -63,6 +64,39 @@ class FailsOncePlane(LocalDataPlane):
 
 
 class FailsOnceRandomPlane(FailsOncePlane, RandomPlane):
+    """Both."""
+
+
+class EvaluatesAgainPlane(FailsOnceRandomPlane):
+    """What no seal must do: a send that is repeated computes every other target again."""
+
+    def seal(self, plan: Any) -> LocalSealed:
+        self._plan = plan
+        return super().seal(plan)
+
+    def send(self, sealed: LocalSealed, identity: ProducerIdentity, timeout: float) -> Sequence[Any]:
+        if getattr(self, "_failed", False):
+            again = super().seal(self._plan).batches
+            mixed = {**sealed.batches, **{where: again[where] for where in sorted(again)[::2]}}
+            sealed = replace(sealed, batches=mixed)
+        return super().send(sealed, identity, timeout)
+
+
+class LosesBlocksPlane(LocalDataPlane):
+    """What was sealed first is lost for good, half way through its send, as with all its executors."""
+
+    def send(self, sealed: LocalSealed, identity: ProducerIdentity, timeout: float) -> Sequence[Any]:
+        if not hasattr(self, "_lost"):
+            self._lost = sealed
+            first = min(sealed.batches)
+            half = replace(sealed, batches={first: sealed.batches[first]})
+            super().send(half, identity, timeout)
+        if sealed is self._lost:
+            raise SealedBlockLost("both replicas are gone with their executors")
+        return super().send(sealed, identity, timeout)
+
+
+class LosesBlocksRandomPlane(LosesBlocksPlane, RandomPlane):
     """Both."""
 
 

@@ -1,7 +1,7 @@
 """A: availability. Brokers, schedulers and Spark go away; the result is the same, later.
 
 A scheduler's own faults are shown under a real one, in tests/system; executors that die in tests/integration
-(``make chaos``). The tables of docs/guarantees name them.
+(``make chaos``), but for what a run makes of it. The tables of docs/guarantees name them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from airflow_eos.model.ranges import Interval
 from airflow_eos.run.states import State
 from airflow_eos.testing import read_topic
 from tests.guarantees.lab import judged, lost_and_duplicated
+from tests.guarantees.planes import LosesBlocksPlane
 
 # -- A1: brokers -----------------------------------------------------------------------------------------
 
@@ -98,3 +99,17 @@ def test_two_backfills_that_do_not_share_an_identity_write_twice(experiment):
     for n in (1, 2):
         experiment.run(f"backfill__{n}", ranges=interval, pipeline=f"backfill__{n}")
     assert judged(experiment) == ([], sorted(experiment.sent))
+
+
+# -- A3: Spark -------------------------------------------------------------------------------------------
+
+
+def test_lost_sealed_batches_cost_one_epoch_and_a_new_seal(experiment):
+    """A3: what was sealed is gone half way through its send: aborted, sealed again from the same ranges."""
+    experiment.feed(30)
+    record = experiment.run(data=LosesBlocksPlane)
+    states = [state for state, _ in record.trace]
+    assert [states.count(state) for state in ("FENCED", "PLANNED", "SEALED", "ABORTED")] == [2, 2, 2, 1]
+    assert len(experiment.output("read_uncommitted")) > 30  # the lost half stays in the log, aborted
+    experiment.assert_exact()
+    experiment.assert_log_as_claimed()

@@ -11,7 +11,13 @@ from airflow_eos.spark.data_plane import SparkDataPlane
 from tests.guarantees import plain
 from tests.guarantees.driver import in_a_process
 from tests.guarantees.lab import Experiment, Watcher, judged, values
-from tests.guarantees.planes import CounterPlane, FailsOnceRandomPlane, RandomPlane
+from tests.guarantees.planes import (
+    CounterPlane,
+    EvaluatesAgainPlane,
+    FailsOnceRandomPlane,
+    LosesBlocksRandomPlane,
+    RandomPlane,
+)
 
 EVERY_STATE = (
     State.ASKED, State.FENCED, State.CHECKED, State.PLANNED, State.SEALED,
@@ -153,6 +159,15 @@ def results(found):
     return by_input
 
 
+def evaluated_twice(experiment):
+    """Inputs whose committed result is not the one that the aborted attempt had written."""
+    everything = results(experiment.output("read_uncommitted"))
+    committed = results(experiment.output())
+    assert sorted(committed) == sorted(experiment.sent)
+    assert all(len(numbers) == 1 for numbers in committed.values())
+    return sorted(tag for tag, numbers in everything.items() if numbers != committed[tag] * 2)
+
+
 def test_a_retried_random_transform_gives_one_result_set(experiment):
     """S5: the driver dies after it wrote; the retry computes other numbers: readers have only those."""
     experiment.feed(30)
@@ -171,10 +186,22 @@ def test_a_repeated_send_repeats_the_sealed_bytes(experiment):
     experiment.feed(30)
     record = experiment.run(data=FailsOnceRandomPlane)
     assert [s for s, _ in record.trace].count("OPEN") == 2
-    everything = results(experiment.output("read_uncommitted"))
-    committed = results(experiment.output())
-    assert sorted(committed) == sorted(experiment.sent)
-    assert all(numbers == committed[tag] * 2 for tag, numbers in everything.items())
+    assert evaluated_twice(experiment) == []
+
+
+def test_a_seal_that_is_repeated_in_a_run_gives_one_result_set(experiment):
+    """S5: sealed batches are lost when half is written: all of it is computed again, none of it is kept."""
+    experiment.feed(30)
+    record = experiment.run(data=LosesBlocksRandomPlane)
+    assert [s for s, _ in record.trace].count("SEALED") == 2
+    assert evaluated_twice(experiment) == sorted(experiment.sent)
+
+
+def test_a_send_that_computes_again_mixes_two_result_sets(experiment):
+    """S5, counter-test: batches that are not kept: half of them is of another evaluation, and counts fit."""
+    experiment.feed(30)
+    experiment.run(data=EvaluatesAgainPlane)
+    assert 0 < len(evaluated_twice(experiment)) < 30
 
 
 def with_rand(df):
@@ -199,11 +226,8 @@ def test_rand_on_spark_survives_a_lost_send_as_one_result_set(experiment, spark,
 
     monkeypatch.setattr(SparkDataPlane, "send", fails_once)
     Run(spark, experiment.spec, with_rand).execute()
-    everything = results(experiment.output("read_uncommitted"))
-    committed = results(experiment.output())
     assert len(calls) == 2
-    assert sorted(committed) == sorted(experiment.sent)
-    assert all(len(numbers) == 2 and len(set(numbers)) == 1 for numbers in everything.values())
+    assert evaluated_twice(experiment) == []
 
 
 def test_without_the_seal_a_failed_task_mixes_two_result_sets(experiment, spark):

@@ -32,6 +32,7 @@ SCENES = [
     scenes.other_dag,
     scenes.explicit,
     scenes.shared_ledger,
+    scenes.lost_blocks,
     scenes.empty,
     scenes.upstream_open,
     scenes.foreign_consumer,
@@ -68,6 +69,13 @@ def _counter_example(scene: Callable[[Run], Scene], deviations: int = 2, *, faul
     assert report.counter_example is not None, f"no counter-example in {report.executions} schedules"
     print(report.counter_example)
     return report.counter_example.violation
+
+
+def test_a_run_that_lost_its_sealed_batches_seals_again() -> None:
+    """Undisturbed it commits by itself, in its second epoch."""
+    report = explore(scenes.lost_blocks, deviations=0, executions=1)
+    assert report.counter_example is None
+    assert report.outcomes == {"r1: COMMITTED": 1}
 
 
 def test_law_1_a_second_attempt_of_a_send_task_would_mix_two_outputs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_eos.engine.rounds import run_rounds
-from airflow_eos.exceptions import EosError, SecondAttempt
+from airflow_eos.exceptions import EosError, SealedBlockLost, SecondAttempt
 from airflow_eos.model.broker import CommittedOffset, EndTxnAnswer
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
@@ -222,6 +222,8 @@ class ModelData:
     :param respawns: a second attempt of a send task may run beside the first, its batches in another order
         (a transform that is not deterministic).
     :param loses_batch: the writers lose their last batch and do not notice.
+    :param loses_blocks: what was sealed first is gone for good when its first batch is written; sealed again,
+        the batches are in another order (a transform that is not deterministic).
     """
 
     def __init__(
@@ -232,9 +234,11 @@ class ModelData:
         *,
         respawns: bool = False,
         loses_batch: bool = False,
+        loses_blocks: bool = False,
     ) -> None:
         self._run, self._broker, self._spec = run, broker, spec
-        self._respawns, self._loses_batch = respawns, loses_batch
+        self._respawns, self._loses_batch, self._loses_blocks = respawns, loses_batch, loses_blocks
+        self._lost: ModelSealed | None = None
 
     def preflight(self) -> Mapping[str, Any]:
         return {}
@@ -252,6 +256,8 @@ class ModelData:
                         target = TopicPartition(str(self._spec.sink_topic), r.partition)
                         batches.setdefault(target, []).append(log[offset].value)
                         counts[r.topic_partition] = counts.get(r.topic_partition, 0) + 1
+            if self._lost is not None:
+                batches = {target: values[::-1] for target, values in batches.items()}
             targets = tuple(SealedTarget(t.topic, t.partition, len(b), len(b), 1) for t, b in batches.items())
             return ModelSealed(SealedManifest(targets, counts), batches)
 
@@ -261,12 +267,17 @@ class ModelData:
         self, sealed: ModelSealed, identity: ProducerIdentity, timeout: float
     ) -> Sequence[PartitionReceipt]:
         receipts = []
+        if sealed is self._lost:
+            raise SealedBlockLost("sealed batches are gone with their executor")
         for tp, batches in sorted(sealed.batches.items()):
             written = batches[:-1] if self._loses_batch else batches
             first = None
             for sequence, value in enumerate(written):
                 offset = self._produce(identity, tp, sequence, value)
                 first = offset if first is None else first
+                if self._loses_blocks and self._lost is None:
+                    self._lost = sealed
+                    raise SealedBlockLost("sealed batches are gone with their executor")
                 if self._respawns and sequence == 0:
                     self._second_attempt(identity, tp, list(reversed(batches)))
             count = len(written)

@@ -313,6 +313,16 @@ def shared_ledger(run: Run) -> Scene:
     )
 
 
+def lost_blocks(run: Run) -> Scene:
+    """One run loses what it sealed when its first batch is written, and seals again."""
+    return stage(
+        run,
+        [("r1", spec(max_send_attempts=3))],
+        data=lambda r, b, s: ModelData(r, b, s, loses_blocks=True),
+        closers=[spec(), spec("last")],
+    )
+
+
 def empty(run: Run) -> Scene:
     """Nothing to read: the run is committed all the same."""
     return stage(run, [("try1", spec()), ("try2", spec(try_number=2))], records=0, closers=[spec()])
