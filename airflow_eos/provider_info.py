@@ -18,7 +18,9 @@ _CONFIG = {
             "prefix": {
                 "description": (
                     "First part of every transactional id. Give each environment that shares a Kafka cluster "
-                    "its own:\ntwo environments with the same Dag ids and prefix would fence each other.\n"
+                    "its own,\nand its own ledger topic: two environments with the same Dag ids and prefix "
+                    "would fence each other,\nand a run that one of them committed in a shared ledger is "
+                    "refused in the other.\n"
                 ),
                 "version_added": "0.1.0",
                 "type": "string",

@@ -10,7 +10,7 @@ from airflow_eos.exceptions import RunAlreadyCommitted
 from airflow_eos.model.ranges import Cursor, OffsetRange
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import RunSpec
-from airflow_eos.run import identity, rounds
+from airflow_eos.run import identity, laws, rounds
 from airflow_eos.run.authority import Authority
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,8 @@ class CommittedRuns:
     """Looks a run up and applies ``on_committed``.
 
     Found with the same (run id, clear number): this very work is done, whatever ``on_committed`` says. Found
-    with another: ``on_committed`` decides.
+    with another: ``on_committed`` decides. A record that was committed under another transactional id is of
+    other work, such as another environment's, and answers nothing (law 7).
     """
 
     def __init__(self, spec: RunSpec, authority: Authority) -> None:
@@ -41,6 +42,7 @@ class CommittedRuns:
 
         :param fenced: whether the caller holds the fence; only then may it believe a None (law 3).
         :raises RunAlreadyCommitted: when another run committed it and ``on_committed`` is ``fail``.
+        :raises ConfigurationError: when other work goes by the same run key.
         """
         if identity.loops(self._spec):
             return self._ask_rounds(fenced=fenced)
@@ -67,12 +69,15 @@ class CommittedRuns:
     def _settled(self, first: RunRecord, *, fenced: bool) -> RunRecord | Reprocess:
         """Apply ``on_committed`` to a run that is committed."""
         key = first.run_key
+        laws.same_work(first, identity.transactional_id(self._spec))
+        again_id = identity.reprocess_transactional_id(self._spec, first.ranges)
         ours = (self._spec.run_id, self._spec.clear_number)
         if (first.run_id, first.clear_number) == ours:
             return _answer(first, "this very work")
         again = self._look_up(identity.reprocess_keys(key), fenced=fenced)
         for record in again.values():
             if (record.run_id, record.clear_number) == ours:
+                laws.same_work(record, again_id)
                 return _answer(record, "this very work")
         other = f"run {first.run_id!r}, clear {first.clear_number}, try {first.try_number}"
         if self._spec.on_committed == "fail":
@@ -82,11 +87,7 @@ class CommittedRuns:
             )
         if self._spec.on_committed == "skip":
             return _answer(first, other)
-        return Reprocess(
-            identity.reprocess_key(key, len(again) + 1),
-            first.ranges,
-            identity.reprocess_transactional_id(self._spec, first.ranges),
-        )
+        return Reprocess(identity.reprocess_key(key, len(again) + 1), first.ranges, again_id)
 
     def _look_up(self, keys: Sequence[str], *, fenced: bool, prefix: str = "") -> dict[str, RunRecord]:
         ask = self._authority.decide if fenced else self._authority.peek

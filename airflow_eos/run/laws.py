@@ -11,7 +11,8 @@
    :func:`within_log`, :func:`topics_unchanged`.
 6. The cursor's group has no live members and moves forward only, from the plan's start:
    :func:`group_is_empty`, :func:`cursor_unmoved`.
-7. A group has one owner; ids name the work (:mod:`airflow_eos.run.identity`): :func:`group_is_ours`.
+7. A group has one owner; ids name the work (:mod:`airflow_eos.run.identity`): :func:`group_is_ours`,
+   :func:`same_work`.
 8. No input or no output is a success that still commits: :func:`deserves_commit`.
 9. Brokers without partition verification are refused: :func:`broker_verifies`.
 10. Delivery time-out + 30 s < transaction time-out <= the broker's maximum: :func:`timeouts_fit`,
@@ -28,6 +29,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from airflow_eos.exceptions import (
     BrokerUnsupported,
+    ConfigurationError,
     CursorMoved,
     DuplicateReceipt,
     GroupNotEmpty,
@@ -49,6 +51,7 @@ from airflow_eos.model.manifest import SealedManifest
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.model.receipts import PartitionReceipt
+from airflow_eos.model.record import RunRecord
 
 MARGIN_SECONDS = 30.0
 
@@ -194,6 +197,17 @@ def group_is_ours(group: str, field: str, recorded: object, ours: object) -> Non
             f"the cursor of group {group!r} belongs to {field} {recorded!r}, this run says {ours!r}; "
             "give this "
             "pipeline its own group_id, or set the recorded value"
+        )
+
+
+def same_work(record: RunRecord, transactional_id: str) -> None:
+    """Law 7: a record answers for a run only if it was committed under the fence this run would take."""
+    if record.producer.transactional_id != transactional_id:
+        raise ConfigurationError(
+            f"{record.run_key} was committed under transactional id {record.producer.transactional_id!r}, "
+            f"this run has {transactional_id!r}: the ledger's record is of other work with the same name. "
+            "Give each its own pipeline, or each environment its own ledger topic; where prefix, group_id or "
+            "ranges of this very task were changed since, start a new run"
         )
 
 

@@ -258,6 +258,13 @@ REMOVALS: dict[str, Removal] = {
         _nothing,
         (f"{_SEARCH}[other_dag]", "tests/integration/test_run_cursor.py::test_a_group_has_one_owner"),
     ),
+    "same_work": Removal(
+        "7",
+        "a record answers for its own work only",
+        f"{_LAWS}same_work",
+        _nothing,
+        ("tests/run/test_found_records.py::test_a_commit_of_another_environment_is_not_this_ones_success",),
+    ),
     "deserves_commit": Removal(
         "8",
         "nothing to do is committed too",

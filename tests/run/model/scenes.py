@@ -133,11 +133,12 @@ class Scene:
         return None
 
 
-def before(scene: Scene, its_spec: RunSpec) -> None:
-    """Make a whole run before the scene begins."""
-    attempt(Inline(scene.broker), scene, "before", its_spec)()  # type: ignore[arg-type]
+def before(scene: Scene, its_spec: RunSpec, data: Callable[..., ModelData] = ModelData) -> RunRecord:
+    """Make a whole run before the scene begins, without faults; return its record."""
+    record: RunRecord = attempt(Inline(scene.broker), scene, "before", its_spec, data)()  # type: ignore[arg-type]
     for txn in scene.broker.transactions.values():
         scene.broker._settle(txn)
+    return record
 
 
 def spec(run_id: str = "r1", **changes: Any) -> RunSpec:
