@@ -70,7 +70,7 @@ class CommittedRuns:
         """Apply ``on_committed`` to a run that is committed."""
         key = first.run_key
         laws.same_work(first, identity.transactional_id(self._spec))
-        again_id = identity.reprocess_transactional_id(self._spec, first.ranges)
+        again_id = identity.reprocess_transactional_id(self._spec, key)
         ours = (self._spec.run_id, self._spec.clear_number)
         if (first.run_id, first.clear_number) == ours:
             return _answer(first, "this very work")

@@ -119,12 +119,15 @@ def ranges_digest(ranges: Iterable[OffsetRange]) -> str:
 
 
 def transactional_id(spec: RunSpec) -> str:
-    """Return the id every attempt at this work initialises."""
+    """Return the id every attempt at this work initialises: one run key, one id.
+
+    Given ranges are no part of it: they may be templated, and every try must fence the others all the same.
+    """
     if moves_cursor(spec):
         only = mapped_partition(spec)
         return f"{spec.prefix}.{spec.group_id}" + ("" if only is None else f".{only}")
     if isinstance(spec.ranges, Explicit):
-        return f"{spec.prefix}.{spec.pipeline}.{ranges_digest(spec.ranges.ranges)}"
+        return f"{spec.prefix}.{spec.pipeline}.{_digest(run_key(spec))}"
     if isinstance(spec.ranges, PartitionInterval):
         work = spec.ranges.key
     else:
@@ -134,9 +137,9 @@ def transactional_id(spec: RunSpec) -> str:
     return f"{spec.prefix}.{spec.pipeline}.{work}" + ("" if only is None else f".{only}")
 
 
-def reprocess_transactional_id(spec: RunSpec, ranges: Iterable[OffsetRange]) -> str:
-    """Return the id of a reprocessing: it never fences the pipeline's live cursor."""
-    return f"{spec.prefix}.{spec.pipeline}.{ranges_digest(ranges)}"
+def reprocess_transactional_id(spec: RunSpec, key: str) -> str:
+    """Return the id of all reprocessings of a run: it never fences the pipeline's live cursor."""
+    return f"{spec.prefix}.{spec.pipeline}.{_digest(key)}{REPROCESS_MARK}"
 
 
 def boundary_transactional_id(prefix: str, topic: str) -> str:

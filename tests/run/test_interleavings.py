@@ -31,6 +31,7 @@ SCENES = [
     scenes.reprocessed,
     scenes.other_dag,
     scenes.explicit,
+    scenes.other_ranges,
     scenes.shared_ledger,
     scenes.lost_blocks,
     scenes.empty,

@@ -287,6 +287,33 @@ def explicit(run: Run) -> Scene:
     )
 
 
+def other_ranges(run: Run) -> Scene:
+    """Two tries of one run over given ranges that a template renders anew each time."""
+    first = Explicit((OffsetRange("src", 0, 0, 2), OffsetRange("src", 1, 0, 1)))
+    second = Explicit((OffsetRange("src", 0, 0, 1), OffsetRange("src", 1, 0, 2)))
+
+    def prepare(scene: Scene) -> None:
+        def read_by_the_committed_one() -> list[str]:
+            records = [
+                RunRecord.from_json(v) for k, v in scene.broker.ledger_records() if k.startswith("run:")
+            ]
+            return [
+                entry.value
+                for one in records[0].ranges
+                for offset, entry in scene.broker.committed_entries(one.topic_partition)
+                if one.start <= offset < one.end
+            ]
+
+        scene.expected = read_by_the_committed_one
+
+    return stage(
+        run,
+        [("try1", spec(ranges=first)), ("try2", spec(ranges=second, try_number=2))],
+        closers=[spec(ranges=first, try_number=3)],
+        prepare=prepare,
+    )
+
+
 def shared_ledger(run: Run) -> Scene:
     """Another pipeline's transaction is open in the ledger partition: the last stable offset lags behind."""
 
