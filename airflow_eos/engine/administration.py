@@ -16,7 +16,7 @@ from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.run import identity, laws
-from airflow_eos.run.cursor import CursorRecord
+from airflow_eos.run.cursor import CursorRecord, counts_kept
 
 Target = Literal["earliest", "latest", "cursor", "committed"]
 RESET_PREFIX = "reset:"
@@ -252,7 +252,9 @@ class _Work:
             identity.message(f"{RESET_PREFIX}{group}/{self._moment}", json.dumps(audit), group),
         ]
         if only is not None and self._known is not None:
-            layout = replace(self._known, topic_ids=after.topic_ids, partition_counts=after.partition_counts)
+            layout = replace(
+                self._known, topic_ids=after.topic_ids, partition_counts=self._counts(self._known)
+            )
             messages.append(identity.message(identity.cursor_key(group), layout.to_json(), group))
         session.stage(
             group, {where: CommittedOffset(offset, metadata) for where, offset in new.items()}, messages
@@ -279,11 +281,15 @@ class _Work:
                 **(before.topic_ids if before else {}),
                 **{name: one.topic_id for name, one in topics.items()},
             },
-            partition_counts={
-                **(before.partition_counts if before else {}),
-                **{name: one.partitions for name, one in topics.items()},
-            },
+            partition_counts=self._counts(before),
             run_key=f"reset/{self.pipeline}/{self._moment}",
             ledger_topic_id=self._ledger[0],
             ledger_partitions=self._ledger[1],
+        )
+
+    def _counts(self, before: CursorRecord | None) -> dict[str, int]:
+        return counts_kept(
+            before,
+            {name: one.topic_id for name, one in self._topics.items()},
+            {name: one.partitions for name, one in self._topics.items()},
         )

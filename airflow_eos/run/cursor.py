@@ -28,8 +28,8 @@ class CursorRecord:
     :param layout: ``whole``: one task moves all partitions; ``mapped``: one task for each partition.
     :param ends: next offset per partition; empty in the layout record of a mapped cursor.
     :param topic_ids: ids of the topics when the cursor was last moved.
-    :param partition_counts: partitions per topic when the cursor was first made or last moved: one that is
-        not below the count was added since, and is read from offset 0.
+    :param partition_counts: partitions per topic when the cursor first named it: one that is not below the
+        count was added since, and is read from offset 0 unless ``ends`` holds it.
     :param ledger_topic_id: the ledger it was written to.
     """
 
@@ -110,11 +110,28 @@ def advanced(
         layout=layout_of(spec),
         ends={**(before.ends if before else {}), **plan.ends},
         topic_ids={**(before.topic_ids if before else {}), **plan.topic_ids},
-        partition_counts={**(before.partition_counts if before else {}), **partition_counts},
+        partition_counts=counts_kept(before, plan.topic_ids, partition_counts),
         run_key=run_key,
         ledger_topic_id=ledger[0],
         ledger_partitions=ledger[1],
     )
+
+
+def counts_kept(
+    before: CursorRecord | None, topic_ids: Mapping[str, str], partition_counts: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the partition counts of a cursor that is moved.
+
+    A count that is known stays: a move may name some of the partitions only, and one that was added must not
+    count as known before it was read. A topic that was made again counts anew.
+
+    :param topic_ids: ids of the topics now, as ``partition_counts``.
+    """
+    counts = dict(before.partition_counts) if before else {}
+    for name, count in partition_counts.items():
+        if name not in counts or (before and before.topic_ids.get(name) != topic_ids[name]):
+            counts[name] = count
+    return counts
 
 
 def messages(spec: RunSpec, after: CursorRecord, layout_known: bool) -> list[LedgerMessage]:

@@ -6,7 +6,7 @@ Each rule used here is also checked once on a real broker, in tests/integration.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from airflow_eos.exceptions import LedgerMissing, ProducerFenced, ProtocolViolation, UnknownTopic
 from airflow_eos.model.broker import (
@@ -109,6 +109,13 @@ class ModelBroker:
 
     def write_input(self, topic: str, partition: int, value: str, timestamp: int = 0) -> None:
         self.logs[TopicPartition(topic, partition)].append(Entry("data", value=value, timestamp=timestamp))
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Add partitions to a topic."""
+        known = self.topics[topic]
+        for tp in (TopicPartition(topic, p) for p in range(known.partitions, partitions)):
+            self.logs[tp], self.producers[tp], self.open[tp] = [], {}, {}
+        self.topics[topic] = replace(known, partitions=partitions)
 
     def last_stable_offset(self, tp: TopicPartition) -> int:
         return min(self.open[tp].values(), default=len(self.logs[tp]))
