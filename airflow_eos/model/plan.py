@@ -16,7 +16,8 @@ class RunPlan:
     """What one run reads and what its transaction says about it.
 
     :param mode: how the ranges were chosen.
-    :param ranges: ``[start, end)`` per source partition, sorted; empty ranges included.
+    :param ranges: ``[start, end)`` per source partition, sorted; empty ranges included. A reprocessing may
+        have several of one partition.
     :param topic_ids: id of each source topic when the plan was made.
     :param offsets_group: consumer group the end offsets are committed to.
     :param advances: whether that group's offsets carry a meaning: the cursor. Then they must still equal the
@@ -38,13 +39,19 @@ class RunPlan:
 
     @property
     def starts(self) -> dict[TopicPartition, int]:
-        """Start offset per partition."""
-        return {r.topic_partition: r.start for r in self.ranges}
+        """Start offset per partition, the lowest of several."""
+        starts: dict[TopicPartition, int] = {}
+        for r in self.ranges:
+            starts[r.topic_partition] = min(r.start, starts.get(r.topic_partition, r.start))
+        return starts
 
     @property
     def ends(self) -> dict[TopicPartition, int]:
-        """End offset per partition: what is committed."""
-        return {r.topic_partition: r.end for r in self.ranges}
+        """End offset per partition, the highest of several: what is committed."""
+        ends: dict[TopicPartition, int] = {}
+        for r in self.ranges:
+            ends[r.topic_partition] = max(r.end, ends.get(r.topic_partition, r.end))
+        return ends
 
     @property
     def is_empty(self) -> bool:

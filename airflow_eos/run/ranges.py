@@ -115,7 +115,7 @@ class Planner:
         return [only]
 
     def _check_logs(self, plan: RunPlan) -> None:
-        partitions = [r.topic_partition for r in plan.ranges]
+        partitions = list(plan.starts)  # each once, or brokers refuse the question
         starts = self._cluster.log_starts(partitions)
         stable = self._cluster.last_stable_offsets(partitions)
         for wanted in plan.ranges:

@@ -40,7 +40,8 @@ def in_order(spec: RunSpec, records: Mapping[str, RunRecord]) -> tuple[list[RunR
 def merged(rounds: Sequence[RunRecord]) -> RunRecord:
     """Return one record for the whole run: what all rounds read and wrote, under the last one's key.
 
-    ``details["rounds"]`` says how many there were.
+    Rounds that do not follow each other, because another run or a reset came in between, leave several ranges
+    of one partition. ``details["rounds"]`` says how many rounds there were.
     """
     last = rounds[-1]
     read: dict[str, int] = {}
@@ -59,11 +60,17 @@ def merged(rounds: Sequence[RunRecord]) -> RunRecord:
 
 
 def _spanned(all_ranges: Iterable[Sequence[OffsetRange]]) -> tuple[OffsetRange, ...]:
-    spans: dict[TopicPartition, OffsetRange] = {}
+    """Join the ranges of rounds where one begins at the end of the one before it; nothing else was read."""
+    spans: dict[TopicPartition, list[OffsetRange]] = {}
     for one in (r for ranges in all_ranges for r in ranges):
-        before = spans.get(one.topic_partition)
-        spans[one.topic_partition] = one if before is None else replace(before, end=one.end)
-    return tuple(spans[place] for place in sorted(spans))
+        found = spans.setdefault(one.topic_partition, [])
+        if found and found[-1].end == one.start:
+            found[-1] = replace(found[-1], end=one.end)
+        elif found and not found[-1].span:
+            found[-1] = one
+        elif one.span or not found:
+            found.append(one)
+    return tuple(sorted(one for found in spans.values() for one in found))
 
 
 def _totals(all_receipts: Iterable[Sequence[PartitionReceipt]]) -> tuple[PartitionReceipt, ...]:

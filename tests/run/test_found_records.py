@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.model.ranges import Cursor, Explicit, OffsetRange
+from airflow_eos.exceptions import ConfigurationError, RunFailed, SendError
+from airflow_eos.model.ranges import Cursor, Explicit, OffsetRange, TopicPartition
 from airflow_eos.model.spec import RunSpec
-from airflow_eos.run import laws
 from tests.run.model.broker import ModelBroker
-from tests.run.model.scenes import Scene, before, spec
+from tests.run.model.ports import ModelData
+from tests.run.model.scenes import Scene, before, reset, spec
 
 EXPLICIT = Explicit((OffsetRange("src", 0, 0, 2),))
 ROUNDS = Cursor(max_records=1, until_caught_up=True)
@@ -46,25 +48,26 @@ def test_a_commit_of_another_environment_is_not_this_ones_success(
     assert before(scene, of("staging", ranges=ranges)).found
 
 
-def test_rounds_of_another_environment_are_not_continued(monkeypatch: pytest.MonkeyPatch) -> None:
+def one_round(scene: Scene, its_spec: RunSpec) -> None:
+    """Let a run in rounds commit its first one and fail in the second."""
+
+    class Failing(ModelData):
+        sent = 0
+
+        def send(self, *arguments: Any) -> Any:
+            self.sent += 1
+            if self.sent > 1:
+                raise SendError("no answer")
+            return super().send(*arguments)
+
+    with pytest.raises(RunFailed, match="no answer"):
+        before(scene, replace(its_spec, max_send_attempts=1), Failing)
+
+
+def test_rounds_of_another_environment_are_not_continued() -> None:
     """A round that another environment committed is not counted as read by this one."""
     scene = a_cluster()
-
-    class Stops(Exception):
-        """The first environment's task ends after its first round."""
-
-    receipts_match, rounds = laws.receipts_match, []
-
-    def once(*arguments: Any) -> None:
-        rounds.append(arguments)
-        if len(rounds) > 1:
-            raise Stops
-        receipts_match(*arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(laws, "receipts_match", once)
-        with pytest.raises(Exception, match="aborted"):
-            before(scene, of("staging", ranges=ROUNDS, max_send_attempts=1))
+    one_round(scene, of("staging", ranges=ROUNDS))
     assert len(scene._visible("out")) == 1
     with pytest.raises(ConfigurationError, match="was committed under transactional id 'staging"):
         before(scene, of("prod", ranges=ROUNDS))
@@ -80,3 +83,41 @@ def test_a_reprocessing_of_this_very_work_is_found_under_its_own_id() -> None:
     assert (done.mode, done.found) == ("reprocess", False)
     assert before(scene, again).found
     assert len(scene._visible("out")) == 8
+
+
+def written_by(scene: Scene, its_spec: RunSpec) -> list[str]:
+    """Make a run and return what it wrote."""
+    known = Counter(scene._visible("out"))
+    before(scene, its_spec)
+    return sorted((Counter(scene._visible("out")) - known).elements())
+
+
+def test_a_reprocessing_leaves_out_what_another_run_read_between_two_rounds() -> None:
+    """A run in rounds was interrupted and another one read on: only its own ranges are repeated."""
+    scene = Scene(ModelBroker({"src": 1, "out": 1}))
+    rounds = spec(ranges=Cursor(max_records=2, until_caught_up=True))
+    for number in range(3):
+        scene.broker.write_input("src", 0, f"mine{number}")
+    one_round(scene, rounds)
+    assert written_by(scene, spec("other")) == ["mine2"]
+    scene.broker.write_input("src", 0, "late")
+    record = before(scene, rounds)
+    assert record.ranges == (OffsetRange("src", 0, 0, 2), OffsetRange("src", 0, 3, 4))
+    again = replace(rounds, clear_number=1, on_committed="reprocess")
+    assert written_by(scene, again) == ["late", "mine0", "mine1"]
+    assert scene.broker.groups["group.runs"][TopicPartition("src", 0)].offset == 4
+
+
+def test_a_run_whose_cursor_was_moved_back_between_two_rounds_ends_and_can_be_reprocessed() -> None:
+    """What the operator has it read once more is a range of its own; the record stays readable."""
+    scene = Scene(ModelBroker({"src": 1, "out": 1}))
+    for number in range(6):
+        scene.broker.write_input("src", 0, f"r{number}")
+    before(scene, spec("earlier", ranges=Explicit((OffsetRange("src", 0, 0, 4),), advance=True)))
+    one_round(scene, spec(ranges=Cursor(max_records=1, until_caught_up=True)))
+    reset(scene, {TopicPartition("src", 0): 0})
+    rounds = spec(ranges=Cursor(max_records=3, until_caught_up=True, max_rounds=2))
+    record = before(scene, rounds)
+    assert record.ranges == (OffsetRange("src", 0, 0, 3), OffsetRange("src", 0, 4, 5))
+    again = replace(rounds, clear_number=1, on_committed="reprocess")
+    assert written_by(scene, again) == ["r0", "r1", "r2", "r4"]

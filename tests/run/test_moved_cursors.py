@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from airflow_eos.engine import administration
-from airflow_eos.engine.administration import Reset, reset_cursor
 from airflow_eos.model.ranges import Cursor, Explicit, OffsetRange, TopicPartition
-from airflow_eos.run.authority import Authority
-from tests.run.model import ports
 from tests.run.model.broker import ModelBroker
-from tests.run.model.scenes import Inline, Scene, before, spec
+from tests.run.model.scenes import Scene, before, reset, spec
 
 LATEST = Cursor(start="latest")
-MOVE = Reset("group", offsets={TopicPartition("src", 0): 2})
 Mover = Callable[[Scene], None]
 
 
@@ -43,18 +35,7 @@ def moved_by_a_run(scene: Scene) -> None:
 
 def moved_by_hand(scene: Scene) -> None:
     """`reset-offsets` moves one partition over its new record."""
-    inline: Any = Inline(scene.broker)
-    ledger: Any = ports.ModelLedger(inline, scene.broker)
-    control = SimpleNamespace(
-        cluster=ports.ModelCluster(inline, scene.broker),
-        ledger=ledger,
-        authority=Authority(ledger),
-        transactions=ports.ModelTransactions(inline, scene.broker, scene, "reset"),
-        verify_ledger=lambda may_create: ("id-ledger", 2),
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(administration, "ControlPlane", lambda asked: contextlib.nullcontext(control))
-        reset_cursor(spec().kafka, spec().ledger, "eos", MOVE)
+    reset(scene, {TopicPartition("src", 0): 2})
 
 
 @pytest.mark.parametrize("move", [moved_by_a_run, moved_by_hand])

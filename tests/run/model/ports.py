@@ -56,6 +56,7 @@ class ModelCluster:
         return self._broker.describe_topics(list(topics))
 
     def log_starts(self, partitions: Collection[TopicPartition]) -> Any:
+        assert len(set(partitions)) == len(partitions), "a broker refuses ListOffsets that name one twice"
         return dict.fromkeys(partitions, 0)
 
     def last_stable_offsets(self, partitions: Collection[TopicPartition]) -> Any:

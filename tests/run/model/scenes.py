@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from airflow_eos.engine import administration
 from airflow_eos.exceptions import EosError
 from airflow_eos.model.broker import CommittedOffset, TransactionState
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import LedgerSettings, RunSpec
+from airflow_eos.run.authority import Authority
 from tests.run.model.broker import LEDGER, ModelBroker, Transaction
 from tests.run.model.explorer import Run
-from tests.run.model.ports import Clock, ModelData, attempt
+from tests.run.model.ports import Clock, ModelCluster, ModelData, ModelLedger, ModelTransactions, attempt
 
 
 class Inline:
@@ -139,6 +145,25 @@ def before(scene: Scene, its_spec: RunSpec, data: Callable[..., ModelData] = Mod
     for txn in scene.broker.transactions.values():
         scene.broker._settle(txn)
     return record
+
+
+def reset(scene: Scene, offsets: Mapping[TopicPartition, int]) -> None:
+    """Move the cursor as `reset-offsets` does, without faults."""
+    inline: Any = Inline(scene.broker)
+    ledger: Any = ModelLedger(inline, scene.broker)
+    control = SimpleNamespace(
+        cluster=ModelCluster(inline, scene.broker),
+        ledger=ledger,
+        authority=Authority(ledger),
+        transactions=ModelTransactions(inline, scene.broker, scene, "reset"),
+        verify_ledger=lambda may_create: ("id-ledger", 2),
+    )
+    base = spec()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(administration, "ControlPlane", lambda asked: contextlib.nullcontext(control))
+        administration.reset_cursor(
+            base.kafka, base.ledger, base.prefix, administration.Reset(base.group_id, offsets=offsets)
+        )
 
 
 def spec(run_id: str = "r1", **changes: Any) -> RunSpec:
