@@ -25,7 +25,7 @@
     │   ├── RunAlreadyCommitted       ``on_committed="fail"`` found the run in the ledger
     │   ├── RunFailed                 the run was aborted; nothing is visible
     │   ├── OutcomeUnknown            the authority could not be asked: neither yes nor no
-    │   ├── SealedBlockLost           an executor took sealed batches with it
+    │   ├── SealedBlockLost           sealed batches are gone, or were replaced
     │   └── ProcessFailed             the author's ``process`` raised or returned wrong columns
     ├── SendError                     the wire layer could not write a batch
     │   ├── ProducerFenced            the broker refused the producer's epoch
@@ -147,7 +147,7 @@ class ProcessFailed(RunError):
 
 
 class SealedBlockLost(RunError):
-    """An executor took sealed batches with it: the same ranges must be sealed again."""
+    """Sealed batches went with an executor, or another copy took their place: the ranges are sealed again."""
 
 
 class SendError(EosError):

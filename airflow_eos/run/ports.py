@@ -192,7 +192,7 @@ class SealAndSend(Protocol):
         """Write all sealed batches under ``identity``, within ``timeout`` seconds.
 
         :raises SendError: when a writer failed; some batches may have been written.
-        :raises SealedBlockLost: when sealed batches are gone.
+        :raises SealedBlockLost: when sealed batches are gone, or are not those of the manifest.
         """
 
     def release(self, sealed: Sealed) -> None:

@@ -209,9 +209,13 @@ class RunProtocol:
 
     def _forget(self, work: _Work) -> None:
         """Drop a plan and its sealed batches."""
+        self._unseal(work)
+        work.planned = None
+
+    def _unseal(self, work: _Work) -> None:
         if work.sealed is not None:
             self._world.data.release(work.sealed)
-        work.planned = work.sealed = None
+        work.sealed = None
 
     def _transact(self, work: _Work, planned: Planned, session: ProducerSession) -> RunRecord | None:
         manifest = work.sealed.manifest if work.sealed is not None else SealedManifest(())
@@ -280,7 +284,7 @@ class RunProtocol:
             return self._superseded(work, failure)
         self._count(work, answer, failure)
         if isinstance(failure, SealedBlockLost):
-            work.sealed = None
+            self._unseal(work)
         if isinstance(failure, _NOT_WORTH_RESENDING):
             raise failure
         if work.attempts >= self._spec.max_send_attempts or self._killed:

@@ -65,11 +65,13 @@ class SealedFrame:
 
     :param frame: one partition per owner task; see :mod:`airflow_eos.spark.sealed_rows`.
     :param layout: which task owns which partition.
+    :param attempts: the attempt whose rows the manifest counted, per seal task.
     """
 
     manifest: SealedManifest
     frame: DataFrame
     layout: OwnerLayout
+    attempts: Mapping[int, int]
 
     @property
     def largest_owner(self) -> int:
@@ -138,7 +140,7 @@ class SparkDataPlane:
         """Write all sealed batches under ``identity``, within ``timeout`` seconds; one receipt per target.
 
         :raises SendError: a writer failed; some batches may have been written.
-        :raises SealedBlockLost: sealed batches are gone.
+        :raises SealedBlockLost: sealed batches are gone, or are not those that the manifest counted.
         """
         from airflow_eos.spark.send import (
             ANSWER_DDL,
@@ -161,6 +163,7 @@ class SparkDataPlane:
             config=self._config,
             identity=identity,
             expected={t.topic_partition: (t.batches, t.records) for t in manifest.targets},
+            attempts=sealed.attempts,
             delivery_timeout=self._spec.delivery_timeout.total_seconds(),
             deadline=time.time() + timeout,
             timeout=timeout,
@@ -224,7 +227,8 @@ class SparkDataPlane:
             except BaseException:
                 free_checkpoint(frame)
                 raise
-        return SealedFrame(SealedManifest(counts.targets, read, late), frame, sealing.layout)
+        manifest = SealedManifest(counts.targets, read, late)
+        return SealedFrame(manifest, frame, sealing.layout, counts.attempts)
 
     @contextmanager
     def _process_errors(self) -> Iterator[None]:

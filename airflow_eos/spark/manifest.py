@@ -32,10 +32,12 @@ class BlockCounts:
 
     :param targets: one entry per target partition, sorted.
     :param reads: (records read, late ones) per seal task that reads by itself.
+    :param attempts: Spark's unique number of the attempt that made the rows, per seal task.
     """
 
     targets: tuple[SealedTarget, ...]
     reads: Mapping[int, tuple[int, int]]
+    attempts: Mapping[int, int]
 
 
 def read_manifest(sealed: DataFrame) -> BlockCounts:
@@ -148,5 +150,7 @@ class _Blocks:
         if held != announced:
             raise InconsistentSeal(f"seal tasks announced {announced} records, the blocks hold {held}")
         return BlockCounts(
-            tuple(SealedTarget(*where, *targets[where]) for where in sorted(targets)), self.reads
+            tuple(SealedTarget(*where, *targets[where]) for where in sorted(targets)),
+            self.reads,
+            self.attempts,
         )

@@ -3,6 +3,10 @@
 Law 1: never a second attempt within one epoch. A broker acknowledges a batch whose sequence it knows without
 comparing the content, so a retried or speculated task writes nothing. For the same reason a failed first
 attempt does not raise (Spark would start another one): its error is a row of the result.
+
+What is written is what the manifest counted. A block may lie on two executors with rows of different seal
+attempts (the seal stage was partly run again while blocks were materialised): the manifest reads one copy,
+the send the other, and counts may fit both. So rows of other attempts than the manifest's are refused.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from airflow_eos.exceptions import (
     EosError,
     ProducerFenced,
     ProtocolViolation,
+    SealedBlockLost,
     SecondAttempt,
     SendError,
 )
@@ -45,7 +50,7 @@ SECOND_ATTEMPT_WAIT = 30.0
 STREAM_ORDER = ("topic", "partition", "seal_partition", "seq")
 """Columns by which Spark sorts an owner's rows when they are too many to be held."""
 _BOOTSTRAP_TIMEOUT = 60.0
-_COLUMNS = ("topic", "partition", "seal_partition", "seq", "records")
+_COLUMNS = ("topic", "partition", "seal_partition", "attempt_id", "seq", "records")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,7 @@ class SendTask:
     """What ``mapInArrow`` calls in every send task; pickled with the plan, credentials included.
 
     :param expected: (batches, records) per target partition, from the manifest.
+    :param attempts: attempt per seal task, from the manifest.
     :param deadline: wall clock, seconds since 1970.
     :param timeout: seconds; bounds the task where its host's clock is wrong.
     :param second_attempt_wait: seconds a second attempt waits to be killed before it fails; Spark starts
@@ -63,6 +69,7 @@ class SendTask:
     config: ClientConfig = field(repr=False)
     identity: ProducerIdentity
     expected: Mapping[TopicPartition, tuple[int, int]]
+    attempts: Mapping[int, int]
     delivery_timeout: float
     deadline: float
     timeout: float
@@ -101,7 +108,7 @@ class SendTask:
         end = time.monotonic() + self.left
         if self.streamed:
             return self._send_streamed(batches, end)
-        mine = gather(batches)
+        mine = gather(batches, self.attempts)
         for where, found in mine.items():
             self._check(where, len(found), sum(f.records for f in found), "nothing was written by this task")
         if not mine:
@@ -116,7 +123,7 @@ class SendTask:
     def _send_streamed(self, batches: Iterable[pa.RecordBatch], end: float) -> list[PartitionReceipt]:
         receipts: list[PartitionReceipt] = []
         with self._connections(end) as connections:
-            for where, pieces in stream(batches):
+            for where, pieces in stream(batches, self.attempts):
                 (receipt,) = self._write(connections, {where: (piece.sealed() for piece in pieces)}, end)
                 self._check(where, receipt.batches, receipt.records, "they are written, the run must abort")
                 receipts.append(receipt)
@@ -167,26 +174,33 @@ class _Piece:
         return self.records, self.column[self.row].as_py()
 
 
-def gather(batches: Iterable[pa.RecordBatch]) -> dict[TopicPartition, list[_Piece]]:
+def gather(
+    batches: Iterable[pa.RecordBatch], attempts: Mapping[int, int]
+) -> dict[TopicPartition, list[_Piece]]:
     """Group an owner's rows by target, each in the order (seal task, number): the order of the source.
 
     Trailers are left out. The bytes stay in Arrow's buffers.
+
+    :raises SealedBlockLost: the rows are not those that the manifest counted.
     """
     found: dict[TopicPartition, list[_Piece]] = {}
-    for where, piece in _pieces(batches):
+    for where, piece in _pieces(batches, attempts):
         found.setdefault(where, []).append(piece)
     for pieces in found.values():
         pieces.sort()
     return found
 
 
-def stream(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[TopicPartition, Iterator[_Piece]]]:
+def stream(
+    batches: Iterable[pa.RecordBatch], attempts: Mapping[int, int]
+) -> Iterator[tuple[TopicPartition, Iterator[_Piece]]]:
     """Yield each target with its batches, from rows in :data:`STREAM_ORDER`; read each to its end.
 
+    :raises SealedBlockLost: the rows are not those that the manifest counted; some may be written.
     :raises ProtocolViolation: the rows are in another order.
     """
     done: set[TopicPartition] = set()
-    for where, group in groupby(_pieces(batches), key=itemgetter(0)):
+    for where, group in groupby(_pieces(batches, attempts), key=itemgetter(0)):
         if where in done:
             raise ProtocolViolation(f"the batches of {where} do not come together; nothing more is written")
         done.add(where)
@@ -202,12 +216,22 @@ def _rising(where: TopicPartition, pieces: Iterable[_Piece]) -> Iterator[_Piece]
         yield piece
 
 
-def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[TopicPartition, _Piece]]:
-    """Yield the sealed batches of an owner's rows, without trailers."""
+def _pieces(
+    batches: Iterable[pa.RecordBatch], attempts: Mapping[int, int]
+) -> Iterator[tuple[TopicPartition, _Piece]]:
+    """Yield the sealed batches of an owner's rows, without trailers; refuse rows of other attempts."""
     for batch in batches:
         column = batch.column("batch")
         columns = [batch.column(name).to_pylist() for name in _COLUMNS]
-        for row, (topic, partition, seal_partition, seq, records) in enumerate(zip(*columns, strict=True)):
+        for row, (topic, partition, seal_partition, attempt, seq, records) in enumerate(
+            zip(*columns, strict=True)
+        ):
+            if attempts.get(seal_partition) != attempt:
+                raise SealedBlockLost(
+                    f"the rows of seal task {seal_partition} are of attempt {attempt}, the manifest counted "
+                    f"those of attempt {attempts.get(seal_partition)}: Spark ran the task again and holds "
+                    "two copies of a block; the run must abort and its ranges be sealed again"
+                )
             if column[row].is_valid:
                 yield TopicPartition(topic, partition), _Piece(seal_partition, seq, records, column, row)
 

@@ -112,6 +112,7 @@ class SendTwice:
                 self._config,
                 session.identity,
                 {self.where: (len(self.second), count)},
+                {0: 0},
                 delivery_timeout=20.0,
                 deadline=time.time() + 60,
                 timeout=60.0,

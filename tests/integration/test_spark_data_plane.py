@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections import Counter, defaultdict
+from dataclasses import replace
 
 import pytest
 
@@ -572,6 +573,25 @@ def test_released_blocks_are_gone_and_a_send_says_so(broker, spark, topics):
     with broker.transaction(sealed.manifest.partitions, commit=False) as identity:
         caught = attempt(plane.send, sealed, identity, 60)
     assert type(caught) is SealedBlockLost
+
+
+@pytest.mark.parametrize("streamed_from", [0, 1 << 30])
+def test_batches_of_another_seal_are_not_sent(broker, spark, fn, monkeypatch, streamed_from):
+    """All counts fit, as with another copy of a block: only the attempts tell. The protocol seals again."""
+    monkeypatch.setattr("airflow_eos.spark.data_plane.STREAMED_FROM", streamed_from)
+    source, sink = broker.numbered("src", 2, 200), broker.topic("out", 2)
+
+    def process(df):
+        return df.select("key", fn.rand().cast("string").alias("value"))
+
+    plane = SparkDataPlane(spark, broker.spec(source, sink), process)
+    counted, other = (plane.seal(broker.plan(source)) for _ in range(2))
+    assert [t.records for t in counted.manifest.targets] == [t.records for t in other.manifest.targets]
+    with broker.transaction(counted.manifest.partitions, commit=False) as identity:
+        caught = attempt(plane.send, replace(counted, frame=other.frame), identity, 60)
+    assert type(caught) is SealedBlockLost
+    assert "counted those of attempt" in str(caught)
+    assert read_topic(broker.bootstrap, sink, isolation="read_uncommitted") == []
 
 
 def slow_process(fn, marker, seconds):

@@ -109,3 +109,8 @@ def test_what_seal_tasks_read_is_kept_per_task():
     reads = [batch(-2, 0, 3, 10, topic=None, size=None), batch(-2, 1, 0, 4, topic=None, size=None)]
     assert counts([*COMPLETE[0], *reads], COMPLETE[1]).reads == {0: (10, 3), 1: (4, 0)}
     assert counts(*COMPLETE).reads == {}
+
+
+def test_the_attempt_of_each_seal_task_is_kept():
+    """The send refuses rows of any other."""
+    assert counts(*COMPLETE).attempts == {0: 10, 1: 11}

@@ -13,6 +13,7 @@ from airflow_eos.exceptions import (
     DuplicateReceipt,
     ProducerFenced,
     ProtocolViolation,
+    SealedBlockLost,
     SecondAttempt,
     SendError,
 )
@@ -30,11 +31,13 @@ IDENTITY = ProducerIdentity("eos.g", 7, 2)
 CONFIG = ClientConfig.of({"bootstrap.servers": "nowhere:1", "sasl.password": "TOPSECRET"})
 
 
-def rows(*given):
+ATTEMPTS = {seal_partition: 100 + seal_partition for seal_partition in range(11)}
+
+
+def rows(*given, attempts=ATTEMPTS):
     """Rows (topic, partition, seal_partition, seq, records, bytes) as an Arrow batch."""
-    columns = list(zip(*given, strict=True))
-    count = len(given)
-    order = [[0] * count, columns[0], columns[1], columns[2], [1] * count, columns[3], columns[4], columns[5]]
+    topic, partition, seal_partition, *rest = zip(*given, strict=True)
+    order = [[0] * len(given), topic, partition, seal_partition, [attempts[s] for s in seal_partition], *rest]
     return pa.RecordBatch.from_arrays(
         [pa.array(c, t) for c, t in zip(order, SCHEMA.types, strict=True)], schema=SCHEMA
     )
@@ -42,7 +45,7 @@ def rows(*given):
 
 def send_task(expected=None, **changes):
     settings = {"delivery_timeout": 5.0, "deadline": time.time() + 60, "timeout": 60.0, **changes}
-    return SendTask(CONFIG, IDENTITY, expected or {}, **settings)
+    return SendTask(CONFIG, IDENTITY, expected or {}, ATTEMPTS, **settings)
 
 
 class FakeContext:
@@ -214,6 +217,45 @@ def test_blocks_that_differ_from_the_manifest_are_not_written(monkeypatch, attem
     assert wire.written == {}
 
 
+def test_rows_of_another_seal_attempt_are_not_written(monkeypatch, attempt):
+    """The manifest read one copy of a block, Spark gave the send another one; all counts fit."""
+    attempt(0)
+    wire = FakeWire(monkeypatch)
+    given = [("out", 0, 0, 0, 1, b"x"), ("out", 0, 1, 0, 1, b"y")]
+    batches = [rows(given[0]), rows(given[1], attempts={1: 999})]
+    found = answers(send_task({TopicPartition("out", 0): (2, 2)}), *batches)
+    with pytest.raises(SealedBlockLost, match=r"seal task 1 are of attempt 999, .* of attempt 101"):
+        read_answers(found, SealedManifest((SealedTarget("out", 0, 2, 2, 1),)))
+    assert wire.written == {}
+
+
+def test_an_owner_that_holds_only_trailers_of_another_attempt_says_so(monkeypatch, attempt):
+    """Its batches went elsewhere: that is another copy too, and asks for a new seal."""
+    attempt(0)
+    FakeWire(monkeypatch, AssertionError("must not connect"))
+    found = answers(send_task(), rows((None, -1, 0, 0, 0, None), attempts={0: 999}))
+    with pytest.raises(SealedBlockLost, match="attempt 999"):
+        read_answers(found, SealedManifest((SealedTarget("out", 0, 2, 2, 1),)))
+
+
+def test_a_streamed_task_ends_at_rows_of_another_seal_attempt(monkeypatch, attempt):
+    """What is written before them is aborted; nothing of their partition gets a receipt."""
+    attempt(0)
+    wire = FakeWire(monkeypatch)
+    first, second = TopicPartition("a", 0), TopicPartition("b", 0)
+    batches = [
+        rows(("a", 0, 0, 0, 1, b"x"), ("a", 0, 1, 0, 1, b"y")),
+        rows(("b", 0, 0, 0, 1, b"x")),
+        rows(("b", 0, 1, 0, 1, b"y"), attempts={1: 999}),
+    ]
+    task = send_task(dict.fromkeys((first, second), (2, 2)), streamed=True)
+    found = answers(task, *batches)
+    assert len(found) == 1
+    with pytest.raises(SealedBlockLost, match="seal task 1 are of attempt 999"):
+        read_answers(found, SealedManifest(()))
+    assert sorted(wire.written) == [first]
+
+
 def test_a_task_without_batches_answers_nothing(monkeypatch, attempt):
     """An owner of partitions that got no record."""
     attempt(0)
@@ -259,7 +301,7 @@ def test_bytes_stay_in_arrow_until_they_are_sent():
     """Gathering copies no batch."""
     batch = rows(("out", 0, 0, 0, 1, b"x" * 1000))
     before = pa.total_allocated_bytes()
-    (pieces,) = gather([batch]).values()
+    (pieces,) = gather([batch], ATTEMPTS).values()
     assert pa.total_allocated_bytes() - before < 1000
     assert pieces[0].sealed() == (1, b"x" * 1000)
 
