@@ -7,17 +7,19 @@ import json
 import threading
 import time
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from airflow_eos.broker.bounded import GRACE, bounded
 from airflow_eos.broker.clients import QuietLog, Refusals, base_settings
 from airflow_eos.broker.failures import attempt, checked, explained
 from airflow_eos.exceptions import BrokersUnavailable, DeliveryTimedOut
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.wire.client_config import ClientConfig
 
+T = TypeVar("T")
 Record = tuple[int, str, str]
 """Partition, key and value."""
 
@@ -83,7 +85,7 @@ class TransactionalProducer:
 
     librdkafka has no call for producer id and epoch; its statistics have both (``eos`` in its STATISTICS.md).
     A thread polls the instance from start to end: statistics and log lines would pile up while Spark sends,
-    and OAuth tokens be renewed by nobody.
+    and OAuth tokens be renewed by nobody. The end is :meth:`close`, or that of the last :meth:`call`.
 
     :param transaction_timeout: seconds after which the coordinator aborts.
     :param delivery_timeout: seconds a message may take.
@@ -117,9 +119,10 @@ class TransactionalProducer:
             logger=QuietLog(),
         )
         self._stop = threading.Event()
+        self._calls: list[threading.Event] = []
         self._thread = threading.Thread(
             target=_serve,
-            args=(self._producer, self._events, self._stop),
+            args=(self._producer, self._events, self._stop, self._calls),
             name=f"poll {transactional_id}",
             daemon=True,
         )
@@ -208,6 +211,25 @@ class TransactionalProducer:
         _, reason = attempt(self.instance.begin_transaction)
         return reason or purged
 
+    def call(
+        self, doing: str, call: Callable[[Producer, float], T], timeout: float, *, grace: float = GRACE
+    ) -> T:
+        """Make a blocking call with the instance, see :func:`airflow_eos.broker.bounded.bounded`.
+
+        A call that is given up keeps the instance alive, so it is polled until the call returns.
+        """
+        # A failure's frames hold this function, and so what it closes over, even when they are cleared.
+        handed_over, returned = [self.instance], threading.Event()
+
+        def body(seconds: float) -> T:
+            try:
+                return call(handed_over.pop(), seconds)
+            finally:
+                returned.set()
+
+        self._calls.append(returned)
+        return bounded(doing, body, timeout, grace=grace)
+
     def close(self) -> None:
         """Drop the instance: nothing more is sent, no abort either."""
         producer, self._producer = self._producer, None
@@ -215,11 +237,14 @@ class TransactionalProducer:
             return
         producer.purge(in_queue=True, in_flight=False, blocking=False)
         self._stop.set()
-        self._thread.join()
+        if all(returned.is_set() for returned in self._calls):
+            self._thread.join()
 
 
-def _serve(producer: Producer, events: _Events, stop: threading.Event) -> None:
-    while not stop.is_set():
+def _serve(
+    producer: Producer, events: _Events, stop: threading.Event, calls: Sequence[threading.Event]
+) -> None:
+    while not (stop.is_set() and all(returned.is_set() for returned in calls)):
         _, error = attempt(lambda: producer.poll(_POLL_SECONDS))
         if error is not None:
             events.failed(error)

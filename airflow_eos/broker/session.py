@@ -8,7 +8,6 @@ from typing import Protocol
 
 import confluent_kafka
 
-from airflow_eos.broker.bounded import bounded
 from airflow_eos.broker.clients import member_less_group
 from airflow_eos.broker.failures import checked
 from airflow_eos.broker.producer import TransactionalProducer
@@ -112,9 +111,9 @@ class KafkaSession:
             raise ProtocolViolation(
                 f"{self._doing('commit')}: nothing was staged, so librdkafka would send no EndTxn"
             )
-        bounded(
+        self._producer.call(
             self._doing(f"commit within {self._commit_timeout:.0f} s"),
-            self._producer.instance.commit_transaction,
+            lambda instance, timeout: instance.commit_transaction(timeout),
             self._commit_timeout,
         )
 
@@ -127,10 +126,9 @@ class KafkaSession:
             confluent_kafka.TopicPartition(tp.topic, tp.partition, committed.offset, committed.metadata)
             for tp, committed in sorted(offsets.items())
         ]
-        instance = self._producer.instance
-        bounded(
+        self._producer.call(
             self._doing(f"offsets of group {group!r}"),
-            lambda timeout: instance.send_offsets_to_transaction(
+            lambda instance, timeout: instance.send_offsets_to_transaction(
                 positions, member_less_group(group), timeout
             ),
             min(self._stage_timeout, OFFSETS_TIMEOUT),

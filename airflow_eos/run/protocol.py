@@ -11,6 +11,7 @@ says what happened.
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -306,6 +307,7 @@ class RunProtocol:
 
     def _end(self, session: ProducerSession, failure: Exception) -> EndTxnAnswer:
         session.close()
+        _let_go(failure)
         try:
             return self._world.transactions.abort(session.identity)
         except Exception as unreachable:  # noqa: BLE001 - nothing is known then
@@ -368,3 +370,20 @@ class RunProtocol:
                 )
                 return
             self._world.sleep(_POLL_SECONDS)
+
+
+def _let_go(failure: BaseException) -> None:
+    """Clear the frames of a failure and of its causes; its lines stay.
+
+    The failure outlives its attempt. Through its frames so would the producer that failed, polled by nobody,
+    while its events pile up in memory.
+    """
+    chain: list[BaseException | None] = [failure]
+    seen: set[int] = set()
+    while chain:
+        error = chain.pop()
+        if error is None or id(error) in seen:
+            continue
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        chain += [error.__cause__, error.__context__]
