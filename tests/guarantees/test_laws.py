@@ -17,7 +17,13 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import CursorMoved, DuplicateReceipt, RunFailed, TimeoutsInconsistent
+from airflow_eos.exceptions import (
+    CursorMoved,
+    DuplicateReceipt,
+    EmbeddedKafkaError,
+    RunFailed,
+    TimeoutsInconsistent,
+)
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run import identity, laws
 from airflow_eos.run.states import State
@@ -54,6 +60,25 @@ def test_every_law_has_a_removal_that_names_its_tests():
     page = (without_law.ROOT / "docs" / "guarantees" / "laws.md").read_text()
     assert all(without_law.row(name) in page for name in without_law.REMOVALS)
     assert {removal.law for removal in without_law.REMOVALS.values()} == {str(n) for n in range(1, 11)}
+
+
+@pytest.mark.parametrize(
+    ("phase", "error", "judged"),
+    [
+        ("call", AssertionError("31 == 35"), True),
+        ("call", CursorMoved("another error than the test expects"), True),
+        ("call", pytest.fail.Exception("DID NOT RAISE <class 'CursorMoved'>"), True),
+        ("setup", AssertionError("no broker"), False),
+        ("teardown", AssertionError("a thread is left"), False),
+        ("call", EmbeddedKafkaError("no broker"), False),
+        ("call", pytest.fail.Exception("Timeout (>300.0s) from pytest-timeout."), False),
+        ("call", TypeError("the removal takes no argument 'answer'"), False),
+    ],
+    ids=str,
+)
+def test_a_removal_counts_only_where_the_test_itself_finds_the_result_wrong(phase, error, judged):
+    """A test that breaks before it can judge says nothing of the law that was taken away."""
+    assert (without_law.kind_of_failure(phase, error) == without_law.JUDGED) is judged
 
 
 def test_two_receipts_for_one_partition_abort_the_run(experiment):
