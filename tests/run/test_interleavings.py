@@ -37,6 +37,7 @@ SCENES = [
     scenes.empty,
     scenes.upstream_open,
     scenes.foreign_consumer,
+    scenes.expiring,
     scenes.intervals,
     scenes.crossing,
     scenes.rounds,

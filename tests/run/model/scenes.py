@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.engine import administration
-from airflow_eos.exceptions import EosError
+from airflow_eos.exceptions import CursorMoved, EosError
 from airflow_eos.model.broker import CommittedOffset, TransactionState
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.model.record import RunRecord
@@ -500,6 +500,39 @@ def foreign_consumer(run: Run) -> Scene:
         scene.check_end = lambda: scene.broken  # type: ignore[method-assign]
 
     return stage(run, [("r1", spec("r1"))], prepare=prepare, records=1)
+
+
+def expiring(run: Run) -> Scene:
+    """The group's offsets expire at any moment of a run: nothing moved, so it goes on from the ledger's."""
+
+    def prepare(scene: Scene) -> None:
+        before(scene, spec("r0"))
+        for p in range(2):
+            scene.broker.write_input("src", p, f"p{p}new")
+        scene.time_outs = False
+        check_step = scene.check_step
+
+        def expire() -> None:
+            # Brokers keep offsets of a partition that a transaction is about to commit.
+            pending = {tp for txn in scene.broker.transactions.values() for _, tp in txn.offsets}
+            offsets = scene.broker.groups["group"]
+            scene.broker.groups["group"] = {tp: one for tp, one in offsets.items() if tp in pending}
+
+        def refused() -> str | None:
+            if any(isinstance(one.error, CursorMoved) for one in scene.processes.values()):
+                return "an offset that expired was taken for a foreign one"
+            return check_step()
+
+        scene.once["offsets expire"] = expire
+        scene.check_step = refused  # type: ignore[method-assign]
+
+    return stage(
+        run,
+        [("r1", spec("r1"))],
+        closers=[spec("r1", try_number=2), spec("last")],
+        prepare=prepare,
+        records=1,
+    )
 
 
 def member_joined(run: Run) -> Scene:
