@@ -14,6 +14,8 @@ from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.model.receipts import PartitionReceipt
 
 RECORD_VERSION = 1
+TOPIC_IDS = "topic_ids"
+"""The detail that names the ids of the topics read: ``{topic: id}``."""
 RecordState = Literal["COMMITTED"]
 
 
@@ -30,7 +32,7 @@ class RunRecord:
     :param run_id: run that did the work, with ``clear_number`` and ``try_number``.
     :param producer: identity all writers shared.
     :param trace: ``[(state, seconds since the run started)]``.
-    :param details: Spark application id, versions, notes.
+    :param details: Spark application id, versions, notes, ids of the topics read.
     :param found: True when a caller was answered from the ledger instead of running; not part of the JSON.
     """
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from airflow_eos.exceptions import RunAlreadyCommitted
-from airflow_eos.model.ranges import Cursor, OffsetRange
+from airflow_eos.model.ranges import Cursor
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.run import identity, laws, rounds
 from airflow_eos.run.authority import Authority
+from airflow_eos.run.ranges import Recorded
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +22,7 @@ class Reprocess:
     """A committed run to be done again: the same ranges, under a key and a transactional id of their own."""
 
     key: str
-    ranges: tuple[OffsetRange, ...]
+    recorded: Recorded
     transactional_id: str
 
 
@@ -87,7 +88,7 @@ class CommittedRuns:
             )
         if self._spec.on_committed == "skip":
             return _answer(first, other)
-        return Reprocess(identity.reprocess_key(key, len(again) + 1), first.ranges, again_id)
+        return Reprocess(identity.reprocess_key(key, len(again) + 1), Recorded.of(first), again_id)
 
     def _look_up(self, keys: Sequence[str], *, fenced: bool, prefix: str = "") -> dict[str, RunRecord]:
         ask = self._authority.decide if fenced else self._authority.peek

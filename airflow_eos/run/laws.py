@@ -186,11 +186,15 @@ def topics_unchanged(plan: RunPlan, topic_ids: Mapping[str, str]) -> None:
     """Law 5: the topics are those the plan was made from, not namesakes made since."""
     for topic, topic_id in plan.topic_ids.items():
         if topic_ids.get(topic) != topic_id:
+            advice = (
+                "reset the cursor with `airflow eos reset-offsets`"
+                if plan.advances
+                else "what was read there cannot be read again"
+            )
             raise TopicRecreated(
                 f"topic {topic!r} had id {topic_id} when its offsets were recorded and has "
                 f"{topic_ids.get(topic)} now: "
-                "it was deleted and made again, offsets of the old one mean nothing; reset the cursor with "
-                "`airflow eos reset-offsets`"
+                f"it was deleted and made again, offsets of the old one mean nothing; {advice}"
             )
 
 

@@ -29,9 +29,8 @@ from airflow_eos.exceptions import (
 from airflow_eos.model.broker import EndTxnAnswer, TransactionState
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.manifest import SealedManifest
-from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.model.receipts import PartitionReceipt
-from airflow_eos.model.record import RunRecord
+from airflow_eos.model.record import TOPIC_IDS, RunRecord
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.run import identity, laws, rounds
 from airflow_eos.run.committed import CommittedRuns
@@ -40,7 +39,7 @@ from airflow_eos.run.ports import (
     Sealed,
     SealedBlockLost,
 )
-from airflow_eos.run.ranges import Planned
+from airflow_eos.run.ranges import Planned, Recorded
 from airflow_eos.run.statement import Statement, prove
 from airflow_eos.run.states import State
 from airflow_eos.run.trace import Trace
@@ -63,7 +62,7 @@ class _Work:
 
     key: str
     transactional_id: str
-    recorded: tuple[OffsetRange, ...] | None = None
+    recorded: Recorded | None = None
     planned: Planned | None = None
     sealed: Sealed | None = None
     attempts: int = 0
@@ -130,7 +129,7 @@ class RunProtocol:
         if isinstance(found, RunRecord):
             return found
         if found is not None:
-            work.key, work.recorded, work.transactional_id = found.key, found.ranges, found.transactional_id
+            work.key, work.recorded, work.transactional_id = found.key, found.recorded, found.transactional_id
         return None
 
     # -- one attempt under one epoch --
@@ -266,6 +265,7 @@ class RunProtocol:
     def _statement(self, work: _Work, planned: Planned, manifest: SealedManifest) -> Statement:
         details = {
             "versions": work.versions,
+            TOPIC_IDS: dict(planned.plan.topic_ids),
             "notes": list(planned.plan.notes),
             "partition_verification": work.verification,
             **({} if planned.plan.lag is None else {"lag": planned.plan.lag}),

@@ -22,6 +22,7 @@ from airflow_eos.model.ranges import (
     PartitionInterval,
     TopicPartition,
 )
+from airflow_eos.model.record import TOPIC_IDS, RunRecord
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.run import identity, laws
 from airflow_eos.run.authority import Authority
@@ -42,6 +43,22 @@ class Planned:
     partition_counts: Mapping[str, int]
     cursor: CursorRecord | None = None
     layout_known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a committed run read, to be read again.
+
+    :param topic_ids: ids of the topics it read; empty in records that do not name them.
+    """
+
+    ranges: tuple[OffsetRange, ...]
+    topic_ids: Mapping[str, str]
+
+    @classmethod
+    def of(cls, record: RunRecord) -> Recorded:
+        """Return it from the run's record."""
+        return cls(record.ranges, record.details.get(TOPIC_IDS, {}))
 
 
 class Planner:
@@ -66,16 +83,18 @@ class Planner:
         self._ledger = ledger
         self._now = now
 
-    def plan(self, recorded: tuple[OffsetRange, ...] | None = None) -> Planned:
+    def plan(self, recorded: Recorded | None = None) -> Planned:
         """Pin the ranges.
 
-        :param recorded: ranges of a committed run to reprocess, exactly.
+        :param recorded: what a committed run read, to reprocess exactly.
         :raises PlanError: naming what does not hold.
         """
         topics = self._cluster.describe_topics(self._spec.source_topics)
         mode = self._spec.ranges
         if recorded is not None:
-            planned = self._given(topics, recorded, "reprocess")
+            was = RunPlan("reprocess", (), recorded.topic_ids, self._spec.group_id, advances=False)
+            laws.topics_unchanged(was, {name: t.topic_id for name, t in topics.items()})
+            planned = self._given(topics, recorded.ranges, "reprocess")
         elif isinstance(mode, Cursor):
             planned = self._from_cursor(topics, mode)
         elif isinstance(mode, Interval):

@@ -14,7 +14,7 @@ from airflow_eos.model.manifest import total
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Cursor, OffsetRange, TopicPartition
 from airflow_eos.model.receipts import NO_OFFSET, PartitionReceipt
-from airflow_eos.model.record import RunRecord
+from airflow_eos.model.record import TOPIC_IDS, RunRecord
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.run import identity, laws
 
@@ -55,8 +55,17 @@ def merged(rounds: Sequence[RunRecord]) -> RunRecord:
         records_late=total(record.records_late for record in rounds),
         receipts=_totals(record.receipts for record in rounds),
         started_at=rounds[0].started_at,
-        details={**last.details, "rounds": len(rounds)},
+        details={**last.details, TOPIC_IDS: _first_ids(rounds), "rounds": len(rounds)},
     )
+
+
+def _first_ids(rounds: Sequence[RunRecord]) -> dict[str, str]:
+    """Return the oldest id of each topic: a range of one that was made again since cannot be read again."""
+    return {
+        name: topic_id
+        for record in reversed(rounds)
+        for name, topic_id in record.details.get(TOPIC_IDS, {}).items()
+    }
 
 
 def _spanned(all_ranges: Iterable[Sequence[OffsetRange]]) -> tuple[OffsetRange, ...]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from airflow_eos.exceptions import ConfigurationError, RunFailed, SendError
+from airflow_eos.exceptions import ConfigurationError, RunFailed, SendError, TopicRecreated
 from airflow_eos.model.ranges import Cursor, Explicit, OffsetRange, TopicPartition
 from airflow_eos.model.spec import RunSpec
-from tests.run.model.broker import ModelBroker
+from tests.run.model.broker import LEDGER, ModelBroker
 from tests.run.model.ports import ModelData
 from tests.run.model.scenes import Scene, before, reset, spec
 
@@ -121,3 +122,39 @@ def test_a_run_whose_cursor_was_moved_back_between_two_rounds_ends_and_can_be_re
     assert record.ranges == (OffsetRange("src", 0, 0, 3), OffsetRange("src", 0, 4, 5))
     again = replace(rounds, clear_number=1, on_committed="reprocess")
     assert written_by(scene, again) == ["r0", "r1", "r2", "r4"]
+
+
+@pytest.mark.parametrize("ranges", [Cursor(), EXPLICIT, ROUNDS], ids=["cursor", "explicit", "rounds"])
+def test_a_reprocessing_refuses_a_topic_that_was_made_again(ranges: Any) -> None:
+    """The recorded offsets are of the old topic: the new one's records at them are others."""
+    scene = a_cluster()
+    before(scene, spec(ranges=ranges))
+    written = scene._visible("out")
+    scene.broker.topics["src"] = replace(scene.broker.topics["src"], topic_id="another")
+    with pytest.raises(TopicRecreated, match=r"id-src.*another now.*cannot be read again"):
+        before(scene, spec(ranges=ranges, clear_number=1, on_committed="reprocess"))
+    assert scene._visible("out") == written
+
+
+def test_a_reprocessing_refuses_a_topic_that_was_made_again_between_two_rounds() -> None:
+    """One round's offsets are of the old topic, though the last round read the new one."""
+    scene = a_cluster()
+    one_round(scene, spec(ranges=ROUNDS))
+    scene.broker.topics["src"] = replace(scene.broker.topics["src"], topic_id="another")
+    del scene.broker.groups["group"]
+    reset(scene, {TopicPartition("src", p): 0 for p in (0, 1)})
+    before(scene, spec(ranges=ROUNDS))
+    with pytest.raises(TopicRecreated, match="cannot be read again"):
+        before(scene, spec(ranges=ROUNDS, clear_number=1, on_committed="reprocess"))
+
+
+def test_a_record_that_does_not_name_topic_ids_is_reprocessed() -> None:
+    """Records of earlier versions are read as before."""
+    scene = a_cluster()
+    before(scene, spec())
+    for entry in scene.broker.logs[TopicPartition(LEDGER, 0)]:
+        if entry.key.startswith("run:"):
+            value = json.loads(entry.value)
+            del value["details"]["topic_ids"]
+            entry.value = json.dumps(value)
+    assert before(scene, spec(clear_number=1, on_committed="reprocess")).mode == "reprocess"
