@@ -42,12 +42,13 @@ class Admin:
     """
 
     def __init__(self, config: ClientConfig) -> None:
-        self._refusals = Refusals()
-        self._settings = {**base_settings(config), "error_cb": self._refusals.take}
+        self._settings = base_settings(config)
         self.client: Any = self._new_client()
 
     def _new_client(self) -> Any:
-        return AdminClient(self._settings, logger=QuietLog())
+        # What a client was told before says nothing about the next one.
+        self._refusals = Refusals()
+        return AdminClient({**self._settings, "error_cb": self._refusals.take}, logger=QuietLog())
 
     def ask(self, doing: str, question: Callable[[float], T], *, timeout: float) -> T:
         """Ask until there is an answer.
@@ -64,9 +65,12 @@ class Admin:
             # In slices: librdkafka would try refused credentials until the end.
             left = min(max(backoff.left, 1.0), _SLICE_SECONDS)
             result, error = attempt(lambda left=left: question(left))  # type: ignore[misc]
+            # Events are heard in any case: those before an answer must not count after it.
+            refusal = self.refusal()
             if error is None:
+                self._refusals.forget()
                 return result  # type: ignore[return-value]
-            error = self.refusal() or error
+            error = refusal or error
             if not (error.retriable() or error.code() in _PASSING) or backoff.expired:
                 raise explained(error, doing) from KafkaException(error)
             if error.code() == KafkaError._TIMED_OUT:  # noqa: SLF001

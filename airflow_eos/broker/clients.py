@@ -16,6 +16,19 @@ _OUR_OWN = frozenset({"error_cb", "log_cb", "logger", "statistics.interval.ms", 
 # Call-backs of the connection belong to the clients its user makes.
 
 
+_LOST_CONNECTION = tuple(
+    KafkaError(code).str()
+    for code in (
+        KafkaError._DESTROY,  # noqa: SLF001
+        KafkaError._DESTROY_BROKER,  # noqa: SLF001
+        KafkaError._TIMED_OUT,  # noqa: SLF001
+        KafkaError._TRANSPORT,  # noqa: SLF001
+    )
+)
+# A connection that breaks before the answer to SaslHandshake is reported as a failed authentication, with its
+# true reason in the text (rd_kafka_broker_handle_SaslHandshake of librdkafka 2.16).
+
+
 class QuietLog:
     """librdkafka logs refused connections and fencing as errors; here they are events of a normal run."""
 
@@ -32,8 +45,14 @@ class Refusals:
 
     def take(self, error: KafkaError) -> None:
         """Take an error event."""
-        if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):  # noqa: SLF001
+        if error.code() not in (KafkaError._AUTHENTICATION, KafkaError._SSL):  # noqa: SLF001
+            return
+        if not any(reason in error.str() for reason in _LOST_CONNECTION):
             self.last = error
+
+    def forget(self) -> None:
+        """Take it that a broker has accepted this client."""
+        self.last = None
 
 
 def base_settings(config: ClientConfig) -> dict[str, Any]:

@@ -150,7 +150,10 @@ class TransactionalProducer:
         deadline = time.monotonic() + timeout
         # Twice: the first answer may end the connection it came over, that of a bootstrap server.
         for _ in range(2):
-            attempt(lambda: self.instance.list_topics(topic, timeout=min(_INIT_SLICE_SECONDS, timeout)))
+            wait = min(_INIT_SLICE_SECONDS, timeout)
+            _, error = attempt(functools.partial(self.instance.list_topics, topic, timeout=wait))
+            if error is None:
+                self._refusals.forget()
         while True:
             # In slices: librdkafka itself would go on until the end with credentials that are refused.
             wait = min(_INIT_SLICE_SECONDS, max(deadline - time.monotonic(), 0.1))

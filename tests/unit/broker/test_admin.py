@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from airflow_eos.broker.admin import Admin
-from airflow_eos.exceptions import BrokersUnavailable, UnknownTopic
+from airflow_eos.exceptions import BrokersUnavailable, ConfigurationError, UnknownTopic
 from airflow_eos.wire.client_config import ClientConfig
 
 
@@ -43,6 +43,42 @@ def test_other_passing_errors_keep_the_client(admin, code):
 
     assert admin.ask("question", question, timeout=5) == "answer"
     assert asked[0] is asked[1]
+
+
+def test_refused_credentials_end_the_question(admin):
+    """No retry can help."""
+
+    def question(_left):
+        admin._refusals.take(KafkaError(KafkaError._AUTHENTICATION))
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+    with pytest.raises(ConfigurationError, match="question"):
+        admin.ask("question", question, timeout=60)
+
+
+def test_a_refusal_is_forgotten_when_a_question_was_answered(admin):
+    """One broker refused for a while: what times out later is another matter, and is asked again."""
+    asked = []
+
+    def question(_left):
+        asked.append(admin.client)
+        if len(asked) == 1:
+            admin._refusals.take(KafkaError(KafkaError._AUTHENTICATION))
+        if len(asked) == 2:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return len(asked)
+
+    assert admin.ask("question", question, timeout=5) == 1
+    assert admin.ask("question", question, timeout=5) == 3
+
+
+def test_a_new_client_has_been_refused_by_nobody(admin):
+    """What the one before hears late is not its own."""
+    heard = admin._refusals
+    admin.client = admin._new_client()
+    heard.take(KafkaError(KafkaError._AUTHENTICATION))
+    assert heard.last is not None
+    assert admin.refusal() is None
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import socket
+import socketserver
+import struct
 import subprocess
 import sys
+import threading
+import time
 
+import pytest
 from confluent_kafka import KafkaError
+from confluent_kafka.admin import AdminClient
 
-from airflow_eos.broker.clients import Refusals, base_settings, member_less_group
+from airflow_eos.broker.clients import QuietLog, Refusals, base_settings, member_less_group
 from airflow_eos.wire.client_config import ClientConfig
 
 
@@ -35,6 +42,62 @@ def test_only_refusals_are_kept():
     assert refusals.last is None
     refusals.take(KafkaError(KafkaError._AUTHENTICATION))
     assert refusals.last.code() == KafkaError._AUTHENTICATION
+
+
+@pytest.mark.parametrize("lost", ["_TRANSPORT", "_TIMED_OUT", "_DESTROY", "_DESTROY_BROKER"])
+def test_a_connection_lost_while_it_authenticates_is_no_refusal(lost):
+    """librdkafka gives it the code of a refusal."""
+    reason = KafkaError(getattr(KafkaError, lost)).str()
+    refusals = Refusals()
+    refusals.take(
+        KafkaError(KafkaError._AUTHENTICATION, f"SASL PLAIN mechanism handshake failed: {reason}: ...")
+    )
+    assert refusals.last is None
+
+
+class HangsUp(socketserver.BaseRequestHandler):
+    """A broker that ends the connection instead of answering SaslHandshake."""
+
+    def handle(self):
+        while size := self.request.recv(4, socket.MSG_WAITALL):
+            request = self.request.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL)
+            kind, version, correlation = struct.unpack_from(">hhi", request)
+            if kind != 18:
+                self.server.hung_up += 1
+                return
+            # ApiVersions: version 0 only; SaslHandshake in versions 0 and 1, and ApiVersions.
+            answer = struct.pack(">ihi", correlation, 35 if version else 0, 2)
+            answer += struct.pack(">hhhhhh", 17, 0, 1, 18, 0, 0)
+            self.request.sendall(struct.pack(">i", len(answer)) + answer)
+
+
+def test_librdkafkas_words_for_a_lost_connection_are_known():
+    """Measured with the installed one: a connection that breaks after SaslHandshake was sent."""
+    refusals, heard = Refusals(), []
+
+    def take(error):
+        heard.append(error)
+        refusals.take(error)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), HangsUp) as server:
+        server.daemon_threads, server.hung_up = True, 0
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        settings = {
+            "bootstrap.servers": f"127.0.0.1:{server.server_address[1]}",
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "me",
+            "sasl.password": "secret",
+            "error_cb": take,
+        }
+        client = AdminClient(settings, logger=QuietLog())
+        deadline = time.monotonic() + 60
+        while not any(e.code() == KafkaError._AUTHENTICATION for e in heard) and time.monotonic() < deadline:
+            client.poll(0.1)
+        server.shutdown()
+    assert server.hung_up
+    assert [e.code() for e in heard if "handshake failed" in e.str()] != []
+    assert refusals.last is None
 
 
 def test_group_metadata_needs_no_broker():

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from airflow_eos.broker import producer as producer_module
 from airflow_eos.broker.producer import TransactionalProducer
 from airflow_eos.exceptions import BrokersUnavailable
+from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.wire.client_config import ClientConfig
+
+NOWHERE = ClientConfig.of({"bootstrap.servers": "127.0.0.1:1"})
 
 
 @pytest.fixture
@@ -27,14 +34,46 @@ def statistics(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def producer(statistics: list[str]) -> Iterator[TransactionalProducer]:
     """A producer that never finds its broker."""
-    made = TransactionalProducer(
-        ClientConfig.of({"bootstrap.servers": "127.0.0.1:1"}),
-        "eos.g",
-        transaction_timeout=60.0,
-        delivery_timeout=30.0,
-    )
+    made = TransactionalProducer(NOWHERE, "eos.g", transaction_timeout=60.0, delivery_timeout=30.0)
     yield made
     made.close()
+
+
+class RefusedOnce:
+    """An instance whose first broker refuses it; another one answers, slowly."""
+
+    def __init__(self, settings: dict[str, Any], **_: Any) -> None:
+        self._settings = settings
+        self._asked: Counter[str] = Counter()
+
+    def poll(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def list_topics(self, *_: Any, **__: Any) -> None:
+        self._asked["topics"] += 1
+        if self._asked["topics"] == 1:
+            self._settings["error_cb"](KafkaError(KafkaError._AUTHENTICATION))
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    def init_transactions(self, _timeout: float) -> None:
+        self._asked["init"] += 1
+        if self._asked["init"] == 1:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, retriable=True))
+        eos = {"idemp_state": "Assigned", "producer_id": 7, "producer_epoch": 2}
+        self._settings["stats_cb"](json.dumps({"eos": eos}))
+
+    def purge(self, **_: Any) -> None:
+        pass
+
+
+def test_a_refusal_is_forgotten_when_a_broker_has_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time-out after it is another matter, and is tried again."""
+    monkeypatch.setattr(producer_module, "Producer", RefusedOnce)
+    made = TransactionalProducer(NOWHERE, "eos.g", transaction_timeout=60.0, delivery_timeout=30.0)
+    try:
+        assert made.initialise(30.0, topic="ledger") == ProducerIdentity("eos.g", 7, 2)
+    finally:
+        made.close()
 
 
 def test_a_closed_producer_is_no_longer_served(producer: TransactionalProducer) -> None:
