@@ -8,11 +8,11 @@ import time
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from airflow_eos.exceptions import RunFailed
 from airflow_eos.run.states import State
-from airflow_eos.testing import read_topic
+from airflow_eos.testing import count_records, read_topic
 from airflow_eos.testing.faults import KafkaProxy
 from airflow_eos.wire.backoff import FIRST_PAUSE, LONGEST_PAUSE
 from airflow_eos.wire.client_config import ClientConfig
@@ -20,11 +20,12 @@ from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.verdicts import PRODUCE
 from tests.guarantees import plain
 from tests.guarantees.driver import in_a_process
-from tests.guarantees.lab import Experiment, judged, values
+from tests.guarantees.lab import Experiment, described, judged, values
 from tests.guarantees.planes import ManyBatchesPlane
 from tests.integration.run_support import LocalDataPlane
 
 NOT_ENOUGH_REPLICAS = 19
+TWO_DOWN_SECONDS = 4
 
 
 def refusals(monkeypatch):
@@ -44,6 +45,9 @@ def refusals(monkeypatch):
 
 def need_replicas(experiment, count):
     """Set min.insync.replicas of the sink."""
+    # A client of its own: librdkafka asks the controller it heard of last, and waits for it if it has died.
+    running = [broker.address for broker in experiment.kafka.brokers if broker.is_alive]
+    admin = AdminClient({**experiment.kafka.client_config(), "bootstrap.servers": ",".join(running)})
     resource = ConfigResource(
         ResourceType.TOPIC,
         experiment.sink,
@@ -51,7 +55,7 @@ def need_replicas(experiment, count):
             ConfigEntry("min.insync.replicas", str(count), incremental_operation=AlterConfigOpType.SET)
         ],
     )
-    for future in experiment.kafka.admin().incremental_alter_configs([resource]).values():
+    for future in admin.incremental_alter_configs([resource]).values():
         future.result(30)
 
 
@@ -133,21 +137,26 @@ def wait_for_another_leader(kafka, topic, old):
 def test_two_of_three_brokers_down_is_waited_for(replicated, state):
     """P1: no majority, no in-sync set: everything waits; one comes back, and the run commits."""
     replicated.feed(40)
+    _, second, third = replicated.kafka.brokers
+    down_at = []
 
     def stop(entered):
-        if entered is state:
-            for broker in replicated.kafka.brokers[1:]:
+        if entered is state and not down_at:
+            for broker in (second, third):
                 broker.kill()
-            timer = threading.Timer(4, replicated.kafka.brokers[1].start)
+            down_at.append(time.monotonic())
+            timer = threading.Timer(TWO_DOWN_SECONDS, second.start)
             timer.daemon = True
             timer.start()
 
     replicated.run(on_state=stop)
+    assert time.monotonic() - down_at[0] >= TWO_DOWN_SECONDS
+    assert (second.is_alive, third.is_alive) == (True, False)
     replicated.assert_exact()
 
 
-def test_the_defaults_are_kafkas(experiment):
-    """P1: request.timeout.ms 30000, delivery.timeout.ms 120000; pauses from 20 ms to 1 s."""
+def test_the_time_outs_are_kafkas_and_the_first_pause_is_shorter(experiment):
+    """P1: request.timeout.ms 30000, delivery.timeout.ms 120000; pauses from 20 ms (Java: 100) to 1 s."""
     with BrokerConnections(ClientConfig.of(experiment.kafka.client_config())) as connections:
         assert connections.request_timeout == 30.0
     assert experiment.spec.delivery_timeout.total_seconds() == 120.0
@@ -158,14 +167,36 @@ def test_the_defaults_are_kafkas(experiment):
 # -- P2: lost acknowledgements ---------------------------------------------------------------------------
 
 
+def lose_when_appended(experiment, held, before=lambda: None):
+    """Lose a held answer, and say how many records were in the log by then: a thread, and a list for it.
+
+    :param before: called before the answer is lost.
+    """
+    appended = []
+
+    def lose():
+        held.wait()
+        config = experiment.kafka.client_config()
+        appended.append(count_records(config, experiment.sink, "read_uncommitted"))
+        before()
+        held.release(drop=True)
+
+    thread = threading.Thread(target=lose, daemon=True)
+    thread.start()
+    return thread, appended
+
+
 def test_a_batch_whose_acknowledgement_was_lost_is_in_the_log_once(any_kafka):
     """P2: the broker appended, the answer never came: the retry has the same sequence and is recognised."""
     experiment = Experiment(any_kafka)
     experiment.feed(60)
     with KafkaProxy(any_kafka.bootstrap_servers) as proxy:
-        lost = proxy.lose_response("Produce", times=2, containing=experiment.sink)
+        lost = proxy.hold("Produce", times=2, response=True, containing=experiment.sink)
+        thread, appended = lose_when_appended(experiment, lost)
         record = experiment.run(kafka=proxy.client_config(any_kafka.client_config()))
+        thread.join(60)
         assert lost.hits == 2
+    assert appended[0] > 0
     assert "ABORTED" not in [state for state, _ in record.trace]
     # In the log itself, not only for readers of committed data.
     assert judged(experiment, "read_uncommitted") == ([], [])
@@ -222,6 +253,7 @@ def test_without_idempotence_the_second_batch_overtakes_the_first(embedded_kafka
     with KafkaProxy(embedded_kafka.bootstrap_servers) as proxy:
         refused = proxy.refuse("Produce", NOT_ENOUGH_REPLICAS, containing=topic)
         settings = {"enable.idempotence": False, "max.in.flight": 5, "retries": 10, "linger.ms": 0}
+        settings["retry.backoff.ms"] = 1000  # B has this long to overtake
         producer = Producer({**proxy.client_config(embedded_kafka.client_config()), **settings})
         producer.produce(topic, value="A")
         refused.wait()
@@ -260,30 +292,26 @@ def test_a_leader_that_dies_in_the_middle_of_a_send_costs_only_time(replicated):
 
 
 def behind_a_dead_leader(experiment, proxy):
-    """The next batch is appended and replicated; its answer is lost, because the leader dies; a thread."""
+    """The next batch is appended and replicated; its answer is lost, because the leader dies.
+
+    Returns the fault, and thread and list of :func:`lose_when_appended`.
+    """
     admin = experiment.kafka.admin()
     leader = admin.list_topics(experiment.sink).topics[experiment.sink].partitions[0].leader
     fault = proxy.hold("Produce", response=True, containing=experiment.sink)
-
-    def kill():
-        fault.wait()
-        experiment.kafka.brokers[leader - 1].kill()
-        fault.release(drop=True)
-
-    thread = threading.Thread(target=kill, daemon=True)
-    thread.start()
-    return thread, fault
+    return fault, *lose_when_appended(experiment, fault, experiment.kafka.brokers[leader - 1].kill)
 
 
 def test_the_new_leader_recognises_a_batch_the_dead_one_wrote(replicated_one):
     """P4: appended on all replicas, then the leader dies with its answer: the retry is recognised."""
     replicated_one.feed(100)
     with KafkaProxy(replicated_one.kafka.bootstrap_servers) as proxy:
-        thread, fault = behind_a_dead_leader(replicated_one, proxy)
+        fault, thread, appended = behind_a_dead_leader(replicated_one, proxy)
         config = proxy.client_config(replicated_one.kafka.client_config())
         record = replicated_one.run(kafka=config, data=ManyBatchesPlane)
         thread.join(60)
         assert fault.hits == 1
+    assert appended[0] > 0
     assert "ABORTED" not in [state for state, _ in record.trace]
     assert judged(replicated_one, "read_uncommitted") == ([], [])
     replicated_one.assert_exact()
@@ -293,7 +321,7 @@ def test_without_idempotence_the_new_leader_takes_the_batch_again(replicated_one
     """P4, contrast: the same death and a plain producer with retries: the batch is in the log twice."""
     replicated_one.feed(100)
     with KafkaProxy(replicated_one.kafka.bootstrap_servers) as proxy:
-        thread, fault = behind_a_dead_leader(replicated_one, proxy)
+        fault, thread, appended = behind_a_dead_leader(replicated_one, proxy)
         settings = {"enable.idempotence": False, "acks": "all", "retries": 1000, "log_level": 0}
         producer = Producer({**proxy.client_config(replicated_one.kafka.client_config()), **settings})
         for value in replicated_one.sent:
@@ -301,6 +329,7 @@ def test_without_idempotence_the_new_leader_takes_the_batch_again(replicated_one
         assert producer.flush(60) == 0
         thread.join(60)
         assert fault.hits == 1
+    assert appended[0] > 0
     lost, duplicated = judged(replicated_one)
     assert lost == []
     assert duplicated != []
@@ -322,11 +351,15 @@ def test_idempotence_alone_does_not_outlive_the_process(experiment):
 def test_the_run_protocol_outlives_every_process(experiment):
     """P5: three drivers in a row die after their send; the fourth is the only one that anybody reads."""
     experiment.feed(30)
-    epochs = set()
+    owners = []
     for number in (1, 2, 3):
         dead = experiment.driver("r1", try_number=number, stop_at=State.WRITTEN).wait_for(State.WRITTEN)
+        owners.append(described(experiment))
         dead.kill()
     record = experiment.run("r1", try_number=4, data=LocalDataPlane)
-    epochs.add(record.producer.producer_epoch)
+    # One producer id for all, what idempotence lacks, and an epoch for each.
+    assert {owner.producer_id for owner in owners} == {record.producer.producer_id}
+    epochs = [owner.producer_epoch for owner in owners] + [record.producer.producer_epoch]
+    assert epochs == sorted(set(epochs))
     assert len(experiment.output("read_uncommitted")) == 4 * 30
     experiment.assert_exact()
