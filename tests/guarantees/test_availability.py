@@ -14,6 +14,7 @@ from airflow_eos.exceptions import BrokersUnavailable, DeliveryTimedOut, RunFail
 from airflow_eos.model.ranges import Interval
 from airflow_eos.run.states import State
 from airflow_eos.testing import read_topic
+from airflow_eos.testing.agreement import ledger_records
 from tests.guarantees.lab import judged, lost_and_duplicated
 from tests.guarantees.planes import LosesBlocksPlane
 
@@ -79,6 +80,9 @@ def test_one_interval_backfilled_twice_at_once_is_written_once(experiment):
     again = experiment.run("backfill__3", ranges=interval)
     assert again.found
     assert experiment.verdict().exact
+    config, spec = experiment.kafka.client_config(), experiment.spec
+    (recorded,) = ledger_records(config, experiment.ledger, spec.pipeline)
+    assert (recorded.run_key, recorded.records_written) == (again.run_key, 20)
     # Whoever did not commit found the other's commit, or was fenced and is answered when it is tried again.
     assert {end for end in ends if end is not None} <= {again.run_key}
 
