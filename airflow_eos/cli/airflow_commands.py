@@ -73,10 +73,10 @@ def _carry_out(command: Command, options: argparse.Namespace) -> None:
 def _target(options: argparse.Namespace) -> Target:
     from dataclasses import replace
 
+    from airflow_eos import settings
     from airflow_eos.cli.commands import Target
     from airflow_eos.exceptions import ConfigurationError
     from airflow_eos.hooks.kafka_eos import KafkaEosHook
-    from airflow_eos.operators import settings
 
     try:
         kafka = KafkaEosHook(options.conn_id).get_config()

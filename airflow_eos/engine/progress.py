@@ -29,10 +29,13 @@ class Unread:
 
     :param ranges: from the group's position to the last stable offset, for every partition; some are empty.
     :param topic_ids: ids of the topics when they were asked.
+    :param without_position: partitions of which neither the group's offsets nor the ledger know anything: a
+        run begins there by its ``start``, and with ``latest`` at the end the log has *then*.
     """
 
     ranges: tuple[OffsetRange, ...]
     topic_ids: Mapping[str, str]
+    without_position: frozenset[TopicPartition] = frozenset()
 
     @property
     def offsets(self) -> int:
@@ -68,7 +71,8 @@ def unread(
 
     Offsets that an open transaction is about to commit do not count yet.
 
-    :param start: where a partition without a position begins: the log's start, or its end (nothing unread).
+    :param start: where a partition without a position begins: the log's start, or its end. With ``latest``
+        nothing is ever unread there; see :attr:`Unread.without_position`.
     :param ledger: where to look for the cursor of partitions whose committed offsets are gone; None: nowhere.
     :raises UnknownTopic: naming a topic that does not exist.
     """
@@ -90,21 +94,28 @@ def unread(
     for where in partitions:
         begin = positions.get(where, begins[where] if start == "earliest" else ends[where])
         ranges.append(OffsetRange(where.topic, where.partition, min(begin, ends[where]), ends[where]))
-    return Unread(tuple(ranges), {name: one.topic_id for name, one in found.items()})
+    return Unread(
+        tuple(ranges),
+        {name: one.topic_id for name, one in found.items()},
+        frozenset(where for where in partitions if where not in positions),
+    )
 
 
 def _cursor(
     control: ControlPlane, group: str, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    keys = [identity.cursor_key(group), *(identity.cursor_key(group, one) for one in partitions)]
+    """Return where the ledger says that the group goes on; a partition added since its last run at 0."""
+    layout = identity.cursor_key(group)
+    keys = [layout, *(identity.cursor_key(group, one) for one in partitions)]
     try:
-        values = control.authority.peek(keys, routing=group).values()
+        found = control.authority.peek(keys, routing=group)
     except LedgerMissing:
         return {}
-    ends: dict[TopicPartition, int] = {}
-    for value in values:
-        ends.update(CursorRecord.from_json(value).ends)
-    return {where: ends[where] for where in partitions if where in ends}
+    records = {key: CursorRecord.from_json(value) for key, value in found.items()}
+    known = records[layout].partition_counts if layout in records else {}
+    added = {where: 0 for where in partitions if 0 < known.get(where.topic, 0) <= where.partition}
+    ends = {where: end for record in records.values() for where, end in record.ends.items()}
+    return {where: end for where, end in {**added, **ends}.items() if where in partitions}
 
 
 def interval_progress(

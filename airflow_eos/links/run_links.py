@@ -11,7 +11,7 @@ from urllib.parse import quote
 import attrs
 from airflow.sdk import BaseOperatorLink
 
-from airflow_eos.operators import settings
+from airflow_eos import settings
 
 if TYPE_CHECKING:
     from airflow_eos.model.record import RunRecord

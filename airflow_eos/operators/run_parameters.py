@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from airflow.sdk.bases.operator import BaseOperatorMeta
 from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_eos import settings
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.links.run_links import LedgerRecordLink, SparkUiLink
 from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor
 from airflow_eos.model.spec import LedgerSettings, RunSpec
-from airflow_eos.operators import settings
 from airflow_eos.operators.outlets import describe_outlets
 from airflow_eos.operators.retry import TransactionRetryPolicy
 from airflow_eos.operators.task_identity import Ranges, clear_number, resolve_ranges

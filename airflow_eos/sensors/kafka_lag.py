@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_eos.operators import settings
+from airflow_eos import settings
 from airflow_eos.sensors.waiting import WaitingSensor
 from airflow_eos.triggers.kafka_lag import KafkaLagTrigger
 

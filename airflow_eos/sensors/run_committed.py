@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_eos import settings
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor
-from airflow_eos.operators import settings
 from airflow_eos.operators.task_identity import resolve_ranges
 from airflow_eos.sensors.waiting import WaitingSensor
 from airflow_eos.triggers.run_committed import RunCommittedTrigger

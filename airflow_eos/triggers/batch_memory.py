@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,8 @@ class BatchMemory:
     """Cuts batches that follow one another, whether or not somebody reads them in between.
 
     :param batch: payload of the last one.
-    :param positions: where the group stood at the last look, per partition.
+    :param positions: where the group stood at the last look, per partition; the log's end at the first look
+        where it has no position and begins there.
     :param announced: end of what was announced, per partition.
     """
 
@@ -24,26 +25,43 @@ class BatchMemory:
     positions: dict[TopicPartition, int] = field(default_factory=dict)
     announced: dict[TopicPartition, int] = field(default_factory=dict)
 
-    def pending(self, unread: Sequence[OffsetRange]) -> list[OffsetRange]:
+    def pending(
+        self, unread: Sequence[OffsetRange], unplaced: Collection[TopicPartition] = ()
+    ) -> list[OffsetRange]:
         """Return what no batch holds yet: from the group's position or the announced end to the range's end.
 
         A position below the last one means that somebody moved the group back, an end below the announced one
         that the topic was made again: then what was announced there does not count.
+
+        :param unplaced: partitions without a position, where the group begins at the end of the log.
         """
         pending = []
         for one in unread:
             where = one.topic_partition
+            start = one.start
+            if where in unplaced:
+                # The end moves from look to look: the first one stands until a run has fixed a position.
+                start = min(self.positions.get(where, one.end), one.end)
             announced = self.announced.get(where)
-            if announced is not None and (one.start < self.positions.get(where, 0) or one.end < announced):
+            if announced is not None and (start < self.positions.get(where, 0) or one.end < announced):
                 announced = None
                 del self.announced[where]
-            self.positions[where] = one.start
-            begin = one.start if announced is None else max(one.start, announced)
+            self.positions[where] = start
+            begin = start if announced is None else max(start, announced)
             pending.append(OffsetRange(one.topic, one.partition, begin, one.end))
         return pending
 
-    def announce(self, group_id: str, pending: Sequence[OffsetRange], max_records: int | None) -> Batch:
-        """Return the payload for the first ``max_records`` offsets of what is pending, and remember it."""
+    def announce(
+        self,
+        group_id: str,
+        pending: Sequence[OffsetRange],
+        max_records: int | None,
+        unplaced: Collection[TopicPartition] = (),
+    ) -> Batch:
+        """Return the payload for the first ``max_records`` offsets of what is pending, and remember it.
+
+        :param unplaced: partitions that belong to the batch even with an empty range.
+        """
         from airflow_eos.run.identity import ranges_digest
         from airflow_eos.run.ranges import bounded
 
@@ -51,7 +69,7 @@ class BatchMemory:
         ranges = [
             OffsetRange(one.topic, one.partition, one.start, ends[one.topic_partition])
             for one in sorted(pending)
-            if ends[one.topic_partition] > one.start
+            if ends[one.topic_partition] > one.start or one.topic_partition in unplaced
         ]
         self.announced.update({one.topic_partition: one.end for one in ranges})
         self.batch = {
@@ -62,14 +80,18 @@ class BatchMemory:
         }
         return self.batch
 
-    def is_unread(self, unread: Sequence[OffsetRange]) -> bool:
-        """Return whether nobody has read anything of the last batch."""
-        found = {one.topic_partition: one for one in unread}
+    def is_unread(self, unread: Sequence[OffsetRange], unplaced: Collection[TopicPartition] = ()) -> bool:
+        """Return whether nobody has read anything of the last batch; asked after :meth:`pending`.
+
+        :param unplaced: partitions without a position: of an empty range nothing else tells.
+        """
+        ends = {one.topic_partition: one.end for one in unread}
         ranges = [OffsetRange.from_list(one) for one in (self.batch or {}).get("ranges", [])]
         return bool(ranges) and all(
-            one.topic_partition in found
-            and found[one.topic_partition].start <= one.start
-            and found[one.topic_partition].end >= one.end
+            one.topic_partition in ends
+            and self.positions[one.topic_partition] <= one.start
+            and ends[one.topic_partition] >= one.end
+            and (one.span > 0 or one.topic_partition in unplaced)
             for one in ranges
         )
 

@@ -15,6 +15,9 @@ log = logging.getLogger(__name__)
 class KafkaLagTrigger(ConditionTrigger):
     """Fire when enough offsets lie between a group's position and the last stable offset.
 
+    With ``start="latest"`` a partition without a position is enough: nothing counts as unread there before a
+    run has fixed the position, and that run is the one that waits behind.
+
     :param topics: topics the group reads.
     :param group_id: the group.
     :param min_records: how many offsets are enough; markers and aborted records take offsets too.
@@ -65,7 +68,13 @@ class KafkaLagTrigger(ConditionTrigger):
         if self.any_after is not None and utc_now() >= dt.datetime.fromisoformat(self.any_after):
             enough = 1
         log.info("Group %s has %d offsets to read, waiting for %d", self.group_id, found.offsets, enough)
-        if found.offsets < enough:
+        if self.start == "latest" and found.without_position:
+            log.info(
+                "Group %s has no position in %d partitions: its next run fixes it",
+                self.group_id,
+                len(found.without_position),
+            )
+        elif found.offsets < enough:
             return None
         ranges = [one.to_list() for one in found.ranges if one.span]
         return {"group_id": self.group_id, "lag": found.offsets, "ranges": ranges}

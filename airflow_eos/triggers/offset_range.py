@@ -31,6 +31,10 @@ class OffsetRangeTrigger(BaseEventTrigger):
     A triggerer that starts anew while nobody has read the last batch announces it once more, with the very
     same payload, since the event may have died with the old triggerer: equal ``batch`` means equal records.
 
+    **With** ``start="latest"`` a group without a position begins where the log ends when its first run
+    starts; that run reads nothing. So the first look announces such partitions at once, with empty ranges,
+    for a run to fix the position; until one has, the end which that look met stands for it.
+
     **Payload:** ``{"batch": <digest of the ranges>, "group_id": ..., "records": <offsets in the ranges>,
     "ranges": [[topic, partition, start, end], ...]}``
 
@@ -45,7 +49,10 @@ class OffsetRangeTrigger(BaseEventTrigger):
     :param min_records: offsets that make a batch.
     :param max_delay: seconds after which a batch need not be full any more; None: it must be.
     :param max_records: upper bound of a batch; None: all there is.
-    :param start: where a partition without committed offsets begins: ``earliest`` or ``latest``.
+    :param start: where a partition without a position begins, as in ``Cursor(start=...)``: ``earliest`` or
+        ``latest``.
+    :param ledger_topic: ledger that knows the group's cursor where committed offsets have expired; default
+        ``[eos] ledger_topic``.
     :param kafka_config_id: connection of type ``kafka``.
     :param poll_interval: seconds between two looks.
     """
@@ -59,6 +66,7 @@ class OffsetRangeTrigger(BaseEventTrigger):
         max_delay: float | None = None,
         max_records: int | None = None,
         start: Literal["earliest", "latest"] = "earliest",
+        ledger_topic: str | None = None,
         kafka_config_id: str = "kafka_default",
         poll_interval: float = 30.0,
     ) -> None:
@@ -75,6 +83,7 @@ class OffsetRangeTrigger(BaseEventTrigger):
         self.max_delay = max_delay
         self.max_records = max_records
         self.start = start
+        self.ledger_topic = ledger_topic
         self.kafka_config_id = kafka_config_id
         self.poll_interval = poll_interval
 
@@ -88,6 +97,7 @@ class OffsetRangeTrigger(BaseEventTrigger):
             "max_delay": self.max_delay,
             "max_records": self.max_records,
             "start": self.start,
+            "ledger_topic": self.ledger_topic,
             "kafka_config_id": self.kafka_config_id,
             "poll_interval": self.poll_interval,
         }
@@ -105,8 +115,9 @@ class OffsetRangeTrigger(BaseEventTrigger):
                 log.warning("Asking again in %.0f s: %s: %s", self.poll_interval, type(error).__name__, error)
                 await asyncio.sleep(self.poll_interval)
                 continue
-            pending = memory.pending(found.ranges)
-            if restored and memory.batch is not None and memory.is_unread(found.ranges):
+            unplaced = found.without_position if self.start == "latest" else frozenset()
+            pending = memory.pending(found.ranges, unplaced)
+            if restored and memory.batch is not None and memory.is_unread(found.ranges, unplaced):
                 yield TriggerEvent(memory.batch)
             restored = False
             waiting = sum(one.span for one in pending)
@@ -114,8 +125,9 @@ class OffsetRangeTrigger(BaseEventTrigger):
                 waiting_since = None
             elif waiting_since is None:
                 waiting_since = time.monotonic()
-            if waiting and (waiting >= self.min_records or self._is_due(waiting_since)):
-                batch = memory.announce(self.group_id, pending, self.max_records)
+            first_seen = unplaced - memory.announced.keys()
+            if first_seen or (waiting and (waiting >= self.min_records or self._is_due(waiting_since))):
+                batch = memory.announce(self.group_id, pending, self.max_records, first_seen)
                 waiting_since = None
                 yield TriggerEvent(batch)
                 # Afterwards: what dies in between is announced again, never forgotten.
@@ -124,11 +136,14 @@ class OffsetRangeTrigger(BaseEventTrigger):
             await asyncio.sleep(self.poll_interval)
 
     def _look(self) -> Unread:
+        from airflow_eos import settings
         from airflow_eos.engine.progress import unread
         from airflow_eos.hooks.kafka_eos import KafkaEosHook
+        from airflow_eos.model.spec import LedgerSettings
 
         kafka: Mapping[str, Any] = KafkaEosHook(self.kafka_config_id).get_config()
-        return unread(kafka, self.group_id, self.topics, start=self.start)
+        ledger = LedgerSettings(topic=self.ledger_topic or settings.default_ledger_topic(), create=False)
+        return unread(kafka, self.group_id, self.topics, start=self.start, ledger=ledger)
 
     def _is_due(self, since: float | None) -> bool:
         return since is not None and self.max_delay is not None and time.monotonic() - since >= self.max_delay

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
 
-from airflow_eos.engine.progress import committed_record, interval_progress, unread
+from airflow_eos.engine.progress import Unread, committed_record, interval_progress, unread
 from airflow_eos.exceptions import LedgerMissing, UnknownTopic
 from airflow_eos.model.ranges import Cursor, Interval
 from airflow_eos.run.identity import cursor_run_key
@@ -66,8 +67,6 @@ def test_lag_is_what_a_cursor_run_would_read(pipeline: Pipeline) -> None:
 
 def test_position_comes_from_the_ledger_where_group_offsets_are_gone(pipeline: Pipeline) -> None:
     """As the run itself starts: a group whose offsets expired has not to read everything again."""
-    from confluent_kafka.admin import AdminClient
-
     spec = pipeline.spec
     pipeline.publish(["a", "b"])
     pipeline.run()
@@ -77,6 +76,33 @@ def test_position_comes_from_the_ledger_where_group_offsets_are_gone(pipeline: P
     assert unread(*asked, ledger=spec.ledger, prefix=spec.prefix).offsets == 0
     assert unread(*asked).offsets == 2
     assert unread(*asked, start="latest").offsets == 0
+    assert {str(where) for where in unread(*asked, start="latest").without_position} == {
+        f"{spec.source_topics[0]}-0",
+        f"{spec.source_topics[0]}-1",
+    }
+    assert not unread(*asked, start="latest", ledger=spec.ledger, prefix=spec.prefix).without_position
+
+
+def test_run_that_begins_at_the_end_fixes_the_position(pipeline: Pipeline) -> None:
+    """Until then nothing is ever unread: what comes after the run is, in an added partition everything."""
+    spec = pipeline.spec
+
+    def found() -> Unread:
+        asked = (spec.kafka, spec.group_id, spec.source_topics)
+        return unread(*asked, start="latest", ledger=spec.ledger, prefix=spec.prefix)
+
+    pipeline.publish(["a", "b"])
+    assert (found().offsets, len(found().without_position)) == (0, 2)
+    assert pipeline.run(ranges=Cursor(start="latest")).records_read == 0
+    assert (found().offsets, len(found().without_position)) == (0, 0)
+    pipeline.publish(["c"])
+    admin = AdminClient(spec.kafka)
+    admin.create_partitions([NewPartitions(pipeline.source, 3)])[pipeline.source].result(30)
+    wait_until(lambda: len(found().ranges) == 3)
+    pipeline.publish(["d"], partition=2)
+    assert [(one.start, one.end) for one in found().ranges] == [(2, 3), (0, 0), (0, 1)]
+    assert not found().without_position
+    assert pipeline.run("r2", ranges=Cursor(start="latest")).records_read == 2
 
 
 def test_unknown_topic_is_named(pipeline: Pipeline) -> None:

@@ -11,25 +11,42 @@ import pytest
 
 from airflow_eos.engine.progress import Unread
 from airflow_eos.exceptions import UnknownTopic
-from airflow_eos.model.ranges import OffsetRange
+from airflow_eos.model.ranges import OffsetRange, TopicPartition
+from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.triggers.batch_memory import BatchMemory
 from airflow_eos.triggers.offset_range import OffsetRangeTrigger
 
 
 class Topic:
-    """Two partitions with ends and a group's positions; takes part as the engine's answer."""
+    """Two partitions with ends and a group's positions, if any; takes part as the engine's answer."""
 
     def __init__(self) -> None:
-        self.ends, self.positions = [0, 0], [0, 0]
+        self.ends: list[int] = [0, 0]
+        self.positions: list[int | None] = [0, 0]
         self.failures: list[Exception] = []
         self.looks = 0
+        self.ledgers: list[Any] = []
 
-    def unread(self, *_: Any, **__: Any) -> Unread:
+    def unread(self, *_: Any, start: str, ledger: Any) -> Unread:
         self.looks += 1
+        self.ledgers.append(ledger)
         if self.failures:
             raise self.failures.pop(0)
-        ranges = zip(self.positions, self.ends, strict=True)
-        return Unread(tuple(OffsetRange("src", n, *span) for n, span in enumerate(ranges)), {"src": "id"})
+        return look("src", self.positions, self.ends, start)
+
+
+def look(topic: str, positions: list[int | None], ends: list[int], start: str) -> Unread:
+    """What the engine finds, by its rules."""
+    begins = [
+        position if position is not None else 0 if start == "earliest" else end
+        for position, end in zip(positions, ends, strict=True)
+    ]
+    ranges = zip(begins, ends, strict=True)
+    return Unread(
+        tuple(OffsetRange(topic, n, *span) for n, span in enumerate(ranges)),
+        {topic: "id"},
+        frozenset(TopicPartition(topic, n) for n, position in enumerate(positions) if position is None),
+    )
 
 
 class State:
@@ -175,6 +192,90 @@ def test_group_that_was_moved_back_is_announced_again(topic: Topic) -> None:
     assert asyncio.run(scenario()) == [[(0, 0, 5)], [(0, 2, 5)]]
 
 
+def test_group_that_begins_at_the_end_is_woken_at_once_and_for_what_comes_then(topic: Topic) -> None:
+    """Its first run fixes the position; until then the first end stands for it, so that nothing stalls."""
+    topic.ends, topic.positions = [5, 3], [None, None]
+
+    async def scenario() -> list[Any]:
+        events = watcher(start="latest", min_records=2).run()
+        found = [await next_event(events)]
+        waiting = asyncio.create_task(anext(events))
+        topic.ends = [6, 3]
+        await looked(topic)
+        assert not waiting.done()
+        topic.ends = [7, 3]
+        found.append((await asyncio.wait_for(waiting, 5)).payload)
+        topic.positions, topic.ends = [7, 3], [9, 3]
+        found.append(await next_event(events))
+        return found
+
+    found = asyncio.run(scenario())
+    assert [ranges(event) for event in found] == [[(0, 5, 5), (1, 3, 3)], [(0, 5, 7)], [(0, 7, 9)]]
+    assert [event["records"] for event in found] == [0, 2, 2]
+    assert len({event["batch"] for event in found}) == 3
+
+
+def test_group_that_begins_at_the_start_is_not_woken_for_nothing(topic: Topic) -> None:
+    """An empty topic brings no event: the first record will."""
+    topic.positions = [None, None]
+
+    async def scenario() -> Any:
+        events = watcher().run()
+        waiting = asyncio.create_task(anext(events))
+        await looked(topic)
+        assert not waiting.done()
+        topic.ends = [1, 0]
+        return (await asyncio.wait_for(waiting, 5)).payload
+
+    assert ranges(asyncio.run(scenario())) == [(0, 0, 1)]
+
+
+def test_restarted_watcher_wakes_a_group_until_its_position_is_fixed(topic: Topic) -> None:
+    """The first event may have died with the old triggerer; a position says that it did its work."""
+    state = State()
+    topic.ends, topic.positions = [5, 3], [None, None]
+
+    async def restarted() -> Any:
+        events = watcher(state, start="latest", min_records=2).run()
+        found = await next_event(events)
+        waiting = asyncio.create_task(anext(events))
+        await looked(topic)  # stored by now
+        waiting.cancel()
+        return found
+
+    first = asyncio.run(restarted())
+    topic.ends = [5, 4]
+    assert asyncio.run(restarted()) == first
+    topic.positions, topic.ends = [5, 3], [7, 4]
+    assert ranges(asyncio.run(restarted())) == [(0, 5, 7), (1, 3, 4)]
+
+
+def test_topic_made_again_wakes_the_group_again(topic: Topic) -> None:
+    """What was announced of the old log says nothing about the new one."""
+    topic.ends, topic.positions = [5, 3], [None, None]
+
+    async def scenario() -> list[Any]:
+        events = watcher(start="latest").run()
+        found = [await next_event(events)]
+        topic.ends = [1, 3]
+        found.append(await next_event(events))
+        return [ranges(event) for event in found]
+
+    assert asyncio.run(scenario()) == [[(0, 5, 5), (1, 3, 3)], [(0, 1, 1)]]
+
+
+@pytest.mark.parametrize(("given", "asked"), [(None, "airflow-eos-ledger"), ("other", "other")])
+def test_position_of_an_idle_group_comes_from_the_ledger(topic: Topic, given: str | None, asked: str) -> None:
+    """Committed offsets expire, the cursor does not; a look creates no ledger."""
+    topic.ends = [1, 0]
+
+    async def scenario() -> None:
+        await next_event(watcher(ledger_topic=given).run())
+
+    asyncio.run(scenario())
+    assert topic.ledgers == [LedgerSettings(topic=asked, create=False)]
+
+
 def test_watcher_outlives_a_cluster_that_cannot_answer(topic: Topic) -> None:
     """Airflow does not start a watcher again that ended: an error is asked again."""
     topic.failures = [UnknownTopic("topic 'src' does not exist")] * 3
@@ -186,22 +287,26 @@ def test_watcher_outlives_a_cluster_that_cannot_answer(topic: Topic) -> None:
     assert ranges(asyncio.run(scenario())) == [(0, 0, 1)]
 
 
+@pytest.mark.parametrize("start", ["earliest", "latest"])
 @pytest.mark.parametrize("seed", range(20))
-def test_batches_tile_the_log(seed: int) -> None:
+def test_batches_tile_the_log(seed: int, start: str) -> None:
     """Whatever arrives and is read in whatever order: ranges follow one another from 0 to the end."""
     rng = random.Random(seed)
-    memory, ends, positions = BatchMemory(), [0, 0, 0], [0, 0, 0]
+    memory, ends = BatchMemory(), [0, 0, 0]
+    positions: list[int | None] = [0, 0, 0] if start == "earliest" else [None, None, None]
     announced: list[OffsetRange] = []
     for _ in range(200):
         n = rng.randrange(3)
         if rng.random() < 0.5:
             ends[n] += rng.randrange(5)
         else:  # runs read what was announced, and sometimes what was not
-            positions[n] = rng.randint(positions[n], ends[n])
-        unread = [OffsetRange("t", p, positions[p], ends[p]) for p in range(3)]
-        pending = memory.pending(unread)
-        if sum(one.span for one in pending) >= rng.randrange(1, 8):
-            batch = memory.announce("g", pending, rng.choice([None, 3, 50]))
+            stands = positions[n]
+            positions[n] = ends[n] if stands is None else rng.randint(stands, ends[n])
+        found = look("t", positions, ends, start)
+        pending = memory.pending(found.ranges, found.without_position)
+        first_seen = found.without_position - memory.announced.keys()
+        if first_seen or sum(one.span for one in pending) >= rng.randrange(1, 8):
+            batch = memory.announce("g", pending, rng.choice([None, 3, 50]), first_seen)
             announced += [OffsetRange.from_list(one) for one in batch["ranges"]]
         if rng.random() < 0.1:
             memory = BatchMemory.from_state(memory.to_state())
@@ -210,7 +315,7 @@ def test_batches_tile_the_log(seed: int) -> None:
         assert all(before[1] <= after[0] for before, after in pairwise(mine))
         gaps = [(b, a) for (_, b), (a, _) in pairwise(mine) if a > b]
         # What no batch holds was read before it could be announced.
-        assert all(end <= positions[partition] for _, end in gaps)
+        assert all(end <= (positions[partition] or 0) for _, end in gaps)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 import airflow_eos
-from airflow_eos.operators import settings
+from airflow_eos import settings
 from airflow_eos.provider_info import get_provider_info
 
 

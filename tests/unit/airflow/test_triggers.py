@@ -12,7 +12,7 @@ from airflow.models.trigger import Trigger
 
 from airflow_eos.engine.progress import IntervalProgress, Unread
 from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, LedgerMissing
-from airflow_eos.model.ranges import OffsetRange
+from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.triggers.condition import MAX_FAILURES, ConditionTrigger
 from airflow_eos.triggers.kafka_data_interval import KafkaDataIntervalTrigger
 from airflow_eos.triggers.kafka_lag import KafkaLagTrigger
@@ -136,6 +136,18 @@ def test_lag_fires_when_there_is_enough_or_anything_late(
     if answer is not None:
         ranges = [one.to_list() for one in found.ranges if one.span]
         assert answer == {"group_id": "g", "lag": found.offsets, "ranges": ranges}
+
+
+@pytest.mark.parametrize(("start", "fires"), [("latest", True), ("earliest", False)])
+def test_group_that_begins_at_the_end_is_not_waited_for_before_it_has_a_position(
+    monkeypatch: pytest.MonkeyPatch, start: Any, fires: bool
+) -> None:
+    """Nothing is unread where it begins, at whatever look: the run behind the sensor fixes the position."""
+    nowhere = Unread(lag((7, 7), (3, 5)).ranges, {"src": "id"}, frozenset({TopicPartition("src", 0)}))
+    monkeypatch.setattr("airflow_eos.engine.progress.unread", lambda *_, **__: nowhere)
+    trigger = KafkaLagTrigger(topics=["src"], group_id="g", min_records=10, start=start)
+    answer = {"group_id": "g", "lag": 2, "ranges": [["src", 1, 3, 5]]}
+    assert trigger.ask({}) == (answer if fires else None)
 
 
 def test_interval_fires_when_no_partition_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
