@@ -103,7 +103,7 @@ class OffsetRangeTrigger(BaseEventTrigger):
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Announce batch after batch. A cluster that cannot answer is asked again, for ever."""
+        """Announce batch after batch. What fails, whatever it is, is asked again, for ever."""
         memory = await self._restore()
         restored = memory.batch is not None
         waiting_since: float | None = None
@@ -111,8 +111,12 @@ class OffsetRangeTrigger(BaseEventTrigger):
             try:
                 found = await asyncio.to_thread(self._look)
             except EosError as error:
-                # A watcher that ends is not started again.
                 log.warning("Asking again in %.0f s: %s: %s", self.poll_interval, type(error).__name__, error)
+                await asyncio.sleep(self.poll_interval)
+                continue
+            except Exception:
+                # A watcher that ends is started again at once, as often as it ends.
+                log.exception("Asking again in %.0f s", self.poll_interval)
                 await asyncio.sleep(self.poll_interval)
                 continue
             unplaced = found.without_position if self.start == "latest" else frozenset()

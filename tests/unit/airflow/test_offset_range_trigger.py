@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from itertools import pairwise
 from typing import Any
 
@@ -276,15 +277,21 @@ def test_position_of_an_idle_group_comes_from_the_ledger(topic: Topic, given: st
     assert topic.ledgers == [LedgerSettings(topic=asked, create=False)]
 
 
-def test_watcher_outlives_a_cluster_that_cannot_answer(topic: Topic) -> None:
-    """Airflow does not start a watcher again that ended: an error is asked again."""
-    topic.failures = [UnknownTopic("topic 'src' does not exist")] * 3
+@pytest.mark.parametrize(
+    "failure", [UnknownTopic("topic 'src' does not exist"), RuntimeError("API server is busy")]
+)
+def test_watcher_outlives_what_cannot_answer(topic: Topic, failure: Exception) -> None:
+    """Airflow starts a watcher that ended again at once, without a pause: an error is asked again here."""
+    topic.failures = [failure] * 3
     topic.ends = [1, 0]
 
-    async def scenario() -> Any:
-        return await next_event(watcher().run())
+    async def scenario() -> tuple[Any, float]:
+        began = time.monotonic()
+        return await next_event(watcher(poll_interval=0.05).run()), time.monotonic() - began
 
-    assert ranges(asyncio.run(scenario())) == [(0, 0, 1)]
+    event, seconds = asyncio.run(scenario())
+    assert ranges(event) == [(0, 0, 1)]
+    assert seconds >= 3 * 0.05
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])
