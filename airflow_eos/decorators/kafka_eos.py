@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import DecoratedOperator, task_decorator_factory
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.operators.process import with_arguments
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 
 if TYPE_CHECKING:
@@ -47,13 +48,29 @@ class _KafkaEosDecoratedOperator(DecoratedOperator, ReadProcessWriteOperator):
         self.python_callable = stand_in
 
     def prepared_process(self, context: Context) -> Process:
-        """Return the decorated function with the arguments of the task's call."""
-        bound = inspect.signature(self.python_callable).bind(*self.op_args, **self.op_kwargs).arguments
+        """Return the decorated function with the arguments of the task's call, and those of the context.
+
+        :raises ConfigurationError: the Dag run has no value for a context variable the function needs.
+        """
+        bound = self._arguments(context)
         if "source_partition" in bound:
             # Expanded over partitions: the argument chooses the partition, and the function sees it.
             self.source_partition = bound["source_partition"]
-        self.op_kwargs = dict(bound)
-        return super().prepared_process(context)
+        return with_arguments(super().prepared_process(context), bound)
+
+    def _arguments(self, context: Context) -> dict[str, Any]:
+        signature = inspect.signature(self.python_callable)
+        given = signature.bind_partial(*self.op_args, **self.op_kwargs).arguments
+        # As in every decorated task: Airflow asks for no argument that is named like a context variable.
+        known: Mapping[str, Any] = {**context}
+        values = {name: known[name] for name in signature.parameters if name in known and name not in given}
+        try:
+            return dict(signature.bind(*self.op_args, **self.op_kwargs, **values).arguments)
+        except TypeError as error:
+            raise ConfigurationError(
+                f"{self.python_callable.__name__} takes {signature}: {error}. Where it names a context "
+                "variable, this Dag run has none; give the parameter the default None"
+            ) from error
 
 
 def _without_frame(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -96,9 +113,11 @@ def kafka_eos_task(
 
         large(threshold=5000)
 
-    ``df`` and, where there is one, ``run`` come from the run; all other parameters from the call. Where
-    Airflow does not know the provider, ``from airflow_eos.decorators.kafka_eos import kafka_eos_task`` does
-    the same. A function with a parameter ``source_partition`` may be expanded over the partitions.
+    ``df`` and, where there is one, ``run`` come from the run; all other parameters from the call, or from
+    Airflow's context if they are named like a variable of it (``ds``, ``params``). What Spark ships to its
+    executors, by a user defined function or an ``@arrow_process``, must be a plain value there, not ``ti``.
+    Where Airflow does not know the provider, ``from airflow_eos.decorators.kafka_eos import kafka_eos_task``
+    does the same. A function with a parameter ``source_partition`` may be expanded over the partitions.
 
     :param python_callable: the function.
     :param multiple_outputs: as in every task decorator.

@@ -82,6 +82,37 @@ def test_expanded_over_partitions_each_has_its_cursor(dag: DAG, runs: list[FakeR
     assert runs[1].process("frame") == ("frame", 1)
 
 
+def test_context_variables_come_from_the_context(dag: DAG, runs: list[FakeRun]) -> None:
+    """As in every decorated task; what the call gives is taken first, and templated."""
+
+    @kafka_eos_task(**GIVEN)
+    def copy(df: Any, ds: str, factor: int, run_id: str | None = None, *, ts: str | None = None) -> Any:
+        return df, ds, factor, run_id, ts
+
+    with dag:
+        copy(factor=3, run_id="of {{ ds }}")
+    operator = task_of(dag, "copy")
+    context = {**make_context(operator), "ds": "2026-11-20"}
+    operator.render_template_fields(context)
+    operator.execute(context)
+    assert runs[0].process("frame") == ("frame", "2026-11-20", 3, "of 2026-11-20", None)
+
+
+def test_context_variable_that_the_dag_run_has_not_fails_at_once(dag: DAG, runs: list[FakeRun]) -> None:
+    """A run without a logical date has no ds, at whatever try: no retry is spent, and no run begins."""
+
+    @kafka_eos_task(**GIVEN, retries=2)
+    def copy(df: Any, ds: str) -> Any:
+        return df, ds
+
+    with dag:
+        copy()
+    operator = task_of(dag, "copy")
+    with pytest.raises(ConfigurationError, match=r"copy takes \(ds: 'str'\): missing .*'ds'.* default None"):
+        operator.execute(make_context(operator))
+    assert runs == []
+
+
 def test_function_without_a_frame_is_refused_at_parse(dag: DAG) -> None:
     """The message shows what is needed."""
 
