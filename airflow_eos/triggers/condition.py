@@ -18,7 +18,7 @@ MAX_FAILURES = 10
 
 
 class ConditionTrigger(BaseTrigger):
-    """Ask until there is an answer, then fire one event.
+    """Ask until there is an answer, then fire one event. The first question comes after ``poll_interval``.
 
     The event is ``{"answer": {...}}``, or ``{"error": <class of airflow_eos.exceptions>, "message": ...}``
     where the question cannot be answered. Brokers that cannot be reached are asked again; so is what failed
@@ -72,6 +72,9 @@ class ConditionTrigger(BaseTrigger):
         """
         failures = 0
         while True:
+            # The sensor has just asked. And Airflow 3.3 can fail the try if an event comes before the
+            # scheduler has seen the end of the process that deferred (apache/airflow#67287, #72716).
+            await asyncio.sleep(self.poll_interval)
             try:
                 answer = await asyncio.to_thread(self.poll)
                 failures = 0
@@ -87,4 +90,3 @@ class ConditionTrigger(BaseTrigger):
             if answer is not None:
                 yield TriggerEvent({"answer": answer})
                 return
-            await asyncio.sleep(self.poll_interval)

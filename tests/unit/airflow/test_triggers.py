@@ -80,6 +80,20 @@ def test_condition_is_asked_until_it_holds_and_fires_once() -> None:
     assert [kafka["bootstrap.servers"] for kafka in trigger.asked] == ["broker:9092"] * 4
 
 
+def test_triggerer_asks_an_interval_after_the_sensor() -> None:
+    """It has just asked; and an answer at once could overtake the end of the process that deferred."""
+    trigger = Scripted({"lag": 5})
+    trigger.poll_interval = 3600.0
+
+    async def scenario() -> None:
+        waiting = asyncio.create_task(events_of(trigger))
+        await asyncio.sleep(0.1)
+        waiting.cancel()
+
+    asyncio.run(scenario())
+    assert trigger.asked == []
+
+
 def test_question_that_cannot_be_answered_ends_the_trigger_with_its_reason() -> None:
     """The sensor learns the class of the error, and decides whether to retry."""
     trigger = Scripted(None, AuthorizationFailed("no Describe on group g"))
