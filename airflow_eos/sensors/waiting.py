@@ -29,6 +29,9 @@ class WaitingSensor(BaseSensorOperator):
     asked again until the sensor's ``timeout``. What another question would meet again (a wrong setting, a
     missing permission) fails the task at once.
 
+    Deferred, ``exponential_backoff`` has no effect, and ``silent_fail`` covers the first question only: an
+    error that the triggerer meets fails the try. ``soft_fail`` and ``never_fail`` mean the same in both.
+
     :param kafka_config_id: connection of type ``kafka``. (templated)
     :param deferrable: default ``[operators] default_deferrable``.
     """
@@ -107,7 +110,7 @@ class WaitingSensor(BaseSensorOperator):
             if self.soft_fail or self.never_fail:
                 raise AirflowSkipException(str(error)) from error
             raise
-        except EosError as error:
+        except Exception as error:
             if self.never_fail:
                 raise AirflowSkipException(str(error)) from error
             if not self.silent_fail:

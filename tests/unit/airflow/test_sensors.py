@@ -141,6 +141,23 @@ def test_soft_failing_sensor_is_skipped(dag: DAG, answers: list[Any], deferrable
         never.execute(context_of(never))
 
 
+@pytest.mark.parametrize("error", [UnknownTopic("no"), RuntimeError("API server is busy")])
+def test_first_question_of_a_deferrable_sensor_may_fail_silently(
+    dag: DAG, answers: list[Any], error: Exception
+) -> None:
+    """silent_fail and never_fail take any error there, as they do in a sensor that pokes."""
+    answers += [error, error, error]
+    silent = lag_sensor(dag, deferrable=True, silent_fail=True)
+    with pytest.raises(TaskDeferred):
+        silent.execute(context_of(silent))
+    never = lag_sensor(dag, task_id="never", deferrable=True, never_fail=True)
+    with pytest.raises(AirflowSkipException):
+        never.execute(context_of(never))
+    plain = lag_sensor(dag, task_id="plain", deferrable=True)
+    with pytest.raises(type(error)):
+        plain.execute(context_of(plain))
+
+
 def test_brokers_that_are_away_are_asked_again(dag: DAG, monkeypatch: pytest.MonkeyPatch) -> None:
     """A restart of the cluster costs a waiting sensor nothing."""
     script: list[Any] = [BrokersUnavailable("none"), {"lag": 1}]
