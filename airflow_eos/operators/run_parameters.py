@@ -41,7 +41,8 @@ class RunParameters:
     :param allowed_lateness: with ``"data_interval"``: how long an idle partition holds a boundary open.
     :param partition_duration: with ``"data_interval"`` and a partitioned Dag: length of a partition.
     :param pipeline: name of the pipeline, default ``<dag_id>.<task_id>``; set it to what it was before you
-        rename a Dag or task, and it keeps its ledger. (templated)
+        rename a Dag or task, and it keeps its ledger. A task that is mapped over anything but
+        ``source_partition`` needs one for each of its instances. (templated)
     :param prefix: first part of transactional ids, default ``[eos] prefix``. (templated)
     :param source_partition: read this partition only; expand over it to map one task per partition, each with
         a cursor of its own. (templated)
@@ -140,7 +141,7 @@ class RunParameters:
         try:
             spec = RunSpec(
                 kafka=KafkaEosHook(self.kafka_config_id).get_config(),
-                pipeline=self.pipeline or f"{self.dag_id}.{self.task_id}",
+                pipeline=self.pipeline or self._default_pipeline(context),
                 run_id=context["run_id"],
                 source_topics=(self.topics,) if isinstance(self.topics, str) else tuple(self.topics),
                 sink_topic=self.sink_topic,
@@ -169,6 +170,18 @@ class RunParameters:
 
         self._run_key = run_key(spec)
         return spec
+
+    def _default_pipeline(self, context: Context) -> str:
+        """Name the pipeline after the task; a run's name holds no map index, so not after a mapped one."""
+        index = context["ti"].map_index
+        if index is not None and index >= 0 and self.source_partition is None:
+            raise ConfigurationError(
+                f"task {self.task_id!r} is mapped (map index {index}), and its instances would be one run: "
+                "the first does its part, the others find it committed. Expand over source_partition, or "
+                "give each instance a pipeline of its own (and, unless it reads intervals, a group_id), "
+                "expanded with the rest or templated"
+            )
+        return f"{self.dag_id}.{self.task_id}"
 
     def finish(self, context: Context, record: RunRecord) -> dict[str, Any]:
         """Tell Airflow what a committed run did; return :meth:`RunRecord.summary` for XCom.

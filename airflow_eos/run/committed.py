@@ -70,7 +70,7 @@ class CommittedRuns:
     def _settled(self, first: RunRecord, *, fenced: bool) -> RunRecord | Reprocess:
         """Apply ``on_committed`` to a run that is committed."""
         key = first.run_key
-        laws.same_work(first, identity.transactional_id(self._spec))
+        laws.same_work(first, identity.transactional_id(self._spec), self._spec.source_topics)
         again_id = identity.reprocess_transactional_id(self._spec, key)
         ours = (self._spec.run_id, self._spec.clear_number)
         if (first.run_id, first.clear_number) == ours:
@@ -78,7 +78,7 @@ class CommittedRuns:
         again = self._look_up(identity.reprocess_keys(key), fenced=fenced)
         for record in again.values():
             if (record.run_id, record.clear_number) == ours:
-                laws.same_work(record, again_id)
+                laws.same_work(record, again_id, self._spec.source_topics)
                 return _answer(record, "this very work")
         other = f"run {first.run_id!r}, clear {first.clear_number}, try {first.try_number}"
         if self._spec.on_committed == "fail":

@@ -208,15 +208,19 @@ def group_is_ours(group: str, field: str, recorded: object, ours: object) -> Non
         )
 
 
-def same_work(record: RunRecord, transactional_id: str) -> None:
-    """Law 7: a record answers for a run only if it was committed under the fence this run would take."""
-    if record.producer.transactional_id != transactional_id:
-        raise ConfigurationError(
-            f"{record.run_key} was committed under transactional id {record.producer.transactional_id!r}, "
-            f"this run has {transactional_id!r}: the ledger's record is of other work with the same name. "
-            "Give each its own pipeline, or each environment its own ledger topic; where prefix, group_id or "
-            "ranges of this very task were changed since, start a new run"
-        )
+def same_work(record: RunRecord, transactional_id: str, topics: Collection[str]) -> None:
+    """Law 7: a record answers for a run only if the run would take the same fence and read of its topics."""
+    theirs = {one.topic for one in record.ranges}
+    same_topics = not theirs or theirs.intersection(topics)
+    if record.producer.transactional_id == transactional_id and same_topics:
+        return
+    raise ConfigurationError(
+        f"{record.run_key} was committed under transactional id {record.producer.transactional_id!r}, "
+        f"reading {', '.join(sorted(theirs)) or 'nothing'}; this run has {transactional_id!r} and reads "
+        f"{', '.join(sorted(topics))}: the ledger's record is of other work with the same name. Give each "
+        "task, and each instance of a mapped one, its own pipeline, or each environment its own ledger; "
+        "where prefix, group_id or topics of this very task were changed since, start a new run"
+    )
 
 
 def deserves_commit(plan: RunPlan, manifest: SealedManifest) -> bool:

@@ -32,7 +32,7 @@ def in_order(spec: RunSpec, records: Mapping[str, RunRecord]) -> tuple[list[RunR
     """
     rounds: list[RunRecord] = []
     while (record := records.get(identity.round_key(spec, len(rounds)))) is not None:
-        laws.same_work(record, identity.transactional_id(spec))
+        laws.same_work(record, identity.transactional_id(spec), spec.source_topics)
         rounds.append(record)
     return rounds, records.get(identity.final_key(spec))
 

@@ -93,9 +93,10 @@ def make_context(task: Any, **dag_run: Any) -> Any:
         "data_interval_end": START + DAY,
         "try_number": 1,
         "max_tries": task.retries,
+        "map_index": -1,
         **dag_run,
     }
-    ti = SimpleNamespace(try_number=fields.pop("try_number"), max_tries=fields.pop("max_tries"))
+    ti = SimpleNamespace(**{name: fields.pop(name) for name in ("try_number", "max_tries", "map_index")})
     return {
         "dag": task.dag,
         "task": task,

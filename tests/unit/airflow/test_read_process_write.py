@@ -371,10 +371,35 @@ def test_one_mapped_task_per_partition(dag: DAG, runs: list[FakeRun]) -> None:
         task_id="mapped", dag=dag, process=copy, topics=["src"], sink_topic="out", group_id="g"
     ).expand(source_partition=[0, 1, 2])
     for partition in (0, 2):
-        execute(mapped.unmap({"source_partition": partition}))
+        execute(mapped.unmap({"source_partition": partition}), map_index=partition)
     assert [run.spec.source_partition for run in runs] == [0, 2]
     assert {run.spec.pipeline for run in runs} == {"pipelines.mapped"}
     assert mapped.max_active_tis_per_dag is None
+
+
+def test_mapped_instances_that_would_be_one_run_are_refused(dag: DAG, runs: list[FakeRun]) -> None:
+    """A run's name holds no map index: all but the first would find their work committed by it."""
+    given = [{"group_id": "g-eu", "sink_topic": "eu"}, {"group_id": "g-us", "sink_topic": "us"}]
+    mapped = ReadProcessWriteOperator.partial(
+        task_id="mapped", dag=dag, process=copy, topics=["src"]
+    ).expand_kwargs(given)
+    for index, one in enumerate(given):
+        with pytest.raises(ConfigurationError, match=rf"map index {index}.*pipeline of its own"):
+            execute(mapped.unmap(one), map_index=index)
+    assert runs == []
+
+
+def test_mapped_instances_with_a_pipeline_each_are_runs_of_their_own(dag: DAG, runs: list[FakeRun]) -> None:
+    """Expanded or templated, the author's name is what tells them apart."""
+    mapped = ReadProcessWriteOperator.partial(
+        task_id="mapped", dag=dag, process=copy, topics=["src"], sink_topic="out", pipeline="by.{{ region }}"
+    ).expand(group_id=["eu", "us"])
+    for index, region in enumerate(["eu", "us"]):
+        operator = mapped.unmap({"group_id": region})
+        context = make_context(operator, map_index=index)
+        operator.render_template_fields({**context, "region": region})
+        operator.execute(context)
+    assert [run.spec.pipeline for run in runs] == ["by.eu", "by.us"]
 
 
 def test_operator_survives_serialization(dag: DAG) -> None:

@@ -77,7 +77,7 @@ def test_expanded_over_partitions_each_has_its_cursor(dag: DAG, runs: list[FakeR
     mapped = task_of(dag, "copy")
     for partition in (0, 1):
         operator = mapped.unmap({"op_kwargs": {"source_partition": partition}})
-        operator.execute(make_context(operator))
+        operator.execute(make_context(operator, map_index=partition))
     assert [run.spec.source_partition for run in runs] == [0, 1]
     assert runs[1].process("frame") == ("frame", 1)
 
@@ -110,6 +110,21 @@ def test_context_variable_that_the_dag_run_has_not_fails_at_once(dag: DAG, runs:
     operator = task_of(dag, "copy")
     with pytest.raises(ConfigurationError, match=r"copy takes \(ds: 'str'\): missing .*'ds'.* default None"):
         operator.execute(make_context(operator))
+    assert runs == []
+
+
+def test_expanded_over_another_argument_is_refused(dag: DAG, runs: list[FakeRun]) -> None:
+    """Its instances would be one run, done by the first of them."""
+
+    @kafka_eos_task(**GIVEN)
+    def copy(df: Any, region: str) -> Any:
+        return df, region
+
+    with dag:
+        copy.expand(region=["eu", "us"])
+    operator = task_of(dag, "copy").unmap({"op_kwargs": {"region": "eu"}})
+    with pytest.raises(ConfigurationError, match="mapped"):
+        operator.execute(make_context(operator, map_index=0))
     assert runs == []
 
 

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.ledger import LedgerEntry, LedgerView
+from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange
+from airflow_eos.model.record import RunRecord
+from airflow_eos.model.spec import RunSpec
+from airflow_eos.run import identity
+from airflow_eos.run.authority import Authority
+from airflow_eos.run.committed import CommittedRuns
+from tests.unit.airflow.fakes import a_record
+
+RANGES = (OffsetRange("src", 0, 5, 15),)
+ROUNDS = Cursor(max_records=10, until_caught_up=True)
+DAY = Interval(
+    dt.datetime(2026, 11, 20, tzinfo=dt.timezone.utc), dt.datetime(2026, 11, 21, tzinfo=dt.timezone.utc)
+)
+
+
+class Ledger:
+    """One partition: what is committed, and what stands above the last stable offset at each look."""
+
+    def __init__(self, *records: RunRecord) -> None:
+        self.records = list(records)
+        self.tails: list[tuple[LedgerEntry, ...]] = [()]
+        self.looks = 0
+
+    def partition_for(self, routing: str) -> int:
+        assert routing == "pipe"
+        return 3
+
+    def view(self, partition: int, keys: Any, prefixes: Any = ()) -> LedgerView:
+        assert partition == 3
+        self.looks += 1
+        known = {identity.run_record_key(one.run_key): one.to_json() for one in self.records}
+        found = {k: v for k, v in known.items() if k in keys or k.startswith(tuple(prefixes))}
+        tail = self.tails.pop(0) if len(self.tails) > 1 else self.tails[0]
+        return LedgerView(last_stable_offset=1, high_watermark=9, committed=found, tail=tail)
+
+
+def a_spec(**changes: Any) -> RunSpec:
+    fields: dict[str, Any] = {
+        "kafka": {"bootstrap.servers": "broker:9092"},
+        "pipeline": "pipe",
+        "run_id": "r1",
+        "source_topics": ("src",),
+        "group_id": "g",
+    }
+    return RunSpec(**{**fields, **changes})
+
+
+def made_by(spec: RunSpec, mode: str, **changes: Any) -> RunRecord:
+    fields: dict[str, Any] = {
+        "run_key": identity.run_key(spec),
+        "pipeline": spec.pipeline,
+        "mode": mode,
+        "run_id": spec.run_id,
+        "group_id": spec.group_id,
+        "ranges": tuple(OffsetRange(name, 0, 5, 15) for name in spec.source_topics),
+        "producer": ProducerIdentity(identity.transactional_id(spec), 1, 0),
+    }
+    return a_record(**{**fields, **changes})
+
+
+def ask(spec: RunSpec, ledger: Ledger, **how: Any) -> Any:
+    return CommittedRuns(spec, Authority(ledger, sleep=lambda _: None)).ask(**{"fenced": False, **how})  # type: ignore[arg-type]
+
+
+OTHER_WORK = [
+    ({}, "cursor", {"group_id": "other"}),
+    ({}, "cursor", {"source_topics": ("other",)}),
+    ({"ranges": Explicit(RANGES)}, "explicit", {"ranges": Cursor()}),
+    ({"ranges": ROUNDS}, "cursor", {"group_id": "other"}),
+    ({"source_partition": 0}, "cursor", {"group_id": "other"}),
+]
+
+
+@pytest.mark.parametrize(("made", "mode", "asked"), OTHER_WORK)
+@pytest.mark.parametrize("clear_number", [0, 1])
+@pytest.mark.parametrize("fenced", [False, True])
+def test_record_of_other_work_under_the_same_name_is_no_answer(
+    made: dict[str, Any], mode: str, asked: dict[str, Any], clear_number: int, fenced: bool
+) -> None:
+    """Two tasks of a Dag run that share a pipeline: the second is told so, not that its work is done."""
+    first = a_spec(**made)
+    ledger = Ledger(made_by(first, mode))
+    second = a_spec(**{**made, **asked}, clear_number=clear_number)
+    assert ask(first, ledger, fenced=fenced).found
+    with pytest.raises(ConfigurationError, match=r"other work with the same name.* own pipeline"):
+        ask(second, ledger, fenced=fenced)
+
+
+def test_round_of_other_work_is_not_continued() -> None:
+    """Rounds that another task of the run committed are not this one's."""
+    round_0 = a_spec(ranges=ROUNDS, round=0)
+    ledger = Ledger(made_by(round_0, "cursor"))
+    assert ask(round_0, ledger).found
+    with pytest.raises(ConfigurationError, match="other work with the same name"):
+        ask(a_spec(ranges=ROUNDS, round=0, group_id="other"), ledger)
+
+
+def test_interval_that_an_earlier_run_did_under_another_group_stays_done() -> None:
+    """A renamed group makes no interval undone: the group of an interval means nothing."""
+    ledger = Ledger(made_by(a_spec(ranges=DAY), "interval"))
+    assert ask(a_spec(ranges=DAY, run_id="backfill", group_id="renamed"), ledger).found
