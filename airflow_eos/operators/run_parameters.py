@@ -19,13 +19,13 @@ from airflow_eos.operators.retry import TransactionRetryPolicy
 from airflow_eos.operators.task_identity import Ranges, clear_number, resolve_ranges
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, RetryPolicy
 
     from airflow_eos.model.record import RunRecord
     from airflow_eos.model.spec import Compression, OnCommitted
 
 OnEmpty = Literal["succeed", "skip"]
-_NOT_GIVEN: Any = object()  # None is a value here: no limit
+_NOT_GIVEN: Any = object()  # None is a value here: no limit, no policy
 
 
 class RunParameters:
@@ -60,6 +60,8 @@ class RunParameters:
     :param max_active_tis_per_dag: as in every operator, but 1 unless given where ``ranges`` is a ``Cursor``:
         two Dag runs on one cursor only fence each other. A mapped operator has no such default: its tasks
         have a cursor each.
+    :param retry_policy: as in every operator, but a
+        :class:`~airflow_eos.operators.retry.TransactionRetryPolicy` unless given.
     """
 
     run_fields: ClassVar[Sequence[str]] = (
@@ -101,6 +103,7 @@ class RunParameters:
         compression: Compression = "zstd",
         ledger: LedgerSettings | None = None,
         max_active_tis_per_dag: int | None = _NOT_GIVEN,
+        retry_policy: RetryPolicy | None = _NOT_GIVEN,
         **kwargs: Any,
     ) -> None:
         self.ranges: Ranges = Cursor() if ranges is None else ranges
@@ -108,8 +111,11 @@ class RunParameters:
             max_active_tis_per_dag = 1 if isinstance(self.ranges, Cursor) else None
         if on_empty not in ("succeed", "skip"):
             raise ConfigurationError(f"on_empty must be 'succeed' or 'skip', got {on_empty!r}")
-        kwargs.setdefault("retry_policy", TransactionRetryPolicy())
-        super().__init__(max_active_tis_per_dag=max_active_tis_per_dag, **kwargs)  # type: ignore[call-arg]
+        if retry_policy is _NOT_GIVEN:
+            retry_policy = TransactionRetryPolicy()
+        super().__init__(  # type: ignore[call-arg]
+            max_active_tis_per_dag=max_active_tis_per_dag, retry_policy=retry_policy, **kwargs
+        )
         self.topics = topics
         self.group_id = group_id
         self.sink_topic = sink_topic

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, Asset, RetryAction
+from airflow.sdk import DAG, Asset, ExceptionRetryPolicy, RetryAction
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_eos import exceptions
@@ -193,6 +193,14 @@ def test_default_args_set_the_limit_too() -> None:
     """The cursor's default gives way to the Dag's default_args."""
     dag = DAG("limited", schedule=None, default_args={"max_active_tis_per_dag": 7})
     assert make(dag).max_active_tis_per_dag == 7
+
+
+@pytest.mark.parametrize("policy", [ExceptionRetryPolicy(rules=[]), None])
+def test_default_args_set_the_retry_policy_too(policy: Any) -> None:
+    """This package's policy gives way to the Dag's default_args, and to None: Airflow's own rules."""
+    given = make(DAG("given", schedule=None, default_args={"retry_policy": policy}))
+    assert given.retry_policy is policy
+    assert type(make(DAG("plain", schedule=None)).retry_policy).__name__ == "TransactionRetryPolicy"
 
 
 # -- Spark ------------------------------------------------------------------------------------------------
