@@ -17,6 +17,7 @@ _RUNNING: dict[str, frozenset[str]] = {
     "yarn": frozenset({"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING"}),
     "kubernetes": frozenset({"PENDING", "RUNNING", "UNKNOWN"}),
 }
+_NOT_LEADING = "in ALIVE state"  # what only a leading master can do
 _SUCCEEDED = frozenset({"FINISHED", "SUCCEEDED"})
 
 
@@ -35,14 +36,22 @@ class SparkDriver:
         extra ``yarn_resourcemanager_webapp_address``) or ``kubernetes``.
     :param driver_id: submission id, application id, or ``<namespace>:<driver pod>``.
     :param conn_id: Spark connection.
+    :param hook: the submitting operator's, with what its author gave beside the connection.
     """
 
-    def __init__(self, backend: Backend, driver_id: str, conn_id: str = "spark_default") -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        driver_id: str,
+        conn_id: str = "spark_default",
+        hook: SparkSubmitHook | None = None,
+    ) -> None:
         if backend not in _RUNNING:
             raise ValueError(f"backend must be one of {', '.join(sorted(_RUNNING))}, got {backend!r}")
         self.backend = backend
         self.driver_id = driver_id
         self._conn_id = conn_id
+        self._hook = hook
 
     def status(self) -> str:
         """Return the cluster manager's word for the driver's state; ``NOT_FOUND``: it knows no such driver.
@@ -54,7 +63,7 @@ class SparkDriver:
     def kill(self) -> None:
         """End the driver.
 
-        :raises Exception: it could not be asked.
+        :raises Exception: it could not be asked, or did not do it.
         """
         self._tracker.kill()
 
@@ -71,7 +80,9 @@ class SparkDriver:
     def _tracker(self) -> _Tracker:
         if self.backend == "kubernetes":
             return _Pod(self.driver_id)
-        hook = SparkSubmitHook(conn_id=self._conn_id, deploy_mode="cluster", yarn_track_via_rm_api=True)
+        hook = self._hook or SparkSubmitHook(
+            conn_id=self._conn_id, deploy_mode="cluster", yarn_track_via_rm_api=True
+        )
         return _Yarn(hook, self.driver_id) if self.backend == "yarn" else _Standalone(hook, self.driver_id)
 
 
@@ -89,23 +100,39 @@ class _Standalone:
 
     def status(self) -> str:
         answer = self._ask("GET", "status")
-        return str(answer["driverState"]) if answer.get("success") else "NOT_FOUND"
+        return str(answer["driverState"]) if answer["success"] else "NOT_FOUND"
 
     def kill(self) -> None:
-        self._ask("POST", "kill")
+        answer = self._ask("POST", "kill")
+        if not answer["success"]:
+            raise RuntimeError(f"driver {self._driver_id} was not killed: {answer.get('message')}")
 
     def _ask(self, method: str, what: str) -> dict[str, Any]:
-        """Ask one master after the other: in a group of masters only the leader knows."""
-        last: Exception | None = None
+        """Ask one master after the other: in a group of masters only the leader knows.
+
+        A master that stands by or recovers answers, too: with HTTP 200 and a refusal that says nothing about
+        the driver. The refusal of one that leads is returned when nobody knows better.
+        """
+        refusal: dict[str, Any] | None = None
+        failure: Exception | None = None
         for base in self._bases:
             try:
                 answer = requests.request(method, f"{base}/{what}/{self._driver_id}", timeout=_TIMEOUT)
                 answer.raise_for_status()
-                return dict(answer.json())
-            except (requests.RequestException, ValueError) as error:  # noqa: PERF203 - few masters
-                last = error
-        assert last is not None
-        raise last
+                said = {"success": False, **answer.json()}
+            except (requests.RequestException, ValueError) as error:
+                failure = error
+                continue
+            if said["success"]:
+                return said
+            if _NOT_LEADING in str(said.get("message")):
+                failure = RuntimeError(f"{base}: {said['message']}")
+            else:
+                refusal = said
+        if refusal is not None:
+            return refusal
+        assert failure is not None
+        raise failure
 
 
 class _Yarn:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 KILL_SECONDS = 5.0
+_LOOKS_TO_BE_MISSING = 3
 
 
 class SparkDriverTrigger(BaseTrigger):
@@ -22,7 +23,11 @@ class SparkDriverTrigger(BaseTrigger):
 
     The event is ``{"driver_id", "status", "succeeded"}``: a reason to look into the ledger, not an answer. A
     driver can fail after its commit, and be reported as finished without one. ``status`` is ``UNREACHABLE``
-    when the cluster manager could not be asked ``max_failures`` times in a row.
+    when the cluster manager could not be asked ``max_failures`` times in a row, ``NOT_FOUND`` when it did not
+    know the driver in three looks in a row.
+
+    The first look is one ``poll_interval`` away: Airflow 3.3 may fail a try whose trigger fires before the
+    scheduler has seen the end of the process that deferred it (apache/airflow#72716).
 
     When a user marks the deferred task, or clears it, the driver is killed (``on_kill``). A triggerer that is
     restarted leaves it alone.
@@ -62,8 +67,9 @@ class SparkDriverTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire once."""
-        failures = 0
+        failures = missing = 0
         while True:
+            await asyncio.sleep(self.poll_interval)
             try:
                 driver = await asyncio.to_thread(self._driver)
                 status = await asyncio.to_thread(driver.status)
@@ -76,12 +82,12 @@ class SparkDriverTrigger(BaseTrigger):
                 if failures >= self.max_failures:
                     yield self._event("UNREACHABLE", succeeded=False)
                     return
-            else:
-                if not driver.is_running(status):
-                    yield self._event(status, succeeded=driver.succeeded(status))
-                    return
-                log.info("Driver %s: %s", self.driver_id, status)
-            await asyncio.sleep(self.poll_interval)
+                continue
+            log.info("Driver %s: %s", self.driver_id, status)
+            missing = missing + 1 if status == "NOT_FOUND" else 0
+            if not driver.is_running(status) and missing in (0, _LOOKS_TO_BE_MISSING):
+                yield self._event(status, succeeded=driver.succeeded(status))
+                return
 
     async def on_kill(self) -> None:
         """Kill the driver; returns within 5 s and never raises."""

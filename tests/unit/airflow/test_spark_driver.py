@@ -69,6 +69,14 @@ def standalone(state: str) -> dict[str, Any]:
     return {"success": True, "driverState": state, "submissionId": "driver-1"}
 
 
+UNKNOWN_DRIVER = {"success": False, "submissionId": "driver-1"}
+
+
+def not_leading(state: str) -> dict[str, Any]:
+    said = f"Current state is not alive: {state}. Can only request driver status in ALIVE state."
+    return {"success": False, "submissionId": "driver-1", "message": said}
+
+
 def trigger(backend: Any, driver_id: str, conn_id: str, **changes: Any) -> SparkDriverTrigger:
     return SparkDriverTrigger(
         backend=backend, driver_id=driver_id, conn_id=conn_id, poll_interval=0.01, **changes
@@ -95,11 +103,65 @@ def test_failed_driver_is_an_event_not_an_error(cluster: Cluster, state: str) ->
     assert found == {"driver_id": "driver-1", "status": state, "succeeded": False}
 
 
-def test_driver_nobody_knows_has_ended(cluster: Cluster) -> None:
-    """A master that was started anew has forgotten it."""
-    cluster.answers = [{"success": False, "message": "unknown"}]
+def test_driver_that_three_looks_do_not_find_has_ended(cluster: Cluster) -> None:
+    """A master that was started anew has forgotten it; one look that misses it is not enough."""
+    cluster.answers = [UNKNOWN_DRIVER, UNKNOWN_DRIVER, standalone("RUNNING"), UNKNOWN_DRIVER]
     found = asyncio.run(event_of(trigger("standalone", "driver-1", "spark")))
     assert found == {"driver_id": "driver-1", "status": "NOT_FOUND", "succeeded": False}
+    assert len(cluster.requests) == 6
+
+
+def test_first_look_is_an_interval_away(cluster: Cluster) -> None:
+    """The scheduler has to see the end of the deferring process before the trigger fires."""
+    cluster.answers = [standalone("FINISHED")]
+
+    async def look() -> int:
+        one = trigger("standalone", "driver-1", "spark")
+        one.poll_interval = 60.0
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(event_of(one), 0.2)
+        return len(cluster.requests)
+
+    assert asyncio.run(look()) == 0
+
+
+@pytest.fixture
+def two_masters(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """A group of masters; the same server answers for both, one after the other."""
+    masters = {"conn_type": "spark", "host": "spark://127.0.0.1:7077,127.0.0.1:7078"}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK", json.dumps({**masters, "extra": {"rest-port": cluster.port}}))
+    return cluster
+
+
+def test_master_that_stands_by_knows_nothing_of_a_driver(two_masters: Cluster) -> None:
+    """It answers with HTTP 200 and a refusal: the next one is asked."""
+    two_masters.answers = [not_leading("STANDBY"), standalone("RUNNING")]
+    assert SparkDriver("standalone", "driver-1", "spark").status() == "RUNNING"
+    two_masters.answers = [UNKNOWN_DRIVER, not_leading("STANDBY")]
+    assert SparkDriver("standalone", "driver-1", "spark").status() == "NOT_FOUND"
+
+
+def test_masters_without_a_leader_could_not_be_asked(two_masters: Cluster) -> None:
+    """While one recovers nobody knows whether the driver runs."""
+    two_masters.answers = [not_leading("STANDBY"), not_leading("RECOVERING")]
+    with pytest.raises(RuntimeError, match="RECOVERING"):
+        SparkDriver("standalone", "driver-1", "spark").status()
+
+
+def test_leading_master_is_told_to_kill(two_masters: Cluster) -> None:
+    """A master that stands by refuses; a driver that nobody would kill is an error."""
+    two_masters.answers = [
+        {
+            "success": False,
+            "message": "Current state is not alive: STANDBY. Can only kill drivers in ALIVE state.",
+        },
+        {"success": True, "message": "Kill request for driver-1 submitted"},
+    ]
+    SparkDriver("standalone", "driver-1", "spark").kill()
+    assert two_masters.requests == [("POST", "/v1/submissions/kill/driver-1", "")] * 2
+    two_masters.answers = [{"success": False, "message": "driver-1 has already finished or does not exist"}]
+    with pytest.raises(RuntimeError, match="already finished"):
+        SparkDriver("standalone", "driver-1", "spark").kill()
 
 
 def test_yarn_application_is_awaited_and_killed(cluster: Cluster) -> None:
