@@ -68,8 +68,7 @@ class ControlPlane(Closeable):
         :raises LedgerMissing: when there is no ledger and this try may not create one.
         """
         spec = self._spec
-        first = spec.try_number <= 1 and spec.clear_number == 0
-        ledger_identity = self.verify_ledger(may_create=spec.ledger.create and first)
+        ledger_identity = self.verify_ledger(may_create=spec.may_create_ledger)
         boundaries = Boundaries(self.cluster, self.pins, spec.prefix, utc_now)
         return World(
             cluster=self.cluster,

@@ -45,19 +45,21 @@ def look_up(spec: RunSpec) -> RunRecord | None:
     return answer(replace(spec, on_committed="skip"))
 
 
-def answer(spec: RunSpec, *, may_create: bool = False) -> RunRecord | None:
+def answer(spec: RunSpec, *, may_create: bool = False, patient: bool = False) -> RunRecord | None:
     """Return the record that a run of this spec would be answered with, without touching anything.
 
     None: it would do the work, or find out under its fence that it need not.
 
     :param may_create: create a missing ledger.
+    :param patient: wait for a record whose transaction is still being ended.
     :raises RunAlreadyCommitted: ``on_committed`` is ``fail`` and another run committed it.
+    :raises OutcomeUnknown: ``patient``, and such a transaction stays open.
     """
     if spec.round is not None:
         spec = replace(spec, round=None)
     with ControlPlane(spec) as control:
         control.verify_ledger(may_create=may_create)
-        found = CommittedRuns(spec, control.authority).ask(fenced=False)
+        found = CommittedRuns(spec, control.authority).ask(fenced=False, patient=patient)
     return found if isinstance(found, RunRecord) else None
 
 

@@ -91,6 +91,14 @@ class RunSpec:
         self._check_names()
         self._check_choices()
 
+    @property
+    def may_create_ledger(self) -> bool:
+        """Whether this try may create a missing ledger: the first one, of a run that was never cleared.
+
+        Any other has lost its ledger: an empty new one would answer "not committed" to all.
+        """
+        return self.ledger.create and self.try_number <= 1 and self.clear_number == 0
+
     def _check_topics(self) -> None:
         if not self.kafka.get("bootstrap.servers"):
             raise ConfigurationError("kafka['bootstrap.servers'] is missing; give host:port of a broker")

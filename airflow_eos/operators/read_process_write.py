@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_pyspark import PySparkOperator
 
-from airflow_eos.exceptions import ConfigurationError, EosError
+from airflow_eos.exceptions import (
+    ConfigurationError,
+    EosError,
+    OutcomeUnknown,
+    RunAlreadyCommitted,
+    RunFenced,
+)
+from airflow_eos.operators.outcome import outcome
 from airflow_eos.operators.process import Process, load_process, ship_by_value, with_arguments
 from airflow_eos.operators.run_parameters import RunParameters
 from airflow_eos.operators.session import TaskSession, spark_settings
@@ -20,6 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.engine import Run
     from airflow_eos.model.record import RunRecord
+    from airflow_eos.model.spec import RunSpec
 
 
 class ReadProcessWriteOperator(RunParameters, PySparkOperator):
@@ -116,7 +124,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
         telemetry = RunTelemetry(context)
         try:
             self._run = Run(start_spark, spec, process, on_state=telemetry.entered)
-            record = self._run.execute()
+            record = self._execute_or_find(self._run, spec, telemetry)
         except EosError as error:
             telemetry.failed(error)
             raise
@@ -125,6 +133,24 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
             return record
         finally:
             session.stop()
+
+    def _execute_or_find(self, run: Run, spec: RunSpec, telemetry: RunTelemetry) -> RunRecord:
+        """Execute the run; where it has no answer the ledger may have one, and this may be the last try."""
+        try:
+            return run.execute()
+        except (RunFenced, OutcomeUnknown) as error:
+            try:
+                record = outcome(spec)
+            except RunAlreadyCommitted:
+                raise
+            except EosError as unanswered:
+                self.log.warning("The ledger could not be asked what became of the run: %s", unanswered)
+                record = None
+            if record is None:
+                raise
+            telemetry.failed(error)
+            self.log.warning("The run is committed, although this attempt ended with: %s", error)
+            return record
 
     def prepared_process(self, context: Context) -> Process:
         """Return the author's function with its rendered arguments.

@@ -14,6 +14,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow_eos import exceptions
 from airflow_eos.exceptions import ConfigurationError, EosError, RunFailed
 from airflow_eos.operators.child_processes import terminate_children
+from airflow_eos.operators.outcome import outcome
 from airflow_eos.operators.run_parameters import RunParameters
 from airflow_eos.operators.submitted_files import SubmittedFiles, joined, split_process
 from airflow_eos.operators.telemetry import RunTelemetry
@@ -97,8 +98,10 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
 
         :raises EosError: the run did not commit; the retry policy says whether another try may help.
         """
+        from airflow_eos.engine import answer
+
         spec = self.build_spec(context)
-        record = self._answer(spec, ask_first=True)
+        record = answer(spec, may_create=spec.may_create_ledger)
         if record is None:
             record = self._counted(context, lambda: self._submit(context, spec))
         return self.finish(context, record)
@@ -129,8 +132,8 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         what = f"Spark driver {event['driver_id']}: {event['status']}"
         failure = None if event["succeeded"] else RunFailed(what)
         # A cluster that could not be asked may still run the driver: the next try takes it up again.
-        unknown = event["status"] == "UNREACHABLE"
-        record = self._counted(context, lambda: self._conclude(context, spec, failure, keep_job=unknown))
+        ended = event["status"] != "UNREACHABLE"
+        record = self._counted(context, lambda: self._conclude(context, spec, failure, ended=ended))
         return self.finish(context, record)
 
     def _cluster_manager(self) -> Any:
@@ -163,12 +166,6 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         if self._submitted is not None:
             self._submitted.remove()
 
-    def _answer(self, spec: RunSpec, *, ask_first: bool) -> RunRecord | None:
-        """Return what the ledger holds; None: not committed, as far as can be told without a fence."""
-        from airflow_eos.engine import answer
-
-        return answer(spec, may_create=ask_first and spec.ledger.create)
-
     def _submit(self, context: Context, spec: RunSpec) -> RunRecord:
         folder = Path(context["dag"].fileloc).parent
         process_file: Path | None = None
@@ -185,15 +182,23 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         return self._conclude(context, spec, failure)
 
     def _conclude(
-        self, context: Context, spec: RunSpec, failure: Exception | None, *, keep_job: bool = False
+        self, context: Context, spec: RunSpec, failure: Exception | None, *, ended: bool | None = None
     ) -> RunRecord:
-        """Return what the ledger holds now that the job has ended, or raise."""
-        record = self._answer(spec, ask_first=False)
+        """Return what the ledger holds now that the wait for the job is over, or raise.
+
+        :param ended: whether the job has ended, too; None: where the wait failed, its cluster is asked.
+        """
+        try:
+            record = outcome(spec)
+        except EosError as error:
+            raise error from failure
         if record is not None:
             if failure is not None:
                 self.log.warning("The Spark job failed after its commit, which stands: %s", failure)
             return record
-        if not keep_job:
+        if ended is None:
+            ended = failure is None or not self._may_be_running(context)
+        if ended:
             self._forget_job(context)
         if failure is not None:
             raise self._error_of_the_application() or failure
@@ -239,6 +244,26 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         return hook
 
     # -- a job submitted earlier --
+
+    def _may_be_running(self, context: Context) -> bool:
+        """Return whether a job whose id is stored goes on although the wait for it failed.
+
+        A cluster manager that cannot be asked does not end a driver.
+        """
+        from airflow_eos.hooks.spark_driver import SparkDriver
+
+        store = context.get("task_state_store")
+        stored = None if store is None else store.get(self.external_id_key)
+        if stored is None or self._hook is None:
+            return stored is not None
+        try:
+            driver = SparkDriver(self._cluster_manager(), str(stored), self._conn_id, hook=self._hook)
+            status = driver.status()
+        except Exception as error:  # noqa: BLE001 - whatever it is: nothing is known
+            self.log.warning("Driver %s could not be asked; the next try takes it up: %s", stored, error)
+            return True
+        self.log.info("Driver %s: %s", stored, status)
+        return driver.is_running(status)
 
     def _forget_other_lives(self, context: Context, spec: RunSpec) -> None:
         """Keep a stored job only if this life of the task submitted it: a clear asks for new work."""

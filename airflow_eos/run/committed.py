@@ -38,36 +38,38 @@ class CommittedRuns:
         self._spec = spec
         self._authority = authority
 
-    def ask(self, *, fenced: bool) -> RunRecord | Reprocess | None:
+    def ask(self, *, fenced: bool, patient: bool = False) -> RunRecord | Reprocess | None:
         """Return the record to answer with, what to do again, or None: not committed.
 
         :param fenced: whether the caller holds the fence; only then may it believe a None (law 3).
+        :param patient: wait for a record whose transaction is still being ended, as behind the fence.
         :raises RunAlreadyCommitted: when another run committed it and ``on_committed`` is ``fail``.
         :raises ConfigurationError: when other work goes by the same run key.
         """
+        wait = fenced or patient
         if identity.loops(self._spec):
-            return self._ask_rounds(fenced=fenced)
+            return self._ask_rounds(wait=wait)
         key = identity.run_key(self._spec)
-        first = self._look_up([key], fenced=fenced).get(key)
-        return None if first is None else self._settled(first, fenced=fenced)
+        first = self._look_up([key], wait=wait).get(key)
+        return None if first is None else self._settled(first, wait=wait)
 
-    def _ask_rounds(self, *, fenced: bool) -> RunRecord | Reprocess | None:
+    def _ask_rounds(self, *, wait: bool) -> RunRecord | Reprocess | None:
         """As :meth:`ask` once the final round is committed; before, answer for the spec's own round.
 
         Rounds that a life of the task before a clear committed are not reprocessed: the run was not finished,
         and is continued.
         """
         whole = identity.run_key(replace(self._spec, ranges=Cursor()))
-        found = self._look_up([whole], fenced=fenced, prefix=identity.rounds_prefix(self._spec))
+        found = self._look_up([whole], wait=wait, prefix=identity.rounds_prefix(self._spec))
         done, final = rounds.in_order(self._spec, found)
         if final is not None:
-            return self._settled(rounds.merged([*done, final]), fenced=fenced)
+            return self._settled(rounds.merged([*done, final]), wait=wait)
         if whole in found:  # the Dag run was made before its author asked for rounds
-            return self._settled(found[whole], fenced=fenced)
+            return self._settled(found[whole], wait=wait)
         number = self._spec.round
         return _answer(done[number], "a round") if number is not None and number < len(done) else None
 
-    def _settled(self, first: RunRecord, *, fenced: bool) -> RunRecord | Reprocess:
+    def _settled(self, first: RunRecord, *, wait: bool) -> RunRecord | Reprocess:
         """Apply ``on_committed`` to a run that is committed."""
         key = first.run_key
         laws.same_work(first, identity.transactional_id(self._spec), self._spec.source_topics)
@@ -75,7 +77,7 @@ class CommittedRuns:
         ours = (self._spec.run_id, self._spec.clear_number)
         if (first.run_id, first.clear_number) == ours:
             return _answer(first, "this very work")
-        again = self._look_up(identity.reprocess_keys(key), fenced=fenced)
+        again = self._look_up(identity.reprocess_keys(key), wait=wait)
         for record in again.values():
             if (record.run_id, record.clear_number) == ours:
                 laws.same_work(record, again_id, self._spec.source_topics)
@@ -90,8 +92,8 @@ class CommittedRuns:
             return _answer(first, other)
         return Reprocess(identity.reprocess_key(key, len(again) + 1), Recorded.of(first), again_id)
 
-    def _look_up(self, keys: Sequence[str], *, fenced: bool, prefix: str = "") -> dict[str, RunRecord]:
-        ask = self._authority.decide if fenced else self._authority.peek
+    def _look_up(self, keys: Sequence[str], *, wait: bool, prefix: str = "") -> dict[str, RunRecord]:
+        ask = self._authority.decide if wait else self._authority.peek
         found = ask(
             [identity.run_record_key(key) for key in keys],
             routing=self._spec.pipeline,

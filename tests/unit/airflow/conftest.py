@@ -30,13 +30,22 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[FakeRun]:
     made: list[FakeRun] = []
     engine = ModuleType("airflow_eos.engine")
     monkeypatch.setattr(FakeRun, "outcome", a_record(), raising=False)
+    monkeypatch.setattr(FakeRun, "ledger", [None], raising=False)
     monkeypatch.setattr(FakeRun, "asks_for_spark", False, raising=False)
 
     def run(*args: Any, **kwargs: Any) -> FakeRun:
         made.append(FakeRun(*args, **kwargs))
         return made[-1]
 
+    def answer(spec: Any, *, patient: bool) -> Any:
+        assert patient, "a record whose transaction is being ended must be waited for"
+        said = FakeRun.ledger.pop(0) if len(FakeRun.ledger) > 1 else FakeRun.ledger[0]
+        if isinstance(said, BaseException):
+            raise said
+        return said
+
     engine.Run = run  # type: ignore[attr-defined]
+    engine.answer = answer  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "airflow_eos.engine", engine)
     return made
 

@@ -41,9 +41,13 @@ def a_record(**changes: Any) -> RunRecord:
 
 
 class FakeRun:
-    """Records how it was made and killed; answers with ``outcome``, or raises it."""
+    """Records how it was made and killed; answers with ``outcome``, or raises it.
+
+    Who asks the ledger afterwards gets the answers of ``ledger`` one after the other; the last one stays.
+    """
 
     outcome: ClassVar[RunRecord | BaseException]
+    ledger: ClassVar[list[RunRecord | BaseException | None]]
     asks_for_spark: ClassVar[bool]
 
     def __init__(

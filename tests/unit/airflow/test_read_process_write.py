@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,15 @@ from airflow.sdk import DAG, Asset, ExceptionRetryPolicy, RetryAction
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_eos import exceptions
-from airflow_eos.exceptions import ConfigurationError, EosError
+from airflow_eos.exceptions import (
+    AuthorizationFailed,
+    BrokersUnavailable,
+    ConfigurationError,
+    EosError,
+    OutcomeUnknown,
+    RunAlreadyCommitted,
+    RunFenced,
+)
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
@@ -261,6 +270,54 @@ def test_outlet_events_tell_what_was_written(dag: DAG, runs: list[FakeRun]) -> N
     assert (extra["records_written"], extra["written"]) == (7, {"out-0": 7})
     assert extra["ranges"] == [["src", 0, 5, 15]]
     assert context["outlet_events"][other].extra["airflow_eos"]["records_written"] == 10
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock that only pauses move; the pauses that were made."""
+    made: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: sum(made), sleep=made.append)
+    monkeypatch.setattr("airflow_eos.operators.outcome.time", clock)
+    return made
+
+
+@pytest.mark.parametrize("error", [RunFenced("by epoch 7"), OutcomeUnknown("no coordinator")])
+def test_commit_that_another_attempt_made_is_this_trys_success(
+    dag: DAG, runs: list[FakeRun], error: Exception
+) -> None:
+    """Also on the last try: a retry that nobody is left to make would have found it."""
+    FakeRun.outcome, FakeRun.ledger = error, [a_record(found=True)]
+    assert execute(make(dag), try_number=3)["found"] is True
+
+
+@pytest.mark.parametrize("said", [None, AuthorizationFailed("no READ on the ledger")])
+def test_fenced_try_without_a_commit_fails_as_fenced(dag: DAG, runs: list[FakeRun], said: Any) -> None:
+    """What the ledger does not know, or does not say, leaves the error as it is: the retry policy decides."""
+    FakeRun.outcome, FakeRun.ledger = RunFenced("by epoch 7"), [said]
+    with pytest.raises(RunFenced, match="epoch 7"):
+        execute(make(dag))
+
+
+def test_fenced_by_a_run_that_on_committed_refuses_fails_for_good(dag: DAG, runs: list[FakeRun]) -> None:
+    """``on_committed="fail"`` holds for a commit that is found late, too."""
+    FakeRun.outcome, FakeRun.ledger = RunFenced("by epoch 7"), [RunAlreadyCommitted("by run r0")]
+    with pytest.raises(RunAlreadyCommitted):
+        execute(make(dag, on_committed="fail"))
+
+
+def test_ledger_is_asked_until_the_brokers_are_back(
+    dag: DAG, runs: list[FakeRun], pauses: list[float]
+) -> None:
+    """Brokers that are away for some minutes hide no commit; longer, and the try fails as it did."""
+    away = BrokersUnavailable("no broker answered")
+    FakeRun.outcome, FakeRun.ledger = OutcomeUnknown("no coordinator"), [away] * 8 + [a_record(found=True)]
+    assert execute(make(dag))["found"] is True
+    assert pauses == [1, 2, 4, 8, 16, 30, 30, 30]
+    pauses.clear()
+    FakeRun.ledger = [away]
+    with pytest.raises(OutcomeUnknown):
+        execute(make(DAG("longer", schedule=None)))
+    assert 270 <= sum(pauses) <= 300
 
 
 def _error_classes(base: type[EosError]) -> list[type[EosError]]:

@@ -9,7 +9,16 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, TaskDeferred
 
-from airflow_eos.exceptions import ConfigurationError, CursorMoved, RunAlreadyCommitted, RunFailed
+from airflow_eos.exceptions import (
+    BrokersUnavailable,
+    ConfigurationError,
+    CursorMoved,
+    OutcomeUnknown,
+    RunAlreadyCommitted,
+    RunFailed,
+)
+from airflow_eos.hooks.spark_driver import SparkDriver
+from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.operators.submit import ReadProcessWriteSubmitOperator
 from tests.unit.airflow.fakes import a_record, make_context
 
@@ -33,9 +42,11 @@ class Ledger:
     def __init__(self) -> None:
         self.answers: list[Any] = [None]
         self.asked: list[bool] = []
+        self.patient: list[bool] = []
 
-    def __call__(self, spec: Any, *, may_create: bool = False) -> Any:
+    def __call__(self, spec: Any, *, may_create: bool = False, patient: bool = False) -> Any:
         self.asked.append(may_create)
+        self.patient.append(patient)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, BaseException):
             raise answer
@@ -145,6 +156,64 @@ def test_clear_never_takes_up_the_job_of_an_earlier_life(dag: DAG, ledger: Ledge
     assert "k8s_driver_status" not in store
 
 
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the cluster manager says of a driver, one answer after the other."""
+    answers: list[Any] = []
+
+    def status(self: SparkDriver) -> str:
+        assert (self.backend, self.driver_id) == ("standalone", "driver-2")
+        said = answers.pop(0)
+        if isinstance(said, BaseException):
+            raise said
+        return str(said)
+
+    monkeypatch.setattr(SparkDriver, "status", status)
+    return answers
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("RUNNING", True),
+        ("UNKNOWN", True),
+        (ConnectionError("refused"), True),
+        ("FAILED", False),
+        ("NOT_FOUND", False),
+    ],
+)
+def test_wait_that_fails_forgets_only_a_driver_that_ended(
+    dag: DAG, ledger: Ledger, driver: list[Any], said: Any, kept: bool
+) -> None:
+    """A cluster manager that is away for a while ends no driver: the next try takes it up again."""
+    driver.append(said)
+    operator, store = make(dag), Store()
+    operator._hook = operator._get_hook()
+    operator.ends = RuntimeError("failed to poll the driver status 10 times")
+    with pytest.raises(RuntimeError, match="10 times"):
+        operator.execute(context_of(operator, store))
+    assert ("spark_job_id" in store) is kept
+    assert driver == []
+
+
+@pytest.mark.parametrize(
+    ("dag_run", "may_create"),
+    [
+        ({}, True),
+        ({"try_number": 2}, False),
+        ({"clear_number": 1, "try_number": 1, "max_tries": 3}, False),
+    ],
+)
+def test_only_the_first_try_makes_a_ledger_whatever_the_author_gave(
+    dag: DAG, ledger: Ledger, dag_run: dict[str, Any], may_create: bool
+) -> None:
+    """A retry or a clear that finds none has lost it: an empty one would deny every commit."""
+    ledger.answers = [None, a_record(found=True)]
+    operator = make(dag, ledger=LedgerSettings(create=True))
+    operator.execute(context_of(operator, **dag_run))
+    assert ledger.asked == [may_create, False]
+
+
 class Deferring(ReadProcessWriteSubmitOperator):
     """On a cluster that takes the job and says nothing more."""
 
@@ -175,6 +244,32 @@ def test_deferred_wait_frees_the_worker_and_ends_with_the_ledger(dag: DAG, ledge
     with pytest.raises(RunFailed, match="FAILED"):
         operator.resume(context_of(operator, store), ended)
     assert "spark_job_id" not in store
+
+
+def test_ended_driver_is_judged_when_the_ledger_can_be_asked(
+    dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers that are away for a minute hide no commit, and a record is waited for until it is decided."""
+    pauses: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append)
+    monkeypatch.setattr("airflow_eos.operators.outcome.time", clock)
+    ledger.answers = [BrokersUnavailable("no broker answered")] * 5 + [a_record(found=True)]
+    operator = make(dag, Deferring, deferrable=True)
+    ended = {"driver_id": "driver-2", "status": "FINISHED", "succeeded": True}
+    assert operator.resume(context_of(operator, try_number=3), ended)["records_written"] == 10
+    assert sum(pauses) == 31
+    assert ledger.patient == [True] * 6
+
+
+def test_job_of_a_run_without_an_answer_is_not_forgotten(dag: DAG, ledger: Ledger) -> None:
+    """Neither yes nor no: the error says so, and what became of the driver is its cause."""
+    ledger.answers = [OutcomeUnknown("in a transaction that has been open for 60 s")]
+    operator, store = make(dag, Deferring, deferrable=True), Store(spark_job_id="driver-2")
+    ended = {"driver_id": "driver-2", "status": "FAILED", "succeeded": False}
+    with pytest.raises(OutcomeUnknown) as raised:
+        operator.resume(context_of(operator, store), ended)
+    assert "FAILED" in str(raised.value.__cause__)
+    assert store["spark_job_id"] == "driver-2"
 
 
 def test_driver_that_could_not_be_asked_is_taken_up_again(dag: DAG, ledger: Ledger) -> None:

@@ -109,3 +109,17 @@ def test_interval_that_an_earlier_run_did_under_another_group_stays_done() -> No
     """A renamed group makes no interval undone: the group of an interval means nothing."""
     ledger = Ledger(made_by(a_spec(ranges=DAY), "interval"))
     assert ask(a_spec(ranges=DAY, run_id="backfill", group_id="renamed"), ledger).found
+
+
+def test_patient_look_up_waits_for_a_commit_that_is_being_written() -> None:
+    """Between record and marker a look says nothing; who will not ask again must not take it for a no."""
+    spec = a_spec()
+    record = made_by(spec, "cursor")
+    key, value = identity.run_record_key(record.run_key), record.to_json()
+    staged = LedgerEntry(offset=5, producer_id=7, kind="record", key=key, value=value)
+    ended = LedgerEntry(offset=6, producer_id=7, kind="commit")
+    ledger = Ledger()
+    ledger.tails = [(staged,), (staged,), (staged,), (staged, ended)]
+    assert ask(spec, ledger) is None
+    assert ask(spec, ledger, patient=True).found
+    assert ledger.looks == 4

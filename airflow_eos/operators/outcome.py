@@ -1,0 +1,43 @@
+"""What became of a run that this task tried or submitted, asked when the try itself has no answer."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from airflow_eos.exceptions import BrokersUnavailable
+
+if TYPE_CHECKING:
+    from airflow_eos.model.record import RunRecord
+    from airflow_eos.model.spec import RunSpec
+
+log = logging.getLogger(__name__)
+
+ASK_SECONDS = 300.0
+"""A restart of brokers is over by then; on its last try a task would otherwise forget a commit."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+
+
+def outcome(spec: RunSpec) -> RunRecord | None:
+    """Return the record the run is answered with; None: not committed, as far as can be told without a fence.
+
+    Brokers that are away are asked again for :data:`ASK_SECONDS`. A record whose transaction is still being
+    ended is waited for: the attempt that wrote it may have died or been cut off just there.
+
+    :raises RunAlreadyCommitted: ``on_committed`` is ``fail`` and another run committed it.
+    :raises OutcomeUnknown: such a transaction stays open.
+    :raises BrokersUnavailable: they stayed away.
+    """
+    from airflow_eos.engine import answer
+
+    deadline, pause = time.monotonic() + ASK_SECONDS, _FIRST_PAUSE
+    while True:
+        try:
+            return answer(spec, patient=True)
+        except BrokersUnavailable as error:
+            if time.monotonic() + pause > deadline:
+                raise
+            log.warning("Asking the ledger again in %.0f s: %s", pause, error)
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
