@@ -60,7 +60,9 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
     :param application: instead of ``process``: an application whose last statement is
         ``airflow_eos.spark.main(process)``; relative to the Dag file. (templated)
     :param deferrable: in cluster mode, wait in the triggerer and free the worker
-        (:class:`~airflow_eos.triggers.spark_driver.SparkDriverTrigger`); needs ``durable``.
+        (:class:`~airflow_eos.triggers.spark_driver.SparkDriverTrigger`); needs ``yarn_track_via_rm_api`` on
+        YARN, ``track_driver_via_k8s_api`` on Kubernetes, and ``durable`` to take a driver up again. Not with
+        ``yarn_rm_auth`` and ``post_submit_commands``: the triggerer has neither.
     :param kwargs: see :class:`~airflow_eos.operators.run_parameters.RunParameters` and
         ``SparkSubmitOperator``.
     """
@@ -88,6 +90,13 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         if bool(process) == bool(application):
             raise ConfigurationError("give either process or application: one of them is what is submitted")
         super().__init__(application=application, **kwargs)
+        ignored = {"yarn_rm_auth": self._yarn_rm_auth, "post_submit_commands": self.post_submit_commands}
+        given = [name for name, value in ignored.items() if value]
+        if deferrable and given:
+            raise ConfigurationError(
+                f"{' and '.join(given)} would be ignored with deferrable=True, where the triggerer waits for "
+                "the driver; leave one of them out"
+            )
         self.process = process
         self.deferrable = deferrable
         self._submitted: SubmittedFiles | None = None
@@ -150,7 +159,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         except EosError as error:
             telemetry.failed(error)
             raise
-        telemetry.committed(record)
+        telemetry.committed(record, elsewhere=True)
         return record
 
     def on_kill(self) -> None:
@@ -236,12 +245,29 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             hook = super()._get_hook()
         finally:
             self.files, self.py_files, self.application_args = before
+        self._check_deferrable(hook)
         if hook._connection["deploy_mode"] != "cluster":  # noqa: SLF001 - the provider's own operators do
             # The driver runs here, by this Python; a python3 on PATH may be any other.
             os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
             if hook._connection["master"].startswith("local"):  # noqa: SLF001
                 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         return hook
+
+    def _check_deferrable(self, hook: Any) -> None:
+        """Refuse to wait on the worker where the triggerer should: the provider would, and say nothing."""
+        if not self.deferrable or hook._should_track_driver_status:  # noqa: SLF001
+            return
+        if hook._connection["deploy_mode"] != "cluster":  # noqa: SLF001
+            advice = (
+                "a driver in client mode runs in the task itself: set deploy_mode='cluster' or leave it out"
+            )
+        elif hook._is_kubernetes and not hook._should_track_driver_via_k8s_api():  # noqa: SLF001
+            advice = "on Kubernetes it needs track_driver_via_k8s_api=True"
+        elif hook._is_yarn_cluster_mode and not hook._yarn_track_via_rm_api:  # noqa: SLF001
+            advice = "on YARN it needs yarn_track_via_rm_api=True"
+        else:
+            return
+        raise ConfigurationError(f"deferrable=True of task {self.task_id!r} would be ignored: {advice}")
 
     # -- a job submitted earlier --
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import time
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,8 @@ class RunTelemetry:
     """Metrics and spans of one try of a task. It informs: a failure here never fails a run.
 
     ==========================  =======  ==============================================================
-    ``eos.run.duration``        timer    milliseconds of a try that committed
+    ``eos.run.duration``        timer    milliseconds of a try that committed; of an application that was
+                                         submitted: from its start to its commit
     ``eos.run.records_read``    counter  records of the committed ranges
     ``eos.run.records_written`` counter  records written, over all target partitions
     ``eos.run.lag``             gauge    offsets a cursor left between its end and the last stable offset
@@ -32,7 +34,8 @@ class RunTelemetry:
     ``eos.run.resolved``        counter  commits whose answer was lost and that the ledger decided
     ==========================  =======  ==============================================================
 
-    All carry the tags ``dag_id`` and ``task_id``. A run that was only found in the ledger counts nothing.
+    All carry the tags ``dag_id`` and ``task_id``. A run that a try only finds in the ledger counts nothing;
+    one that was submitted counts when its end is seen.
     """
 
     def __init__(self, context: Context) -> None:
@@ -78,12 +81,16 @@ class RunTelemetry:
         except Exception:
             log.warning("metrics of the run could not be sent", exc_info=True)
 
-    def committed(self, record: RunRecord) -> None:
-        """Count a committed run."""
+    def committed(self, record: RunRecord, *, elsewhere: bool = False) -> None:
+        """Count a committed run.
+
+        :param elsewhere: another process committed it: how long it took is in its record only.
+        """
         from airflow.sdk.observability import stats
 
         try:
-            stats.timing("eos.run.duration", (time.monotonic() - self._started) * 1000, tags=self._tags)
+            seconds = _seconds_of(record) if elsewhere else time.monotonic() - self._started
+            stats.timing("eos.run.duration", seconds * 1000, tags=self._tags)
             stats.incr("eos.run.records_read", max(0, record.records_read), tags=self._tags)
             stats.incr("eos.run.records_written", record.records_written, tags=self._tags)
             lag = record.details.get("lag")
@@ -101,3 +108,12 @@ class RunTelemetry:
                 stats.incr("eos.run.fenced", tags=self._tags)
         except Exception:
             log.warning("metrics of the run could not be sent", exc_info=True)
+
+
+def _seconds_of(record: RunRecord) -> float:
+    """Return the time from the start of the run to its last act before the commit."""
+    started, staged = (
+        dt.datetime.fromisoformat(moment.replace("Z", "+00:00"))
+        for moment in (record.started_at, record.staged_at)
+    )
+    return (staged - started).total_seconds()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -270,6 +271,58 @@ def test_job_of_a_run_without_an_answer_is_not_forgotten(dag: DAG, ledger: Ledge
         operator.resume(context_of(operator, store), ended)
     assert "FAILED" in str(raised.value.__cause__)
     assert store["spark_job_id"] == "driver-2"
+
+
+@pytest.mark.parametrize(
+    ("master", "mode", "given", "says"),
+    [
+        ("k8s://https://api", "cluster", {}, "track_driver_via_k8s_api=True"),
+        ("yarn", "cluster", {"durable": False}, "yarn_track_via_rm_api=True"),
+        ("local[1]", None, {}, "client mode"),
+        ("spark://master:7077", "client", {}, "client mode"),
+    ],
+)
+def test_wait_that_cannot_be_deferred_is_refused(
+    dag: DAG,
+    ledger: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
+    master: str,
+    mode: str | None,
+    given: dict[str, Any],
+    says: str,
+) -> None:
+    """The provider would wait on the worker without a word: nothing is submitted instead."""
+    module = "airflow.providers.apache.spark.hooks.spark_submit"
+    monkeypatch.setattr(f"{module}.kube_client", object(), raising=False)
+    monkeypatch.setattr(f"{module}.SparkSubmitHook.submit", lambda *_: pytest.fail("submitted"))
+    extra = {"deploy-mode": mode, "namespace": "jobs"}
+    connection = {"conn_type": "spark", "host": master, "extra": {k: v for k, v in extra.items() if v}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    operator = make(dag, ReadProcessWriteSubmitOperator, deferrable=True, **given)
+    with pytest.raises(ConfigurationError, match=says):
+        operator.execute(context_of(operator))
+
+
+@pytest.mark.parametrize("given", [{"yarn_rm_auth": object()}, {"post_submit_commands": ["true"]}])
+def test_parameters_the_triggerer_does_not_have_are_refused(dag: DAG, given: dict[str, Any]) -> None:
+    """They would be ignored; without deferral they are the provider's business."""
+    make(dag, **given)
+    with pytest.raises(ConfigurationError, match=f"{next(iter(given))}.*deferrable"):
+        make(DAG("deferred", schedule=None), deferrable=True, **given)
+
+
+def test_duration_of_a_submitted_run_is_its_records(
+    dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task that resumes has only looked into the ledger: that took no 9 seconds."""
+    from airflow.sdk.observability import stats
+
+    sent: dict[str, float] = {}
+    monkeypatch.setattr(stats, "timing", lambda name, value, **_: sent.update({name: value}))
+    ledger.answers = [a_record(found=True)]
+    operator = make(dag, Deferring, deferrable=True)
+    operator.resume(context_of(operator), {"driver_id": "driver-2", "status": "FINISHED", "succeeded": True})
+    assert sent == {"eos.run.duration": 9000.0}
 
 
 def test_driver_that_could_not_be_asked_is_taken_up_again(dag: DAG, ledger: Ledger) -> None:
