@@ -109,6 +109,11 @@ class RunSpec:
             )
         if not self.source_topics or len(set(self.source_topics)) != len(self.source_topics):
             raise ConfigurationError(f"source_topics needs distinct topic names, got {self.source_topics!r}")
+        if self.sink_topic == self.ledger.topic:
+            raise ConfigurationError(
+                f"sink_topic {self.sink_topic!r} is the ledger's topic, which holds run records only; "
+                "choose another one"
+            )
         if self.source_partition is not None and len(self.source_topics) != 1:
             raise ConfigurationError("source_partition needs exactly one source topic")
 

@@ -6,7 +6,7 @@
    :func:`may_take_epoch`.
 3. A yes may be believed before the fence, a no only after it: :func:`no_is_final`.
 4. Every request carries the writers' identity; counts gate the commit: :func:`receipts_match`,
-   :func:`proof_holds`.
+   :func:`proof_holds`. The ledger is written by the driver alone: :func:`ledger_is_no_target`.
 5. Ranges lie between the log start and the last stable offset, in the topics that were planned:
    :func:`within_log`, :func:`topics_unchanged`.
 6. The cursor's group has no live members and moves forward only, from the plan's start:
@@ -35,6 +35,7 @@ from airflow_eos.exceptions import (
     GroupNotEmpty,
     GroupOwned,
     OffsetsOutOfRange,
+    ProcessFailed,
     ProtocolViolation,
     TimeoutsInconsistent,
     TopicRecreated,
@@ -89,6 +90,15 @@ def receipts_match(manifest: SealedManifest, receipts: Sequence[PartitionReceipt
     if wrong or sequences:
         raise ProtocolViolation(
             "receipts do not equal the manifest, (records, batches): " + "; ".join(wrong + sequences)
+        )
+
+
+def ledger_is_no_target(manifest: SealedManifest, ledger_topic: str) -> None:
+    """Law 4: executors and driver never write one partition, each would count its sequences from 0."""
+    if any(target.topic == ledger_topic for target in manifest.targets):
+        raise ProcessFailed(
+            f"process returned rows whose 'topic' is the ledger {ledger_topic!r}; write them to another "
+            "topic, or give the ledger a topic of its own"
         )
 
 

@@ -113,8 +113,7 @@ class RunProtocol:
                 if record is not None:
                     return record
         finally:
-            if work.sealed is not None:
-                self._world.data.release(work.sealed)
+            self._release(work)
 
     def kill(self) -> None:
         """End our own transaction, if any, and never take another epoch. Safe from a signal handler."""
@@ -200,6 +199,7 @@ class RunProtocol:
         work.sealed = self._world.data.seal(planned.plan)
         self._trace.enter(State.SEALED)
         manifest = work.sealed.manifest
+        laws.ledger_is_no_target(manifest, self._spec.ledger.topic)
         log.info(
             "sealed %d records, %d bytes, for %d partitions",
             manifest.records,
@@ -209,13 +209,13 @@ class RunProtocol:
 
     def _forget(self, work: _Work) -> None:
         """Drop a plan and its sealed batches."""
-        self._unseal(work)
+        self._release(work)
         work.planned = None
 
-    def _unseal(self, work: _Work) -> None:
+    def _release(self, work: _Work) -> None:
         if work.sealed is not None:
-            self._world.data.release(work.sealed)
-        work.sealed = None
+            sealed, work.sealed = work.sealed, None
+            self._world.data.release(sealed)
 
     def _transact(self, work: _Work, planned: Planned, session: ProducerSession) -> RunRecord | None:
         manifest = work.sealed.manifest if work.sealed is not None else SealedManifest(())
@@ -285,7 +285,7 @@ class RunProtocol:
             return self._superseded(work, failure)
         self._count(work, answer, failure)
         if isinstance(failure, SealedBlockLost):
-            self._unseal(work)
+            self._release(work)  # what is left of it; the same ranges are sealed again
         if isinstance(failure, _NOT_WORTH_RESENDING):
             raise failure
         if work.attempts >= self._spec.max_send_attempts or self._killed:

@@ -193,6 +193,13 @@ REMOVALS: dict[str, Removal] = {
         _nothing,
         (f"{_EXPERIMENTS}test_receipts_that_lie_are_found_out",),
     ),
+    "ledger_is_no_target": Removal(
+        "4",
+        "the ledger is written by the driver alone",
+        f"{_LAWS}ledger_is_no_target",
+        _nothing,
+        ("tests/run/test_sealed_batches.py::test_rows_for_the_ledger_are_refused_before_anything_is_sent",),
+    ),
     "transactional-bit": Removal(
         "4",
         "every batch belongs to the transaction",
