@@ -15,7 +15,8 @@
     │   ├── GroupOwned                the group's cursor belongs to another pipeline
     │   ├── CursorMoved               group offsets and the ledger's cursor disagree
     │   ├── NoStartingPoint           no cursor, and the start policy is ``fail``
-    │   ├── OffsetsOutOfRange         the log starts above the range: records are gone
+    │   ├── OffsetsOutOfRange         the range lies outside the log: records are gone, or never were
+    │   ├── RangeUndecided            a transaction is still open inside the range
     │   ├── TopicRecreated            the topic has another id than the cursor remembers
     │   ├── IntervalNotReady          the boundary cannot be pinned yet
     │   ├── LedgerMissing             the ledger topic does not exist
@@ -103,7 +104,11 @@ class NoStartingPoint(PlanError):
 
 
 class OffsetsOutOfRange(PlanError):
-    """The log starts above the range's start: the records between are gone."""
+    """The log starts above the range's start, or ends below its end: records are gone, or never were."""
+
+
+class RangeUndecided(PlanError):
+    """The range ends above the last stable offset: a transaction inside it is still open."""
 
 
 class TopicRecreated(PlanError):

@@ -62,6 +62,13 @@ class KafkaCluster(Closeable):
         with self._link.connections() as connections:
             return list_offsets(connections, partitions, "earliest", timeout=REQUEST_TIMEOUT)
 
+    def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the end of each log, open transactions included: its high watermark."""
+        with self._link.connections() as connections:
+            return list_offsets(
+                connections, partitions, "latest", isolation="read_uncommitted", timeout=REQUEST_TIMEOUT
+            )
+
     def last_stable_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return each last stable offset (LSO): first offset of the oldest open transaction, or the end."""
         with self._link.connections() as connections:

@@ -8,7 +8,7 @@
 4. Every request carries the writers' identity; counts gate the commit: :func:`receipts_match`,
    :func:`proof_holds`. The ledger is written by the driver alone: :func:`ledger_is_no_target`.
 5. Ranges lie between the log start and the last stable offset, in the topics that were planned:
-   :func:`within_log`, :func:`topics_unchanged`.
+   :func:`within_log`, :func:`is_decided`, :func:`topics_unchanged`.
 6. The cursor's group has no live members and moves forward only, from the plan's start:
    :func:`group_is_empty`, :func:`cursor_unmoved`.
 7. A group has one owner; ids name the work (:mod:`airflow_eos.run.identity`): :func:`group_is_ours`,
@@ -37,6 +37,7 @@ from airflow_eos.exceptions import (
     OffsetsOutOfRange,
     ProcessFailed,
     ProtocolViolation,
+    RangeUndecided,
     TimeoutsInconsistent,
     TopicRecreated,
 )
@@ -147,8 +148,8 @@ def proof_holds(
             )
 
 
-def within_log(wanted: OffsetRange, log_start: int, last_stable: int) -> None:
-    """Law 5: the range's records are all there, and all decided."""
+def within_log(wanted: OffsetRange, log_start: int, log_end: int) -> None:
+    """Law 5: the range's records are all there."""
     if wanted.span and log_start > wanted.start:
         raise OffsetsOutOfRange(
             f"{wanted.topic_partition}: the log starts at {log_start}, the range at {wanted.start}: records "
@@ -156,13 +157,21 @@ def within_log(wanted: OffsetRange, log_start: int, last_stable: int) -> None:
             "accept the loss and "
             f"move the cursor to {log_start} with `airflow eos reset-offsets`"
         )
-    if wanted.end > last_stable:
+    if wanted.end > log_end:
         raise OffsetsOutOfRange(
+            f"{wanted.topic_partition}: the range ends at {wanted.end}, the log at {log_end}: the log was "
+            "truncated or re-created, or these records were never written; give ranges that end at or below "
+            "the end of the log"
+        )
+
+
+def is_decided(wanted: OffsetRange, last_stable: int) -> None:
+    """Law 5: no transaction is open below the end of the range."""
+    if wanted.end > last_stable:
+        raise RangeUndecided(
             f"{wanted.topic_partition}: the range ends at {wanted.end}, the last stable offset is "
-            f"{last_stable}: "
-            "the log was truncated or re-created, or a transaction is still open; retry later, or "
-            "give ranges "
-            "that end at or below the last stable offset"
+            f"{last_stable}: a transaction is still open before its end; retry when it has ended, or give "
+            "ranges that end at or below the last stable offset"
         )
 
 

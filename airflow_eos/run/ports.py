@@ -52,6 +52,9 @@ class Cluster(Protocol):
     def log_starts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the first offset still in each log."""
 
+    def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the end of each log, open transactions included: its high watermark."""
+
     def last_stable_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return each last stable offset (LSO).
 

@@ -137,8 +137,11 @@ class Planner:
         partitions = list(plan.starts)  # each once, or brokers refuse the question
         starts = self._cluster.log_starts(partitions)
         stable = self._cluster.last_stable_offsets(partitions)
+        beyond = {r.topic_partition for r in plan.ranges if r.end > stable[r.topic_partition]}
+        ends = {**stable, **(self._cluster.log_ends(beyond) if beyond else {})}
         for wanted in plan.ranges:
-            laws.within_log(wanted, starts[wanted.topic_partition], stable[wanted.topic_partition])
+            laws.within_log(wanted, starts[wanted.topic_partition], ends[wanted.topic_partition])
+            laws.is_decided(wanted, stable[wanted.topic_partition])
 
     # -- cursor --
 

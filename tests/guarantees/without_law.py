@@ -215,6 +215,13 @@ REMOVALS: dict[str, Removal] = {
         _nothing,
         (f"{_OFFSETS}test_a_deleted_head_is_refused_with_both_offsets_and_both_ways_on",),
     ),
+    "is_decided": Removal(
+        "5",
+        "given ranges hold no open transaction",
+        f"{_LAWS}is_decided",
+        _nothing,
+        ("tests/run/test_given_ranges.py::test_a_range_that_holds_an_open_transaction_is_worth_another_try",),
+    ),
     "last-stable-offset": Removal(
         "5",
         "ranges end at the last stable offset",

@@ -175,7 +175,7 @@ def test_given_ranges_advance_the_cursor_only_from_where_it_stands(timed):
 
 @pytest.mark.parametrize(
     ("end", "partition", "error", "said"),
-    [(99, 0, OffsetsOutOfRange, "last stable offset is 4"), (1, 9, UnknownTopic, "do not have")],
+    [(99, 0, OffsetsOutOfRange, "ends at 99, the log at 4:"), (1, 9, UnknownTopic, "do not have")],
 )
 def test_given_ranges_that_do_not_exist_are_refused(timed, end, partition, error, said):
     """Beyond the log, or in a partition the topic does not have."""

@@ -59,6 +59,9 @@ class ModelCluster:
         assert len(set(partitions)) == len(partitions), "a broker refuses ListOffsets that name one twice"
         return dict.fromkeys(partitions, 0)
 
+    def log_ends(self, partitions: Collection[TopicPartition]) -> Any:
+        return self._read("read log ends", lambda: {tp: len(self._broker.logs[tp]) for tp in partitions})
+
     def last_stable_offsets(self, partitions: Collection[TopicPartition]) -> Any:
         return self._read(
             "read last stable offsets",
