@@ -18,6 +18,7 @@ _RUNNING: dict[str, frozenset[str]] = {
     "kubernetes": frozenset({"PENDING", "RUNNING", "UNKNOWN"}),
 }
 _NOT_LEADING = "in ALIVE state"  # what only a leading master can do
+_YARN_UNKNOWN = "HTTP 404"  # a resource manager that was started anew, as the provider puts it
 _SUCCEEDED = frozenset({"FINISHED", "SUCCEEDED"})
 
 
@@ -143,7 +144,12 @@ class _Yarn:
         self._driver_id = driver_id
 
     def status(self) -> str:
-        return str(self._hook.query_yarn_application_status(self._driver_id))
+        try:
+            return str(self._hook.query_yarn_application_status(self._driver_id))
+        except RuntimeError as error:
+            if _YARN_UNKNOWN in str(error):
+                return "NOT_FOUND"
+            raise
 
     def kill(self) -> None:
         self._hook._kill_yarn_application(self._driver_id)  # noqa: SLF001 - as the provider's own operator does

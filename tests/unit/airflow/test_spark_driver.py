@@ -34,7 +34,7 @@ class Cluster:
                 time.sleep(outer.delay)
                 answer = outer.answers.pop(0) if len(outer.answers) > 1 else outer.answers[0]
                 data = json.dumps(answer).encode()
-                self.send_response(200)
+                self.send_response(answer if isinstance(answer, int) else 200)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)
@@ -177,6 +177,15 @@ def test_yarn_application_is_awaited_and_killed(cluster: Cluster) -> None:
     method, path, body = cluster.requests[-1]
     assert (method, path) == ("PUT", f"/ws/v1/cluster/apps/{app}/state")
     assert json.loads(body) == {"state": "KILLED"}
+
+
+def test_application_that_yarn_has_forgotten_has_ended(cluster: Cluster) -> None:
+    """Unlike a resource manager that could not be asked: its drivers may run."""
+    cluster.answers = [404]
+    assert SparkDriver("yarn", "application_1_0001", "yarn").status() == "NOT_FOUND"
+    cluster.answers = [503]
+    with pytest.raises(RuntimeError, match="503"):
+        SparkDriver("yarn", "application_1_0001", "yarn").status()
 
 
 def test_pod_is_awaited_and_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
