@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from airflow_eos.engine import Run
 from airflow_eos.exceptions import SendError
 from airflow_eos.run.states import State
+from airflow_eos.spark import data_plane
 from airflow_eos.spark.data_plane import SparkDataPlane
 from tests.guarantees import plain
 from tests.guarantees.driver import in_a_process
@@ -205,10 +208,11 @@ def test_a_send_that_computes_again_mixes_two_result_sets(experiment):
 
 
 def with_rand(df):
-    """One result per input that no execution repeats."""
+    """One result per input that no evaluation repeats; rand() alone would: its seed is part of the plan."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    value = F.concat_ws(" ", F.col("value").cast("string"), F.rand().cast("string"))
+    drawn = F.udf(lambda: f":{random.getrandbits(60)}").asNondeterministic()
+    value = F.concat(F.col("value").cast("string"), F.lit(" "), F.rand().cast("string"), drawn())
     return df.select("key", value.alias("value"))
 
 
@@ -228,6 +232,42 @@ def test_rand_on_spark_survives_a_lost_send_as_one_result_set(experiment, spark,
     Run(spark, experiment.spec, with_rand).execute()
     assert len(calls) == 2
     assert evaluated_twice(experiment) == []
+
+
+def with_attempt(df):
+    """Each input with the seal task, and the attempt at it, that computed it."""
+
+    def named(batches):
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        mine = b" %d.%d" % (context.partitionId(), context.taskAttemptId())
+        for batch in batches:
+            values = pa.array([value + mine for value in batch.column("value").to_pylist()], pa.binary())
+            yield pa.RecordBatch.from_arrays([batch.column("key"), values], names=["key", "value"])
+
+    return df.select("key", "value").mapInArrow(named, "key binary, value binary")
+
+
+def test_blocks_of_two_attempts_are_never_sent(experiment, spark, monkeypatch):
+    """S5: one owner has what a second attempt at the seal tasks computed: refused, and all sealed again."""
+    experiment.feed(200)
+    kept, seals = data_plane.checkpointed, []
+
+    def tasks_run_again_between_two_owners(routed, level):
+        seals.append(kept(routed, level))
+        if len(seals) > 1:
+            return seals[-1]
+        again = kept(routed.select("*"), level)
+        return seals[0].where("partition < 1").union(again.where("partition = 1"))
+
+    monkeypatch.setattr(data_plane, "checkpointed", tasks_run_again_between_two_owners)
+    Run(spark, experiment.spec, with_attempt).execute()
+    found = results(experiment.output())
+    assert sorted(found) == sorted(experiment.sent)
+    assert len({name for names in found.values() for name in names}) == 2  # a task for each source partition
+    assert len(seals) == 2
 
 
 def test_without_the_seal_a_failed_task_mixes_two_result_sets(experiment, spark):
