@@ -9,7 +9,7 @@ from airflow_eos.broker import KafkaCluster, KafkaLedger, KafkaTransactions, Lin
 from airflow_eos.closeable import Closeable
 from airflow_eos.run.authority import Authority
 from airflow_eos.run.boundaries import Boundaries
-from airflow_eos.run.ledger_identity import verify
+from airflow_eos.run.ledger_identity import KnownLedger, verify
 from airflow_eos.run.pins import Pins
 from airflow_eos.run.ranges import Planner
 from airflow_eos.run.world import World
@@ -53,6 +53,10 @@ class ControlPlane(Closeable):
 
     def verify_ledger(self, *, may_create: bool) -> tuple[str, int]:
         """Return the ledger's topic id and partition count, once it is known to be the one used before."""
+        known = self._known_ledger(may_create=may_create)
+        return known.topic_id, known.partitions
+
+    def _known_ledger(self, *, may_create: bool) -> KnownLedger:
         return verify(
             self.ledger,
             self.authority,
@@ -68,8 +72,9 @@ class ControlPlane(Closeable):
         :raises LedgerMissing: when there is no ledger and this try may not create one.
         """
         spec = self._spec
-        ledger_identity = self.verify_ledger(may_create=spec.may_create_ledger)
-        boundaries = Boundaries(self.cluster, self.pins, spec.prefix, utc_now)
+        known = self._known_ledger(may_create=spec.may_create_ledger)
+        ledger_identity = (known.topic_id, known.partitions)
+        boundaries = Boundaries(self.cluster, self.pins, known.prefix, utc_now)
         return World(
             cluster=self.cluster,
             transactions=self.transactions,

@@ -54,6 +54,7 @@ class Boundary:
 class Boundaries:
     """Pins boundaries so that the intervals of a topic tile its log, whoever asks, in any order.
 
+    :param prefix: the ledger's, whatever the run's own is: who shares a boundary shares its fence.
     :param now: the current time, aware.
     """
 

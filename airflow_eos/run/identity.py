@@ -147,6 +147,8 @@ def boundary_transactional_id(prefix: str, topic: str) -> str:
 
     One id for all boundaries of a topic, not one for each: two boundaries pinned at the same time could
     otherwise cross, and the records between them would belong to two intervals.
+
+    :param prefix: the ledger's; a boundary belongs to the ledger it is pinned in, not to a run.
     """
     return f"{prefix}.boundary.{topic}"
 

@@ -6,6 +6,7 @@ A look-up in a replaced ledger would answer *not committed* for everything.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 from airflow_eos.exceptions import LedgerMissing, LedgerReplaced
 from airflow_eos.model.broker import TopicDescription
@@ -16,6 +17,19 @@ from airflow_eos.run.pins import Pins
 from airflow_eos.run.ports import Ledger
 
 
+@dataclass(frozen=True, slots=True)
+class KnownLedger:
+    """A ledger that is the one used before.
+
+    :param prefix: first part of the transactional ids of all that it fixes once: of its first user, so that
+        environments that share it fence each other there. Ledgers that do not name one have the asker's.
+    """
+
+    topic_id: str
+    partitions: int
+    prefix: str
+
+
 def verify(
     ledger: Ledger,
     authority: Authority,
@@ -24,11 +38,11 @@ def verify(
     prefix: str,
     *,
     may_create: bool,
-) -> tuple[str, int]:
+) -> KnownLedger:
     """Return the ledger's topic id and partition count, after checking them against what it says of itself.
 
-    The first user pins both in partition 0 of the ledger. Adding partitions would route keys elsewhere;
-    making the topic again would forget every run: both are found here.
+    The first user pins both in partition 0 of the ledger, with its prefix. Adding partitions would route keys
+    elsewhere; making the topic again would forget every run: both are found here.
 
     :param may_create: create a missing ledger, or adopt one without an identity; never on a retry or a clear.
     :raises LedgerMissing: when there is none, or none with an identity, and none may be made.
@@ -55,7 +69,7 @@ def verify(
             identity.ledger_transactional_id(prefix, settings.topic),
             key,
             routing,
-            lambda _: _identity_json(topic),
+            lambda _: _identity_json(topic, prefix),
         )
     recorded = json.loads(pinned)
     if (recorded["topic_id"], recorded["partitions"]) != (topic.topic_id, topic.partitions):
@@ -65,10 +79,11 @@ def verify(
             f"now {topic.topic_id} with {topic.partitions}: restore the original; partitions of a "
             "ledger must never be added"
         )
-    return topic.topic_id, topic.partitions
+    return KnownLedger(topic.topic_id, topic.partitions, recorded.get("prefix", prefix))
 
 
-def _identity_json(topic: TopicDescription) -> str:
+def _identity_json(topic: TopicDescription, prefix: str) -> str:
     return json.dumps(
-        {"v": 1, "topic_id": topic.topic_id, "partitions": topic.partitions}, separators=(",", ":")
+        {"v": 1, "topic_id": topic.topic_id, "partitions": topic.partitions, "prefix": prefix},
+        separators=(",", ":"),
     )

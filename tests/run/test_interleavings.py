@@ -229,6 +229,25 @@ def test_boundaries_of_one_topic_are_pinned_one_after_the_other(monkeypatch: pyt
     assert "duplicated" in _counter_example(scenes.crossing, faults=False)
 
 
+def test_environments_that_share_a_ledger_pin_boundaries_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two prefixes fence each other there: with the prefix of each run the boundaries cross."""
+
+    def scene(run: Run) -> Scene:
+        return scenes.crossing(run, earlier="other")
+
+    report = explore(scene, deviations=2, executions=1_500, faults=False)
+    assert report.counter_example is None, f"\n{report.counter_example}"
+    verify = ports.verify
+    monkeypatch.setattr(
+        ports,
+        "verify",
+        lambda *of, **more: dataclasses.replace(verify(*of, **more), prefix=of[4]),
+    )
+    assert "duplicated" in _counter_example(scene, faults=False)
+
+
 def test_a_look_up_that_stops_at_the_last_stable_offset_lies(monkeypatch: pytest.MonkeyPatch) -> None:
     """With another transaction open in the ledger partition, the committed run above it is not seen."""
     view = ModelBroker.ledger_view

@@ -76,7 +76,7 @@ class ModelBroker:
         self.members: dict[str, int] = {}
         self.verifies = verifies
         self.reported_verification: bool | None = verifies
-        identity = json.dumps({"v": 1, "topic_id": "id-ledger", "partitions": 2}, separators=(",", ":"))
+        identity = json.dumps({"v": 1, "topic_id": "id-ledger", "partitions": 2, "prefix": "eos"})
         self.logs[TopicPartition(LEDGER, 0)].append(Entry("data", value=identity, key="ledger:identity"))
 
     def fingerprint(self) -> str:

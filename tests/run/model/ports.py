@@ -336,8 +336,9 @@ def attempt(
         authority = Authority(ledger, sleep=sleep, clock=clock.monotonic)
         transactions = ModelTransactions(run, broker, scene, name)
         pins = Pins(transactions, authority, sleep=sleep)
-        ledger_id = verify(ledger, authority, pins, spec.ledger, spec.prefix, may_create=True)
-        boundaries = Boundaries(cluster, pins, spec.prefix, clock.now)
+        known = verify(ledger, authority, pins, spec.ledger, spec.prefix, may_create=True)
+        ledger_id = (known.topic_id, known.partitions)
+        boundaries = Boundaries(cluster, pins, known.prefix, clock.now)
         planner = Planner(spec, cluster, authority, boundaries, ledger_id, clock.now)
         world = World(
             cluster=cluster,

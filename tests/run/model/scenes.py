@@ -426,8 +426,11 @@ def intervals(run: Run) -> Scene:
     return scene
 
 
-def crossing(run: Run) -> Scene:
-    """A boundary is fixed while idle, two late records arrive, then an earlier boundary is fixed."""
+def crossing(run: Run, earlier: str = "eos") -> Scene:
+    """A boundary is fixed while idle, two late records arrive, then an earlier boundary is fixed.
+
+    :param earlier: prefix, and pipeline, of the environment that has the earlier interval.
+    """
     scene = Scene(ModelBroker({"src": 1, "out": 1}))
     scene.broker.write_input("src", 0, "t-5", _timestamp(-5))
 
@@ -439,7 +442,9 @@ def crossing(run: Run) -> Scene:
     run.world = scene
 
     def over(run_id: str, start: int, end: int) -> RunSpec:
-        return spec(run_id, ranges=Interval(_moment(start), _moment(end)), max_send_attempts=1)
+        prefix = earlier if start < 0 else "eos"
+        interval = Interval(_moment(start), _moment(end))
+        return spec(run_id, pipeline=prefix, prefix=prefix, ranges=interval, max_send_attempts=1)
 
     for name, (start, end) in {"later": (10, 20), "earlier": (-10, 0)}.items():
         run.spawn(name, attempt(run, scene, name, over(name, start, end)))
