@@ -122,7 +122,7 @@ def _unread(
     consumer, partitions = _assigned(config, topic, group)
     unfinished, records = set(range(len(partitions))), []
     while unfinished:
-        message = consumer.poll(10)
+        message = consumer.poll(60)  # a young broker makes its offsets topic first
         assert message is not None
         if message.error() is None:
             records.append(message)
