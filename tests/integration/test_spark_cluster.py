@@ -14,11 +14,15 @@ from collections import Counter
 
 import pytest
 
+from airflow_eos.engine import Run
 from airflow_eos.exceptions import SealedBlockLost, SecondAttempt
+from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.run.states import State
 from airflow_eos.spark import SparkDataPlane
 from airflow_eos.spark import send as send_module
 from airflow_eos.testing import count_records, read_topic
 from airflow_eos.testing.faults import SparkCluster
+from airflow_eos.testing.faults.half_send import half_sending, is_half_written, let_go
 from tests.integration.spark_support import attempt, new_session
 
 pytestmark = pytest.mark.chaos
@@ -34,8 +38,8 @@ def cluster(tmp_path_factory):
 
 
 @pytest.fixture
-def spark(cluster, tmp_path):
-    """A fresh application: each test may kill its executors."""
+def spark(cluster, tmp_path, request):
+    """A fresh application: each test may kill its executors, and give settings of its own."""
     from pyspark import SparkContext
 
     if SparkContext._active_spark_context is not None:
@@ -63,6 +67,7 @@ def spark(cluster, tmp_path):
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
             "spark.cores.max": "2",
+            **getattr(request, "param", {}),
         },
     )
     yield session
@@ -120,12 +125,16 @@ def executors(spark):
 
 
 def kill(spark, *pids):
-    """Kill executors and wait until the driver knows."""
+    """Kill executors and wait until the driver knows of each; others may have come in their place."""
     tracker = spark.sparkContext._jsc.sc().statusTracker()
-    before = len(tracker.getExecutorInfos())
+
+    def known():
+        return {(found.host(), found.port()) for found in tracker.getExecutorInfos()}
+
+    before = known()
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: len(tracker.getExecutorInfos()) < before)
+    wait_until(lambda: len(before - known()) == len(pids))
 
 
 def test_code_reaches_executors_and_credentials_are_in_no_log(spark, broker, tmp_path, cluster):
@@ -241,6 +250,58 @@ def test_lost_blocks_ask_for_a_new_seal(spark, broker):
     with broker.transaction(sealed.manifest.partitions) as identity:
         stage.plane.send(sealed, identity, 120)
     assert stage.values() == EXPECTED
+
+
+def run_spec(broker, source, sink):
+    """A run with a cursor of its own."""
+    ledger = LedgerSettings("ledger-of-clusters", partitions=2)
+    return broker.spec(source, sink, pipeline=sink, group_id=sink, ledger=ledger)
+
+
+def copy(df):
+    return df.select("key", "value")
+
+
+def test_a_run_that_lost_its_sealed_batches_seals_again(spark, broker):
+    """Both executors die at SEALED: one epoch is given up, the same ranges are sealed again, exact."""
+    source, sink = broker.numbered("src", 4, 2000), broker.topic("out", 4)
+    pids = executors(spark)
+
+    def lose(state):
+        if state is State.SEALED and pids:
+            kill(spark, *pids)
+            pids.clear()
+
+    record = Run(spark, run_spec(broker, source, sink), copy, on_state=lose).execute()
+    states = [state for state, _ in record.trace]
+    assert [states.count(state) for state in ("FENCED", "SEALED", "ABORTED", "COMMITTED")] == [2, 2, 1, 1]
+    assert record.records_written == 8000
+    assert Counter(r.value for r in read_topic(broker.bootstrap, sink)) == EXPECTED
+
+
+# With speculation a task that was lost is waited for, half a minute at a time.
+@pytest.mark.parametrize("spark", [{"spark.speculation": "false"}], ids=["no speculation"], indirect=True)
+def test_a_run_whose_send_lost_an_executor_sends_again_in_a_new_epoch(spark, broker, tmp_path):
+    """Killed half way: the epoch is given up, the surviving replicas are sent in the next one, exact."""
+    source, sink = broker.numbered("src", 4, 2000), broker.topic("out", 4)
+    meeting = tmp_path / "meeting"
+    meeting.mkdir()
+    pids = executors(spark)
+    records = []
+    run = Run(spark, run_spec(broker, source, sink), copy)
+    thread = threading.Thread(target=lambda: records.append(run.execute()))
+    with half_sending(meeting):
+        thread.start()
+        wait_until(lambda: is_half_written(meeting), 120)
+        kill(spark, pids[0])
+        let_go(meeting)
+        thread.join(180)
+    assert not thread.is_alive()
+    states = [state for state, _ in records[0].trace]
+    assert [states.count(state) for state in ("FENCED", "SEALED", "ABORTED", "COMMITTED")] == [2, 1, 1, 1]
+    assert Counter(r.value for r in read_topic(broker.bootstrap, sink)) == EXPECTED
+    # What the first epoch had written is in the log too, for nobody to read.
+    assert count_records(broker.bootstrap, sink, "read_uncommitted") > 8000
 
 
 def slow_send(folder, seconds, *, only_task=None):
