@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_eos.exceptions import OffsetsOutOfRange, RangeUndecided
+from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Explicit, OffsetRange, TopicPartition
 from airflow_eos.operators.failures import is_final
 from tests.run.model.broker import ModelBroker
@@ -36,3 +37,10 @@ def test_a_range_beyond_the_end_of_the_log_is_refused_for_good() -> None:
     with pytest.raises(OffsetsOutOfRange, match="ends at 2, the log at 1") as caught:
         before(scene, spec(ranges=Explicit((OffsetRange("src", 0, 0, 2),))))
     assert is_final(caught.value)
+
+
+def test_a_plan_with_several_ranges_of_a_partition_commits_the_highest_end() -> None:
+    """Ranges that overlap, because a cursor was moved back between rounds, leave one start and one end."""
+    ranges = (OffsetRange("src", 0, 0, 9), OffsetRange("src", 0, 2, 5))
+    plan = RunPlan("reprocess", ranges, {}, "group.runs", advances=False)
+    assert (plan.starts, plan.ends) == ({SOURCE: 0}, {SOURCE: 9})
