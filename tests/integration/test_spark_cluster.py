@@ -166,11 +166,17 @@ def test_an_executor_lost_in_the_middle_of_sealing_costs_only_time(spark, broker
         import pathlib
         import time as clock
 
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        attempt = f"{context.partitionId()}-{context.taskAttemptId()}"
         jvm = pathlib.Path(f"/proc/{there.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
-        (pathlib.Path(folder) / jvm).touch()
+        (pathlib.Path(folder) / f"{jvm}-{attempt}").touch()
         for batch in batches:
             clock.sleep(3)
-            yield batch
+            keys = pa.array([attempt.encode()] * len(batch), pa.binary())
+            yield pa.RecordBatch.from_arrays([keys, batch.column("value")], names=["key", "value"])
 
     def process(df):
         rows = df.select("key", "value")
@@ -186,13 +192,23 @@ def test_an_executor_lost_in_the_middle_of_sealing_costs_only_time(spark, broker
     thread = threading.Thread(target=lambda: sealed.append(plane.seal(plan)))
     thread.start()
     wait_until(lambda: list(begun.iterdir()))
-    os.kill(int(next(begun.iterdir()).name), signal.SIGKILL)
+    os.kill(int(next(begun.iterdir()).name.split("-")[0]), signal.SIGKILL)
     thread.join(120)
     assert not thread.is_alive()
     assert sealed[0].manifest.records == 8000
     with broker.transaction(sealed[0].manifest.partitions) as identity:
         plane.send(sealed[0], identity, 120)
-    assert Counter(r.value for r in read_topic(broker.bootstrap, sink)) == EXPECTED
+    found = read_topic(broker.bootstrap, sink)
+    assert Counter(r.value for r in found) == EXPECTED
+    tried, sent = {}, {}
+    for _, task, number in (path.name.split("-") for path in begun.iterdir()):
+        tried.setdefault(task, set()).add(int(number))
+    for task, number in (record.key.decode().split("-") for record in found):
+        sent.setdefault(task, set()).add(int(number))
+    assert sorted(sent) == ["0", "1", "2", "3"]
+    assert all(len(numbers) == 1 for numbers in sent.values())
+    # Spark numbers attempts as it starts them: what the dead executor was at is a later one's work.
+    assert any(min(numbers) > min(tried[task]) for task, numbers in sent.items())
 
 
 def test_a_seal_task_that_fails_once_is_run_again(spark, broker):
