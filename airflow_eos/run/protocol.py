@@ -26,7 +26,7 @@ from airflow_eos.exceptions import (
     RunFailed,
     RunFenced,
 )
-from airflow_eos.model.broker import EndTxnAnswer, TransactionState
+from airflow_eos.model.broker import EndTxnAnswer, TransactionDescription, TransactionState
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.manifest import SealedManifest
 from airflow_eos.model.receipts import PartitionReceipt
@@ -159,7 +159,13 @@ class RunProtocol:
         self._trace.enter(State.CHECKED)
         if work.attempts >= self._spec.max_send_attempts:
             raise self._failed(work)
-        planned = self._plan(work)
+        try:
+            planned = self._plan(work)
+        except PlanError as refusal:
+            # What a newer attempt committed while we read is no fault of the plan.
+            if self._is_ours(session.identity):
+                raise
+            return self._superseded(work, refusal)
         self._trace.enter(State.PLANNED)
         self._seal(work, planned)
         return self._transact(work, planned, session)
@@ -348,6 +354,15 @@ class RunProtocol:
         error.__cause__ = work.last_failure
         return error
 
+    def _is_ours(self, producer: ProducerIdentity) -> bool:
+        """Return whether the coordinator still holds our identity for valid, as far as can be told."""
+        try:
+            seen = self._world.cluster.describe_transaction(producer.transactional_id)
+        except Exception as failure:  # noqa: BLE001 - the error that made us ask matters more
+            log.warning("%s could not be described: %s", producer.transactional_id, failure)
+            return True
+        return seen is None or _holds(seen, producer)
+
     def _await_completion(self, producer: ProducerIdentity) -> None:
         """Wait for all markers: a commit returns before they are written; a reader could see too little."""
         deadline = self._world.clock() + COMPLETION_WAIT_SECONDS
@@ -358,8 +373,7 @@ class RunProtocol:
                 log.warning("the commit is done, its completion could not be checked: %s", failure)
                 return
             if seen is not None and (
-                seen.state is TransactionState.COMPLETE_COMMIT
-                or (seen.producer_id, seen.producer_epoch) != (producer.producer_id, producer.producer_epoch)
+                seen.state is TransactionState.COMPLETE_COMMIT or not _holds(seen, producer)
             ):
                 return
             if self._world.clock() >= deadline:
@@ -370,6 +384,10 @@ class RunProtocol:
                 )
                 return
             self._world.sleep(_POLL_SECONDS)
+
+
+def _holds(seen: TransactionDescription, producer: ProducerIdentity) -> bool:
+    return (seen.producer_id, seen.producer_epoch) == (producer.producer_id, producer.producer_epoch)
 
 
 def _let_go(failure: BaseException) -> None:
