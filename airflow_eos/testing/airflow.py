@@ -297,6 +297,16 @@ class AirflowStandalone:
         }
         self.api.call("POST", f"/dags/{dag_id}/clearTaskInstances", body)
 
+    def clear_run(self, dag_id: str, run_id: str) -> None:
+        """Clear a whole Dag run as the UI does, once it has ended.
+
+        A run whose tasks have all ended is still ``running`` until the scheduler ends it; it would end a run
+        that is cleared just then, too, and the cleared tasks would never run.
+        """
+        self.wait_for_run(dag_id, run_id)
+        body = {"dry_run": False, "only_failed": False}
+        self.api.call("POST", f"/dags/{dag_id}/dagRuns/{run_id}/clear", body)
+
     def set_task_state(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
         """Mark a task instance by hand: ``success``, ``failed`` or ``skipped``."""
         self.api.call(

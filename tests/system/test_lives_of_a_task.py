@@ -53,8 +53,7 @@ def test_only_a_clear_of_the_task_itself_is_another_life(airflow: AirflowStandal
     hold.unlink()
     airflow.wait_for_task(DAG_ID, run_id, "work", ["success"], try_number=5)
 
-    clear_all = {"dry_run": False, "only_failed": False}
-    airflow.api.call("POST", f"/dags/{DAG_ID}/dagRuns/{run_id}/clear", clear_all)
+    airflow.clear_run(DAG_ID, run_id)
     airflow.wait_for_task(DAG_ID, run_id, "work", ["success"], try_number=6)
     assert airflow.wait_for_run(DAG_ID, run_id) == "success"
 

@@ -397,7 +397,7 @@ def test_mapped_tasks_have_a_cursor_each(airflow: AirflowStandalone, kafka: Embe
     assert mapped_xcom(airflow, run_id, 0) == {**first[0], "found": True}
     assert airflow.task("mapped", run_id, "copy", 1)["try_number"] == 1
 
-    airflow.api.call("POST", f"/dags/mapped/dagRuns/{run_id}/clear", {"dry_run": False, "only_failed": False})
+    airflow.clear_run("mapped", run_id)
     for index, number in ((0, 3), (1, 2)):
         airflow.wait_for_task("mapped", run_id, "copy", ["success"], try_number=number, map_index=index)
         assert mapped_xcom(airflow, run_id, index)["found"] is True
