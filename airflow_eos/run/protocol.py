@@ -11,7 +11,6 @@ says what happened.
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -34,6 +33,7 @@ from airflow_eos.model.record import TOPIC_IDS, RunRecord
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.run import identity, laws, rounds
 from airflow_eos.run.committed import CommittedRuns
+from airflow_eos.run.failures import let_go
 from airflow_eos.run.ports import (
     ProducerSession,
     Sealed,
@@ -313,7 +313,7 @@ class RunProtocol:
 
     def _end(self, session: ProducerSession, failure: Exception) -> EndTxnAnswer:
         session.close()
-        _let_go(failure)
+        let_go(failure)
         try:
             return self._world.transactions.abort(session.identity)
         except Exception as unreachable:  # noqa: BLE001 - nothing is known then
@@ -388,20 +388,3 @@ class RunProtocol:
 
 def _holds(seen: TransactionDescription, producer: ProducerIdentity) -> bool:
     return (seen.producer_id, seen.producer_epoch) == (producer.producer_id, producer.producer_epoch)
-
-
-def _let_go(failure: BaseException) -> None:
-    """Clear the frames of a failure and of its causes; its lines stay.
-
-    The failure outlives its attempt. Through its frames so would the producer that failed, polled by nobody,
-    while its events pile up in memory.
-    """
-    chain: list[BaseException | None] = [failure]
-    seen: set[int] = set()
-    while chain:
-        error = chain.pop()
-        if error is None or id(error) in seen:
-            continue
-        seen.add(id(error))
-        traceback.clear_frames(error.__traceback__)
-        chain += [error.__cause__, error.__context__]
