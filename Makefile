@@ -6,7 +6,7 @@ INPUT ?=
 # Most tests wait for brokers and processes most of the time: on two cores three run side by side.
 JOBS ?= 3
 SEED ?=
-MINUTES ?= 5
+MINUTES ?= 12
 KAFKA ?=
 
 ORIGINAL_PATH := $(PATH)
@@ -48,7 +48,7 @@ check: setup ## Lint, format, types, layers
 bench: setup ## Measure against Spark's own Kafka source and sink
 	$(BIN)/python -m benchmarks
 
-chaos: setup ## Faults at every state, then MINUTES=5 at random; SEED=1 KAFKA=3.9.2. Then the long tests
+chaos: setup ## Faults at every state, then MINUTES=12 at random; SEED=1 KAFKA=3.9.2. Then the long tests
 	@mkdir -p .cache
 	$(BIN)/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(KAFKA),--kafka $(KAFKA)) --line-to .cache/chaos.txt
 	EOS_SEED=$(SEED) $(BIN)/python -m pytest -m chaos -n $(JOBS) --durations 25
