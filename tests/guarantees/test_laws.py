@@ -177,8 +177,10 @@ def test_a_second_attempt_of_a_send_task_writes_nothing(experiment, monkeypatch)
 def test_without_law_1_the_second_attempt_is_found_out_by_its_offsets(experiment, monkeypatch):
     """Law 1, the second guard: the broker says yes to a batch it did not write, at an offset of the past."""
     monkeypatch.setattr(send, "refuse_second_attempt", lambda *args: None)
-    (answer,) = SendTwice(experiment, monkeypatch).play()
-    assert "another attempt" in json.loads(answer)["error"]
+    (text,) = SendTwice(experiment, monkeypatch).play()
+    answer = json.loads(text)
+    assert "error" in answer, f"the second attempt has a receipt: {answer}"
+    assert "another attempt" in answer["error"]
 
 
 def test_without_both_guards_two_attempts_are_mixed(experiment, monkeypatch):
