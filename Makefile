@@ -6,7 +6,7 @@ INPUT ?=
 # Most tests wait for brokers and processes most of the time: on two cores three run side by side.
 JOBS ?= 3
 SEED ?=
-MINUTES ?= 12
+MINUTES ?=
 KAFKA ?=
 
 ORIGINAL_PATH := $(PATH)
@@ -50,7 +50,7 @@ bench: setup ## Measure against Spark's own Kafka source and sink
 
 chaos: setup ## Faults at every state, then MINUTES=12 at random; SEED=1 KAFKA=3.9.2. Then the long tests
 	@mkdir -p .cache
-	$(BIN)/python -m chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(KAFKA),--kafka $(KAFKA)) --line-to .cache/chaos.txt
+	$(BIN)/python -m chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(KAFKA),--kafka $(KAFKA)) --line-to .cache/chaos.txt
 	EOS_SEED=$(SEED) $(BIN)/python -m pytest -m chaos -n $(JOBS) --durations 25
 	@cat .cache/chaos.txt
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-MINUTES = 5.0
+MINUTES = 12.0
 """Of cells at random. The table before them takes about a quarter of an hour on two cores."""
 _TABLE_MINUTES = 12.0
 RECORDS = 110_000
