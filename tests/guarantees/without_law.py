@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 from airflow_eos.exceptions import (
     EmbeddedAirflowError,
@@ -113,17 +114,8 @@ def _any_attempt(original: Any) -> Any:
     return add
 
 
-class _Same:
-    """Equal to whatever it is compared with."""
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    __hash__ = None  # type: ignore[assignment]
-
-
 def _whatever_was_counted(original: Any) -> Any:
-    return lambda batches, attempts: original(batches, dict.fromkeys(attempts, _Same()))
+    return lambda batches, attempts: original(batches, dict.fromkeys(attempts, ANY))
 
 
 def _whole_time(transaction: Any, open_for: float) -> float:
