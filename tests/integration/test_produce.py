@@ -394,7 +394,7 @@ def test_a_broker_that_stays_dead_times_out():
             end_txn(connections, identity, commit=False, timeout=1.0)
 
 
-@pytest.mark.parametrize("fault", ["kill", "pause"])
+@pytest.mark.parametrize("fault", ["kill", pytest.param("pause", marks=pytest.mark.chaos)])
 def test_writing_follows_the_leader(embedded_kafka_cluster, kafka_topic, fault):
     """The leader of some partitions is killed, or frozen, in the middle of a send: exact after the commit."""
     kafka = embedded_kafka_cluster

@@ -40,7 +40,14 @@ def test_a_broker_that_is_down_at_the_start_is_named(pipeline, unused_port, monk
     assert pipeline.run("r1", try_number=2).records_written == 50
 
 
-@pytest.mark.parametrize("state", [State.OPEN, State.STAGED, State.PROVEN])
+@pytest.mark.parametrize(
+    "state",
+    [
+        State.OPEN,
+        pytest.param(State.STAGED, marks=pytest.mark.chaos),
+        pytest.param(State.PROVEN, marks=pytest.mark.chaos),
+    ],
+)
 def test_a_broker_killed_in_mid_run_and_started_again_loses_nothing(pipeline, own_kafka, state):
     """SIGKILL of the only broker at this state: the run waits, retries or resolves; all agrees."""
     broker = own_kafka.brokers[0]

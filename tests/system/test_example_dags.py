@@ -68,6 +68,7 @@ def test_day_is_waited_for_classified_and_reported(env: AirflowEnv, kafka: Embed
     assert told["report"] == f"{len(day)} flights read, {len(day)} records written"
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("dag_id", ["flights_batched", "flights_on_arrival"])
 def test_whole_topic_is_classified(env: AirflowEnv, kafka: EmbeddedKafka, dag_id: str) -> None:
     """flights_batched waits for 10,000 records, flights_on_arrival for its asset: both read all there is."""

@@ -20,6 +20,7 @@ def lives(folder: Path, task_id: str = "work") -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / f"{task_id}.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.chaos
 def test_only_a_clear_of_the_task_itself_is_another_life(airflow: AirflowStandalone, folder: Path) -> None:
     """Retry after SIGKILL: same number. Neighbour cleared: same. Task or whole run cleared: a new number.
 

@@ -298,6 +298,7 @@ def test_replay_writes_once_more_what_somebody_confirmed(
     assert replayed.look() == after
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("gate", ["narrow"], indirect=True)
 def test_pool_and_max_active_runs_let_runs_wait(
     airflow: AirflowStandalone, kafka: EmbeddedKafka, gate: Gate

@@ -31,19 +31,19 @@ def common(name: str) -> dict[str, Any]:
     }
 
 
-for week_or_all in ("week", "ninety"):
-    with DAG(week_or_all, schedule=CronDataIntervalTimetable("@daily", timezone="UTC"), **DAYS):
+for few_or_all in ("four", "ninety"):
+    with DAG(few_or_all, schedule=CronDataIntervalTimetable("@daily", timezone="UTC"), **DAYS):
         ReadProcessWriteOperator(
             task_id="classify",
-            sink_topic=f"{week_or_all}-out",
+            sink_topic=f"{few_or_all}-out",
             ranges="data_interval",
             allowed_lateness=dt.timedelta(0),
-            **common(week_or_all),
+            **common(few_or_all),
         )
 
-    with DAG(f"{week_or_all}_cursor", schedule=None):
+    with DAG(f"{few_or_all}_cursor", schedule=None):
         ReadProcessWriteOperator(
-            task_id="classify", sink_topic=f"{week_or_all}-cursor-out", **common(week_or_all)
+            task_id="classify", sink_topic=f"{few_or_all}-cursor-out", **common(few_or_all)
         )
 
 with DAG(

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.time_budget import CHECK_SECONDS, TimeBudget, row_of
+from tests.time_budget import CHECK_SECONDS, TimeBudget, row_of, shares
 
 
 @pytest.mark.parametrize(
@@ -23,17 +23,37 @@ def test_files_belong_to_a_row(path, row):
     assert row_of(path) == row
 
 
-def test_minutes_are_summed_and_compared(monkeypatch):
-    """Setup, call and teardown count; a row above its budget says so; what chaos runs is counted."""
+@pytest.mark.parametrize(
+    ("phases", "seconds"),
+    [
+        ([], {}),
+        ([("unit", 3.0, 3.0)], {}),
+        ([("unit", 0.0, 4.0), ("unit", 5.0, 7.0)], {"unit": 6.0}),
+        ([("unit", 0.0, 4.0), ("unit", 1.0, 3.0)], {"unit": 4.0}),
+        ([("system", 0.0, 6.0), ("unit", 2.0, 4.0)], {"system": 5.0, "unit": 1.0}),
+        ([("a", 0.0, 6.0), ("b", 0.0, 6.0), ("b", 3.0, 9.0)], {"a": 2.5, "b": 6.5}),
+    ],
+)
+def test_each_moment_is_shared_by_what_runs_at_it(phases, seconds):
+    """Side by side, two tests take half of the clock each; a time in which nothing runs is nobody's."""
+    assert shares(phases) == pytest.approx(seconds)
+
+
+def test_minutes_on_the_clock_are_compared(monkeypatch):
+    """Set-up, call and teardown count; a row above its budget says so; what chaos runs is counted."""
     monkeypatch.setenv(CHECK_SECONDS, "30")
     budget = TimeBudget()
-    for seconds in (200, 100, 6):
-        report = SimpleNamespace(nodeid="tests/integration/test_x.py::test_y[a/b]", duration=seconds)
-        budget.pytest_runtest_logreport(report)
+    for start, stop in ((0, 200), (200, 300), (300, 312)):
+        for row in ("integration", "guarantees"):
+            report = SimpleNamespace(nodeid=f"tests/{row}/test_x.py::test_y[a/b]", start=start, stop=stop)
+            budget.pytest_runtest_logreport(report)
+    report = SimpleNamespace(nodeid="tests/integration/test_x.py::test_z", start=400, stop=550)
+    budget.pytest_runtest_logreport(report)
     marked = {"chaos": object()}
     chaos = SimpleNamespace(nodeid="tests/guarantees/test_x.py::test_z", get_closest_marker=marked.get)
     budget.pytest_deselected([chaos, chaos])
     lines = budget.lines()
     assert "check             0.5     1.0" in lines
     assert "integration       5.1     5.0  over budget" in lines
+    assert "guarantees        2.6     9.0" in lines
     assert lines[-1] == "left to make chaos: 2 of guarantees"
