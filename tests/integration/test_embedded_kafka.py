@@ -221,6 +221,7 @@ def test_the_transaction_version_is_the_newest_of_the_release(version, expected)
 # -- faults --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.chaos
 def test_a_killed_broker_loses_no_acknowledged_record(three):
     """With a broker killed the two others serve everything that was acknowledged, then it joins again."""
     three.create_topic("killed", partitions=6)
@@ -275,6 +276,7 @@ def test_a_topic_can_be_created_while_a_broker_is_down(three):
     assert count_records(three.client_config(), "without-one") == 30
 
 
+@pytest.mark.chaos
 def test_a_full_outage_is_survived(three):
     """All brokers killed at once come back with all data; they are started together as they need a quorum."""
     three.wait_in_sync()

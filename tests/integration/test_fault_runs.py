@@ -42,6 +42,7 @@ def uncommitted(pipeline):
     return count_records(pipeline.kafka.client_config(), pipeline.sink, "read_uncommitted")
 
 
+@pytest.mark.chaos
 def test_a_run_is_held_at_every_point(pipeline, driver):
     """In the order of the protocol; nothing shows before the commit, everything at once behind it."""
     points = [*TABLE_STATES[:-1], COMMITTING, State.COMMITTED]

@@ -28,6 +28,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
         yield running
 
 
+@pytest.mark.chaos
 def test_every_flight_is_classified_once_and_broken_rows_are_dead_letters(
     kafka: EmbeddedKafka, tmp_path: Path, record_property: pytest.RecordProperty
 ) -> None:

@@ -104,6 +104,7 @@ def asset_events(airflow: AirflowStandalone, run_id: str) -> list[dict[str, Any]
     return found
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("gate", ["unlimited"], indirect=True)
 def test_marked_success_while_it_runs(airflow: AirflowStandalone, unlimited: Pipeline, gate: Gate) -> None:
     """Airflow believes it, Kafka does not: nothing is written, the next run reads the range."""

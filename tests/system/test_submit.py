@@ -39,19 +39,19 @@ def cluster() -> Iterator[SparkCluster]:
         yield running
 
 
-def test_submitted_function_commits_exactly_once(
-    kafka: EmbeddedKafka, cluster: SparkCluster, tmp_path: Path
-) -> None:
-    """The function and its package reach a cluster's executors."""
-    connection = {"conn_type": "spark", "host": cluster.master}
-    _submit(kafka, tmp_path, "submitted", {"spark_cluster": connection})
-    assert "Launching executor" in cluster.logs()
+def test_submitted_function_commits_exactly_once(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """The Dag names a function: the package brings the application."""
+    _submit(kafka, tmp_path, "submitted", {"spark_local": {"conn_type": "spark", "host": "local[2]"}})
 
 
 @pytest.mark.chaos
-def test_submitted_application_commits_exactly_once(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """An application that opens the run itself."""
-    _submit(kafka, tmp_path, "submitted_app", {"spark_local": {"conn_type": "spark", "host": "local[2]"}})
+def test_submitted_application_commits_exactly_once(
+    kafka: EmbeddedKafka, cluster: SparkCluster, tmp_path: Path
+) -> None:
+    """An application that opens the run itself, on a cluster: the package reaches its executors."""
+    connection = {"conn_type": "spark", "host": cluster.master}
+    _submit(kafka, tmp_path, "submitted_app", {"spark_cluster": connection})
+    assert "Launching executor" in cluster.logs()
 
 
 def _submit(kafka: EmbeddedKafka, home: Path, dag_id: str, connections: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The flights app as a Spark application of its own: on a standalone cluster, and in one process."""
+"""The flights app as a Spark application of its own: in one process, and on a standalone cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ with DAG("submitted", schedule=None) as dag:
         task_id="classify",
         process="../../../spark_apps/flights.py:process",
         group_id="submitted",
-        conn_id="spark_cluster",
+        conn_id="spark_local",
         **GIVEN,
     )
 
@@ -31,7 +31,7 @@ with DAG("submitted_app", schedule=None) as app_dag:
         task_id="classify",
         application="../../../spark_apps/flights_submit.py",
         group_id="app",
-        conn_id="spark_local",
+        conn_id="spark_cluster",
         **GIVEN,
     )
 
