@@ -20,10 +20,9 @@ GRACE = 5.0
 def bounded(doing: str, call: Callable[[float], T], timeout: float, *, grace: float = GRACE) -> T:
     """Make a blocking call in a thread of its own, and give it up when it does not come back.
 
-    librdkafka's ``send_offsets_to_transaction`` ignores its time-out and waits for ever for a coordinator
-    of the group that is never found (librdkafka issues 5456 and 5511; so with confluent-kafka 2.16). The
-    thread that is given up stays until the process ends; what it may still send carries the identity of a
-    transaction that is aborted.
+    Not every call of librdkafka keeps its time-out (its issue 5456), and a commit must. The thread that is
+    given up stays until the process ends; what it may still send carries the identity of a transaction that
+    is aborted.
     Signals reach the caller while it waits, as they would not inside of librdkafka.
 
     :param doing: for messages, see :func:`airflow_eos.broker.failures.explained`.

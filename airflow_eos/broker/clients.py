@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import KafkaError
 
 from airflow_eos.wire.client_config import ClientConfig, for_librdkafka
 
@@ -15,6 +15,7 @@ logger = logging.getLogger("airflow_eos.librdkafka")
 _OUR_OWN = frozenset({"error_cb", "log_cb", "logger", "statistics.interval.ms", "stats_cb", "throttle_cb"})
 # Call-backs of the connection belong to the clients its user makes.
 
+_RECONNECT_BACKOFF_MAX_MS = 1000
 
 _LOST_CONNECTION = tuple(
     KafkaError(code).str()
@@ -56,18 +57,13 @@ class Refusals:
 
 
 def base_settings(config: ClientConfig) -> dict[str, Any]:
-    """Return the settings every client starts from."""
-    settings = {"client.id": "airflow-eos", **for_librdkafka(config)}
-    return {key: value for key, value in settings.items() if key not in _OUR_OWN}
+    """Return the settings every client starts from; the configuration wins over them.
 
-
-def member_less_group(group: str) -> Any:
-    """Return the ``ConsumerGroupMetadata`` of a non-member: generation -1, empty member id (KIP-447).
-
-    The consumer it is taken from has no servers, so it opens no connection and joins nothing.
+    librdkafka asks where a coordinator has gone after each failed connection to the old one, and by default
+    waits 10 s between two of them: two coordinators that move cost half a minute.
     """
-    consumer = Consumer({"group.id": group, "log_level": 0}, logger=QuietLog())
-    try:
-        return consumer.consumer_group_metadata()
-    finally:
-        consumer.close()
+    theirs = for_librdkafka(config)
+    settings = {"client.id": "airflow-eos", **theirs}
+    if "reconnect.backoff.ms" not in theirs:
+        settings.setdefault("reconnect.backoff.max.ms", _RECONNECT_BACKOFF_MAX_MS)
+    return {key: value for key, value in settings.items() if key not in _OUR_OWN}

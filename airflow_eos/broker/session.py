@@ -6,9 +6,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-import confluent_kafka
-
-from airflow_eos.broker.clients import member_less_group
 from airflow_eos.broker.failures import checked
 from airflow_eos.broker.producer import TransactionalProducer
 from airflow_eos.exceptions import ProtocolViolation
@@ -21,6 +18,7 @@ OFFSETS_TIMEOUT = 30.0
 """Seconds for the group's coordinator: a fail-over was over after 11 to 19 s."""
 
 AddPartitions = Callable[[ProducerIdentity, Collection[TopicPartition]], None]
+StageOffsets = Callable[[ProducerIdentity, str, Mapping[TopicPartition, CommittedOffset], float], None]
 
 
 class LedgerAddress(Protocol):
@@ -41,6 +39,7 @@ class KafkaSession:
     :param identity: identity of ``producer``.
     :param ledger: where the staged messages go.
     :param add_partitions: sends AddPartitionsToTxn with a given identity.
+    :param stage_offsets: sends a group's offsets with a given identity, within given seconds.
     :param stage_timeout: seconds for offsets and ledger messages to be acknowledged.
     :param commit_timeout: seconds until the answer to EndTxn(commit) counts as lost.
     """
@@ -52,6 +51,7 @@ class KafkaSession:
         *,
         ledger: LedgerAddress,
         add_partitions: AddPartitions,
+        stage_offsets: StageOffsets,
         stage_timeout: float,
         commit_timeout: float,
     ) -> None:
@@ -59,6 +59,7 @@ class KafkaSession:
         self._identity = identity
         self._ledger = ledger
         self._add_partitions = add_partitions
+        self._stage_offsets = stage_offsets
         self._stage_timeout = stage_timeout
         self._commit_timeout = commit_timeout
         self._staged = False
@@ -85,7 +86,7 @@ class KafkaSession:
         """Send offsets and ledger messages into the transaction and wait until brokers have acknowledged all.
 
         :param group: consumer group; it needs no members.
-        :param offsets: next offsets to read, with metadata; may be empty.
+        :param offsets: next offsets to read, with metadata; may be empty. librdkafka does not know of them.
         :param messages: at least one, so that the transaction is librdkafka's own too: it ends no
             transaction into which it sent nothing itself, and says success.
         :raises ProducerFenced: when the identity is no longer valid.
@@ -97,7 +98,7 @@ class KafkaSession:
             raise ValueError(f"a transaction of {self._identity.transactional_id!r} needs a ledger message")
         deadline = time.monotonic() + self._stage_timeout
         if offsets:
-            self._send_offsets(group, offsets)
+            self._stage_offsets(self._identity, group, offsets, min(self._stage_timeout, OFFSETS_TIMEOUT))
         records = [(self._ledger.partition_for(m.routing), m.key, m.value) for m in messages]
         self._producer.publish(self._ledger.topic, records, max(deadline - time.monotonic(), 1.0))
         self._staged = True
@@ -120,19 +121,6 @@ class KafkaSession:
     def close(self) -> None:
         """Drop the instance: sends nothing, ends nothing."""
         self._producer.close()
-
-    def _send_offsets(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        positions = [
-            confluent_kafka.TopicPartition(tp.topic, tp.partition, committed.offset, committed.metadata)
-            for tp, committed in sorted(offsets.items())
-        ]
-        self._producer.call(
-            self._doing(f"offsets of group {group!r}"),
-            lambda instance, timeout: instance.send_offsets_to_transaction(
-                positions, member_less_group(group), timeout
-            ),
-            min(self._stage_timeout, OFFSETS_TIMEOUT),
-        )
 
     def _doing(self, what: str) -> str:
         return (

@@ -12,12 +12,13 @@ from airflow_eos.broker.link import Link
 from airflow_eos.broker.producer import TransactionalProducer
 from airflow_eos.broker.session import KafkaSession, LedgerAddress
 from airflow_eos.closeable import Closeable
-from airflow_eos.model.broker import EndTxnAnswer
+from airflow_eos.model.broker import CommittedOffset, EndTxnAnswer
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.control import EndTxnResult, add_partitions_to_txn, end_txn
+from airflow_eos.wire.txn_offsets import stage_offsets
 
 _ANSWERS = {
     EndTxnResult.OK: EndTxnAnswer.ABORTED,
@@ -104,6 +105,7 @@ class KafkaTransactions(Closeable):
             identity,
             ledger=self._ledger,
             add_partitions=self._add_partitions,
+            stage_offsets=self._stage_offsets,
             stage_timeout=self._delivery_timeout,
             commit_timeout=self._commit_timeout,
         )
@@ -127,3 +129,13 @@ class KafkaTransactions(Closeable):
     def _add_partitions(self, identity: ProducerIdentity, partitions: Collection[TopicPartition]) -> None:
         with self._link.connections() as connections:
             add_partitions_to_txn(connections, identity, partitions)
+
+    def _stage_offsets(
+        self,
+        identity: ProducerIdentity,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        timeout: float,
+    ) -> None:
+        with self._link.connections() as connections:
+            stage_offsets(connections, identity, group, offsets, timeout=timeout)

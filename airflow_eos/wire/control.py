@@ -26,17 +26,15 @@ from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest
 from airflow_eos.model.broker import ActiveProducer, TransactionDescription, TransactionState
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.connection import METADATA_TIMEOUT
-from airflow_eos.wire.coordinators import at_coordinator
-from airflow_eos.wire.failures import NotYet
+from airflow_eos.wire.coordinators import at_coordinator, refuse
 from airflow_eos.wire.leaders import ask_leaders
-from airflow_eos.wire.verdicts import ADD_PARTITIONS, COORDINATOR, Fatal, Retry, verdict
+from airflow_eos.wire.verdicts import ADD_PARTITIONS, COORDINATOR
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator
 
     from airflow_eos.model.identity import ProducerIdentity
     from airflow_eos.wire.connection import BrokerConnections
-    from airflow_eos.wire.verdicts import Verdict
 
 T = TypeVar("T")
 
@@ -117,8 +115,9 @@ def add_partitions_to_txn(
         ]
         # 55 only says that another partition was refused: that one first.
         for code, where in sorted(refused, key=lambda pair: pair[0] == _NOT_ATTEMPTED):
-            _act(
+            refuse(
                 connections,
+                "transaction",
                 identity.transactional_id,
                 ADD_PARTITIONS,
                 code,
@@ -158,8 +157,9 @@ def end_txn(
         answer = await connections.send(request, node)
         result = _END_CODES.get(answer.error_code)
         if result is None:
-            _act(connections, identity.transactional_id, COORDINATOR, answer.error_code, what)
-            raise AssertionError  # pragma: no cover - _act raises
+            refuse(
+                connections, "transaction", identity.transactional_id, COORDINATOR, answer.error_code, what
+            )
         return result
 
     return connections.run(
@@ -183,7 +183,8 @@ def describe_transactions(
             if state.error_code == _TRANSACTIONAL_ID_NOT_FOUND:
                 return None
             if state.error_code:
-                _act(connections, name, COORDINATOR, state.error_code, f"describing transaction {name!r}")
+                what = f"describing transaction {name!r}"
+                refuse(connections, "transaction", name, COORDINATOR, state.error_code, what)
             return TransactionStatus(
                 state=TransactionState(state.transaction_state),
                 producer_id=state.producer_id,
@@ -231,18 +232,6 @@ def _read_producers(answer: Any) -> Iterator[tuple[TopicPartition, int, tuple[Pr
         for part in topic.partitions:
             producers = tuple(_producer(entry) for entry in part.active_producers)
             yield TopicPartition(topic.name, part.partition_index), part.error_code, producers
-
-
-def _act(
-    connections: BrokerConnections, transactional_id: str, table: Mapping[int, Verdict], code: int, what: str
-) -> None:
-    """Raise what the table says about the code: an error, or :class:`NotYet`."""
-    decision = verdict(table, code)
-    if isinstance(decision, Fatal):
-        raise decision.error(f"{what}: {decision.meaning}")
-    if isinstance(decision, Retry) and decision.refresh:
-        connections.forget_coordinator("transaction", transactional_id)
-    raise NotYet(f"{what}: {decision.meaning}")
 
 
 def _by_topic(partitions: Collection[TopicPartition]) -> dict[str, list[int]]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, NoReturn, TypeVar
 
-from airflow_eos.wire.failures import is_transient
+from airflow_eos.wire.failures import NotYet, is_transient
+from airflow_eos.wire.verdicts import Fatal, Retry, verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from airflow_eos.wire.connection import BrokerConnections
+    from airflow_eos.wire.verdicts import Verdict
 
 T = TypeVar("T")
 CoordinatorKind = Literal["transaction", "group"]
@@ -40,3 +42,24 @@ async def at_coordinator(
             raise
 
     return await connections.retry_async(once, what=what, timeout=timeout)
+
+
+def refuse(
+    connections: BrokerConnections,
+    kind: CoordinatorKind,
+    key: str,
+    table: Mapping[int, Verdict],
+    code: int,
+    what: str,
+) -> NoReturn:
+    """Raise what the table says about a coordinator's code: an error, or :class:`NotYet` to be asked again.
+
+    :param table: one of :mod:`airflow_eos.wire.verdicts`.
+    :param code: not 0.
+    """
+    decision = verdict(table, code)
+    if isinstance(decision, Fatal):
+        raise decision.error(f"{what}: {decision.meaning}")
+    if isinstance(decision, Retry) and decision.refresh:
+        connections.forget_coordinator(kind, key)
+    raise NotYet(f"{what}: {decision.meaning}")

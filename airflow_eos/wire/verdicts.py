@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from airflow_eos.exceptions import (
     AuthorizationFailed,
     BrokerUnsupported,
+    ConfigurationError,
     CorruptBatch,
     EosError,
     OffsetsOutOfRange,
     ProducerFenced,
     ProtocolViolation,
     RecordTooLarge,
+    RequestRefused,
 )
 
 
@@ -164,6 +166,37 @@ ADD_PARTITIONS: Mapping[int, Verdict] = {
     120: Fatal(ProtocolViolation, "TRANSACTION_ABORTABLE"),
 }
 """Answer to AddPartitionsToTxn, version 0 to 3."""
+
+_GROUP_FORBIDDEN = Fatal(AuthorizationFailed, "GROUP_AUTHORIZATION_FAILED: grant Read on the consumer group")
+
+ADD_OFFSETS: Mapping[int, Verdict] = {
+    **_COORDINATOR,
+    **{code: ADD_PARTITIONS[code] for code in (47, 48, 49, 90, 120)},
+    30: _GROUP_FORBIDDEN,
+}
+"""Answer to AddOffsetsToTxn, version 0 to 3."""
+
+TXN_OFFSET_COMMIT: Mapping[int, Verdict] = {
+    **_COORDINATOR,
+    3: Retry("UNKNOWN_TOPIC_OR_PARTITION: the coordinator does not know it, or it was deleted"),
+    12: Fatal(
+        ConfigurationError, "OFFSET_METADATA_TOO_LARGE: raise offset.metadata.max.bytes of the brokers"
+    ),
+    22: Fatal(RequestRefused, "ILLEGAL_GENERATION: the group takes offsets of its members only"),
+    24: Fatal(ConfigurationError, "INVALID_GROUP_ID: choose another group_id"),
+    25: Fatal(RequestRefused, "UNKNOWN_MEMBER_ID: the group takes offsets of its members only"),
+    28: Fatal(RequestRefused, "INVALID_COMMIT_OFFSET_SIZE: the brokers cannot store offsets of that size"),
+    29: Fatal(AuthorizationFailed, "TOPIC_AUTHORIZATION_FAILED: grant Read on the topic"),
+    30: _GROUP_FORBIDDEN,
+    47: PRODUCE[47],
+    48: Fatal(ProtocolViolation, "INVALID_TXN_STATE: the group is not in the transaction, or it has ended"),
+    49: PRODUCE[49],
+    90: PRODUCE[90],
+    120: Fatal(
+        ProtocolViolation, "TRANSACTION_ABORTABLE: the group is not in the transaction, or it has ended"
+    ),
+}
+"""Answer to TxnOffsetCommit, version 3, of someone who is no member of the group (KIP-447)."""
 
 COORDINATOR: Mapping[int, Verdict] = _COORDINATOR
 """Codes every request to a transaction coordinator may get."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import threading
+import time
 
 import pytest
 
@@ -24,6 +25,7 @@ from airflow_eos.testing import read_topic
 from airflow_eos.testing.agreement import ledger_records
 from airflow_eos.testing.faults import KafkaProxy
 from airflow_eos.testing.oracle import judge
+from airflow_eos.wire import txn_offsets
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from tests.guarantees import plain, without_law
@@ -288,8 +290,23 @@ def ledger_of(experiment):
     return ledger_records(experiment.kafka.client_config(), experiment.ledger, experiment.spec.pipeline)
 
 
-def test_a_group_coordinator_that_is_never_found_costs_a_new_epoch(experiment, monkeypatch):
-    """T2: librdkafka would wait for it for ever; it is given up, and everything is sent again."""
+@pytest.mark.parametrize("silent", [False, True], ids=["cut", "silent"])
+@pytest.mark.parametrize("api", ["AddOffsetsToTxn", "TxnOffsetCommit"])
+def test_a_coordinator_that_loses_the_offsets_is_asked_again(experiment, monkeypatch, api, silent):
+    """T2: the answer about the offsets is lost: the same transaction sends them once more."""
+    monkeypatch.setattr(txn_offsets, "ANSWER_SECONDS", 1.0)  # ten otherwise
+    experiment.feed(20)
+    with KafkaProxy(experiment.kafka.bootstrap_servers) as proxy:
+        fault = proxy.lose_response(api, silent=silent, containing=experiment.spec.group_id)
+        config = proxy.client_config(experiment.kafka.client_config())
+        record = experiment.run(kafka=config)
+    assert fault.hits == 1
+    assert "ABORTED" not in [state for state, _ in record.trace]
+    experiment.assert_exact()
+
+
+def test_a_group_coordinator_that_never_answers_costs_a_new_epoch(experiment, monkeypatch):
+    """T2: it is given up, and everything is sent again; offsets that arrive after that are refused."""
     monkeypatch.setattr(session, "OFFSETS_TIMEOUT", 2.0)  # half a minute otherwise
     experiment.feed(20)
     with KafkaProxy(experiment.kafka.bootstrap_servers) as proxy:
@@ -297,13 +314,16 @@ def test_a_group_coordinator_that_is_never_found_costs_a_new_epoch(experiment, m
 
         def never_answer(state):
             if state is State.WRITTEN and not faults:
-                faults.append(proxy.hold("FindCoordinator", containing=experiment.spec.group_id))
+                faults.append(proxy.hold("TxnOffsetCommit", containing=experiment.spec.group_id))
 
         config = proxy.client_config(experiment.kafka.client_config())
         record = experiment.run(on_state=never_answer, kafka=config)
-    assert faults[0].hits == 1
-    assert [state for state, _ in record.trace].count("WRITTEN") == 2
-    assert record.records_written == 20
+        assert [fault.hits for fault in faults] == [1]
+        assert [state for state, _ in record.trace].count("WRITTEN") == 2
+        assert record.records_written == 20
+        experiment.assert_exact()
+        faults[0].release()
+        time.sleep(1)
     experiment.assert_exact()
 
 

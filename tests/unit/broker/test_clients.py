@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
-from airflow_eos.broker.clients import QuietLog, Refusals, base_settings, member_less_group
+from airflow_eos.broker.clients import QuietLog, Refusals, base_settings
 from airflow_eos.wire.client_config import ClientConfig
 
 
@@ -32,7 +32,28 @@ def test_call_backs_of_the_connection_are_not_taken_over():
             }
         )
     )
-    assert settings == {"bootstrap.servers": "a:1", "client.id": "airflow-eos", "sasl.username": "me"}
+    assert settings == {
+        "bootstrap.servers": "a:1",
+        "client.id": "airflow-eos",
+        "reconnect.backoff.max.ms": 1000,
+        "sasl.username": "me",
+    }
+
+
+@pytest.mark.parametrize(
+    ("theirs", "longest"),
+    [
+        ({}, 1000),
+        ({"reconnect.backoff.max.ms": 300}, 300),
+        ({"reconnect.backoff.ms": 4000}, None),
+        ({"reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 70}, 70),
+    ],
+)
+def test_a_lost_broker_is_tried_again_within_a_second(theirs, longest):
+    """librdkafka's own 10 s are long; what the connection says wins, and is taken by librdkafka."""
+    settings = base_settings(ClientConfig.of({"bootstrap.servers": "127.0.0.1:1", **theirs}))
+    assert settings.get("reconnect.backoff.max.ms") == longest
+    AdminClient(settings, logger=QuietLog())
 
 
 def test_only_refusals_are_kept():
@@ -98,11 +119,6 @@ def test_librdkafkas_words_for_a_lost_connection_are_known():
     assert server.hung_up
     assert [e.code() for e in heard if "handshake failed" in e.str()] != []
     assert refusals.last is None
-
-
-def test_group_metadata_needs_no_broker():
-    """Metadata of someone who is no member is made without a connection."""
-    assert member_less_group("orders") is not None
 
 
 def test_importing_the_package_imports_no_client():

@@ -95,7 +95,7 @@ class FakeConnections:
     def hang_up(self, node):
         self.hung_up.add(node)
 
-    def send(self, request, node):
+    def send(self, request, node, *, timeout=None):
         future = Future()
         self.requests.append((node, request))
         self.started(request)

@@ -8,13 +8,25 @@ import pytest
 from airflow_eos.exceptions import (
     AuthorizationFailed,
     BrokerUnsupported,
+    ConfigurationError,
     CorruptBatch,
     OffsetsOutOfRange,
     ProducerFenced,
     ProtocolViolation,
     RecordTooLarge,
+    RequestRefused,
 )
-from airflow_eos.wire.verdicts import ADD_PARTITIONS, COORDINATOR, FETCH, PRODUCE, Fatal, Retry, verdict
+from airflow_eos.wire.verdicts import (
+    ADD_OFFSETS,
+    ADD_PARTITIONS,
+    COORDINATOR,
+    FETCH,
+    PRODUCE,
+    TXN_OFFSET_COMMIT,
+    Fatal,
+    Retry,
+    verdict,
+)
 
 AGAIN = "again"
 REFRESH = "refresh"
@@ -113,10 +125,49 @@ COORDINATOR_ACTIONS = {
     51: AGAIN,
     53: AuthorizationFailed,
 }
+ADD_OFFSETS_ACTIONS = {
+    7: AGAIN,
+    13: REFRESH,
+    14: REFRESH,
+    15: REFRESH,
+    16: REFRESH,
+    30: AuthorizationFailed,
+    47: ProducerFenced,
+    48: ProtocolViolation,
+    49: ProtocolViolation,
+    51: AGAIN,
+    53: AuthorizationFailed,
+    90: ProducerFenced,
+    120: ProtocolViolation,
+}
+TXN_OFFSET_COMMIT_ACTIONS = {
+    3: AGAIN,
+    7: AGAIN,
+    12: ConfigurationError,
+    13: REFRESH,
+    14: REFRESH,
+    15: REFRESH,
+    16: REFRESH,
+    22: RequestRefused,
+    24: ConfigurationError,
+    25: RequestRefused,
+    28: RequestRefused,
+    29: AuthorizationFailed,
+    30: AuthorizationFailed,
+    47: ProducerFenced,
+    48: ProtocolViolation,
+    49: ProtocolViolation,
+    51: AGAIN,
+    53: AuthorizationFailed,
+    90: ProducerFenced,
+    120: ProtocolViolation,
+}
 TABLES = [
     pytest.param(PRODUCE, PRODUCE_ACTIONS, id="produce"),
     pytest.param(FETCH, FETCH_ACTIONS, id="fetch"),
     pytest.param(ADD_PARTITIONS, ADD_ACTIONS, id="add-partitions"),
+    pytest.param(ADD_OFFSETS, ADD_OFFSETS_ACTIONS, id="add-offsets"),
+    pytest.param(TXN_OFFSET_COMMIT, TXN_OFFSET_COMMIT_ACTIONS, id="txn-offset-commit"),
     pytest.param(COORDINATOR, COORDINATOR_ACTIONS, id="coordinator"),
 ]
 

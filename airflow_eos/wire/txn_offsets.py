@@ -1,0 +1,135 @@
+"""Consumed offsets, sent into an open transaction by someone who is no member of the group (KIP-98, KIP-447).
+
+They are sent raw: librdkafka waits for ever for a group's coordinator that it holds for dead (its issues 5456
+and 5511), and asks where a coordinator has gone only after the next failed connection, up to 10 s later. The
+driver's producer needs not know of them: it commits all that the coordinator has under its identity.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from kafka.protocol.producer import AddOffsetsToTxnRequest, TxnOffsetCommitRequest
+
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.wire.connection import METADATA_TIMEOUT
+from airflow_eos.wire.coordinators import at_coordinator, refuse
+from airflow_eos.wire.verdicts import ADD_OFFSETS, TXN_OFFSET_COMMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_eos.model.broker import CommittedOffset
+    from airflow_eos.model.identity import ProducerIdentity
+    from airflow_eos.wire.connection import BrokerConnections
+
+ANSWER_SECONDS = 10.0
+"""Seconds for one answer of a coordinator: brokers give up after 5 themselves (offsets.commit.timeout.ms)."""
+
+
+def add_offsets_to_txn(
+    connections: BrokerConnections,
+    identity: ProducerIdentity,
+    group: str,
+    *,
+    timeout: float = METADATA_TIMEOUT,
+) -> None:
+    """Add the group's partition of ``__consumer_offsets`` to the transaction; adding it twice is harmless.
+
+    :raises ProducerFenced: a newer attempt exists.
+    :raises AuthorizationFailed: naming the group, or the transactional id.
+    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+    """
+    name = identity.transactional_id
+    what = f"transaction of {name!r}: adding group {group!r}"
+
+    async def attempt(node: int) -> None:
+        request = AddOffsetsToTxnRequest(
+            transactional_id=name,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            group_id=group,
+            max_version=3,
+        )
+        answer = await connections.send(request, node, timeout=min(ANSWER_SECONDS, timeout))
+        if answer.error_code:
+            refuse(connections, "transaction", name, ADD_OFFSETS, answer.error_code, what)
+
+    connections.run(at_coordinator(connections, "transaction", name, attempt, what, timeout))
+
+
+def commit_offsets_in_txn(
+    connections: BrokerConnections,
+    identity: ProducerIdentity,
+    group: str,
+    offsets: Mapping[TopicPartition, CommittedOffset],
+    *,
+    timeout: float = METADATA_TIMEOUT,
+) -> None:
+    """Send offsets to the group's coordinator, where they are pending until the transaction ends.
+
+    Needs :func:`add_offsets_to_txn` before. Sending them twice is harmless.
+
+    :param offsets: next offset to read, with metadata, per partition.
+    :raises ProducerFenced: a newer attempt exists, or the transaction timed out.
+    :raises AuthorizationFailed: naming the group, or the topic.
+    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+    """
+    what = f"transaction of {identity.transactional_id!r}: offsets of group {group!r}"
+
+    async def attempt(node: int) -> None:
+        request = _commit_request(identity, group, offsets)
+        answer = await connections.send(request, node, timeout=min(ANSWER_SECONDS, timeout))
+        for topic in answer.topics:
+            for part in topic.partitions:
+                if part.error_code:
+                    where = TopicPartition(topic.name, part.partition_index)
+                    refuse(
+                        connections, "group", group, TXN_OFFSET_COMMIT, part.error_code, f"{what} in {where}"
+                    )
+
+    connections.run(at_coordinator(connections, "group", group, attempt, what, timeout))
+
+
+def stage_offsets(
+    connections: BrokerConnections,
+    identity: ProducerIdentity,
+    group: str,
+    offsets: Mapping[TopicPartition, CommittedOffset],
+    *,
+    timeout: float = METADATA_TIMEOUT,
+) -> None:
+    """Do both: :func:`add_offsets_to_txn`, then :func:`commit_offsets_in_txn`, within ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    add_offsets_to_txn(connections, identity, group, timeout=timeout)
+    left = max(deadline - time.monotonic(), 1.0)
+    commit_offsets_in_txn(connections, identity, group, offsets, timeout=left)
+
+
+def _commit_request(
+    identity: ProducerIdentity, group: str, offsets: Mapping[TopicPartition, CommittedOffset]
+) -> Any:
+    topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    partition_class = topic_class.TxnOffsetCommitRequestPartition
+    topics: dict[str, list[Any]] = {}
+    for where, committed in sorted(offsets.items()):
+        topics.setdefault(where.topic, []).append(
+            partition_class(
+                partition_index=where.partition,
+                committed_offset=committed.offset,
+                committed_metadata=committed.metadata,
+            )
+        )
+    return TxnOffsetCommitRequest(
+        transactional_id=identity.transactional_id,
+        group_id=group,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.producer_epoch,
+        generation_id=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=[topic_class(name=topic, partitions=parts) for topic, parts in topics.items()],
+        min_version=3,
+        max_version=3,
+    )
