@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 FENCE_TIMEOUT = dt.timedelta(seconds=60)
 """For a coordinator that moves, and for the markers of the transaction that the fence ends."""
 COMMIT_TIMEOUT = dt.timedelta(seconds=30)
-"""A coordinator fail-over was over after 11 to 19 s; an answer that was lost never comes."""
+"""A coordinator fail-over took 10 to 13 s; an answer that was lost never comes."""
 ABORT_TIMEOUT = 60.0
 """Seconds to find the coordinator and get its answer."""
 
