@@ -177,13 +177,14 @@ def describe_transactions(
     """
 
     async def one(name: str) -> TransactionStatus | None:
+        what = f"describing transaction {name!r}"
+
         async def attempt(node: int) -> TransactionStatus | None:
             answer = await connections.send(DescribeTransactionsRequest(transactional_ids=[name]), node)
             state = answer.transaction_states[0]
             if state.error_code == _TRANSACTIONAL_ID_NOT_FOUND:
                 return None
             if state.error_code:
-                what = f"describing transaction {name!r}"
                 refuse(connections, "transaction", name, COORDINATOR, state.error_code, what)
             return TransactionStatus(
                 state=TransactionState(state.transaction_state),
@@ -196,9 +197,7 @@ def describe_transactions(
                 start_ms=state.transaction_start_time_ms,
             )
 
-        return await at_coordinator(
-            connections, "transaction", name, attempt, f"describing transaction {name!r}", timeout
-        )
+        return await at_coordinator(connections, "transaction", name, attempt, what, timeout)
 
     async def every() -> dict[str, TransactionStatus | None]:
         return {name: await one(name) for name in sorted(set(transactional_ids))}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NoReturn, TypeVar
 
 from airflow_eos.wire.failures import NotYet, is_transient
-from airflow_eos.wire.verdicts import Fatal, Retry, verdict
+from airflow_eos.wire.verdicts import Fatal, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -60,6 +60,6 @@ def refuse(
     decision = verdict(table, code)
     if isinstance(decision, Fatal):
         raise decision.error(f"{what}: {decision.meaning}")
-    if isinstance(decision, Retry) and decision.refresh:
+    if decision.refresh:
         connections.forget_coordinator(kind, key)
     raise NotYet(f"{what}: {decision.meaning}")

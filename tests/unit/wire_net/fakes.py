@@ -126,6 +126,21 @@ class FakeConnections:
         raise NotImplementedError
 
 
+class ScriptedCoordinator(FakeConnections):
+    """Answers with the next code, or exception, of ``codes``, then with 0; a subclass makes the answer."""
+
+    def __init__(self):
+        super().__init__({})
+        self.codes = []
+
+    def handle(self, request, _node):
+        code = self.codes.pop(0) if self.codes else 0
+        return code if isinstance(code, Exception) else self.answer(request, code)
+
+    def answer(self, request, code):
+        raise NotImplementedError
+
+
 def kind_of(request):
     """Name of a request's class, without its ending."""
     return type(request).__name__.removesuffix("Request")

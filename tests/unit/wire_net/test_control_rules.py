@@ -12,23 +12,16 @@ from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.control import EndTxnResult, add_partitions_to_txn, describe_transactions, end_txn
 from airflow_eos.wire.verdicts import ADD_PARTITIONS, COORDINATOR, Fatal, Retry
-from tests.unit.wire_net.fakes import FakeConnections, kind_of
+from tests.unit.wire_net.fakes import ScriptedCoordinator, kind_of
 
 IDENTITY = ProducerIdentity("work", 7, 2)
 PARTITIONS = [TopicPartition("out", 1), TopicPartition("out", 0), TopicPartition("dead-letter", 0)]
 
 
-class FakeCoordinator(FakeConnections):
-    """Answers with the next code of a list, then with 0."""
+class FakeCoordinator(ScriptedCoordinator):
+    """A transaction coordinator."""
 
-    def __init__(self):
-        super().__init__({})
-        self.codes = []
-
-    def handle(self, request, _node):
-        code = self.codes.pop(0) if self.codes else 0
-        if isinstance(code, Exception):
-            return code
+    def answer(self, request, code):
         if kind_of(request) == "EndTxn":
             return SimpleNamespace(error_code=code)
         if kind_of(request) == "DescribeTransactions":

@@ -13,7 +13,7 @@ from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.txn_offsets import add_offsets_to_txn, commit_offsets_in_txn, stage_offsets
 from airflow_eos.wire.verdicts import ADD_OFFSETS, TXN_OFFSET_COMMIT, Fatal, Retry
-from tests.unit.wire_net.fakes import FakeConnections, kind_of
+from tests.unit.wire_net.fakes import ScriptedCoordinator, kind_of
 
 IDENTITY = ProducerIdentity("work", 7, 2)
 OFFSETS = {
@@ -23,17 +23,10 @@ OFFSETS = {
 }
 
 
-class FakeCoordinators(FakeConnections):
-    """Answer with the next code of a list, then with 0; of offsets, for the last partition only."""
+class FakeCoordinators(ScriptedCoordinator):
+    """Of the transaction and of the group; a code is the answer for the last partition only."""
 
-    def __init__(self):
-        super().__init__({})
-        self.codes = []
-
-    def handle(self, request, _node):
-        code = self.codes.pop(0) if self.codes else 0
-        if isinstance(code, Exception):
-            return code
+    def answer(self, request, code):
         if kind_of(request) == "AddOffsetsToTxn":
             return SimpleNamespace(error_code=code)
         parts = [(topic.name, part.partition_index) for topic in request.topics for part in topic.partitions]
@@ -81,19 +74,10 @@ def test_the_group_is_added_first_and_its_offsets_are_sent_as_one_request(coordi
     """With our identity, as no member; versions of the transaction protocol that librdkafka speaks."""
     stage_offsets(coordinators, IDENTITY, "group", OFFSETS)
     (_, added), (_, sent) = coordinators.requests
-    assert (added.transactional_id, added.producer_id, added.producer_epoch, added.group_id) == (
-        "work",
-        7,
-        2,
-        "group",
-    )
+    for request in (added, sent):
+        who = (request.transactional_id, request.producer_id, request.producer_epoch)
+        assert (*who, request.group_id) == ("work", 7, 2, "group")
     assert added._max_version == 3
-    assert (sent.transactional_id, sent.producer_id, sent.producer_epoch, sent.group_id) == (
-        "work",
-        7,
-        2,
-        "group",
-    )
     assert (sent.generation_id, sent.member_id, sent.group_instance_id) == (-1, "", None)
     assert (sent._min_version, sent._max_version) == (3, 3)
     assert {
