@@ -23,6 +23,7 @@ from tests.guarantees.driver import in_a_process
 from tests.guarantees.lab import Experiment, described, judged, values
 from tests.guarantees.planes import ManyBatchesPlane
 from tests.integration.run_support import LocalDataPlane
+from tests.patience import eventually
 
 NOT_ENOUGH_REPLICAS = 19
 TWO_DOWN_SECONDS = 4
@@ -250,16 +251,23 @@ def test_refused_batches_do_not_change_the_order(embedded_kafka, times):
 def test_without_idempotence_the_second_batch_overtakes_the_first(embedded_kafka):
     """P3, contrast: A is refused, B is written, A is sent again: the log says B, A."""
     topic = embedded_kafka.create_topic(f"order-{time.monotonic_ns()}")
+    config = embedded_kafka.client_config()
     with KafkaProxy(embedded_kafka.bootstrap_servers) as proxy:
+        # Answers keep their order: A's refusal waits behind the one that is held, until B is in the log.
+        # A client that has been refused A would keep B back behind it.
+        held = proxy.hold("Produce", response=True, containing=topic)
         refused = proxy.refuse("Produce", NOT_ENOUGH_REPLICAS, containing=topic)
         settings = {"enable.idempotence": False, "max.in.flight": 5, "retries": 10, "linger.ms": 0}
-        settings["retry.backoff.ms"] = 1000  # B has this long to overtake
-        producer = Producer({**proxy.client_config(embedded_kafka.client_config()), **settings})
+        producer = Producer({**proxy.client_config(config), **settings})
+        producer.produce(topic, value="first")
+        held.wait()
         producer.produce(topic, value="A")
         refused.wait()
         producer.produce(topic, value="B")
+        eventually(lambda: values(embedded_kafka, topic), ["first", "B"].__eq__)
+        held.release()
         assert producer.flush(30) == 0
-    assert values(embedded_kafka, topic) == ["B", "A"]
+    assert values(embedded_kafka, topic) == ["first", "B", "A"]
 
 
 # -- P4: leaders that die --------------------------------------------------------------------------------

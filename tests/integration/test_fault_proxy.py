@@ -109,6 +109,37 @@ def test_a_refused_request_is_answered_by_the_proxy(proxy, embedded_kafka, kafka
     assert values(embedded_kafka, topic) == list(range(20))
 
 
+def test_answers_keep_the_order_of_their_requests(proxy, embedded_kafka, kafka_topic):
+    """A refusal waits its turn behind an answer that is held: until then the client sends nothing again."""
+    topic = kafka_topic("turns")
+    held = proxy.hold("Produce", response=True)
+    refused = proxy.refuse("Produce", error_code=19)
+    producer = Producer({"bootstrap.servers": proxy.bootstrap_servers, "linger.ms": 0, "retry.backoff.ms": 1})
+    for number, met in enumerate((held, refused)):
+        producer.produce(topic, value=f"{number}", partition=0)
+        met.wait()
+    time.sleep(0.5)  # a refusal that went ahead would have been retried by now
+    assert values(embedded_kafka, topic) == [0]
+    held.release()
+    assert producer.flush(30) == 0
+    assert values(embedded_kafka, topic) == [0, 1]
+
+
+def test_a_connection_that_fell_silent_answers_nothing_more(proxy, kafka_topic):
+    """Neither the broker's answers nor the proxy's own."""
+    topic = kafka_topic("silent")
+    silenced = proxy.lose_response("Produce", silent=True)
+    refused = proxy.refuse("Produce", error_code=10)  # MESSAGE_TOO_LARGE: who hears of it gives up
+    told = []
+    producer = Producer({"bootstrap.servers": proxy.bootstrap_servers, "linger.ms": 0, "log_level": 2})
+    for number, met in enumerate((silenced, refused)):
+        producer.produce(topic, value=f"{number}", partition=0, on_delivery=lambda *what: told.append(what))
+        met.wait()
+    producer.poll(1)
+    assert told == []
+    producer.purge()
+
+
 def test_only_requests_that_hold_the_text_meet_the_fault(proxy, embedded_kafka, kafka_topic):
     """A fault for one topic leaves the other alone, and waits until it is cancelled."""
     one, other = kafka_topic("one"), kafka_topic("other")

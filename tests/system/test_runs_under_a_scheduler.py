@@ -10,9 +10,9 @@ import pytest
 
 from airflow_eos.testing import EmbeddedKafka, read_topic
 from airflow_eos.testing.airflow import AirflowStandalone
+from tests.patience import eventually
 from tests.system.columns import Pipeline, added, grown
 from tests.system.flights_support import MALFORMED, canonical, expected_output
-from tests.system.patience import eventually
 
 from flights_input import generate_flights, publish  # isort: skip
 

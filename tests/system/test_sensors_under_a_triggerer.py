@@ -18,7 +18,7 @@ from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.testing import EmbeddedKafka
 from airflow_eos.testing.airflow import AirflowStandalone
 from tests.integration.run_support import LocalDataPlane
-from tests.system.patience import deferred
+from tests.patience import deferred
 
 pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machine
 

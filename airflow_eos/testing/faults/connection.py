@@ -111,22 +111,23 @@ class ProxiedConnection:
             _hang_up(self._client)  # first: who waits for the hit may rely on it
             fault.hit()
             return False
-        if self._silent:
-            return True
         if pending is not None:
             frame = rewritten(pending.request, frame, self._proxy.translate, self._proxy.hosts)
         with self._lock:
+            self._pending.pop(correlation_id, None)
             self._send(frame)
             self._flush()
         return True
 
     def _pending_of(self, correlation_id: int) -> _Pending | None:
+        """Return what an answer belongs to; it stays pending, so that nothing overtakes the answer."""
         with self._lock:
             # Requests before it that want no answer, as Produce with acks=0, never get one.
             while self._pending:
-                number, pending = self._pending.popitem(last=False)
+                number, pending = next(iter(self._pending.items()))
                 if number == correlation_id:
                     return pending
+                del self._pending[number]
                 if pending.answer is not None:
                     self._send(pending.answer)
         return None
@@ -141,7 +142,8 @@ class ProxiedConnection:
             self._send(pending.answer)
 
     def _send(self, frame: bytes) -> None:
-        self._client.sendall(_LENGTH.pack(len(frame)) + frame)
+        if not self._silent:
+            self._client.sendall(_LENGTH.pack(len(frame)) + frame)
 
 
 def _request(frame: bytes, broker: str) -> Request:
