@@ -17,6 +17,9 @@ from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.triggers.batch_memory import BatchMemory
 from airflow_eos.triggers.offset_range import OffsetRangeTrigger
 
+PATIENCE = 60
+"""Seconds until an event that does not come fails its test."""
+
 
 class Topic:
     """Two partitions with ends and a group's positions, if any; takes part as the engine's answer."""
@@ -76,8 +79,8 @@ def watcher(state: State | None = None, **changes: Any) -> OffsetRangeTrigger:
     return trigger
 
 
-async def next_event(events: Any, seconds: float = 5.0) -> Any:
-    return (await asyncio.wait_for(anext(events), seconds)).payload
+async def next_event(events: Any) -> Any:
+    return (await asyncio.wait_for(anext(events), PATIENCE)).payload
 
 
 async def looked(topic: Topic, times: int = 3) -> None:
@@ -102,7 +105,7 @@ def test_each_record_is_announced_once_whether_or_not_it_is_read(topic: Topic) -
         await looked(topic)
         assert not pending.done()
         topic.ends = [5, 3]
-        found.append((await asyncio.wait_for(pending, 5)).payload)
+        found.append((await asyncio.wait_for(pending, PATIENCE)).payload)
         topic.positions = [5, 3]
         topic.ends = [9, 4]
         found.append(await next_event(events))
@@ -187,7 +190,7 @@ def test_group_that_was_moved_back_is_announced_again(topic: Topic) -> None:
         waiting = asyncio.create_task(anext(events))
         await looked(topic)
         topic.positions = [2, 0]
-        found.append((await asyncio.wait_for(waiting, 5)).payload)
+        found.append((await asyncio.wait_for(waiting, PATIENCE)).payload)
         return [ranges(event) for event in found]
 
     assert asyncio.run(scenario()) == [[(0, 0, 5)], [(0, 2, 5)]]
@@ -205,7 +208,7 @@ def test_group_that_begins_at_the_end_is_woken_at_once_and_for_what_comes_then(t
         await looked(topic)
         assert not waiting.done()
         topic.ends = [7, 3]
-        found.append((await asyncio.wait_for(waiting, 5)).payload)
+        found.append((await asyncio.wait_for(waiting, PATIENCE)).payload)
         topic.positions, topic.ends = [7, 3], [9, 3]
         found.append(await next_event(events))
         return found
@@ -226,7 +229,7 @@ def test_group_that_begins_at_the_start_is_not_woken_for_nothing(topic: Topic) -
         await looked(topic)
         assert not waiting.done()
         topic.ends = [1, 0]
-        return (await asyncio.wait_for(waiting, 5)).payload
+        return (await asyncio.wait_for(waiting, PATIENCE)).payload
 
     assert ranges(asyncio.run(scenario())) == [(0, 0, 1)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
+import threading
 from typing import Any
 
 import pytest
@@ -49,15 +49,13 @@ def test_trigger_survives_the_database_and_holds_no_secret(trigger: Any) -> None
 class Scripted(ConditionTrigger):
     """Answers by a script; an exception is raised."""
 
-    def __init__(self, *script: Any, seconds: float = 0.0) -> None:
+    def __init__(self, *script: Any) -> None:
         super().__init__(poll_interval=0.01)
         self.script = list(script)
-        self.seconds = seconds
         self.asked: list[Any] = []
 
     def ask(self, kafka: Any) -> dict[str, Any] | None:
         self.asked.append(kafka)
-        time.sleep(self.seconds)
         step = self.script.pop(0)
         if isinstance(step, Exception):
             raise step
@@ -114,15 +112,24 @@ def test_failures_outside_the_question_are_asked_again_a_few_times() -> None:
 def test_triggerer_is_not_blocked_while_brokers_are_asked() -> None:
     """Other triggers of the same process go on while a question waits for its answer."""
 
-    async def both() -> int:
-        turns = 0
-        asking = asyncio.create_task(events_of(Scripted({"done": True}, seconds=0.3)))
-        while not asking.done():
-            turns += 1
-            await asyncio.sleep(0.01)
-        return turns
+    asked, went_on = threading.Event(), threading.Event()
+    others_ran: list[bool] = []
 
-    assert asyncio.run(both()) > 5
+    class Slow(Scripted):
+        def ask(self, kafka: Any) -> dict[str, Any] | None:
+            asked.set()
+            others_ran.append(went_on.wait(60))
+            return super().ask(kafka)
+
+    async def both() -> None:
+        asking = asyncio.create_task(events_of(Slow({"done": True})))
+        while not asked.is_set():  # noqa: ASYNC110 - set by the trigger's thread
+            await asyncio.sleep(0.01)
+        went_on.set()
+        await asking
+
+    asyncio.run(both())
+    assert others_ran == [True]
 
 
 def lag(*spans: tuple[int, int]) -> Unread:

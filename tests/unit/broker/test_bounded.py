@@ -53,12 +53,16 @@ def test_signal_reaches_the_caller_while_it_waits(never: threading.Event) -> Non
     def interrupt(_signum: int, _frame: Any) -> None:
         raise Interrupted
 
+    def hang(_timeout: float) -> None:
+        # From the call itself: never before the caller expects it.
+        time.sleep(0.2)
+        signal.pthread_kill(caller, signal.SIGUSR1)
+        never.wait()
+
+    caller = threading.get_ident()
     before = signal.signal(signal.SIGUSR1, interrupt)
-    timer = threading.Timer(0.2, signal.pthread_kill, (threading.main_thread().ident, signal.SIGUSR1))
-    timer.start()
     try:
         with pytest.raises(Interrupted):
-            bounded("a call", lambda _: never.wait(), 60.0)
+            bounded("a call", hang, 60.0)
     finally:
-        timer.join()
         signal.signal(signal.SIGUSR1, before)

@@ -26,10 +26,11 @@ def child():
     return subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
 children = [child(), child()]
 children[1].send_signal(signal.SIGSTOP)
-if "fork" in sys.argv and os.fork() == 0:
+forked = os.fork() if "fork" in sys.argv else -1
+if forked == 0:
     os.setsid()
     time.sleep(600)
-print(os.getpid(), flush=True)
+print(watchdog.pid, forked, flush=True)
 time.sleep(600)
 """
 
@@ -43,13 +44,14 @@ def wait_until(holds, timeout=20):
 
 @contextlib.contextmanager
 def start_owner(home, *arguments):
+    """Yield the owner, and the process ids of its watchdog and its forked child."""
     command = [sys.executable, "-c", OWNER, str(home), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as owner:
         try:
-            owner.stdout.readline()
+            watchdog, forked = map(int, owner.stdout.readline().split())
             # For a moment after it was started a process shows no arguments yet.
             wait_until(lambda: len(marked_processes(process_mark(home))) == 2)
-            yield owner
+            yield owner, watchdog, forked
         finally:
             owner.kill()
 
@@ -57,7 +59,7 @@ def start_owner(home, *arguments):
 def test_a_killed_owner_leaves_no_process_and_no_file(tmp_path):
     """SIGKILL of the owner ends running and paused processes and removes the folder."""
     home = tmp_path / "cluster"
-    with start_owner(home) as owner:
+    with start_owner(home) as (owner, _, _):
         owner.kill()
 
     wait_until(lambda: not home.exists() and not marked_processes(process_mark(home)))
@@ -66,12 +68,7 @@ def test_a_killed_owner_leaves_no_process_and_no_file(tmp_path):
 def test_a_forked_child_that_holds_the_pipe_does_not_delay_the_clean_up(tmp_path):
     """A child that inherited the pipe and outlives the owner keeps nothing alive."""
     home = tmp_path / "cluster"
-    with start_owner(home, "fork") as owner:
-        forked = int(
-            subprocess.run(
-                ["ps", "-o", "pid=", "--ppid", str(owner.pid)], capture_output=True, text=True, check=True
-            ).stdout.split()[-1]
-        )
+    with start_owner(home, "fork") as (owner, _, forked):
         owner.kill()
         try:
             wait_until(lambda: not home.exists() and not marked_processes(process_mark(home)))
@@ -88,6 +85,7 @@ def test_the_owners_word_cleans_up_at_once(tmp_path):
         with subprocess.Popen(
             [sys.executable, "-c", "import time; time.sleep(600)", process_mark(home)]
         ) as own:
+            wait_until(lambda: marked_processes(process_mark(home)))
             watchdog.close()
 
             assert own.wait(10) == -signal.SIGKILL
@@ -113,15 +111,7 @@ def test_keep_leaves_the_folder(tmp_path):
 def test_signals_to_the_watchdog_do_not_stop_its_watch(tmp_path, signum):
     """A Ctrl-C or a SIGTERM to everything around does not leave the cluster unguarded."""
     home = tmp_path / "cluster"
-    with start_owner(home) as owner:
-        watchdog = int(
-            subprocess.run(
-                ["pgrep", "-P", str(owner.pid), "-f", "watchdog.py"],
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-        )
+    with start_owner(home) as (owner, watchdog, _):
         # Ignored signals stand in the process status; before that the watchdog is still starting.
         wait_until(lambda: ignores(watchdog, signal.SIGHUP))
         os.kill(watchdog, signum)

@@ -26,6 +26,7 @@ class FakeConnections:
         self.refreshes = 0
         self.forgotten = []
         self.hung_up = set()
+        self.waits = []  # seconds after which the sender wants to be woken, in order
         self.script = []  # functions (request, node) -> answer, exception, or None for what handle() says
 
     def close(self):
@@ -51,6 +52,7 @@ class FakeConnections:
         await self.net.sleep(seconds)
 
     def wake_later(self, seconds, future):
+        self.waits.append(seconds)
         timer = self.net.call_later(seconds, lambda: future.is_done or future.success(None))
         return lambda: self.net.cancel(timer)
 

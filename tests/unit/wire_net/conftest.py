@@ -1,0 +1,17 @@
+"""Time that a test moves by hand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Deadlines are counted by ``now``; the event loop's own pauses are real."""
+    made = SimpleNamespace(now=1000.0)
+    for module in ("backoff", "produce"):
+        counted = SimpleNamespace(monotonic=lambda: made.now)
+        monkeypatch.setattr(f"airflow_eos.wire.{module}.time", counted)
+    return made
