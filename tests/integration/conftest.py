@@ -17,10 +17,10 @@ from tests.integration.spark_support import BOOTSTRAP, KIND, Broker, new_session
 
 @pytest.fixture
 def unused_port():
-    """A port of loopback where nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port of loopback where nobody listens; held, so that nobody else gets it."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 # -- the control plane ------------------------------------------------------------------------------------

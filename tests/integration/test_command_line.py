@@ -15,12 +15,14 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as Position
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
+from airflow_eos.broker import KafkaLedger
 from airflow_eos.cli.definition import COMMANDS
 from airflow_eos.cli.main import main
 from airflow_eos.engine.ledger import ledger_records
 from airflow_eos.exceptions import CursorMoved, EosError
 from airflow_eos.model.ranges import Interval
 from airflow_eos.run.states import State
+from tests.integration.broker_support import wait_until
 from tests.integration.run_support import Paused, Pipeline
 
 NOON = dt.datetime(2026, 11, 1, 12, tzinfo=dt.timezone.utc)
@@ -29,8 +31,17 @@ Cli = Callable[..., tuple[int, Any]]
 
 @pytest.fixture
 def pipeline(embedded_kafka: Any, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
-    # A single broker knows its topics at once; a missing ledger is asked for again and again here.
+    # A single broker does not forget a topic; a missing ledger is asked for again and again here.
     monkeypatch.setattr("airflow_eos.wire.connection.UNKNOWN_TOPIC_GRACE", 0.2)
+    create = KafkaLedger.create
+
+    def create_patiently(ledger: KafkaLedger) -> None:
+        # It hears of a new one from its controller.
+        with monkeypatch.context() as usual:
+            usual.setattr("airflow_eos.wire.connection.UNKNOWN_TOPIC_GRACE", 30.0)
+            create(ledger)
+
+    monkeypatch.setattr(KafkaLedger, "create", create_patiently)
     return Pipeline(embedded_kafka)
 
 
@@ -163,6 +174,9 @@ def test_doctor_names_what_is_wrong_and_what_to_do(cli: Cli, pipeline: Pipeline)
     entry = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, pipeline.ledger, incremental_configs=[entry])
     admin.incremental_alter_configs([resource])[resource].result(30)
+    # The controller has it; the broker, which is asked, hears of it later.
+    asked = ConfigResource(ConfigResource.Type.TOPIC, pipeline.ledger)
+    wait_until(lambda: admin.describe_configs([asked])[asked].result(30)["cleanup.policy"].value == "delete")
     group = f"group {pipeline.spec.group_id}"
     code, found = cli(
         "doctor",

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 
 from airflow_eos.exceptions import AuthorizationFailed, EmbeddedKafkaError, UnknownTopic
-from airflow_eos.testing import EmbeddedKafka, class_data, cluster, count_records, jars, read_topic
+from airflow_eos.testing import EmbeddedKafka, class_data, cluster, count_records, jars, launch, read_topic
 from airflow_eos.testing.watchdog import marked_processes
 
 QUIET = {"log_level": 0}
@@ -138,7 +138,7 @@ def test_client_config_is_a_copy(kafka):
 def test_a_record_is_read_as_it_was_written(kafka):
     """Key, value, headers, timestamp, tombstones and empty values come back unchanged."""
     kafka.create_topic("exact")
-    client = producer(kafka)
+    client = producer(kafka, **{"linger.ms": 60_000})  # one batch: a second one could overtake a refused one
     headers = [("a", b"1"), ("a", None), ("b", b"")]
     client.produce("exact", key=b"k", value=b"v", headers=headers, timestamp=1_700_000_000_123)
     client.produce("exact", key=b"k", value=None)
@@ -353,6 +353,8 @@ def test_the_second_cluster_of_a_machine_maps_the_classes_of_the_first(monkeypat
     own = tmp_path / f"kafka-{cluster.DEFAULT_VERSION}"
     own.symlink_to(jars.fetch_jars(cluster.DEFAULT_VERSION))
     monkeypatch.setenv("AIRFLOW_EOS_CACHE", str(tmp_path))
+    # An end that takes longer writes no archive.
+    monkeypatch.setattr(launch, "_ORDERLY_END", 200.0)
 
     with EmbeddedKafka():
         assert not (tmp_path / "class-data").exists()

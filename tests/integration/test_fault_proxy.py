@@ -24,7 +24,9 @@ def proxy(embedded_kafka):
 
 
 def produce(proxy, topic, count=20, **config):
-    producer = Producer({"bootstrap.servers": proxy.bootstrap_servers, "log_level": 2, **config})
+    # One batch, which leaves with the flush: a second one could overtake a first one that is refused.
+    settings = {"log_level": 2, "linger.ms": 60_000, **config}
+    producer = Producer({"bootstrap.servers": proxy.bootstrap_servers, **settings})
     for number in range(count):
         producer.produce(topic, value=f"{number}", partition=0)
     assert producer.flush(30) == 0
@@ -56,7 +58,7 @@ def test_without_idempotence_a_lost_response_duplicates(proxy, embedded_kafka, k
     """The proxy's answer is really lost: the same fault, and the log holds records twice."""
     topic = kafka_topic("lost")
     proxy.lose_response("Produce")
-    produce(proxy, topic, **{"linger.ms": 50})
+    produce(proxy, topic)
     assert len(values(embedded_kafka, topic)) > 20
 
 
@@ -64,7 +66,7 @@ def test_a_cut_request_never_arrived(proxy, embedded_kafka, kafka_topic):
     """The connection goes before the broker sees the request: nothing is there twice."""
     topic = kafka_topic("cut")
     cut = proxy.cut("Produce", times=2)
-    produce(proxy, topic, **{"linger.ms": 50})
+    produce(proxy, topic)
     assert cut.hits == 2
     assert values(embedded_kafka, topic) == list(range(20))
 
@@ -86,7 +88,7 @@ def test_a_held_request_arrives_when_it_is_released(proxy, embedded_kafka, kafka
 def test_a_delayed_request_arrives_later_though_its_client_is_gone(proxy, embedded_kafka, kafka_topic):
     """As on a network: what was sent may arrive after the sender died."""
     topic = kafka_topic("late")
-    delayed = proxy.delay("Produce", 1.0)
+    delayed = proxy.hold("Produce", containing=topic)
     producer = Producer({"bootstrap.servers": proxy.bootstrap_servers, "log_level": 2})
     producer.produce(topic, value="0", partition=0)
     producer.poll(0)
@@ -94,17 +96,29 @@ def test_a_delayed_request_arrives_later_though_its_client_is_gone(proxy, embedd
     producer.purge()
     del producer
     assert values(embedded_kafka, topic) == []
+    delayed.release()
     deadline = time.monotonic() + 20
     while not values(embedded_kafka, topic):
         assert time.monotonic() < deadline
         time.sleep(0.1)
 
 
+def test_a_delay_ends_by_itself(proxy, embedded_kafka, kafka_topic):
+    """The request goes on when its time is over, not before."""
+    topic = kafka_topic("delayed")
+    delayed = proxy.delay("Produce", 0.5, containing=topic)
+    began = time.monotonic()
+    produce(proxy, topic, 1)
+    assert time.monotonic() - began >= 0.5
+    assert delayed.hits == 1
+    assert values(embedded_kafka, topic) == [0]
+
+
 def test_a_refused_request_is_answered_by_the_proxy(proxy, embedded_kafka, kafka_topic):
     """NOT_ENOUGH_REPLICAS, which clients retry; the broker sees the second request only."""
     topic = kafka_topic("refused")
     refused = proxy.refuse("Produce", error_code=19)
-    produce(proxy, topic, **{"linger.ms": 50})
+    produce(proxy, topic)
     assert refused.hits == 1
     assert values(embedded_kafka, topic) == list(range(20))
 

@@ -65,7 +65,7 @@ def producers(embedded_kafka):
         if codec not in opened:
             chosen = {
                 "compression.type": codec,
-                "linger.ms": 50,
+                "linger.ms": 60_000,  # one batch per flush: a second one could overtake a refused one
                 "partitioner": "murmur2_random",
                 "log_level": 0,
             }
