@@ -9,14 +9,17 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
+from kafka.protocol.consumer import ListOffsetsRequest
 
 from airflow_eos.exceptions import AuthorizationFailed, EmbeddedKafkaError, UnknownTopic
 from airflow_eos.testing import EmbeddedKafka, class_data, cluster, count_records, jars, launch, read_topic
 from airflow_eos.testing.watchdog import marked_processes
+from airflow_eos.wire.connection import BrokerConnections
 
 QUIET = {"log_level": 0}
 
@@ -79,12 +82,35 @@ def is_running(pid):
 def test_a_created_topic_can_be_written_and_read_at_once(kafka):
     """create_topic returns when every partition has a leader: nothing after it needs a retry."""
     kafka.create_topic("at-once", partitions=8)
-    client = producer(kafka)
+    client = producer(kafka, retries=0)
     for partition in range(8):
         client.produce("at-once", value=b"x", partition=partition)
     assert client.flush(30) == 0
 
     assert [record.partition for record in read_topic(kafka.bootstrap_servers, "at-once")] == list(range(8))
+
+
+def test_the_leaders_of_a_created_topic_serve_it(kafka):
+    """A broker lists a topic some milliseconds before it leads it: no first request is refused."""
+    codes = Counter()
+    with BrokerConnections(kafka.client_config()) as connections:
+        for number in range(30):
+            topic = kafka.create_topic(f"led-{number}", partitions=2)
+            asked = ListOffsetsRequest.ListOffsetsTopic
+            parts = [
+                asked.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=-1)
+                for index in (0, 1)
+            ]
+            request = ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=0,
+                topics=[asked(name=topic, partitions=parts)],
+                min_version=2,
+                max_version=8,
+            )
+            answer = connections.call(request, kafka.brokers[0].node_id)
+            codes.update(part.error_code for part in answer.topics[0].partitions)
+    assert codes == {0: 60}
 
 
 def test_a_topic_has_the_settings_it_was_created_with(kafka):
