@@ -307,6 +307,7 @@ class Experiments:
         point: State | str = state
         if state is State.OPEN and (half or (half is None and self._chance.random() < 2 / 3)):
             point = HALF_WRITTEN
+        self._stage.wait_for_input()
         attempt = driver.run(spec, copy, stop_at=point)
         attempt.wait_for(point, _TIMEOUT)
         return attempt

@@ -42,6 +42,9 @@ SOURCE, SINK, LEDGER = "chaos-in", "chaos-out", "chaos-ledger"
 GROUP = PIPELINE = PREFIX = "chaos"
 PARTITIONS = 6
 _WHOLE_SECONDS = 120.0
+_INPUT_SECONDS = 120.0
+_ENOUGH = 10 * PARTITIONS
+"""Records that reach more than one partition of the sink, by their keys."""
 _COMMITTED = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
 # A dead broker is found out after this time: a third of the default makes room for three times the faults.
 _BROKER_CONFIG = {"broker.session.timeout.ms": 3000, "broker.heartbeat.interval.ms": 500}
@@ -116,6 +119,20 @@ class Stage:
     def publish(self, count: int) -> None:
         """Publish so many records now."""
         self.inputs.publish(self.kafka.client_config(), SOURCE, count)
+
+    def wait_for_input(self) -> None:
+        """Wait until the next run has something to send: a run over nothing reaches no state of a send."""
+        places = [TopicPartition(SOURCE, partition) for partition in range(PARTITIONS)]
+        deadline = time.monotonic() + _INPUT_SECONDS
+        with ControlPlane(self.spec) as control:
+            while True:
+                ends = control.cluster.last_stable_offsets(places)
+                read = control.cluster.committed(GROUP, places, stable=False)
+                if sum(ends.values()) - sum(each.offset for each in read.values()) >= _ENOUGH:
+                    return
+                if time.monotonic() > deadline:
+                    raise RuntimeError("the feeder publishes nothing")
+                time.sleep(0.1)
 
     def stop_feeding(self) -> None:
         """Let the feeder end; every record it has sent is acknowledged then."""

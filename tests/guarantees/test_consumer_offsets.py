@@ -410,9 +410,13 @@ def test_without_law_5_a_topic_made_again_loses_its_head(experiment, monkeypatch
 
 
 def grow(experiment, partitions):
-    experiment.kafka.admin().create_partitions([NewPartitions(experiment.source, partitions)])[
-        experiment.source
-    ].result()
+    """Add partitions; return when the broker knows of them: only the controller does when it answers."""
+    admin, source = experiment.kafka.admin(), experiment.source
+    admin.create_partitions([NewPartitions(source, partitions)])[source].result()
+    deadline = time.monotonic() + 60
+    while len(admin.list_topics(source, timeout=30).topics[source].partitions) < partitions:
+        assert time.monotonic() < deadline, f"{source} does not get {partitions} partitions"
+        time.sleep(0.02)
 
 
 def test_partitions_that_are_added_are_read_from_their_first_record(experiment):
