@@ -10,6 +10,11 @@ from typing import Any, Literal
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from airflow_eos.model.ranges import TopicPartition as Place
+from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.groups import fetch_committed_offsets
+
 Order = Literal["offsets first", "output first"]
 
 
@@ -147,5 +152,9 @@ def _assigned(config: Mapping[str, Any], topic: str, group: str) -> tuple[Consum
     partitions = [
         TopicPartition(topic, p) for p in sorted(consumer.list_topics(topic).topics[topic].partitions)
     ]
+    # librdkafka waits for ever for the offsets when a young coordinator refuses its first question.
+    with BrokerConnections(ClientConfig.of(config)) as connections:
+        places = [Place(tp.topic, tp.partition) for tp in partitions]
+        fetch_committed_offsets(connections, group, places, stable=False)
     consumer.assign(partitions)
     return consumer, partitions

@@ -149,6 +149,7 @@ class SendTwice:
             finally:
                 end_txn(connections, session.identity, commit=True)
                 session.close()
+                wait_for_markers(self._spec.kafka, [self.where])
         return answers
 
     def _rows(self):

@@ -5,14 +5,13 @@ Zombies (T5) have a file of their own: :mod:`tests.guarantees.test_transactions_
 
 from __future__ import annotations
 
-import datetime as dt
 import itertools
 import threading
 import time
 
 import pytest
 
-from airflow_eos.broker import KafkaTransactions, session
+from airflow_eos.broker.session import KafkaSession
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import RunFailed, SendError
 from airflow_eos.model.broker import TransactionState
@@ -33,6 +32,7 @@ from tests.guarantees.driver import in_a_process
 from tests.guarantees.lab import Experiment, described, given, judged, values
 from tests.guarantees.planes import RoutedPlane
 from tests.integration.run_support import LocalDataPlane, Row
+from tests.markers import wait_for_markers
 
 EVERY_STATE = (
     State.ASKED, State.FENCED, State.CHECKED, State.PLANNED, State.SEALED,
@@ -221,13 +221,14 @@ def lost_commit(experiment, monkeypatch, lost, **changes):
 
     A look-up is (whether it was behind the fence, whether the ledger had the run).
     """
-    # Half a minute otherwise.
-    defaults = {
-        **(KafkaTransactions.__init__.__kwdefaults__ or {}),
-        "commit_timeout": dt.timedelta(seconds=3),
-    }
-    monkeypatch.setattr(KafkaTransactions.__init__, "__kwdefaults__", defaults)
-    story, ask = [], CommittedRuns.ask
+    story, ask, commit = [], CommittedRuns.ask, KafkaSession.commit
+
+    def impatient(self):
+        if State.UNKNOWN not in story:
+            self._commit_timeout = 3.0  # half a minute otherwise
+        commit(self)
+
+    monkeypatch.setattr(KafkaSession, "commit", impatient)
 
     def told(self, *, fenced):
         found = ask(self, fenced=fenced)
@@ -241,8 +242,14 @@ def lost_commit(experiment, monkeypatch, lost, **changes):
             fault = proxy.lose_response("EndTxn", silent=True, containing=name)
         else:
             fault = proxy.hold("EndTxn", containing=name)
+
+        def note(state):
+            story.append(state)
+            if state is State.UNKNOWN:
+                fault.wait()  # the abort comes next: what it asks about is decided
+
         config = proxy.client_config(experiment.kafka.client_config())
-        record = experiment.run(kafka=config, on_state=story.append, **changes)
+        record = experiment.run(kafka=config, on_state=note, **changes)
         assert fault.hits == 1
         fault.release()
     return record, story
@@ -297,17 +304,31 @@ def test_a_coordinator_that_loses_the_offsets_is_asked_again(experiment, monkeyp
     monkeypatch.setattr(txn_offsets, "ANSWER_SECONDS", 1.0)  # ten otherwise
     experiment.feed(20)
     with KafkaProxy(experiment.kafka.bootstrap_servers) as proxy:
-        fault = proxy.lose_response(api, silent=silent, containing=experiment.spec.group_id)
+        # Every answer until one has come that is lost: the run may give a slow broker up before it answers.
+        fault = proxy.lose_response(api, times=None, silent=silent, containing=experiment.spec.group_id)
+
+        def lose_one():
+            fault.wait()
+            fault.cancel()
+
+        loser = threading.Thread(target=lose_one, daemon=True)
+        loser.start()
         config = proxy.client_config(experiment.kafka.client_config())
         record = experiment.run(kafka=config)
-    assert fault.hits == 1
+        loser.join(60)
+    assert fault.hits >= 1
     assert "ABORTED" not in [state for state, _ in record.trace]
     experiment.assert_exact()
 
 
 def test_a_group_coordinator_that_never_answers_costs_a_new_epoch(experiment, monkeypatch):
     """T2: it is given up, and everything is sent again; offsets that arrive after that are refused."""
-    monkeypatch.setattr(session, "OFFSETS_TIMEOUT", 2.0)  # half a minute otherwise
+    commit, given_up = txn_offsets.commit_offsets_in_txn, iter([2.0])  # half a minute otherwise
+
+    def impatient(*arguments, timeout):
+        commit(*arguments, timeout=next(given_up, timeout))
+
+    monkeypatch.setattr(txn_offsets, "commit_offsets_in_txn", impatient)
     experiment.feed(20)
     with KafkaProxy(experiment.kafka.bootstrap_servers) as proxy:
         faults = []
@@ -450,5 +471,6 @@ def test_offsets_outside_the_transaction_are_out_of_step_after_a_kill(experiment
     config, group = experiment.kafka.client_config(), experiment.spec.group_id
     arguments = (config, experiment.source, experiment.sink, group, "output first", True)
     assert in_a_process(plain.copy, *arguments, {"transactional.id": f"plain-{group}"}) == -9
+    wait_for_markers(config, [TopicPartition(experiment.sink, p) for p in (0, 1)])
     with pytest.raises(AssertionError):
         in_step(experiment)
