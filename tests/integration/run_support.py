@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Producer
+from confluent_kafka.admin import NewPartitions
 
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.engine.rounds import run_rounds
@@ -28,6 +29,7 @@ from airflow_eos.wire.fetch import fetch_range
 from airflow_eos.wire.partitioner import partitions_for
 from airflow_eos.wire.produce import send_partitions
 from airflow_eos.wire.seal import seal
+from tests.integration.broker_support import wait_until
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,12 @@ class Pipeline:
             for value in part:
                 producer.produce(self.source, value=value, key=value, partition=partition, **extra)
             assert producer.flush(30) == 0
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Add partitions, and wait until the broker shows them: it learns of them after it has answered."""
+        admin = self.kafka.admin()
+        admin.create_partitions([NewPartitions(topic, total)])[topic].result()
+        wait_until(lambda: len(admin.list_topics(topic, timeout=30).topics[topic].partitions) == total)
 
     def changed(self, run_id: str = "r1", **changes: Any) -> RunSpec:
         """Return the spec of one run."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import ConfigResource
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
 from airflow_eos.model.broker import CommittedOffset, EndTxnAnswer, TransactionState
@@ -32,14 +36,19 @@ def test_a_ledger_of_three_replicas_survives_one(kafka):
     ) as ledger:
         ledger.create()
         assert ledger.describe().partitions == 2
-    shown = kafka.admin().describe_configs([resource := _topic("three")])[resource].result()
+    shown = wait_until(lambda: settings(kafka, "three"))
     assert shown["min.insync.replicas"].value == "2"
 
 
-def _topic(name):
-    from confluent_kafka.admin import ConfigResource
-
-    return ConfigResource("topic", name)
+def settings(kafka, topic):
+    """Settings of a topic; None from a broker that has not heard of it yet."""
+    resource = ConfigResource("topic", topic)
+    try:
+        return kafka.admin().describe_configs([resource])[resource].result()
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise
+        return None
 
 
 def test_everything_goes_on_when_a_leader_and_coordinator_dies(kafka):
@@ -50,7 +59,12 @@ def test_everything_goes_on_when_a_leader_and_coordinator_dies(kafka):
         ledger = KafkaLedger(config, settings, link=link)
         ledger.create()
         where = tp(ledger.topic)
-        transactions = make_transactions(config, ledger, link)
+        # For a fail-over however slow the machine is: the run's own defaults.
+        times = {
+            "transaction_timeout": dt.timedelta(seconds=300),
+            "delivery_timeout": dt.timedelta(seconds=120),
+        }
+        transactions = make_transactions(config, ledger, link, **times)
         session = transactions.fence(name)
         session.begin()
         session.add_partitions([where])

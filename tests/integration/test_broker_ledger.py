@@ -273,11 +273,18 @@ def test_the_tail_has_open_and_aborted_records_and_everybodys_markers(config, le
     """Records of the wanted keys, committed or not, and all markers, in offset order."""
     committed(config, ledger.topic, ("run", "below"))
     settle(2)
+
+    def viewed(high):
+        return wait_until(lambda: view if (view := ledger.view(0, ["run"])).high_watermark == high else None)
+
     with foreign_transaction(config, ledger.topic, ("run", "open"), ("unwanted", "x")) as foreign:
+        # Each marker is in the log before the next record: it comes after the answer to its producer.
         aborted(config, ledger.topic, ("run", "aborted"))
+        viewed(6)
         committed(config, ledger.topic, ("unwanted", "y"))
+        viewed(8)
         committed(config, ledger.topic, ("run", None))
-        view = wait_until(lambda: view if (view := ledger.view(0, ["run"])).high_watermark == 10 else None)
+        view = viewed(10)
         assert dict(view.committed) == {"run": "below"}
         assert view.last_stable_offset == 2
         assert [(e.offset, e.kind, e.key, e.value) for e in view.tail] == [

@@ -209,7 +209,8 @@ def test_close_sends_nothing(fence, cluster, ledger, config, name):
     session = staged(fence(name))
     started = time.monotonic()
     session.close()
-    assert time.monotonic() - started < 2
+    # Whatever it could wait for may take the delivery time-out of 20 s, or more.
+    assert time.monotonic() - started < 15
     assert cluster.describe_transaction(name).state is TransactionState.ONGOING
     assert cluster.last_stable_offsets([tp(ledger.topic)])[tp(ledger.topic)] == 0
 
@@ -239,7 +240,7 @@ def test_offsets_are_accepted_although_the_group_has_members(fence, cluster, led
     member = confluent_kafka.Consumer({**config, **QUIET, "group.id": group, "group.protocol": protocol})
     try:
         member.subscribe([ledger.topic])
-        wait_until(lambda: member.poll(0.05) or member.assignment())
+        wait_until(lambda: member.poll(0.05) or member.assignment(), timeout=60)
         assert cluster.group_members(group) == 1
         where = tp(ledger.topic)
         session = staged(fence(name), group=group, offsets={where: CommittedOffset(5)})
@@ -248,7 +249,8 @@ def test_offsets_are_accepted_although_the_group_has_members(fence, cluster, led
         assert cluster.committed(group, [where])[where].offset == 5
     finally:
         member.close()
-    wait_until(lambda: cluster.group_members(group) == 0)
+    # close() waits 5 s for the answer; a member whose farewell was lost stays for its session of 45 s.
+    wait_until(lambda: cluster.group_members(group) == 0, timeout=90)
 
 
 # -- EndTxn by identity -----------------------------------------------------------------------------------
@@ -366,8 +368,9 @@ def test_a_timed_out_transaction_is_fenced_by_its_coordinator(config, ledger, li
         config,
         ledger,
         link,
-        transaction_timeout=dt.timedelta(seconds=2),
-        delivery_timeout=dt.timedelta(seconds=1),
+        # Long enough to stage, also on a slow machine.
+        transaction_timeout=dt.timedelta(seconds=12),
+        delivery_timeout=dt.timedelta(seconds=11),
     )
     session = staged(transactions.fence(name))
     try:
@@ -400,7 +403,7 @@ def test_an_unreachable_cluster_is_reported_in_time(ledger, name, unused_port):
     started = time.monotonic()
     with pytest.raises(BrokersUnavailable, match=name):
         transactions.fence(name)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30  # 60 s is the default
 
 
 def test_no_thread_is_left_behind(transactions, name):

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient
 
 from airflow_eos.engine.progress import Unread, committed_record, interval_progress, unread
 from airflow_eos.exceptions import LedgerMissing, UnknownTopic
-from airflow_eos.model.ranges import Cursor, Interval
+from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
 from airflow_eos.run.identity import cursor_run_key
-from tests.integration.broker_support import wait_until
 from tests.integration.run_support import Pipeline
+from tests.markers import wait_for_markers
 
 UTC = dt.timezone.utc
 NOON = dt.datetime(2026, 11, 1, 12, tzinfo=UTC)
@@ -28,15 +28,21 @@ def ms(moment: dt.datetime) -> int:
 
 
 @pytest.fixture
-def pipeline(embedded_kafka: Any, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
-    # A single broker knows its topics at once; a missing ledger is asked for again and again here.
-    monkeypatch.setattr("airflow_eos.wire.connection.UNKNOWN_TOPIC_GRACE", 0.2)
+def pipeline(embedded_kafka: Any) -> Pipeline:
     return Pipeline(embedded_kafka)
 
 
 @contextmanager
+def impatient() -> Iterator[None]:
+    """Believe soon that a topic is missing; only where it is: brokers learn of a new one with a delay."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("airflow_eos.wire.connection.UNKNOWN_TOPIC_GRACE", 0.2)
+        yield
+
+
+@contextmanager
 def open_transaction(pipeline: Pipeline, partition: int, timestamp: int) -> Iterator[None]:
-    """One record of a transaction that is open in the block, and committed behind it."""
+    """One record of a transaction that is open in the block, and committed with its marker behind it."""
     producer = Producer({**pipeline.kafka.client_config(), "transactional.id": f"open-{pipeline.source}"})
     producer.init_transactions(30)
     producer.begin_transaction()
@@ -44,6 +50,7 @@ def open_transaction(pipeline: Pipeline, partition: int, timestamp: int) -> Iter
     producer.flush(30)
     yield
     producer.commit_transaction(30)
+    wait_for_markers(pipeline.kafka.client_config(), [TopicPartition(pipeline.source, partition)])
 
 
 def test_lag_is_what_a_cursor_run_would_read(pipeline: Pipeline) -> None:
@@ -56,7 +63,8 @@ def test_lag_is_what_a_cursor_run_would_read(pipeline: Pipeline) -> None:
 
     pipeline.publish(["a", "b", "c"])
     pipeline.publish(["d"], partition=1)
-    assert spans() == [(0, 3), (0, 1)]
+    with impatient():  # there is no ledger yet
+        assert spans() == [(0, 3), (0, 1)]
     pipeline.run()
     assert spans() == [(3, 3), (1, 1)]
     pipeline.publish(["e"], partition=1)
@@ -92,13 +100,12 @@ def test_run_that_begins_at_the_end_fixes_the_position(pipeline: Pipeline) -> No
         return unread(*asked, start="latest", ledger=spec.ledger, prefix=spec.prefix)
 
     pipeline.publish(["a", "b"])
-    assert (found().offsets, len(found().without_position)) == (0, 2)
+    with impatient():  # there is no ledger yet
+        assert (found().offsets, len(found().without_position)) == (0, 2)
     assert pipeline.run(ranges=Cursor(start="latest")).records_read == 0
     assert (found().offsets, len(found().without_position)) == (0, 0)
     pipeline.publish(["c"])
-    admin = AdminClient(spec.kafka)
-    admin.create_partitions([NewPartitions(pipeline.source, 3)])[pipeline.source].result(30)
-    wait_until(lambda: len(found().ranges) == 3)
+    pipeline.add_partitions(pipeline.source, 3)
     pipeline.publish(["d"], partition=2)
     assert [(one.start, one.end) for one in found().ranges] == [(2, 3), (0, 0), (0, 1)]
     assert not found().without_position
@@ -107,7 +114,7 @@ def test_run_that_begins_at_the_end_fixes_the_position(pipeline: Pipeline) -> No
 
 def test_unknown_topic_is_named(pipeline: Pipeline) -> None:
     """A sensor on a topic that is missing says which."""
-    with pytest.raises(UnknownTopic, match="not-there"):
+    with impatient(), pytest.raises(UnknownTopic, match="not-there"):
         unread(pipeline.spec.kafka, "g", ["not-there"])
 
 
@@ -146,8 +153,7 @@ def test_interval_with_a_transaction_open_before_its_end_is_not_over(pipeline: P
         progress = interval_progress(spec.kafka, spec.source_topics, interval, now=NOON + HOUR)
         assert len(progress.waiting_for) == 1
         assert f"{pipeline.source}-0: a transaction is open" in progress.waiting_for[0]
-    # The end of the transaction is written to the partition after its producer was answered.
-    wait_until(lambda: interval_progress(spec.kafka, spec.source_topics, interval, now=NOON + HOUR).is_over)
+    assert interval_progress(spec.kafka, spec.source_topics, interval, now=NOON + HOUR).is_over
 
 
 def test_committed_run_is_found_by_its_key(pipeline: Pipeline) -> None:
@@ -158,7 +164,7 @@ def test_committed_run_is_found_by_its_key(pipeline: Pipeline) -> None:
         key = cursor_run_key(spec.pipeline, run_id)
         return committed_record(spec.kafka, spec.ledger, spec.prefix, pipeline=spec.pipeline, run_key=key)
 
-    with pytest.raises(LedgerMissing):
+    with impatient(), pytest.raises(LedgerMissing):
         record("r1")
     pipeline.publish(["a"])
     committed = pipeline.run()

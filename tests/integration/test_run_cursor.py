@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from airflow_eos.broker import KafkaCluster
 from airflow_eos.exceptions import (
     CursorMoved,
     GroupNotEmpty,
@@ -18,6 +19,7 @@ from airflow_eos.exceptions import (
     UnknownTopic,
 )
 from airflow_eos.model.ranges import Cursor
+from tests.integration.broker_support import wait_until
 from tests.integration.run_support import Pipeline
 
 
@@ -48,7 +50,7 @@ def test_output_offsets_and_record_are_committed_together(pipeline):
         "ASKED", "FENCED", "CHECKED", "PLANNED", "SEALED", "OPEN", "WRITTEN", "STAGED", "PROVEN", "COMMITTED",
     ]  # fmt: skip
     consumer = Consumer({**pipeline.kafka.client_config(), "group.id": pipeline.spec.group_id})
-    offsets = consumer.committed([TopicPartition(pipeline.source, p) for p in (0, 1)], timeout=10)
+    offsets = consumer.committed([TopicPartition(pipeline.source, p) for p in (0, 1)], timeout=60)
     consumer.close()
     assert [o.offset for o in offsets] == [3, 1]
 
@@ -137,13 +139,18 @@ def test_a_group_with_live_members_is_refused(pipeline):
     pipeline.publish(["a"])
     consumer = Consumer({**pipeline.kafka.client_config(), "group.id": pipeline.spec.group_id})
     consumer.subscribe([pipeline.source])
-    for _ in range(100):
+
+    def joined():
         consumer.poll(0.2)
-        if consumer.assignment():
-            break
+        return consumer.assignment()
+
+    wait_until(joined, timeout=60)
     with pytest.raises(GroupNotEmpty, match="1 live member"):
         pipeline.run()
     consumer.close()
+    with KafkaCluster(pipeline.kafka.client_config()) as cluster:
+        # close() waits 5 s for the answer; a member whose farewell was lost stays for its session of 45 s.
+        wait_until(lambda: cluster.group_members(pipeline.spec.group_id) == 0, timeout=90)
     assert pipeline.run().records_read == 1
 
 
@@ -178,10 +185,8 @@ def test_a_mapped_cursor_moves_each_partition_by_itself(pipeline):
 
 def test_added_partitions_are_read_from_their_beginning(pipeline):
     """A partition the cursor does not know is new: policy latest must not skip its first records."""
-    from confluent_kafka.admin import NewPartitions
-
     pipeline.run("r1", ranges=Cursor(start="latest"))
-    pipeline.kafka.admin().create_partitions([NewPartitions(pipeline.source, 3)])[pipeline.source].result()
+    pipeline.add_partitions(pipeline.source, 3)
     pipeline.publish(["new"], partition=2)
     record = pipeline.run("r2", ranges=Cursor(start="latest"))
     assert pipeline.output() == ["new"]
@@ -234,10 +239,8 @@ def test_a_ledger_made_again_is_refused(pipeline):
 
 def test_a_ledger_with_added_partitions_is_refused(pipeline):
     """Keys would be looked for in other partitions than they were written to."""
-    from confluent_kafka.admin import NewPartitions
-
     pipeline.run("r1")
-    pipeline.kafka.admin().create_partitions([NewPartitions(pipeline.ledger, 4)])[pipeline.ledger].result()
+    pipeline.add_partitions(pipeline.ledger, 4)
     with pytest.raises(LedgerReplaced, match="with 2 partitions and is now"):
         pipeline.run("r2")
 

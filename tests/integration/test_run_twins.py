@@ -7,17 +7,29 @@ import threading
 import pytest
 
 from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.engine.ledger import create_ledger
 from airflow_eos.exceptions import ProducerFenced, RunFailed, RunFenced, SendError
+from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.run.states import State
 from tests.integration.run_support import LocalDataPlane, Paused, Pipeline
+from tests.markers import wait_for_markers
 
 
 @pytest.fixture
 def pipeline(embedded_kafka):
     found = Pipeline(embedded_kafka)
     found.publish([f"v{i}" for i in range(20)])
+    # A second try refuses a ledger that is new: what makes it known is in the log before any run begins.
+    create_ledger(found.spec.kafka, found.spec.ledger, found.spec.prefix)
+    wait_for_markers(found.spec.kafka, [TopicPartition(found.ledger, 0)])
     return found
+
+
+@pytest.fixture
+def patient_kill(monkeypatch):
+    """Time for a kill on a slow machine: it gives up after 4 s, and leaves the rest to the time-out."""
+    monkeypatch.setattr("airflow_eos.run.protocol.KILL_SECONDS", 60.0)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +115,7 @@ def test_lost_batches_never_commit(pipeline):
     assert pipeline.output() == []
 
 
-def test_a_killed_run_aborts_its_transaction_and_takes_no_other_epoch(pipeline):
+def test_a_killed_run_aborts_its_transaction_and_takes_no_other_epoch(pipeline, patient_kill):
     """on_kill's way: EndTxn(abort) by its own identity; the attempt fails, the next one commits."""
     spec = pipeline.spec
     opened, go = threading.Event(), threading.Event()
@@ -142,7 +154,7 @@ def test_a_killed_run_aborts_its_transaction_and_takes_no_other_epoch(pipeline):
     assert pipeline.run(try_number=2).records_written == 20
 
 
-def test_a_late_kill_of_a_replaced_attempt_leaves_the_live_one_alone(pipeline):
+def test_a_late_kill_of_a_replaced_attempt_leaves_the_live_one_alone(pipeline, patient_kill):
     """SIGTERM reaches the zombie while its successor's transaction is open: the successor commits."""
     spec = pipeline.spec
     with ControlPlane(spec) as control:
@@ -160,7 +172,6 @@ def test_a_late_kill_of_a_replaced_attempt_leaves_the_live_one_alone(pipeline):
 
 def test_executors_of_a_fenced_attempt_cannot_write_any_more(pipeline):
     """The old identity is refused on every partition, so a late send task is harmless."""
-    from airflow_eos.model.ranges import TopicPartition
     from airflow_eos.wire.connection import BrokerConnections
     from airflow_eos.wire.produce import send_partitions
 
