@@ -74,9 +74,10 @@ def descendants(root: int) -> Iterator[int]:
     while waiting:
         pid = waiting.pop()
         yield pid
-        for task in Path(f"/proc/{pid}/task").glob("*/children"):
-            with suppress(OSError):
-                waiting += map(int, task.read_text().split())
+        with suppress(OSError):  # it may end while its folder is listed
+            for task in Path(f"/proc/{pid}/task").glob("*/children"):
+                with suppress(OSError):
+                    waiting += map(int, task.read_text().split())
 
 
 def _kind(pid: int) -> str:

@@ -71,6 +71,7 @@ class Story:
             found = self._wait_half_written()
         screen.event(str(found))
         screen.detail(f"{self._counts()}   of {self._records:,}")
+        self._airflow.api.pause(DAG)  # a second try would end what is looked at here
         killed = self._airflow.kill_task(DAG, RUN, TASK, tree=True)
         screen.event(f"SIGKILL to the task: {len(killed)} processes (driver, Spark's JVM, Python workers)")
         left, seen = self._transaction(), self._counts()
@@ -79,6 +80,7 @@ class Story:
         screen.detail(str(seen))
         if left is None or left.state != "Ongoing" or seen.committed or not self._half(seen.uncommitted):
             raise DemoError(f"the first try did not die half way: {left}, {seen}")
+        self._airflow.api.unpause(DAG)
         return seen
 
     def watch_second_try(self, left: Seen) -> None:
@@ -139,6 +141,7 @@ class Story:
         screen = self._screen
         screen.title("Cleared and run again: answered by the ledger")
         before, seen = self._transaction(), self._counts()
+        self._airflow.wait_for_run(DAG, RUN)  # cleared while the scheduler ends the run, the task is lost
         self._airflow.clear(DAG, RUN, [TASK])
         with screen.waiting("the task is cleared; the scheduler runs it again"):
             task = self._airflow.wait_for_task(DAG, RUN, TASK, ["success", "failed"], try_number=3)

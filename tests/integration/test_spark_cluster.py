@@ -163,9 +163,9 @@ def test_code_reaches_executors_and_credentials_are_in_no_log(spark, broker, tmp
 def test_an_executor_lost_in_the_middle_of_sealing_costs_only_time(spark, broker, tmp_path, where):
     """Spark runs its tasks again, and those whose shuffle files are gone; two attempts are never mixed."""
     source, sink = broker.numbered("src", 4, 2000), broker.topic("out", 4)
-    begun = tmp_path / "begun"
+    begun, go = tmp_path / "begun", tmp_path / "go"
     begun.mkdir()
-    folder = str(begun)
+    folder, sign = str(begun), str(go)
 
     def slow(batches):
         import os as there
@@ -179,6 +179,8 @@ def test_an_executor_lost_in_the_middle_of_sealing_costs_only_time(spark, broker
         attempt = f"{context.partitionId()}-{context.taskAttemptId()}"
         jvm = pathlib.Path(f"/proc/{there.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
         (pathlib.Path(folder) / f"{jvm}-{attempt}").touch()
+        while not pathlib.Path(sign).exists():
+            clock.sleep(0.05)
         for batch in batches:
             clock.sleep(3)
             keys = pa.array([attempt.encode()] * len(batch), pa.binary())
@@ -199,6 +201,7 @@ def test_an_executor_lost_in_the_middle_of_sealing_costs_only_time(spark, broker
     thread.start()
     wait_until(lambda: list(begun.iterdir()))
     os.kill(int(next(begun.iterdir()).name.split("-")[0]), signal.SIGKILL)
+    go.touch()
     thread.join(120)
     assert not thread.is_alive()
     assert sealed[0].manifest.records == 8000

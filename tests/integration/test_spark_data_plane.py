@@ -668,19 +668,31 @@ def test_executors_are_asked_once_per_session(broker, spark, topics, monkeypatch
     assert first["connect"] is CONNECT
 
 
-def test_long_stages_say_how_far_they_are(spark, caplog, fn):
+def test_long_stages_say_how_far_they_are(spark, caplog, fn, tmp_path):
     """A line with elapsed time and tasks."""
     from airflow_eos.spark.progress import progress
 
     caplog.set_level(logging.INFO, "airflow_eos.spark.progress")
+    told, end = tmp_path / "told", time.time() + 120
+
+    def note(record):
+        if "of 4 tasks done" in record.getMessage():
+            told.touch()
+        return True
 
     @fn.udf("bigint")
     def slow(value):
-        time.sleep(0.3)
+        # The stage lasts until a line has told of it.
+        while not told.exists() and time.time() < end:
+            time.sleep(0.05)
         return value
 
-    with progress(spark, "sealing", interval=0.2):
-        spark.range(0, 8, 1, 4).select(slow("id")).collect()
+    caplog.handler.addFilter(note)
+    try:
+        with progress(spark, "sealing", interval=0.2):
+            spark.range(0, 8, 1, 4).select(slow("id")).collect()
+    finally:
+        caplog.handler.removeFilter(note)
     lines = [record.getMessage() for record in caplog.records]
     assert any("sealing: " in line and "of 4 tasks done" in line for line in lines)
     assert lines[-1].startswith("sealing: done in")

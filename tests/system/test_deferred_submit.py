@@ -101,6 +101,8 @@ def test_driver_of_a_killed_task_ends_with_it(
         gate.open()
     assert airflow.task("submitted_held", run_id, "copy")["state"] == "failed"
     assert pipeline.look() == before
+    # Cleared while the scheduler ends the run, the task would never run.
+    assert airflow.wait_for_run("submitted_held", run_id) == "failed"
     airflow.clear("submitted_held", run_id, ["copy"])
     assert airflow.wait_for_run("submitted_held", run_id) == "success"
     after = pipeline.look()

@@ -75,6 +75,8 @@ def test_task_marked_failed_ends_soon_and_leaves_nothing(
     assert held.uncommitted() == before.output.total()
 
     (folder / "held.hold").unlink()
+    # Cleared while the scheduler ends the run, the task would never run.
+    assert airflow.wait_for_run("held", run_id) == "failed"
     airflow.clear("held", run_id, ["copy"])
     assert airflow.wait_for_run("held", run_id) == "success", airflow.task_log("held", run_id, "copy", 2)
     found = airflow.xcom("held", run_id, "copy")
