@@ -28,20 +28,24 @@ def progress(spark: SparkSession, what: str, interval: float = INTERVAL) -> Iter
     """
     tasks, stop_watching = _watch(spark)
     done = threading.Event()
+    telling = threading.Lock()
     begun = time.monotonic()
 
     def report() -> None:
         while not done.wait(interval):
             finished, total = tasks()
             share = f", {finished} of {total} tasks done" if total else ""
-            _log.info("%s: %.0f s%s", what, time.monotonic() - begun, share)
+            with telling:
+                if not done.is_set():  # no line comes after the last one
+                    _log.info("%s: %.0f s%s", what, time.monotonic() - begun, share)
 
     thread = threading.Thread(target=report, name="airflow-eos-progress", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        done.set()
+        with telling:
+            done.set()
         stop_watching()
     _log.info("%s: done in %.1f s", what, time.monotonic() - begun)
 
