@@ -56,6 +56,7 @@ class AirflowTasks:
         airflow = self._started()
         self._count += 1
         run_id = f"airflow-{self._count:03d}"
+        self._stage.wait_for_input()
         with self._held(state, run_id, airflow):
             airflow.kill_task(DAG, run_id, TASK, tree=True)
             begun = time.monotonic()

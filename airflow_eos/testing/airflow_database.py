@@ -12,12 +12,13 @@ import signal
 import sqlite3
 import time
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
+_STOP_SECONDS = 30
 _POLL = (0.01, 0.1)  # seconds, at random: never in step with who locks at intervals
 
 
@@ -26,17 +27,17 @@ def standing_still(processes: Sequence[int], database: Path, *, timeout: float =
     """Let processes stand still (SIGSTOP) while none of them holds a lock of the database.
 
     :param timeout: seconds to find such a moment.
-    :raises TimeoutError: the database was locked whenever they stood still.
+    :raises TimeoutError: they did not, or the database was locked whenever they did.
     """
     deadline = time.monotonic() + timeout
     try:
-        _signal(processes, signal.SIGSTOP)
+        _stop(processes)
         while _is_locked(database):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{database} is locked, also after {timeout:.0f} s")
             _signal(processes, signal.SIGCONT)
             time.sleep(random.uniform(*_POLL))
-            _signal(processes, signal.SIGSTOP)
+            _stop(processes)
         yield
     finally:
         _signal(processes, signal.SIGCONT)
@@ -51,6 +52,28 @@ def _is_locked(database: Path) -> bool:
         except sqlite3.OperationalError:
             return True
     return False
+
+
+def _stop(processes: Sequence[int]) -> None:
+    deadline = time.monotonic() + _STOP_SECONDS
+    _signal(processes, signal.SIGSTOP)
+    while not all(_stands(pid) for pid in processes):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"processes {list(processes)} do not stand still")
+        time.sleep(0.001)
+
+
+def _stands(pid: int) -> bool:
+    """Whether no thread runs: one that was in the kernel, to lock a file perhaps, ends that call first."""
+    try:
+        states = [stat.read_text().rpartition(")")[2].split()[0] for stat in _threads(pid)]
+    except (OSError, IndexError):
+        return False  # a thread has ended meanwhile
+    return all(state in "TZX" for state in states)
+
+
+def _threads(pid: int) -> list[Path]:
+    return list(Path(f"/proc/{pid}/task").glob("*/stat"))
 
 
 def _signal(processes: Sequence[int], signum: int) -> None:

@@ -19,6 +19,8 @@ QUICK_FAILOVER = {
     "replica.lag.time.max.ms": 3000,
     "controller.quorum.election.timeout.ms": 500,
     "controller.quorum.fetch.timeout.ms": 1000,
+    # Leaders move when an experiment moves them, not by the clock.
+    "auto.leader.rebalance.enable": "false",
 }
 
 

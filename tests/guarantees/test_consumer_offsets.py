@@ -9,7 +9,6 @@ import time
 import pytest
 from confluent_kafka import OFFSET_STORED, Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import NewPartitions
 
 from airflow_eos.engine import read_process_write
 from airflow_eos.exceptions import GroupNotEmpty, OffsetsOutOfRange, TopicRecreated
@@ -409,21 +408,11 @@ def test_without_law_5_a_topic_made_again_loses_its_head(experiment, monkeypatch
     assert lost == ["new0", "new1", "other0", "other1"]
 
 
-def grow(experiment, partitions):
-    """Add partitions; return when the broker knows of them: only the controller does when it answers."""
-    admin, source = experiment.kafka.admin(), experiment.source
-    admin.create_partitions([NewPartitions(source, partitions)])[source].result()
-    deadline = time.monotonic() + 60
-    while len(admin.list_topics(source, timeout=30).topics[source].partitions) < partitions:
-        assert time.monotonic() < deadline, f"{source} does not get {partitions} partitions"
-        time.sleep(0.02)
-
-
 def test_partitions_that_are_added_are_read_from_their_first_record(experiment):
     """C6: policy latest is for the first run only; a partition that the cursor does not know begins at 0."""
     latest = Cursor(start="latest")
     experiment.run(ranges=latest)
-    grow(experiment, 3)
+    experiment.add_partitions(experiment.source, 3)
     experiment.publish(["new"], partition=2)
     experiment.run("r2", ranges=latest)
     assert experiment.output() == ["new"]
@@ -431,7 +420,7 @@ def test_partitions_that_are_added_are_read_from_their_first_record(experiment):
 
 def test_a_consumer_with_policy_latest_skips_what_added_partitions_hold(experiment):
     """C6, contrast: the records written before the consumer noticed the new partition are lost."""
-    grow(experiment, 3)
+    experiment.add_partitions(experiment.source, 3)
     experiment.publish(["new"], partition=2)
     consumer = Consumer(
         group_settings(experiment, **{"auto.offset.reset": "latest", "enable.partition.eof": True})

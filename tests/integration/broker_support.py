@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import time
 import uuid
 from contextlib import contextmanager
 
@@ -20,15 +19,6 @@ QUIET = {"log_level": 0}
 def unique(prefix):
     """A name nobody else uses on the shared broker."""
     return f"{prefix}-{uuid.uuid4().hex[:8]}"
-
-
-def wait_until(holds, timeout=30):
-    """Poll until the condition holds; the last value is returned."""
-    deadline = time.monotonic() + timeout
-    while not (value := holds()):
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.02)
-    return value
 
 
 def message(key, value, routing="any"):

@@ -29,7 +29,7 @@ from airflow_eos.wire.fetch import fetch_range
 from airflow_eos.wire.partitioner import partitions_for
 from airflow_eos.wire.produce import send_partitions
 from airflow_eos.wire.seal import seal
-from tests.integration.broker_support import wait_until
+from tests.patience import wait_until
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from airflow_eos.model.broker import CommittedOffset, EndTxnAnswer, TransactionS
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.testing import EmbeddedKafka, read_topic
 from airflow_eos.wire.connection import BrokerConnections
-from tests.integration.broker_support import make_transactions, message, tp, wait_until
+from tests.integration.broker_support import make_transactions, message, tp
+from tests.patience import wait_until
 
 
 @pytest.fixture(scope="module")

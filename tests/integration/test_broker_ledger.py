@@ -20,9 +20,9 @@ from tests.integration.broker_support import (
     make_ledger,
     tp,
     unique,
-    wait_until,
     write,
 )
+from tests.patience import wait_until
 
 
 @pytest.fixture

@@ -27,8 +27,8 @@ from tests.integration.broker_support import (
     message,
     tp,
     unique,
-    wait_until,
 )
+from tests.patience import wait_until
 
 
 @pytest.fixture
@@ -209,8 +209,7 @@ def test_close_sends_nothing(fence, cluster, ledger, config, name):
     session = staged(fence(name))
     started = time.monotonic()
     session.close()
-    # Whatever it could wait for may take the delivery time-out of 20 s, or more.
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 2
     assert cluster.describe_transaction(name).state is TransactionState.ONGOING
     assert cluster.last_stable_offsets([tp(ledger.topic)])[tp(ledger.topic)] == 0
 
@@ -240,7 +239,7 @@ def test_offsets_are_accepted_although_the_group_has_members(fence, cluster, led
     member = confluent_kafka.Consumer({**config, **QUIET, "group.id": group, "group.protocol": protocol})
     try:
         member.subscribe([ledger.topic])
-        wait_until(lambda: member.poll(0.05) or member.assignment(), timeout=60)
+        wait_until(lambda: member.poll(0.05) or member.assignment(), seconds=60)
         assert cluster.group_members(group) == 1
         where = tp(ledger.topic)
         session = staged(fence(name), group=group, offsets={where: CommittedOffset(5)})
@@ -250,7 +249,7 @@ def test_offsets_are_accepted_although_the_group_has_members(fence, cluster, led
     finally:
         member.close()
     # close() waits 5 s for the answer; a member whose farewell was lost stays for its session of 45 s.
-    wait_until(lambda: cluster.group_members(group) == 0, timeout=90)
+    wait_until(lambda: cluster.group_members(group) == 0, seconds=90)
 
 
 # -- EndTxn by identity -----------------------------------------------------------------------------------
@@ -369,14 +368,12 @@ def test_a_timed_out_transaction_is_fenced_by_its_coordinator(config, ledger, li
         ledger,
         link,
         # Long enough to stage, also on a slow machine.
-        transaction_timeout=dt.timedelta(seconds=12),
-        delivery_timeout=dt.timedelta(seconds=11),
+        transaction_timeout=dt.timedelta(seconds=6),
+        delivery_timeout=dt.timedelta(seconds=5),
     )
     session = staged(transactions.fence(name))
     try:
-        wait_until(
-            lambda: cluster.describe_transaction(name).state is TransactionState.COMPLETE_ABORT, timeout=60
-        )
+        wait_until(lambda: cluster.describe_transaction(name).state is TransactionState.COMPLETE_ABORT)
         assert transactions.abort(session.identity) is EndTxnAnswer.FENCED
         with pytest.raises(ProducerFenced, match="timed out"):
             session.commit()
@@ -403,7 +400,7 @@ def test_an_unreachable_cluster_is_reported_in_time(ledger, name, unused_port):
     started = time.monotonic()
     with pytest.raises(BrokersUnavailable, match=name):
         transactions.fence(name)
-    assert time.monotonic() - started < 30  # 60 s is the default
+    assert time.monotonic() - started < 10
 
 
 def test_no_thread_is_left_behind(transactions, name):

@@ -22,8 +22,8 @@ from airflow_eos.engine.ledger import ledger_records
 from airflow_eos.exceptions import CursorMoved, EosError
 from airflow_eos.model.ranges import Interval
 from airflow_eos.run.states import State
-from tests.integration.broker_support import wait_until
 from tests.integration.run_support import Paused, Pipeline
+from tests.patience import wait_until
 
 NOON = dt.datetime(2026, 11, 1, 12, tzinfo=dt.timezone.utc)
 Cli = Callable[..., tuple[int, Any]]

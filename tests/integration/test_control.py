@@ -27,6 +27,7 @@ from tests.integration.wire_support import (
     texts,
     values_of,
 )
+from tests.patience import wait_until
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ def test_an_open_transaction_of_ours_is_aborted(connections, kafka_topic):
     support.wait_for_marker(connections, where, receipt.last_offset)
     assert end_txn(connections, identity, commit=False) is EndTxnResult.OK
     assert read(connections, where) == []
-    support.wait_until(lambda: state_of(connections, identity).state is TransactionState.COMPLETE_ABORT)
+    wait_until(lambda: state_of(connections, identity).state is TransactionState.COMPLETE_ABORT)
 
 
 def test_nothing_open_is_told_apart(connections):
@@ -98,7 +99,7 @@ def test_an_abort_after_the_commit_changes_nothing(connections, kafka_topic):
     (receipt,) = send_partitions(connections, identity, {where: sealed(texts("a", 30))})
     assert end_txn(connections, identity, commit=True) is EndTxnResult.OK
     support.wait_for_marker(connections, where, receipt.last_offset)
-    support.wait_until(lambda: state_of(connections, identity).state is TransactionState.COMPLETE_COMMIT)
+    wait_until(lambda: state_of(connections, identity).state is TransactionState.COMPLETE_COMMIT)
     assert end_txn(connections, identity, commit=False) is EndTxnResult.NOT_OPEN
     assert values_of(read(connections, where)) == texts("a", 30)
 

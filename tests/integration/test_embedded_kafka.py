@@ -20,6 +20,7 @@ from airflow_eos.exceptions import AuthorizationFailed, EmbeddedKafkaError, Unkn
 from airflow_eos.testing import EmbeddedKafka, class_data, cluster, count_records, jars, launch, read_topic
 from airflow_eos.testing.watchdog import marked_processes
 from airflow_eos.wire.connection import BrokerConnections
+from tests.patience import wait_until
 
 QUIET = {"log_level": 0}
 
@@ -47,13 +48,6 @@ def produce(kafka, topic, count, **settings):
     for number in range(count):
         client.produce(topic, value=b"%d" % number)
     assert client.flush(60) == 0
-
-
-def wait_until(holds, timeout=60):
-    deadline = time.monotonic() + timeout
-    while not holds():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.02)
 
 
 def processes_of(home):

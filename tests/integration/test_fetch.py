@@ -25,6 +25,7 @@ from airflow_eos.wire.produce import send_partitions
 from airflow_eos.wire.stamp import stamp
 from tests.integration import wire_support as support
 from tests.integration.wire_support import end_of, partition, read, texts, transaction, values_of
+from tests.patience import wait_until
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ def send_one(connections, identity, where, data, sequence):
         assert answer.error_code in (0, 19), answer
         return None if answer.error_code else (answer.base_offset,)
 
-    return support.wait_until(attempt)[0]
+    return wait_until(attempt)[0]
 
 
 def test_committed_records_only_with_every_offset(connections, mixed):
@@ -336,7 +337,7 @@ def test_a_compacted_log_with_holes_is_read_exactly():
             producer.flush(10)
             return read(connections, where, 0, 100) == expected
 
-        support.wait_until(compacted)
+        wait_until(compacted)
         assert read(connections, where, 51, 60) == []
         assert read(connections, where, 41, 99) == [
             (50, "v50"),

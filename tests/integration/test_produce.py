@@ -29,6 +29,7 @@ from airflow_eos.wire.control import describe_producers, end_txn
 from airflow_eos.wire.produce import send_partitions
 from tests.integration import wire_support as support
 from tests.integration.wire_support import end_of, open_transaction, partition, read, sealed, texts, values_of
+from tests.patience import wait_until
 
 
 @pytest.fixture
@@ -344,7 +345,7 @@ def send_over_a_restart():
                 yield from pairs[1:]
 
             def when_written(silence):
-                support.wait_until(lambda: end_of(direct, where, "read_uncommitted") == 10 * len(pairs))
+                wait_until(lambda: end_of(direct, where, "read_uncommitted") == 10 * len(pairs))
                 kafka.brokers[0].kill()
                 silence.cancel()
                 kafka.brokers[0].start(wait=False)

@@ -19,8 +19,8 @@ from airflow_eos.exceptions import (
     UnknownTopic,
 )
 from airflow_eos.model.ranges import Cursor
-from tests.integration.broker_support import wait_until
 from tests.integration.run_support import Pipeline
+from tests.patience import wait_until
 
 
 @pytest.fixture
@@ -144,13 +144,13 @@ def test_a_group_with_live_members_is_refused(pipeline):
         consumer.poll(0.2)
         return consumer.assignment()
 
-    wait_until(joined, timeout=60)
+    wait_until(joined, seconds=60)
     with pytest.raises(GroupNotEmpty, match="1 live member"):
         pipeline.run()
     consumer.close()
     with KafkaCluster(pipeline.kafka.client_config()) as cluster:
         # close() waits 5 s for the answer; a member whose farewell was lost stays for its session of 45 s.
-        wait_until(lambda: cluster.group_members(pipeline.spec.group_id) == 0, timeout=90)
+        wait_until(lambda: cluster.group_members(pipeline.spec.group_id) == 0, seconds=90)
     assert pipeline.run().records_read == 1
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections import Counter
 
 import pytest
@@ -24,6 +23,7 @@ from airflow_eos.testing import count_records, read_topic
 from airflow_eos.testing.faults import SparkCluster
 from airflow_eos.testing.faults.half_send import half_sending, is_half_written, let_go
 from tests.integration.spark_support import attempt, new_session
+from tests.patience import wait_until
 
 pytestmark = pytest.mark.chaos
 
@@ -392,10 +392,3 @@ def test_speculation_does_not_write_twice(spark, broker, tmp_path, monkeypatch):
     text = "".join(p.read_text() for p in (tmp_path / "events").rglob("*") if p.is_file())
     assert '"Speculative":true' in text
     assert len(list(begun.iterdir())) == 1
-
-
-def wait_until(condition, timeout=60.0):
-    begun = time.monotonic()
-    while not condition():
-        assert time.monotonic() - begun < timeout
-        time.sleep(0.05)

@@ -35,8 +35,8 @@ from airflow_eos.spark.routing import route, route_by_hash
 from airflow_eos.spark.slices import plan_slices
 from airflow_eos.testing import read_topic
 from airflow_eos.wire.client_config import ClientConfig
-from tests.integration.broker_support import wait_until
 from tests.integration.spark_support import KIND, attempt, run
+from tests.patience import wait_until
 
 CONNECT = os.environ.get(KIND) == "connect"
 START = int(time.time() * 1000) - 3_600_000  # older records would meet the topic's retention

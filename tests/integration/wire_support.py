@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pyarrow as pa
 from kafka.protocol.producer import InitProducerIdRequest
@@ -15,18 +13,10 @@ from airflow_eos.wire.fetch import fetch_range
 from airflow_eos.wire.offsets import list_offsets
 from airflow_eos.wire.produce import send_partitions
 from airflow_eos.wire.seal import seal
+from tests.patience import wait_until
 
 # A killed broker may register again, and others take over, when its session has ended: 9 s by default.
 QUICK_SESSIONS = {"broker.session.timeout.ms": "4000", "broker.heartbeat.interval.ms": "500"}
-
-
-def wait_until(holds, timeout=60.0):
-    """Poll a condition; return what it returned."""
-    deadline = time.monotonic() + timeout
-    while not (found := holds()):
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.02)
-    return found
 
 
 def texts(prefix, count):

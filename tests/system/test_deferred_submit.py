@@ -12,9 +12,10 @@ from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.testing import EmbeddedKafka
 from airflow_eos.testing.airflow import AirflowStandalone
 from tests.integration.run_support import LocalDataPlane
-from tests.patience import deferred, eventually
+from tests.patience import eventually
 from tests.system.columns import Pipeline, added, grown
 from tests.system.gate import Gate
+from tests.system.patience import deferred
 from tests.system.spark_master import SparkMaster
 
 pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machine

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +16,8 @@ from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.testing import EmbeddedKafka
 from airflow_eos.testing.airflow import AirflowStandalone
 from tests.integration.run_support import LocalDataPlane
-from tests.patience import deferred
+from tests.patience import wait_until
+from tests.system.patience import deferred
 
 pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machine
 
@@ -36,14 +35,6 @@ def publish(
     assert producer.flush(30) == 0
 
 
-def wait_until(holds: Callable[[], Any], seconds: float = 120) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := holds()):
-        assert time.monotonic() < deadline, "did not come"
-        time.sleep(0.2)
-    return found
-
-
 def test_sensors_are_deferred_and_wake_up(airflow: AirflowStandalone, kafka: EmbeddedKafka) -> None:
     """Three tasks wait without a worker slot; each goes on when its condition holds, and says what it saw."""
     run_id = airflow.trigger(
@@ -51,7 +42,7 @@ def test_sensors_are_deferred_and_wake_up(airflow: AirflowStandalone, kafka: Emb
     )
     for task_id in ("lag", "interval", "run"):
         deferred(airflow, "waits", run_id, task_id)
-        wait_until(lambda name=task_id: not airflow.task_processes("waits", run_id, name))
+        wait_until(lambda name=task_id: not airflow.task_processes("waits", run_id, name), seconds=120)
 
     publish(kafka, "waits-in", 4, partition=0)
     publish(kafka, "waits-in", 1, partition=1, timestamp=NEXT_DAY_MS - 1)
@@ -96,13 +87,13 @@ def test_asset_watcher_starts_a_run_for_each_batch(airflow: AirflowStandalone, k
         return [one for run in runs for one in airflow.xcom("woken", run["dag_run_id"], "batches")]
 
     publish(kafka, "woken-in", 3, partition=0)
-    (first,) = wait_until(payloads)
+    (first,) = wait_until(payloads, seconds=120)
     assert (first["group_id"], first["records"]) == ("woken", 3)
     assert first["ranges"] == [["woken-in", 0, 0, 3]]
 
     publish(kafka, "woken-in", 2, partition=1)
     publish(kafka, "woken-in", 2, partition=0)
-    found = wait_until(lambda: len(payloads()) > 1 and payloads())
+    found = wait_until(lambda: len(payloads()) > 1 and payloads(), seconds=120)
     announced = sorted(tuple(one[1:]) for payload in found for one in payload["ranges"])
     per_partition = {p: [one[1:] for one in announced if one[0] == p] for p in (0, 1)}
     assert per_partition[0][0][0] == 0

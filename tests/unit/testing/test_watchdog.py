@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from airflow_eos.testing.watchdog import Watchdog, marked_processes, process_mark
+from tests.patience import wait_until
 
 # Starts a watchdog and two marked processes, one of them stopped, and waits to be killed.
 OWNER = """
@@ -33,13 +33,6 @@ if forked == 0:
 print(watchdog.pid, forked, flush=True)
 time.sleep(600)
 """
-
-
-def wait_until(holds, timeout=20):
-    deadline = time.monotonic() + timeout
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @contextlib.contextmanager
