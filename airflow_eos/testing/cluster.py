@@ -259,7 +259,7 @@ class EmbeddedKafka:
         *,
         timeout: float = 30,
     ) -> str:
-        """Create a topic and wait until every running broker shows a leader for each partition.
+        """Create a topic; return when every running broker shows its leaders, and the leaders serve it.
 
         :param replication_factor: default is one replica per broker.
         :param config: topic settings, such as ``{"cleanup.policy": "compact"}``.
@@ -268,6 +268,7 @@ class EmbeddedKafka:
         """
         factor = self._count if replication_factor is None else replication_factor
         topics.create_topic(self._admins(), name, partitions, factor, config or {}, timeout)
+        topics.wait_until_served(self._client_config(SUPER_USER), name, partitions, timeout)
         return name
 
     def delete_topic(self, name: str, *, timeout: float = 30) -> None:

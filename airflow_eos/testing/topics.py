@@ -9,7 +9,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.exceptions import EmbeddedKafkaError
+from airflow_eos.exceptions import EmbeddedKafkaError, EosError
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.offsets import list_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +30,7 @@ def create_topic(
     config: Mapping[str, str],
     timeout: float,
 ) -> None:
-    """Create a topic; return when every client sees a leader for each partition, and the leaders serve it.
+    """Create a topic; return when every client sees a leader for each partition.
 
     :raises EmbeddedKafkaError: the broker refused it, or a leader is missing after ``timeout`` seconds.
     """
@@ -52,7 +56,19 @@ def create_topic(
 
     complaint = f"topic {name!r} has no leader for every one of its {partitions} partitions"
     _wait_until(admins, has_leaders, deadline, complaint)
-    _wait_until_served(admins[0], name, partitions, deadline)
+
+
+def wait_until_served(config: Mapping[str, Any], name: str, partitions: int, timeout: float) -> None:
+    """Wait until every leader answers: a broker lists a topic some milliseconds before it leads it.
+
+    :raises EmbeddedKafkaError: a leader did not answer within ``timeout`` seconds.
+    """
+    places = [TopicPartition(name, number) for number in range(partitions)]
+    with BrokerConnections(ClientConfig.of(config)) as connections:
+        try:
+            list_offsets(connections, places, "latest", timeout=timeout)
+        except EosError as error:
+            raise EmbeddedKafkaError(f"Topic {name!r} is not served: {error}") from error
 
 
 def delete_topic(admins: Sequence[Any], name: str, timeout: float) -> None:
@@ -90,22 +106,6 @@ def settle(what: str, future: Any) -> None:
         future.result()
     except KafkaException as error:
         raise EmbeddedKafkaError(f"Could not {what}: {error.args[0].str()}") from error
-
-
-def _wait_until_served(admin: Any, name: str, partitions: int, deadline: float) -> None:
-    """Wait until every leader answers: a broker lists a topic some milliseconds before it leads it."""
-    from confluent_kafka import TopicPartition
-    from confluent_kafka.admin import OffsetSpec
-
-    question = {TopicPartition(name, number): OffsetSpec.latest() for number in range(partitions)}
-    while True:
-        asked = admin.list_offsets(question, request_timeout=_REQUEST_TIMEOUT).values()
-        errors = [error for future in asked if (error := future.exception()) is not None]
-        if not errors:
-            return
-        if time.monotonic() > deadline:
-            raise EmbeddedKafkaError(f"Timed out: topic {name!r} is not served ({errors[0].args[0].str()})")
-        time.sleep(_POLL)
 
 
 def _wait_until(admins: Sequence[Any], holds: Callable[[Any], bool], deadline: float, complaint: str) -> None:
