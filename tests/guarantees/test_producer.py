@@ -204,10 +204,18 @@ def test_a_batch_whose_acknowledgement_was_lost_is_in_the_log_once(any_kafka):
     experiment.feed(60)
     with KafkaProxy(any_kafka.bootstrap_servers) as proxy:
         lost = proxy.hold("Produce", times=2, response=True, containing=experiment.sink)
+        again = proxy.delay("Produce", 0.0, None, containing=experiment.sink)
         thread, appended = lose_when_appended(experiment, lost)
-        record = experiment.run(kafka=proxy.client_config(any_kafka.client_config()))
+        sent_again = {}
+
+        def look(state):
+            sent_again[state] = again.hits
+
+        record = experiment.run(kafka=proxy.client_config(any_kafka.client_config()), on_state=look)
         thread.join(60)
         assert lost.hits == 2
+    # Who takes a lost answer for a good one leaves the same log. The ledger's record, later, names the sink.
+    assert sent_again[State.WRITTEN] > 0
     assert appended[0] > 0
     assert "ABORTED" not in [state for state, _ in record.trace]
     # In the log itself, not only for readers of committed data.

@@ -93,7 +93,7 @@ def test_two_attempts_at_once_leave_one_output(experiment):
     for thread in threads:
         thread.join(120)
     assert len(ends) == 3
-    experiment.run("r1", try_number=4)
+    assert experiment.run("r1", try_number=4).found  # the last to take the epoch has committed
     experiment.assert_exact()
 
 
@@ -152,6 +152,8 @@ def test_a_zombie_that_initialises_again_behind_the_commit_sends_nothing(any_kaf
     zombie.release()
     assert zombie.result().found
     assert zombie.states.count(State.FENCED) == 2  # it did take a new one
+    # In the log, aborted or not: the retry's records, and what the zombie had written before it was stopped.
+    assert len(experiment.output("read_uncommitted")) == (20 if state is State.OPEN else 40)
     assert experiment.verdict().exact
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -117,9 +118,34 @@ def test_what_a_reader_saw_and_is_gone_is_told(seen):
     assert complaints[0] == "odd"
     assert "out-0 offset 4" in complaints[1]
     assert len(complaints) == 2
+    changed = [seen[0], replace(seen[1], value=b"5")]
+    assert list(reader.complaints(changed)) == complaints
+
+
+def test_a_record_that_is_delivered_twice_is_told(seen, monkeypatch):
+    """A reader downstream would count it twice."""
+    monkeypatch.setattr("airflow_eos.testing.readers.follow_topic", lambda *_: iter([*seen, seen[0]]))
+    with WatchingReader({}, "out") as reader:
+        pass
+    assert list(reader.complaints(seen)) == ["offset 3 of out-0 was delivered twice"]
+
+
+STATES = (
+    "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead",
+    "PrepareEpochFence",
+)  # fmt: skip
 
 
 def test_states_that_are_finished():
     """Everything else is a transaction that some reader waits for."""
-    assert "Ongoing" not in agreement._FINISHED
-    assert "PrepareCommit" not in agreement._FINISHED
+    found = [
+        SimpleNamespace(transactional_id=f"{name}.{state}", transaction_state=state)
+        for name in ("ours", "theirs")
+        for state in STATES
+    ]
+    answer = SimpleNamespace(error_code=0, transaction_states=found)
+    coordinator = SimpleNamespace(call=lambda _request, _node: answer)
+    assert list(agreement._open_ones(coordinator, 1, "ours.")) == [
+        f"transaction ours.{state} is {state}"
+        for state in ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+    ]

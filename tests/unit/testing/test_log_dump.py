@@ -76,6 +76,10 @@ def test_a_claim_that_the_log_does_not_hold_is_found():
     wrong = replace(RECORD, receipts=(replace(RECEIPT, records=4, last_offset=9),))
     (text,) = complaints(LOG, wrong)
     assert "claims (first, last offset, records) (6, 9, 4)" in text
+    aborted = [*LOG[:4], marker(9, 3, "ABORT")]
+    for lines in (LOG[:2], aborted):
+        (text,) = complaints(lines, RECORD)
+        assert text.endswith("claims (first, last offset, records) (6, 8, 3), the log holds None")
 
 
 def test_a_batch_outside_of_any_transaction_is_found():
@@ -90,6 +94,12 @@ def test_a_gap_or_a_repetition_of_sequences_is_found():
     assert "sequence 0, its transaction stood at epoch 3 sequence 2" in text
 
 
+def test_a_batch_of_another_epoch_in_a_transaction_is_found():
+    """A fenced producer that still writes: its batch becomes visible with its successor's."""
+    (text,) = complaints([*LOG[:3], data(8, 8, 2, 2), LOG[4]], RECORD)
+    assert "epoch 2 sequence 2, its transaction stood at epoch 3 sequence 2" in text
+
+
 def test_an_open_end_is_found():
     """A transaction without a marker holds up every reader."""
     (text,) = complaints([*LOG, data(10, 10, 0, 4)], RECORD)
@@ -97,7 +107,7 @@ def test_an_open_end_is_found():
 
 
 def segment(value=b"v"):
-    """A batch of a transaction and its commit marker, as kafka-python writes them."""
+    """A batch of a transaction, as kafka-python writes it."""
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=0,
@@ -115,6 +125,30 @@ def segment(value=b"v"):
 def test_segments_are_read():
     """Header fields of a batch as a producer writes it."""
     assert list(dumped(segment(), 3)) == [DumpedBatch(3, 0, 1, 2, 0, 7, 3, True)]
+
+
+class ControlBatch(DefaultRecordBatchBuilder):
+    """A batch whose one record is a marker."""
+
+    def _get_attributes(self, *arguments, **named):
+        return super()._get_attributes(*arguments, **named) | self.CONTROL_MASK
+
+
+@pytest.mark.parametrize(("kind", "name"), [(0, "ABORT"), (1, "COMMIT")])
+def test_markers_are_told_apart(kind, name):
+    """A marker's type stands in its record's key, behind a version (ControlRecordType)."""
+    builder = ControlBatch(
+        magic=2,
+        compression_type=0,
+        is_transactional=True,
+        producer_id=7,
+        producer_epoch=3,
+        base_sequence=-1,
+        batch_size=9999,
+    )
+    builder.append(0, timestamp=1, key=bytes([0, 0, 0, kind]), value=bytes(6), headers=[])
+    found = [*dumped(segment() + bytes(builder.build()), 3)]
+    assert [one.marker for one in found] == ["", name]
 
 
 def test_a_damaged_batch_is_an_error():

@@ -94,9 +94,15 @@ def test_keep_leaves_the_folder(tmp_path):
     home = tmp_path / "cluster"
     watchdog = Watchdog(home, keep=True)
     home.mkdir()
+    command = [sys.executable, "-c", "import time; time.sleep(600)", process_mark(home)]
+    with subprocess.Popen(command) as own:
+        try:
+            wait_until(lambda: marked_processes(process_mark(home)))
+            watchdog.close()
 
-    watchdog.close()
-
+            assert own.wait(10) == -signal.SIGKILL
+        finally:
+            own.kill()
     assert home.is_dir()
 
 
