@@ -343,8 +343,12 @@ def test_a_group_coordinator_that_never_answers_costs_a_new_epoch(experiment, mo
         record = experiment.run(on_state=never_answer, kafka=config)
         assert [fault.hits for fault in faults] == [1]
         assert [state for state, _ in record.trace].count("WRITTEN") == 2
+        assert record.producer.producer_epoch > 0  # the first one
         assert record.records_written == 20
         experiment.assert_exact()
+        # The group has moved on by then: late offsets would move it back.
+        experiment.feed(20)
+        experiment.run("r2")
         faults[0].release()
         time.sleep(1)
     experiment.assert_exact()
