@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import traceback
 import uuid
 from contextlib import contextmanager
 
@@ -63,6 +64,12 @@ def foreign_transaction(config, topic, *records, partition=0):
     producer.begin_transaction()
     write(producer, topic, *records, partition=partition)
     yield producer
+
+
+def assert_hidden(secret, error, caplog):
+    """Neither an error, with what caused it, nor a line logged so far holds the secret."""
+    for said in (repr(error), "".join(traceback.format_exception(error)), caplog.text):
+        assert secret not in said
 
 
 def write(producer, topic, *records, partition=0):

@@ -20,9 +20,9 @@ from airflow_eos.cli.definition import COMMANDS
 from airflow_eos.cli.main import main
 from airflow_eos.engine.ledger import ledger_records
 from airflow_eos.exceptions import CursorMoved, EosError
-from airflow_eos.model.ranges import Interval
+from airflow_eos.model.ranges import Interval, TopicPartition
 from airflow_eos.run.states import State
-from tests.integration.run_support import Paused, Pipeline
+from tests.integration.run_support import LocalDataPlane, LocalSealed, Paused, Pipeline
 from tests.patience import wait_until
 
 NOON = dt.datetime(2026, 11, 1, 12, tzinfo=dt.timezone.utc)
@@ -81,6 +81,7 @@ def test_init_makes_the_ledger_once(cli: Cli, pipeline: Pipeline) -> None:
     assert code == 0
     assert first["ledger"]["topic"] == pipeline.ledger
     assert first["ledger"]["partitions"] == 2
+    assert keys(pipeline) == ["ledger:identity"]
     assert cli("init") == (0, first)
 
 
@@ -130,9 +131,13 @@ def test_settings_come_from_a_file_and_stay_there(
     printed = capsys.readouterr()
     assert error_of(json.loads(printed.out))[0] == "LedgerMissing"
     assert "hunter2" not in printed.out + printed.err
-    file.write_text("[]")
-    assert main(["status", "--config", str(file)]) == 1
-    assert "one JSON object" in capsys.readouterr().err
+    secret = '{"sasl.password": "hunter2"}'
+    for text, said in ((f"[{secret}]", "one JSON object"), (secret[:-1], "delimiter"), (secret, "missing")):
+        file.write_text(text)
+        assert main(["status", "--config", str(file), "--output", "json"]) == 1
+        printed = capsys.readouterr()
+        assert said in printed.err
+        assert "hunter2" not in printed.out + printed.err
 
 
 # -- doctor -------------------------------------------------------------------------------------------------
@@ -371,15 +376,34 @@ def test_tables_are_for_people(pipeline: Pipeline, capsys: pytest.CaptureFixture
 # -- verify -------------------------------------------------------------------------------------------------
 
 
+class BesideAStranger(LocalDataPlane):
+    """While it writes to a partition, somebody else writes a record to it."""
+
+    batch_bytes = 1
+
+    def send(self, sealed: LocalSealed, identity: Any, timeout: float) -> Any:
+        stranger = Producer(dict(self._spec.kafka))
+
+        def interrupted(where: TopicPartition, pairs: list[tuple[int, bytes]]) -> Any:
+            for number, pair in enumerate(pairs):
+                # So late that some of the run's batches are in the log, and others are not.
+                if number == len(pairs) - 2:
+                    stranger.produce(where.topic, value="stranger", partition=where.partition)
+                    assert stranger.flush(30) == 0
+                yield pair
+
+        interleaved: Any = {where: interrupted(where, pairs) for where, pairs in sealed.batches.items()}
+        return super().send(LocalSealed(sealed.manifest, interleaved), identity, timeout)
+
+
 def test_verify_reads_the_output_again(cli: Cli, pipeline: Pipeline) -> None:
     """Records of other producers in between do not count, nor does an aborted try of the same work."""
     pipeline.publish([f"v{n}" for n in range(50)])
     held = Paused(pipeline, State.WRITTEN, "r1")
-    pipeline.run("r1")
+    record = pipeline.run("r1", data=BesideAStranger)
     held.resume()
-    stranger = Producer(pipeline.kafka.client_config())
-    stranger.produce(pipeline.sink, value="stranger", partition=0)
-    stranger.flush(30)
+    # The stranger's records lie between the first and the last of the run.
+    assert all(one.last_offset - one.first_offset == one.records for one in record.receipts)
     pipeline.publish(["w"])
     pipeline.run("r2")
     code, found = cli("verify", "--pipeline", pipeline.spec.pipeline)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, ConfigurationError, ProducerFenced
@@ -18,6 +20,7 @@ from airflow_eos.wire.control import (
 )
 from airflow_eos.wire.produce import send_partitions
 from tests.integration import wire_support as support
+from tests.integration.broker_support import assert_hidden
 from tests.integration.wire_support import (
     open_transaction,
     partition,
@@ -190,7 +193,7 @@ def test_a_cluster_that_is_down_is_named(unused_port):
         BrokerConnections({"bootstrap.servers": servers}, bootstrap_timeout=1.0)
 
 
-def test_permissions_and_credentials_are_named():
+def test_permissions_and_credentials_are_named(caplog):
     """What is missing is said: Write on a topic, the transactional id, or the right password."""
     with EmbeddedKafka(security="SASL_PLAINTEXT", acls=True) as kafka:
         where = partition(kafka.create_topic("private"))
@@ -202,11 +205,20 @@ def test_permissions_and_credentials_are_named():
                 connections.transaction_coordinator("private-id")
         with BrokerConnections(kafka.client_config()) as admin:
             identity = open_transaction(admin, "private-id", [where])
-        with BrokerConnections(user) as connections, pytest.raises(AuthorizationFailed):
-            send_partitions(connections, identity, {where: sealed(texts("a", 3))})
+        batches = {where: sealed(texts("a", 3))}
+        # Who may not describe the topic asks no broker to append.
+        kafka.grant("nobody", "DESCRIBE", topic="private")
+        with BrokerConnections(user) as connections:
+            with pytest.raises(AuthorizationFailed, match="Write and Describe on the transactional id"):
+                send_partitions(connections, identity, batches)
+            kafka.grant("nobody", "WRITE", "DESCRIBE", transactional_id="private-id")
+            with pytest.raises(AuthorizationFailed, match="grant Write on the topic"):
+                send_partitions(connections, identity, batches)
+        refused = {**user, "sasl.password": "not-the-password"}
+        caplog.set_level(logging.DEBUG)
         with pytest.raises(ConfigurationError, match="refused the credentials") as caught:
-            BrokerConnections({**user, "sasl.password": "not-the-password"})
-        assert "not-the-password" not in str(caught.value)
+            BrokerConnections(refused)
+        assert_hidden("not-the-password", caught.value, caplog)
 
 
 def test_a_certificate_of_a_stranger_is_refused():
