@@ -305,6 +305,7 @@ def test_batches_tile_the_log(seed: int, start: str) -> None:
     memory, ends = BatchMemory(), [0, 0, 0]
     positions: list[int | None] = [0, 0, 0] if start == "earliest" else [None, None, None]
     announced: list[OffsetRange] = []
+    begins: list[int] = []
     for _ in range(200):
         n = rng.randrange(3)
         if rng.random() < 0.5:
@@ -313,6 +314,7 @@ def test_batches_tile_the_log(seed: int, start: str) -> None:
             stands = positions[n]
             positions[n] = ends[n] if stands is None else rng.randint(stands, ends[n])
         found = look("t", positions, ends, start)
+        begins = begins or [one.start for one in found.ranges]
         pending = memory.pending(found.ranges, found.without_position)
         first_seen = found.without_position - memory.announced.keys()
         if first_seen or sum(one.span for one in pending) >= rng.randrange(1, 8):
@@ -320,8 +322,13 @@ def test_batches_tile_the_log(seed: int, start: str) -> None:
             announced += [OffsetRange.from_list(one) for one in batch["ranges"]]
         if rng.random() < 0.1:
             memory = BatchMemory.from_state(memory.to_state())
+    found = look("t", positions, ends, start)
+    batch = memory.announce("g", memory.pending(found.ranges, found.without_position), None)
+    announced += [OffsetRange.from_list(one) for one in batch["ranges"]]
     for partition in range(3):
-        mine = [(one.start, one.end) for one in announced if one.partition == partition]
+        begin, end = begins[partition], ends[partition]
+        batches = [(one.start, one.end) for one in announced if one.partition == partition]
+        mine = [(begin, begin), *batches, (end, end)]
         assert all(before[1] <= after[0] for before, after in pairwise(mine))
         gaps = [(b, a) for (_, b), (a, _) in pairwise(mine) if a > b]
         # What no batch holds was read before it could be announced.

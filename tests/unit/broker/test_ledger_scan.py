@@ -71,7 +71,7 @@ class Log:
         return min(self.first.values(), default=self.end)
 
     def answers(self, start, end, isolation, sizes):
-        """Fetch answers of so many batches each, with the tail of the next one as brokers send it."""
+        """Fetch answers of so many batches each, with nearly all of the next one, as brokers cut it."""
         found = list(iter_batches(b"".join(self.batches), "ledger", 0))
         found = [b for b in found if b.header.next_offset > start and b.header.base_offset < end]
         position, at = start, 0
@@ -81,7 +81,7 @@ class Log:
                 continue
             at += size
             data = b"".join(bytes(batch.data) for batch in page)
-            data += bytes(found[at].data)[:50] if at < len(found) else b""
+            data += bytes(found[at].data)[:-1] if at < len(found) else b""
             following = page[-1].header.next_offset
             # As a broker reports: transactions whose marker is not below the position, begun below the end.
             aborted = tuple((p, f) for p, f, m in self.aborted if m >= position and f < following)

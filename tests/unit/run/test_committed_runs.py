@@ -123,3 +123,17 @@ def test_patient_look_up_waits_for_a_commit_that_is_being_written() -> None:
     assert ask(spec, ledger) is None
     assert ask(spec, ledger, patient=True).found
     assert ledger.looks == 4
+
+
+def test_record_of_an_aborted_transaction_is_no_answer() -> None:
+    """Above the last stable offset the marker of its own producer decides, not another one's."""
+    spec = a_spec()
+    record = made_by(spec, "cursor")
+    key, value = identity.run_record_key(record.run_key), record.to_json()
+    staged = LedgerEntry(offset=5, producer_id=7, kind="record", key=key, value=value)
+    others = LedgerEntry(offset=6, producer_id=8, kind="commit")
+    ended = LedgerEntry(offset=7, producer_id=7, kind="abort")
+    ledger = Ledger()
+    ledger.tails = [(staged, others, ended)]
+    assert ask(spec, ledger, patient=True) is None
+    assert ask(spec, ledger) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 
 import kafka.errors as kafka_errors
@@ -44,7 +43,7 @@ class FakeLeader(FakeConnections):
         super().__init__({WHERE: 0, TopicPartition("src", 1): 1})
         self.log = [logged(10 * n, 10) for n in range(batches)]
         self.per_answer = per_answer
-        self.end = 10 * batches
+        self.end = self.stable = 10 * batches
         self.start = 0
         self.local_start = 0
         self.throttle_ms = 0
@@ -82,7 +81,8 @@ class FakeLeader(FakeConnections):
         return SimpleNamespace(error_code=0, throttle_time_ms=self.throttle_ms, responses=[topic])
 
     def offsets(self, request):
-        answer = {-1: self.end, -2: self.start, -4: self.local_start}
+        latest = self.stable if request.isolation_level else self.end
+        answer = {-1: latest, -2: self.start, -4: self.local_start}
         return SimpleNamespace(
             topics=[
                 SimpleNamespace(
@@ -194,7 +194,8 @@ def test_an_offset_above_the_log_end_is_an_error(leader):
 
 
 def test_out_of_range_within_the_log_is_a_new_leaders_doubt(leader):
-    """In range by what leaders say: asked again, never reset."""
+    """In range by what leaders say, where a transaction is open too: asked again, never reset."""
+    leader.stable = 3
     leader.refuse(1)
     assert offsets_of(leader, 5) == list(range(5, 100))
 
@@ -263,14 +264,17 @@ def test_a_leader_that_stays_away_ends_with_the_stall_timeout(leader):
         offsets_of(leader, stall_timeout=0.2)
 
 
-def test_progress_starts_the_stall_timeout_again(leader):
+def test_progress_starts_the_stall_timeout_again(leader, clock):
     """A slow read is no stall: the time-out is of one answer."""
 
-    def slow(_request, _node):
-        time.sleep(0.15)
+    def slow(*_):
+        # A refusal: only after one is the time-out looked at.
+        clock.now += 0.3
+        return leader.fetched(code=7, log_start_offset=-1)
 
-    leader.script += [slow] * 5
+    leader.script += [slow, as_usual] * 5
     assert offsets_of(leader, stall_timeout=0.4) == list(range(100))
+    assert leader.positions == [0, 0, 20, 20, 40, 40, 60, 60, 80, 80]
 
 
 def test_a_slow_consumer_is_no_stall(leader, clock):
@@ -325,9 +329,13 @@ def test_a_record_of_an_aborted_transaction_is_left_out(leader):
 
 @pytest.mark.parametrize(("isolation", "level"), [("read_committed", 1), ("read_uncommitted", 0)])
 def test_the_isolation_level_is_sent(leader, isolation, level):
-    """To the broker too: it bounds the answer by the last stable offset."""
+    """To the broker too: it bounds answers, and the end of the log, by the last stable offset."""
     offsets_of(leader, isolation=isolation)
-    assert {request.isolation_level for _, request in leader.requests} == {level}
+    list_offsets(leader, [WHERE], "latest", isolation=isolation)
+    assert {(kind_of(request), request.isolation_level) for _, request in leader.requests} == {
+        ("Fetch", level),
+        ("ListOffsets", level),
+    }
 
 
 def test_offsets_are_asked_of_every_leader_once(leader):

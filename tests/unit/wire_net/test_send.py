@@ -36,13 +36,14 @@ class FakeBrokers(FakeConnections):
     """Leaders with logs in memory; answers to Produce can be scripted.
 
     A partition's log is a list of (first offset, sequence, bytes). The broker's rules for sequences
-    hold, with a memory of five batches.
+    hold, with a memory of five batches. The transaction stays open: the last stable offset never moves.
     """
 
     def __init__(self, leaders):
         super().__init__(leaders)
         self.logs = {where: [] for where in leaders}
         self.ends = dict.fromkeys(leaders, 100)
+        self.stable = dict(self.ends)
         self.in_flight = Counter()
         self.most_in_flight = Counter()
         self.bytes_in_flight = 0
@@ -75,14 +76,13 @@ class FakeBrokers(FakeConnections):
     # -- what a broker does
 
     def _offsets(self, request):
+        ends = self.stable if request.isolation_level else self.ends
         topics = {}
         for topic in request.topics:
             for part in topic.partitions:
                 where = TopicPartition(topic.name, part.partition_index)
                 topics.setdefault(topic.name, []).append(
-                    SimpleNamespace(
-                        partition_index=part.partition_index, error_code=0, offset=self.ends[where]
-                    )
+                    SimpleNamespace(partition_index=part.partition_index, error_code=0, offset=ends[where])
                 )
         return SimpleNamespace(
             topics=[SimpleNamespace(name=name, partitions=found) for name, found in topics.items()]
@@ -227,15 +227,19 @@ def test_the_broker_answers_before_the_client_gives_up(brokers):
     assert brokers.sends[0][1].timeout_ms < brokers.request_timeout * 1000
 
 
-def test_bytes_in_flight_are_bounded(brokers, monkeypatch):
-    """A task with many partitions does not put all of them on the wire."""
+def test_bytes_in_flight_are_bounded(monkeypatch):
+    """A task with many partitions does not put all of them on the wire, nor into one request."""
     one = len(sealed(3, 1000)[1])
-    monkeypatch.setattr(produce, "MAX_BYTES_IN_FLIGHT", 4 * one)
-    monkeypatch.setattr(produce, "MAX_REQUEST_BYTES", 2 * one)
-    batches = {tp(n): [sealed(3, 1000)] * 10 for n in range(4)}
-    send_partitions(brokers, IDENTITY, batches)
-    assert brokers.most_bytes <= 4 * one
-    assert max(len(parts(request)) for _, request in brokers.sends) == 2
+    monkeypatch.setattr(produce, "MAX_BYTES_IN_FLIGHT", 5 * one)
+    monkeypatch.setattr(produce, "MAX_REQUEST_BYTES", 3 * one)
+    # More partitions of one broker than either limit lets through.
+    brokers = FakeBrokers({tp(n): 0 for n in range(8)})
+    try:
+        send_partitions(brokers, IDENTITY, {tp(n): [sealed(3, 1000)] * 10 for n in range(8)})
+    finally:
+        brokers.close()
+    assert brokers.most_bytes == 5 * one
+    assert max(len(parts(request)) for _, request in brokers.sends) == 3
 
 
 def test_a_batch_above_every_limit_is_still_sent(brokers, monkeypatch):
