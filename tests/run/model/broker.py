@@ -314,6 +314,26 @@ class ModelBroker:
                 tail.append(LedgerEntry(offset, entry.producer_id, "record", entry.key, entry.value))
         return LedgerView(stable, high, committed, tuple(tail))
 
+    def committed_keys(self) -> set[str]:
+        """Return the ledger's keys that are committed, also where the marker is still to be written."""
+        found: set[str] = set()
+        sealed = {
+            t.producer_id for t in self.transactions.values() if t.state is TransactionState.PREPARE_COMMIT
+        }
+        for partition in (0, 1):
+            pending: dict[int, set[str]] = {}
+            for entry in self.logs[TopicPartition(LEDGER, partition)]:
+                if entry.kind == "data":
+                    pending.setdefault(entry.producer_id, set()).add(entry.key)
+                    continue
+                ended = pending.pop(entry.producer_id, set())
+                if entry.kind == "commit":
+                    found |= ended
+            for producer_id, keys in pending.items():
+                if producer_id < 0 or producer_id in sealed:
+                    found |= keys
+        return found
+
     def ledger_records(self) -> list[tuple[str, str]]:
         """Return every committed (key, value), in order, superseded ones included."""
         return [

@@ -55,6 +55,7 @@ class Scene:
         self.timed_out = False
         self.expected: Callable[[], list[str]] = self._all_input
         self.processes: dict[str, Any] = {}
+        self._answered: set[str] = set()
 
     # -- world, as the explorer sees it --
 
@@ -82,7 +83,7 @@ class Scene:
             self.once.pop(event)()
 
     def check_step(self) -> str | None:
-        return self.broken
+        return self.broken or self._answers()
 
     def check_end(self) -> str | None:
         for event in sorted(self.once):
@@ -98,7 +99,7 @@ class Scene:
                 return f"a retry without faults failed: {type(error).__name__}: {error}"
         for tid in list(self.broker.transactions):
             self.broker._settle(self.broker.transactions[tid])
-        return self.broken or self._output() or self._ledger() or self._answers()
+        return self.broken or self._output() or self._ledger()
 
     # -- the oracle --
 
@@ -132,10 +133,14 @@ class Scene:
         return None
 
     def _answers(self) -> str | None:
-        committed = {k for k, _ in self.broker.ledger_records()}
+        """At the moment of the answer: a retry may make true later what was not."""
         for name, process in self.processes.items():
-            if isinstance(process.result, RunRecord) and f"run:{process.result.run_key}" not in committed:
-                return f"{name} reported success, the ledger does not hold {process.result.run_key}"
+            if name in self._answered or not isinstance(process.result, RunRecord):
+                continue
+            self._answered.add(name)
+            key = process.result.run_key
+            if f"run:{key}" not in self.broker.committed_keys():
+                return f"{name} reported success, the ledger does not hold {key}"
         return None
 
 
