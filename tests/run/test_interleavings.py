@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.run import boundaries, identity, laws, pins, protocol
+from airflow_eos.model.ledger import LedgerView
+from airflow_eos.run import authority, boundaries, identity, laws, pins, protocol
 from tests.run.model import ports, scenes
 from tests.run.model.broker import ModelBroker
 from tests.run.model.explorer import Run, explore
@@ -257,3 +258,15 @@ def test_a_look_up_that_stops_at_the_last_stable_offset_lies(monkeypatch: pytest
 
     monkeypatch.setattr(ModelBroker, "ledger_view", stops_early)
     assert _counter_example(scenes.shared_ledger)
+
+
+def test_an_aborted_record_would_answer_for_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the last stable offset only the marker's kind tells; without it a retry reports undone work."""
+    decide = authority.decide
+
+    def without_kinds(view: LedgerView) -> authority.Verdict:
+        as_commits = [dataclasses.replace(e, kind="commit") if e.kind == "abort" else e for e in view.tail]
+        return decide(dataclasses.replace(view, tail=tuple(as_commits)))
+
+    monkeypatch.setattr(authority, "decide", without_kinds)
+    assert "reported success, the ledger does not hold" in _counter_example(scenes.shared_ledger)
