@@ -92,6 +92,13 @@ def test_retry_after_a_neighbour_was_cleared_is_the_same_work(dag: DAG, runs: li
     assert runs[0].spec.clear_number == 0
 
 
+def test_retries_that_were_lowered_are_no_clear(dag: DAG, runs: list[FakeRun]) -> None:
+    """A task instance keeps the ``max_tries`` it was made with; its run was never cleared."""
+    operator = make(dag)
+    execute(operator, clear_number=0, try_number=2, max_tries=(operator.retries or 0) + 3)
+    assert runs[0].spec.clear_number == 0
+
+
 def test_each_clear_of_the_task_is_other_work(dag: DAG, runs: list[FakeRun]) -> None:
     """A clear gives a number that no earlier life had, and its retries keep it."""
     operator = make(dag)

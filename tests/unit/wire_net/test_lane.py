@@ -10,6 +10,7 @@ from airflow_eos.exceptions import DeliveryTimedOut, DuplicateReceipt, ProducerF
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.receipts import PartitionReceipt
+from airflow_eos.wire.backoff import FIRST_PAUSE
 from airflow_eos.wire.header import BatchHeader
 from airflow_eos.wire.lane import MAX_IN_FLIGHT, Ack, PartitionLane, Refusal
 from airflow_eos.wire.seal import seal
@@ -86,6 +87,21 @@ def test_a_retry_sends_the_same_bytes():
     made.settle(first, refusal(19), 0.0)
     again = send(made, now=1.0)
     assert again.data is before
+
+
+def test_pauses_grow_until_something_is_acknowledged():
+    """Then the next failure begins with the short one again."""
+    made = lane()
+    pauses = []
+    for _ in range(8):
+        now = made.pause_until
+        made.settle(send(made, now), refusal(19), now)
+        pauses.append(made.pause_until - now)
+    assert pauses[-1] > 10 * FIRST_PAUSE > pauses[0]
+    now = made.pause_until
+    made.settle(send(made, now), Ack(100), now)
+    made.settle(send(made, now), refusal(19), now)
+    assert made.pause_until - now <= FIRST_PAUSE
 
 
 def test_an_unread_source_is_not_read_ahead_of_the_window():

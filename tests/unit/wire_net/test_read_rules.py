@@ -363,6 +363,15 @@ def test_offsets_that_are_refused_are_asked_again(leader):
     assert leader.refreshes == 1
 
 
+def test_offsets_whose_answer_is_lost_are_asked_again(leader):
+    """A leader that hung up is looked up anew, and what the others said stands."""
+    usual, lost = leader.offsets, [kafka_errors.KafkaConnectionError("socket disconnected")]
+    leader.offsets = lambda request: lost.pop() if lost else usual(request)
+    assert list_offsets(leader, [WHERE, TopicPartition("src", 1)], "latest")[WHERE] == 100
+    assert [node for node, _ in leader.requests] == [0, 1, 0]
+    assert leader.refreshes == 1
+
+
 def test_offsets_that_stay_refused_are_an_error(leader):
     """With the last reason."""
 

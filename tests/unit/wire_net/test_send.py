@@ -48,6 +48,8 @@ class FakeBrokers(FakeConnections):
         self.most_in_flight = Counter()
         self.bytes_in_flight = 0
         self.most_bytes = 0
+        self.requests_in_flight = 0
+        self.most_requests = 0
 
     @property
     def sends(self):
@@ -63,12 +65,15 @@ class FakeBrokers(FakeConnections):
                 self.in_flight[where] += 1
                 self.most_in_flight[where] = max(self.most_in_flight[where], self.in_flight[where])
             self.most_bytes = max(self.most_bytes, self.bytes_in_flight)
+            self.requests_in_flight += 1
+            self.most_requests = max(self.most_requests, self.requests_in_flight)
 
     def ended(self, request):
         if kind_of(request) == "Produce":
             for where, data in parts(request):
                 self.bytes_in_flight -= len(data)
                 self.in_flight[where] -= 1
+            self.requests_in_flight -= 1
 
     def handle(self, request, node):
         return self._offsets(request) if kind_of(request) == "ListOffsets" else self.produce(request, node)
@@ -240,6 +245,18 @@ def test_bytes_in_flight_are_bounded(monkeypatch):
         brokers.close()
     assert brokers.most_bytes == 5 * one
     assert max(len(parts(request)) for _, request in brokers.sends) == 3
+
+
+def test_requests_in_flight_are_bounded(monkeypatch):
+    """A broker works on one request of a connection after the other: more of them only wait there."""
+    monkeypatch.setattr(produce, "MAX_REQUEST_BYTES", 1)  # one batch each
+    monkeypatch.setattr(produce, "MAX_REQUESTS_PER_BROKER", 3)
+    brokers = FakeBrokers({tp(n): 0 for n in range(8)})
+    try:
+        send_partitions(brokers, IDENTITY, {tp(n): [sealed(3, 10)] * 10 for n in range(8)})
+    finally:
+        brokers.close()
+    assert brokers.most_requests == 3
 
 
 def test_a_batch_above_every_limit_is_still_sent(brokers, monkeypatch):
