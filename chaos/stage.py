@@ -12,6 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.engine.progress import unread
 from airflow_eos.model.broker import TransactionState
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import LedgerSettings, RunSpec
@@ -122,17 +123,11 @@ class Stage:
 
     def wait_for_input(self) -> None:
         """Wait until the next run has something to send: a run over nothing reaches no state of a send."""
-        places = [TopicPartition(SOURCE, partition) for partition in range(PARTITIONS)]
         deadline = time.monotonic() + _INPUT_SECONDS
-        with ControlPlane(self.spec) as control:
-            while True:
-                ends = control.cluster.last_stable_offsets(places)
-                read = control.cluster.committed(GROUP, places, stable=False)
-                if sum(ends.values()) - sum(each.offset for each in read.values()) >= _ENOUGH:
-                    return
-                if time.monotonic() > deadline:
-                    raise RuntimeError("the feeder publishes nothing")
-                time.sleep(0.1)
+        while unread(self.spec.kafka, GROUP, [SOURCE]).offsets < _ENOUGH:
+            if time.monotonic() > deadline:
+                raise RuntimeError("the feeder publishes nothing")
+            time.sleep(0.1)
 
     def stop_feeding(self) -> None:
         """Let the feeder end; every record it has sent is acknowledged then."""

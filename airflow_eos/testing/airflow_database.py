@@ -65,15 +65,12 @@ def _stop(processes: Sequence[int]) -> None:
 
 def _stands(pid: int) -> bool:
     """Whether no thread runs: one that was in the kernel, to lock a file perhaps, ends that call first."""
+    stats = Path(f"/proc/{pid}/task").glob("*/stat")
     try:
-        states = [stat.read_text().rpartition(")")[2].split()[0] for stat in _threads(pid)]
+        states = [stat.read_text().rpartition(")")[2].split()[0] for stat in stats]
     except (OSError, IndexError):
         return False  # a thread has ended meanwhile
     return all(state in "TZX" for state in states)
-
-
-def _threads(pid: int) -> list[Path]:
-    return list(Path(f"/proc/{pid}/task").glob("*/stat"))
 
 
 def _signal(processes: Sequence[int], signum: int) -> None:

@@ -37,11 +37,11 @@ def test_a_ledger_of_three_replicas_survives_one(kafka):
     ) as ledger:
         ledger.create()
         assert ledger.describe().partitions == 2
-    shown = wait_until(lambda: settings(kafka, "three"))
+    shown = wait_until(lambda: settings_of(kafka, "three"))
     assert shown["min.insync.replicas"].value == "2"
 
 
-def settings(kafka, topic):
+def settings_of(kafka, topic):
     """Settings of a topic; None from a broker that has not heard of it yet."""
     resource = ConfigResource("topic", topic)
     try:

@@ -39,8 +39,7 @@ def look(scene: Scene, *, may_create: bool) -> KnownLedger:
     run: Any = Plain()
 
     def sleep(_seconds: float) -> None:
-        for transaction in scene.broker.transactions.values():
-            scene.broker._settle(transaction)
+        scene.broker.settle()
 
     ledger = ModelLedger(run, scene.broker)
     authority = Authority(ledger, sleep=sleep, clock=Clock().monotonic)

@@ -254,6 +254,11 @@ class ModelBroker:
         while txn.state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT):
             self.write_marker(txn)
 
+    def settle(self) -> None:
+        """Write every marker that is still to be written."""
+        for txn in self.transactions.values():
+            self._settle(txn)
+
     def unsettled(self) -> list[str]:
         return [
             tid

@@ -33,8 +33,7 @@ class Inline:
 
     def step(self, name: str, run: Callable[[], Any], faults: Any = (), late: Any = None) -> Any:
         del name, faults, late
-        for txn in self._broker.transactions.values():
-            self._broker._settle(txn)
+        self._broker.settle()
         return run()
 
 
@@ -89,16 +88,15 @@ class Scene:
         for event in sorted(self.once):
             self.fire(event)
         # All that were left open are dead by now, and time out.
+        self.broker.settle()
         for tid in list(self.broker.transactions):
-            self.broker._settle(self.broker.transactions[tid])
             self.broker.time_out(tid)
         for spec in self.closers:
             try:
                 attempt(Inline(self.broker), self, "closer", spec)()  # type: ignore[arg-type]
             except EosError as error:
                 return f"a retry without faults failed: {type(error).__name__}: {error}"
-        for tid in list(self.broker.transactions):
-            self.broker._settle(self.broker.transactions[tid])
+        self.broker.settle()
         return self.broken or self._output() or self._ledger()
 
     # -- the oracle --
@@ -147,8 +145,7 @@ class Scene:
 def before(scene: Scene, its_spec: RunSpec, data: Callable[..., ModelData] = ModelData) -> RunRecord:
     """Make a whole run before the scene begins, without faults; return its record."""
     record: RunRecord = attempt(Inline(scene.broker), scene, "before", its_spec, data)()  # type: ignore[arg-type]
-    for txn in scene.broker.transactions.values():
-        scene.broker._settle(txn)
+    scene.broker.settle()
     return record
 
 

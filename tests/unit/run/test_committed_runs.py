@@ -111,12 +111,17 @@ def test_interval_that_an_earlier_run_did_under_another_group_stays_done() -> No
     assert ask(a_spec(ranges=DAY, run_id="backfill", group_id="renamed"), ledger).found
 
 
+def staged_by_seven(spec: RunSpec) -> LedgerEntry:
+    """The run's record, written by producer 7 and not decided."""
+    record = made_by(spec, "cursor")
+    key = identity.run_record_key(record.run_key)
+    return LedgerEntry(offset=5, producer_id=7, kind="record", key=key, value=record.to_json())
+
+
 def test_patient_look_up_waits_for_a_commit_that_is_being_written() -> None:
     """Between record and marker a look says nothing; who will not ask again must not take it for a no."""
     spec = a_spec()
-    record = made_by(spec, "cursor")
-    key, value = identity.run_record_key(record.run_key), record.to_json()
-    staged = LedgerEntry(offset=5, producer_id=7, kind="record", key=key, value=value)
+    staged = staged_by_seven(spec)
     ended = LedgerEntry(offset=6, producer_id=7, kind="commit")
     ledger = Ledger()
     ledger.tails = [(staged,), (staged,), (staged,), (staged, ended)]
@@ -128,9 +133,7 @@ def test_patient_look_up_waits_for_a_commit_that_is_being_written() -> None:
 def test_record_of_an_aborted_transaction_is_no_answer() -> None:
     """Above the last stable offset the marker of its own producer decides, not another one's."""
     spec = a_spec()
-    record = made_by(spec, "cursor")
-    key, value = identity.run_record_key(record.run_key), record.to_json()
-    staged = LedgerEntry(offset=5, producer_id=7, kind="record", key=key, value=value)
+    staged = staged_by_seven(spec)
     others = LedgerEntry(offset=6, producer_id=8, kind="commit")
     ended = LedgerEntry(offset=7, producer_id=7, kind="abort")
     ledger = Ledger()

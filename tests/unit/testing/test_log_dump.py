@@ -106,17 +106,19 @@ def test_an_open_end_is_found():
     assert "ends with an open transaction of producer 7" in text
 
 
+BUILT = {
+    "magic": 2,
+    "compression_type": 0,
+    "is_transactional": True,
+    "producer_id": 7,
+    "producer_epoch": 3,
+    "batch_size": 9999,
+}
+
+
 def segment(value=b"v"):
     """A batch of a transaction, as kafka-python writes it."""
-    builder = DefaultRecordBatchBuilder(
-        magic=2,
-        compression_type=0,
-        is_transactional=True,
-        producer_id=7,
-        producer_epoch=3,
-        base_sequence=0,
-        batch_size=9999,
-    )
+    builder = DefaultRecordBatchBuilder(base_sequence=0, **BUILT)
     for offset in range(2):
         builder.append(offset, timestamp=1, key=b"k", value=value, headers=[])
     return bytes(builder.build())
@@ -137,15 +139,7 @@ class ControlBatch(DefaultRecordBatchBuilder):
 @pytest.mark.parametrize(("kind", "name"), [(0, "ABORT"), (1, "COMMIT")])
 def test_markers_are_told_apart(kind, name):
     """A marker's type stands in its record's key, behind a version (ControlRecordType)."""
-    builder = ControlBatch(
-        magic=2,
-        compression_type=0,
-        is_transactional=True,
-        producer_id=7,
-        producer_epoch=3,
-        base_sequence=-1,
-        batch_size=9999,
-    )
+    builder = ControlBatch(base_sequence=-1, **BUILT)
     builder.append(0, timestamp=1, key=bytes([0, 0, 0, kind]), value=bytes(6), headers=[])
     found = [*dumped(segment() + bytes(builder.build()), 3)]
     assert [one.marker for one in found] == ["", name]
