@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from airflow_eos.exceptions import (
         ConfigurationError,
         EosError,
+        NotYetVisible,
         PlanError,
         RunAlreadyCommitted,
         RunError,
@@ -50,6 +51,7 @@ __all__ = [
     "KafkaEosHook",
     "KafkaLagSensor",
     "LedgerSettings",
+    "NotYetVisible",
     "OffsetRange",
     "OffsetRangeTrigger",
     "PartitionInterval",
@@ -81,6 +83,7 @@ __getattr__ = lazy_exports(
             "PlanError",
             "RunAlreadyCommitted",
             "RunError",
+            "NotYetVisible",
             "RunFenced",
         ),
         "airflow_eos.hooks.kafka_eos": ("KafkaEosHook",),

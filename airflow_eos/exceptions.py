@@ -147,6 +147,10 @@ class OutcomeUnknown(RunError):
     """The authority could not be asked. A retry finds out; nothing may be assumed until then."""
 
 
+class NotYetVisible(RunError):
+    """The run is committed, but some leader does not show it yet; names the partitions. A retry waits."""
+
+
 class ProcessFailed(RunError):
     """The author's ``process`` raised, or returned columns the sink cannot write."""
 

@@ -14,8 +14,9 @@ from airflow_eos.model.broker import ActiveProducer, CommittedOffset, TopicDescr
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.control import describe_producers, describe_transactions
-from airflow_eos.wire.groups import count_live_members, fetch_committed_offsets
-from airflow_eos.wire.offsets import NO_OFFSET, list_offsets
+from airflow_eos.wire.fetch import fetch_range
+from airflow_eos.wire.groups import count_live_members, fetch_committed_offsets, has_pending_offsets
+from airflow_eos.wire.offsets import NO_OFFSET, Isolation, list_offsets
 
 REQUEST_TIMEOUT = 60.0
 """Seconds for one question, with all retries."""
@@ -88,6 +89,25 @@ class KafkaCluster(Closeable):
             )
         return {where: None if offset == NO_OFFSET else offset for where, offset in found.items()}
 
+    def is_visible(self, tp: TopicPartition, offset: int) -> bool | None:
+        """Return whether ``read_committed`` readers get the record at ``offset``.
+
+        None: it is not decided yet, or no longer in the log.
+        """
+        with self._link.connections() as connections:
+            start = list_offsets(connections, [tp], "earliest", timeout=REQUEST_TIMEOUT)[tp]
+            stable = list_offsets(connections, [tp], "latest", timeout=REQUEST_TIMEOUT)[tp]
+            if not start <= offset < stable:
+                return None
+
+            def holds(isolation: Isolation) -> bool:
+                found = fetch_range(
+                    connections, tp.topic, tp.partition, offset, offset + 1, isolation=isolation
+                )
+                return any(len(batch) for batch in found)
+
+            return holds("read_committed") or (False if holds("read_uncommitted") else None)
+
     # -- groups -------------------------------------------------------------------------------------------
 
     def committed(
@@ -104,6 +124,14 @@ class KafkaCluster(Closeable):
             return fetch_committed_offsets(
                 connections, group, partitions, stable=stable, timeout=REQUEST_TIMEOUT
             )
+
+    def has_pending_offsets(self, group: str, partitions: Collection[TopicPartition]) -> bool:
+        """Return whether an open transaction holds offsets of the group (KIP-447), asked once.
+
+        :raises AuthorizationFailed: without Describe on the group or a topic.
+        """
+        with self._link.connections() as connections:
+            return has_pending_offsets(connections, group, partitions, timeout=REQUEST_TIMEOUT)
 
     def group_members(self, group: str) -> int:
         """Return the number of live members; 0 for an unknown group, 1 for a KIP-848 group with any.

@@ -12,13 +12,14 @@ from airflow_eos.broker.link import Link
 from airflow_eos.broker.producer import TransactionalProducer
 from airflow_eos.broker.session import KafkaSession, LedgerAddress
 from airflow_eos.closeable import Closeable
+from airflow_eos.exceptions import ProducerFenced
 from airflow_eos.model.broker import CommittedOffset, EndTxnAnswer
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.control import EndTxnResult, add_partitions_to_txn, end_txn
-from airflow_eos.wire.txn_offsets import stage_offsets
+from airflow_eos.wire.control import EndTxnResult, add_partitions_to_txn, end_txn, write_txn_markers
+from airflow_eos.wire.txn_offsets import add_offsets_to_txn, stage_offsets
 
 _ANSWERS = {
     EndTxnResult.OK: EndTxnAnswer.ABORTED,
@@ -125,6 +126,43 @@ class KafkaTransactions(Closeable):
             answer = _ANSWERS[end_txn(connections, identity, commit=False, timeout=left)]
         log.info("EndTxn(abort) of %s: %s", identity, answer.value)
         return answer
+
+    def abort_again(
+        self,
+        identity: ProducerIdentity,
+        partitions: Collection[TopicPartition],
+        group: str | None = None,
+    ) -> EndTxnAnswer:
+        """Abort what an earlier transaction of this producer id left open in some partitions.
+
+        By a transaction of its own, into which nothing is written: whoever ends it, by whatever death or
+        time-out, aborts it. That is why there is no such way to commit.
+
+        :param group: its pending offsets are dropped too.
+        :returns: ABORTED; FENCED: a newer attempt exists.
+        :raises BrokersUnavailable: when a coordinator did not answer in time: ask again.
+        """
+        with self._link.connections() as connections:
+            try:
+                add_partitions_to_txn(connections, identity, partitions)
+                if group is not None:
+                    add_offsets_to_txn(connections, identity, group)
+            except ProducerFenced:
+                return EndTxnAnswer.FENCED
+            return _ANSWERS[end_txn(connections, identity, commit=False)]
+
+    def write_commit_markers(
+        self, producer_id: int, epoch: int, partitions: Collection[TopicPartition]
+    ) -> None:
+        """Write the markers of a committed transaction that its coordinator left out (WriteTxnMarkers).
+
+        Leaders refuse them where a newer epoch has written since.
+
+        :raises AuthorizationFailed: without ClusterAction, or Alter, on the cluster.
+        :raises BrokersUnavailable: when a leader did not answer in time.
+        """
+        with self._link.connections() as connections:
+            write_txn_markers(connections, producer_id, epoch, partitions, commit=True)
 
     def _add_partitions(self, identity: ProducerIdentity, partitions: Collection[TopicPartition]) -> None:
         with self._link.connections() as connections:

@@ -10,13 +10,14 @@ from typing import Any, Literal
 
 from airflow_eos.engine.asking import asking
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
-from airflow_eos.exceptions import ConfigurationError, OffsetsOutOfRange, UnknownTopic
+from airflow_eos.exceptions import ConfigurationError, OffsetsOutOfRange, OutcomeUnknown, UnknownTopic
 from airflow_eos.model.broker import CommittedOffset, TopicDescription, TransactionState
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.run import identity, laws
 from airflow_eos.run.cursor import CursorRecord, counts_kept
+from airflow_eos.run.unfinished import open_of
 
 Target = Literal["earliest", "latest", "cursor", "committed"]
 RESET_PREFIX = "reset:"
@@ -166,6 +167,7 @@ class _Work:
             name = f"{self._prefix}.{self._reset.group}" + ("" if only is None else f".{only}")
             session = self._control.transactions.fence(name)
             try:
+                self._refuse_unfinished(session.identity)
                 # Under the fence nobody moves the cursor any more.
                 before = self._record(self._control.authority.decide, only)
                 mine = self._changes(before, only)
@@ -181,6 +183,20 @@ class _Work:
             _settle(self._control, name)
             changes += mine
         return changes
+
+    def _refuse_unfinished(self, producer: ProducerIdentity) -> None:
+        """Law 12: an earlier transaction of this id that a leader holds for open would be decided by ours.
+
+        :raises OutcomeUnknown: naming the partitions.
+        """
+        places = {self._control.authority.place(one) for one in (self._reset.group, self.pipeline)}
+        left_open = open_of(self._control.cluster, producer.producer_id, sorted(places))
+        if not laws.nothing_open(left_open):
+            raise OutcomeUnknown(
+                f"{', '.join(map(str, sorted(left_open)))}: an earlier transaction of "
+                f"{producer.transactional_id} was not ended there; run the pipeline once, which ends it, or see "
+                "`airflow eos repair`"
+            )
 
     def _works(self) -> list[TopicPartition | None]:
         """One transaction for a whole cursor, one a partition for a mapped one."""

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.engine.asking import DEFAULT_PREFIX, asking
 from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.exceptions import NotYetVisible
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.run import identity
 from airflow_eos.run.authority import decide
 from airflow_eos.run.committed import CommittedRuns
 from airflow_eos.run.cursor import CursorRecord
+from airflow_eos.run.visibility import Visibility
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+
+log = logging.getLogger(__name__)
 
 RUN_KINDS = ("run", "mapped", "interval", "partition")
 KINDS = ("run:", "cursor:", "boundary:", "reset:", "ledger:")
@@ -38,11 +43,15 @@ def create_ledger(
 
 
 def look_up(spec: RunSpec) -> RunRecord | None:
-    """Return the committed record of a spec's run.
+    """Return the committed record of a spec's run, once readers see all of its output.
 
     None says nothing: only a run under its fence may believe a no.
     """
-    return answer(replace(spec, on_committed="skip"))
+    try:
+        return answer(replace(spec, on_committed="skip"))
+    except NotYetVisible as error:
+        log.info("%s", error)
+        return None
 
 
 def answer(spec: RunSpec, *, may_create: bool = False, patient: bool = False) -> RunRecord | None:
@@ -53,6 +62,7 @@ def answer(spec: RunSpec, *, may_create: bool = False, patient: bool = False) ->
     :param may_create: create a missing ledger.
     :param patient: wait for a record whose transaction is still being ended.
     :raises RunAlreadyCommitted: ``on_committed`` is ``fail`` and another run committed it.
+    :raises NotYetVisible: it is committed, but some leader does not show it.
     :raises OutcomeUnknown: ``patient``, and such a transaction stays open.
     """
     if spec.round is not None:
@@ -60,7 +70,11 @@ def answer(spec: RunSpec, *, may_create: bool = False, patient: bool = False) ->
     with ControlPlane(spec) as control:
         control.verify_ledger(may_create=may_create)
         found = CommittedRuns(spec, control.authority).ask(fenced=False, patient=patient)
-    return found if isinstance(found, RunRecord) else None
+        if not isinstance(found, RunRecord):
+            return None
+        wait = spec.transaction_timeout.total_seconds() if patient else 0.0
+        Visibility(control.cluster, control.transactions).wait_for_found(found, seconds=wait)
+        return found
 
 
 def partition_counts(kafka: Mapping[str, Any], topics: Sequence[str]) -> dict[str, int]:

@@ -7,6 +7,7 @@ decides, under its fence, what it reads.
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,8 +20,11 @@ from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.run import identity
 from airflow_eos.run.cursor import CursorRecord
+from airflow_eos.run.visibility import Visibility
 
 IdlePolicy = Literal["allowed_lateness", "wait"]
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +171,9 @@ def committed_record(
     pipeline: str,
     run_key: str,
 ) -> RunRecord | None:
-    """Return the committed record of a run key; None says nothing: only a fence makes a no believable.
+    """Return the committed record of a run key, once readers see all of its output.
+
+    None says nothing: only a fence makes a no believable.
 
     :raises LedgerMissing: when there is no initialised ledger.
     """
@@ -179,4 +185,8 @@ def committed_record(
     with ControlPlane(asking(kafka, settings, prefix)) as control:
         control.verify_ledger(may_create=False)
         found = control.authority.peek(keys, routing=pipeline)
-    return next((RunRecord.from_json(found[key]) for key in keys if key in found), None)
+        record = next((RunRecord.from_json(found[key]) for key in keys if key in found), None)
+        if record is not None and (hidden := Visibility(control.cluster, None).missing(record)):
+            log.info("%s is committed, not yet visible in %s", run_key, "; ".join(hidden))
+            return None
+    return record

@@ -70,9 +70,17 @@ class TransactionDescription:
 class ActiveProducer:
     """One producer a partition leader knows (KIP-664).
 
+    :param producer_epoch: of its last batch or marker in this partition.
     :param last_sequence: sequence of the last record of the last batch; -1 when nothing was written.
+    :param current_txn_start_offset: first offset of its open transaction in this partition; -1 without one.
     """
 
     producer_id: int
     producer_epoch: int
     last_sequence: int
+    current_txn_start_offset: int = -1
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a transaction of this producer is open in the partition."""
+        return self.current_txn_start_offset >= 0

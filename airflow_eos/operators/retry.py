@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import RetryDecision, RetryPolicy
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_eos.exceptions import EosError, OutcomeUnknown, RunFenced
+from airflow_eos.exceptions import EosError, NotYetVisible, OutcomeUnknown, RunFenced
 from airflow_eos.operators.failures import is_final
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class TransactionRetryPolicy(RetryPolicy):
     ``RunFenced``, ``OutcomeUnknown``      ask the ledger: committed -> retry at once, it succeeds from the
                                            record; not (yet) -> retry with back-off, so that the newer
                                            attempt can finish
+    ``NotYetVisible``                      retry with back-off: it is committed, a retry waits for leaders
     ``AirflowFailException`` in process    fail
     anything else                          the task's own ``retries`` and ``retry_delay``
     =====================================  ==================================================================
@@ -62,6 +63,10 @@ class TransactionRetryPolicy(RetryPolicy):
             return RetryDecision.fail(f"{type(exception).__name__}: another try would meet the same")
         if isinstance(exception, EosError) and isinstance(exception.__cause__, AirflowFailException):
             return RetryDecision.fail("process raised AirflowFailException")
+        if isinstance(exception, NotYetVisible):
+            return RetryDecision.retry(
+                self.delay(try_number), "committed, not yet visible: a retry waits for it and writes nothing"
+            )
         if not isinstance(exception, (RunFenced, OutcomeUnknown)):
             return RetryDecision.default()
         if _committed(context) is not None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from airflow_eos.exceptions import OutcomeUnknown
-from airflow_eos.model.ledger import LedgerView
+from airflow_eos.model.ledger import LedgerEntry, LedgerView
+from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run.ports import Ledger
 
 UNDECIDED_WAIT_SECONDS = 60.0
@@ -25,28 +26,32 @@ class Verdict:
     """What a ledger view says of its keys.
 
     :param committed: latest committed value per key; keys never committed are absent.
-    :param undecided: keys with a record whose transaction is still open.
+    :param open_records: records whose transaction is still open.
     """
 
     committed: Mapping[str, str]
-    undecided: frozenset[str] = field(default_factory=frozenset)
+    open_records: tuple[LedgerEntry, ...] = ()
+
+    @property
+    def undecided(self) -> frozenset[str]:
+        """Keys with a record whose transaction is still open."""
+        return frozenset(one.key for one in self.open_records)
 
 
 def decide(view: LedgerView) -> Verdict:
     """Decide every record of a view by the markers of its own producer."""
     committed = dict(view.committed)
-    decided: list[tuple[int, str, str]] = []
-    open_records: dict[int, list[tuple[int, str, str]]] = {}
+    decided: list[LedgerEntry] = []
+    open_records: dict[int, list[LedgerEntry]] = {}
     for entry in view.tail:
         if entry.kind == "record":
-            open_records.setdefault(entry.producer_id, []).append((entry.offset, entry.key, entry.value))
+            open_records.setdefault(entry.producer_id, []).append(entry)
             continue
         ended = open_records.pop(entry.producer_id, [])
         if entry.kind == "commit":
             decided.extend(ended)
-    committed.update({key: value for _, key, value in sorted(decided)})
-    undecided = frozenset(key for records in open_records.values() for _, key, _ in records)
-    return Verdict(committed, undecided)
+    committed.update({one.key: one.value for one in sorted(decided, key=lambda one: one.offset)})
+    return Verdict(committed, tuple(one for records in open_records.values() for one in records))
 
 
 class Authority:
@@ -71,8 +76,15 @@ class Authority:
         self, keys: Collection[str], *, routing: str, prefixes: Collection[str] = ()
     ) -> Mapping[str, str]:
         """Return committed values, without waiting. A value is final; a missing key means nothing."""
-        partition = self._ledger.partition_for(routing)
-        return decide(self._ledger.view(partition, keys, prefixes)).committed
+        return self.look(keys, routing=routing, prefixes=prefixes).committed
+
+    def look(self, keys: Collection[str], *, routing: str, prefixes: Collection[str] = ()) -> Verdict:
+        """Return what one look shows, open transactions too."""
+        return decide(self._ledger.view(self._ledger.partition_for(routing), keys, prefixes))
+
+    def place(self, routing: str) -> TopicPartition:
+        """Return the ledger partition of a routing string."""
+        return TopicPartition(self._ledger.topic, self._ledger.partition_for(routing))
 
     def decide(
         self, keys: Collection[str], *, routing: str, prefixes: Collection[str] = ()

@@ -19,6 +19,9 @@
     :func:`send_timeout`.
 11. Source and sink are one cluster: a :class:`~airflow_eos.model.spec.RunSpec` has one client
     configuration, and nothing outside Kafka is covered.
+12. The coordinator's word that a transaction is over is none of its leaders': nothing is written behind one
+    that is open (:func:`nothing_open`, :func:`begins_with_receipts`), and success waits until all are over
+    (:func:`over_everywhere`).
 """
 
 from __future__ import annotations
@@ -111,14 +114,16 @@ def last_sequence(records: int) -> int:
 def proof_holds(
     identity: ProducerIdentity,
     manifest: SealedManifest,
+    staged: Mapping[TopicPartition, int],
     expected: Collection[TopicPartition],
     transaction: TransactionDescription | None,
     producers: Mapping[TopicPartition, Sequence[ActiveProducer]],
 ) -> None:
     """Law 4: the broker's own view holds what the receipts claim (KIP-664).
 
+    :param staged: records in each ledger partition.
     :param expected: every partition the transaction must hold: targets, ledger and group offsets.
-    :param producers: the producers of all partitions of all target topics.
+    :param producers: the producers of all partitions of all target topics, and of the ledger's.
     """
     if (
         transaction is None
@@ -132,20 +137,64 @@ def proof_holds(
             f"{identity.producer_id} epoch "
             f"{identity.producer_epoch} with {sorted(map(str, expected))}; the coordinator says {transaction}"
         )
-    sealed = {t.topic_partition: t.records for t in manifest.targets}
-    for tp in sorted(producers.keys() | sealed.keys()):
+    counts = {**staged, **{t.topic_partition: t.records for t in manifest.targets}}
+    for tp in sorted(producers.keys() | counts.keys()):
         ours = [
             p
             for p in producers.get(tp, ())
             if (p.producer_id, p.producer_epoch) == (identity.producer_id, identity.producer_epoch)
         ]
         found = ours[0].last_sequence if ours else -1
-        if found != last_sequence(sealed.get(tp, 0)):
+        if found != last_sequence(counts.get(tp, 0)):
             raise ProtocolViolation(
-                f"{tp} should end at sequence {last_sequence(sealed.get(tp, 0))} of producer "
+                f"{tp} should end at sequence {last_sequence(counts.get(tp, 0))} of producer "
                 f"{identity.producer_id} "
                 f"epoch {identity.producer_epoch}; its leader says {found}"
             )
+
+
+def begins_with_receipts(
+    identity: ProducerIdentity,
+    receipts: Sequence[PartitionReceipt],
+    staged: Collection[TopicPartition],
+    producers: Mapping[TopicPartition, Sequence[ActiveProducer]],
+) -> None:
+    """Law 12: our open transaction begins at each receipt's first offset, and is open nowhere else.
+
+    What an earlier one left open there would be decided by our marker.
+
+    :param staged: ledger partitions: it begins somewhere there.
+    :param producers: as of :func:`proof_holds`.
+    """
+    first = {TopicPartition(r.topic, r.partition): r.first_offset for r in receipts if r.records}
+    for tp in sorted(producers.keys() | first.keys()):
+        begins = [
+            p.current_txn_start_offset
+            for p in producers.get(tp, ())
+            if p.producer_id == identity.producer_id and p.is_open
+        ]
+        if begins != ([first[tp]] if tp in first else begins if tp in staged else []):
+            raise ProtocolViolation(
+                f"{tp}: the open transaction of producer {identity.producer_id} should begin at "
+                f"{first.get(tp, 'no offset')}; its leader says {begins or 'none is open'}: an earlier one "
+                "was not ended there"
+            )
+
+
+def nothing_open(begins: Mapping[TopicPartition, ActiveProducer]) -> bool:
+    """Law 12: nothing is written behind a transaction of our own that is still open there.
+
+    :param begins: partitions where leaders know such a transaction, behind the fence.
+    """
+    return not begins
+
+
+def over_everywhere(missing: Sequence[str]) -> bool:
+    """Law 12: a commit is a success when every leader says that it is over, and readers are past it.
+
+    :param missing: where that is not so.
+    """
+    return not missing
 
 
 def within_log(wanted: OffsetRange, log_start: int, log_end: int) -> None:

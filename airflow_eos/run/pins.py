@@ -16,11 +16,14 @@ from airflow_eos.exceptions import ConfigurationError, PlanError
 from airflow_eos.model.broker import EndTxnAnswer
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.run.authority import Authority
-from airflow_eos.run.ports import Transactions
+from airflow_eos.run.ports import ProducerSession, Transactions
 
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 12
+SEEN_SECONDS = 15.0
+"""A pin's marker takes milliseconds; a ledger partition without a leader takes a fail-over."""
+_POLL_SECONDS = 0.02
 
 
 class Pins:
@@ -36,7 +39,9 @@ class Pins:
         authority: Authority,
         *,
         sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._transactions = transactions
         self._authority = authority
         self._sleep = sleep
@@ -78,7 +83,9 @@ class Pins:
     ) -> str | None:
         session = self._transactions.fence(transactional_id)
         try:
-            known = self._authority.decide([key], routing=routing, prefixes=prefixes)
+            known = self._known(session, key, routing, prefixes)
+            if known is None:
+                return None
             if key in known:
                 return known[key]
             value = compute(known)
@@ -93,7 +100,33 @@ class Pins:
                 log.info("pin %s: %s (%s); asking the ledger again", key, failure, answer.value)
                 if answer is EndTxnAnswer.ABORTED or answer is EndTxnAnswer.FENCED:
                     return None
-                return self._authority.peek([key], routing=routing).get(key)
-            return value
+            return self._seen(key, routing)
         finally:
             session.close()
+
+    def _known(
+        self, session: ProducerSession, key: str, routing: str, prefixes: tuple[str, ...]
+    ) -> Mapping[str, str] | None:
+        """Return what is pinned; None: an earlier pin of this id was left open, which is aborted now.
+
+        Nobody has used its value: a pin counts when its marker is seen, not when the coordinator says that it
+        is committed (:mod:`airflow_eos.run.unfinished`).
+        """
+        verdict = self._authority.look([key], routing=routing, prefixes=prefixes)
+        if any(one.producer_id == session.identity.producer_id for one in verdict.open_records):
+            log.warning("pin %s: the marker of an earlier one is missing; it is pinned again", key)
+            session.close()
+            self._transactions.abort_again(session.identity, [self._authority.place(routing)])
+            return None
+        if verdict.open_records:
+            return self._authority.decide([key], routing=routing, prefixes=prefixes)
+        return verdict.committed
+
+    def _seen(self, key: str, routing: str) -> str | None:
+        """Return the pinned value once its marker is in the ledger; None: it was left out, or is late."""
+        deadline = self._clock() + SEEN_SECONDS
+        while (value := self._authority.peek([key], routing=routing).get(key)) is None:
+            if self._clock() >= deadline:
+                return None
+            self._sleep(_POLL_SECONDS)
+        return value

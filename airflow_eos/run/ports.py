@@ -75,6 +75,15 @@ class Cluster(Protocol):
             committed ones at once, for a caller whose own transaction is the pending one.
         """
 
+    def has_pending_offsets(self, group: str, partitions: Collection[TopicPartition]) -> bool:
+        """Return whether an open transaction holds offsets of the group (KIP-447), asked once."""
+
+    def is_visible(self, tp: TopicPartition, offset: int) -> bool | None:
+        """Return whether ``read_committed`` readers get the record at ``offset``.
+
+        None: it is not decided yet, or no longer in the log.
+        """
+
     def group_members(self, group: str) -> int:
         """Return the number of live members, classic and KIP-848 groups alike; 0 for an unknown group."""
 
@@ -139,12 +148,41 @@ class Transactions(Protocol):
         :param timeout: seconds, with all retries.
         """
 
+    def abort_again(
+        self,
+        identity: ProducerIdentity,
+        partitions: Collection[TopicPartition],
+        group: str | None = None,
+    ) -> EndTxnAnswer:
+        """Abort what an earlier transaction of this producer id left open in some partitions.
+
+        By a transaction of its own, into which nothing is written: whoever ends it, by whatever death or
+        time-out, aborts it. That is why there is no such way to commit.
+
+        :param group: its pending offsets are dropped too.
+        :returns: ABORTED; FENCED: a newer attempt exists.
+        """
+
+    def write_commit_markers(
+        self, producer_id: int, epoch: int, partitions: Collection[TopicPartition]
+    ) -> None:
+        """Write the markers of a committed transaction that its coordinator left out (WriteTxnMarkers).
+
+        Leaders refuse them where a newer epoch has written since.
+
+        :raises AuthorizationFailed: without ClusterAction, or Alter, on the cluster.
+        """
+
 
 class Ledger(Protocol):
     """The ledger topic as a log.
 
     What it means is the authority's business (:mod:`airflow_eos.run.authority`).
     """
+
+    @property
+    def topic(self) -> str:
+        """Return the name of the topic."""
 
     def describe(self, *, patient: bool = True) -> TopicDescription:
         """Return the ledger topic.

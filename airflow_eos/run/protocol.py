@@ -25,8 +25,9 @@ from airflow_eos.exceptions import (
     RunFailed,
     RunFenced,
 )
-from airflow_eos.model.broker import EndTxnAnswer, TransactionDescription, TransactionState
+from airflow_eos.model.broker import EndTxnAnswer, TransactionDescription
 from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.manifest import SealedManifest
 from airflow_eos.model.receipts import PartitionReceipt
 from airflow_eos.model.record import TOPIC_IDS, RunRecord
@@ -43,14 +44,16 @@ from airflow_eos.run.ranges import Planned, Recorded
 from airflow_eos.run.statement import Statement, prove
 from airflow_eos.run.states import State
 from airflow_eos.run.trace import Trace
+from airflow_eos.run.unfinished import UnfinishedEnds
+from airflow_eos.run.visibility import Visibility
 from airflow_eos.run.world import World
 
 log = logging.getLogger(__name__)
 
-COMPLETION_WAIT_SECONDS = 30.0
+MAX_ENDED_OLDER = 4
+"""Targets, ledger and offsets, of a commit and of an abort: each takes an epoch at most once."""
 KILL_SECONDS = 4.0
 """A killed task has 5 s; the transaction's time-out ends what could not be aborted in time."""
-_POLL_SECONDS = 0.02
 
 # An attempt that failed for one of these would fail again under a new epoch.
 _NOT_WORTH_RESENDING = (AuthorizationFailed, ConfigurationError, PlanError, ProcessFailed, RecordTooLarge)
@@ -66,6 +69,7 @@ class _Work:
     planned: Planned | None = None
     sealed: Sealed | None = None
     attempts: int = 0
+    ended_older: int = 0
     last_answer: EndTxnAnswer | None = None
     last_failure: BaseException | None = None
     versions: dict[str, object] = field(default_factory=dict)
@@ -86,6 +90,10 @@ class RunProtocol:
         self._trace = Trace(world.clock, on_state)
         self._started_at = world.now()
         self._committed = CommittedRuns(spec, world.authority)
+        self._unfinished = UnfinishedEnds(
+            spec, world.cluster, world.transactions, world.ledger, world.authority
+        )
+        self._visibility = Visibility(world.cluster, world.transactions, clock=world.clock, sleep=world.sleep)
         self._identity: ProducerIdentity | None = None
         self._killed = False
 
@@ -106,7 +114,7 @@ class RunProtocol:
         found = self._ask(work, fenced=False)
         self._trace.enter(State.ASKED)
         if found is not None:
-            return found
+            return self._visible(found)
         try:
             while True:
                 record = self._attempt(work)
@@ -137,10 +145,13 @@ class RunProtocol:
         """Return the record when the work is done, None when it must be tried under a new epoch."""
         if self._killed:
             raise RunFailed(f"{work.key} was killed; its transaction was aborted")
+        self._unfinished.before_fence(work.transactional_id)
         session = self._world.transactions.fence(work.transactional_id)
         self._trace.enter(State.FENCED)
         try:
             self._identity = session.identity
+            if self._ended_older(work, session, self._unfinished.end_in_ledger(session.identity)):
+                return None
             return self._owned(work, session)
         finally:
             session.close()
@@ -150,7 +161,7 @@ class RunProtocol:
             fenced_id = work.transactional_id
             found = self._ask(work, fenced=True)
             if found is not None:
-                return found
+                return self._visible(found)
             if work.transactional_id != fenced_id:
                 self._trace.enter(State.CHECKED)
                 # Committed by another run since we asked: it is to be reprocessed, under that work's own id.
@@ -168,7 +179,37 @@ class RunProtocol:
             return self._superseded(work, refusal)
         self._trace.enter(State.PLANNED)
         self._seal(work, planned)
+        ended = self._unfinished.end_in_topics(session.identity, self._topics_written(work))
+        if self._ended_older(work, session, ended):
+            return None
         return self._transact(work, planned, session)
+
+    def _topics_written(self, work: _Work) -> set[str]:
+        """Return the topics in which an attempt at this work may have left something open."""
+        topics = set() if work.sealed is None else {t.topic for t in work.sealed.manifest.targets}
+        return topics | ({self._spec.sink_topic} if self._spec.sink_topic else set())
+
+    def _ended_older(self, work: _Work, session: ProducerSession, answer: EndTxnAnswer | None) -> bool:
+        """Return whether what an earlier attempt left open was ended: this epoch is used up then.
+
+        :raises RunFenced: a newer attempt exists.
+        :raises OutcomeUnknown: it stays open.
+        """
+        if answer is None:
+            return False
+        session.close()
+        if not laws.may_take_epoch(first_act=False, answer=answer):
+            raise RunFenced(
+                f"{work.key}: transactional id {work.transactional_id} was taken by a newer attempt; a retry "
+                "asks again"
+            )
+        work.ended_older += 1
+        if work.ended_older > MAX_ENDED_OLDER:
+            raise OutcomeUnknown(
+                f"{work.key}: an earlier transaction of {work.transactional_id} stays open although its "
+                f"markers were written {MAX_ENDED_OLDER} times; see `airflow eos repair`"
+            )
+        return True
 
     def _plan(self, work: _Work) -> Planned:
         if work.planned is not None:
@@ -227,8 +268,9 @@ class RunProtocol:
         manifest = work.sealed.manifest if work.sealed is not None else SealedManifest(())
         if not laws.deserves_commit(planned.plan, manifest):
             return self._statement(work, planned, manifest).record((), session.identity, self._trace.steps)
+        statement = self._statement(work, planned, manifest)
         try:
-            record = self._open_to_proven(work, planned, manifest, session)
+            record, messages = self._open_to_proven(work, statement, session)
         except Exception as failure:  # noqa: BLE001 - every failure in OPEN..PROVEN means: abort our own
             return self._aborted(work, session, failure)
         except BaseException:
@@ -238,13 +280,20 @@ class RunProtocol:
             session.commit()
         except Exception as failure:  # noqa: BLE001 - the exception says nothing about the outcome
             return self._unknown(work, session, failure)
-        self._await_completion(session.identity)
+        self._visibility.wait_for_own(
+            record,
+            statement.ledger_partitions(messages),
+            planned.plan.ends,
+            planned.plan.offsets_group,
+            seconds=self._visible_seconds,
+        )
         self._trace.enter(State.COMMITTED)
         return replace(record, trace=self._trace.steps)
 
     def _open_to_proven(
-        self, work: _Work, planned: Planned, manifest: SealedManifest, session: ProducerSession
-    ) -> RunRecord:
+        self, work: _Work, statement: Statement, session: ProducerSession
+    ) -> tuple[RunRecord, Sequence[LedgerMessage]]:
+        manifest = statement.manifest
         opened = self._world.clock()
         session.begin()
         if manifest.targets:
@@ -258,15 +307,14 @@ class RunProtocol:
         laws.receipts_match(manifest, receipts)
         self._trace.enter(State.WRITTEN)
 
-        statement = self._statement(work, planned, manifest)
         record = statement.record(receipts, session.identity, self._trace.steps)
         messages = statement.messages(record)
-        session.stage(planned.plan.offsets_group, statement.offsets(), messages)
+        session.stage(statement.planned.plan.offsets_group, statement.offsets(), messages)
         self._trace.enter(State.STAGED)
 
-        prove(self._world, self._spec, statement, messages, session.identity)
+        prove(self._world, statement, record, messages)
         self._trace.enter(State.PROVEN)
-        return record
+        return record, messages
 
     def _statement(self, work: _Work, planned: Planned, manifest: SealedManifest) -> Statement:
         details = {
@@ -339,7 +387,7 @@ class RunProtocol:
         """Our epoch is gone: ask once, never initialise again."""
         found = self._ask(work, fenced=False)
         if found is not None:
-            return found
+            return self._visible(found)
         raise RunFenced(
             f"{work.key}: transactional id {work.transactional_id} was taken by a newer attempt or "
             "timed out, and the ledger "
@@ -363,27 +411,15 @@ class RunProtocol:
             return True
         return seen is None or _holds(seen, producer)
 
-    def _await_completion(self, producer: ProducerIdentity) -> None:
-        """Wait for all markers: a commit returns before they are written; a reader could see too little."""
-        deadline = self._world.clock() + COMPLETION_WAIT_SECONDS
-        while True:
-            try:
-                seen = self._world.cluster.describe_transaction(producer.transactional_id)
-            except Exception as failure:  # noqa: BLE001 - the run is committed; this only orders what follows
-                log.warning("the commit is done, its completion could not be checked: %s", failure)
-                return
-            if seen is not None and (
-                seen.state is TransactionState.COMPLETE_COMMIT or not _holds(seen, producer)
-            ):
-                return
-            if self._world.clock() >= deadline:
-                log.warning(
-                    "the commit is done, but after %.0f s some markers are still missing; a reader "
-                    "that starts now may wait",
-                    COMPLETION_WAIT_SECONDS,
-                )
-                return
-            self._world.sleep(_POLL_SECONDS)
+    def _visible(self, record: RunRecord) -> RunRecord:
+        """Return a record of the ledger once every leader shows what it speaks of."""
+        self._visibility.wait_for_found(record, seconds=self._visible_seconds)
+        return record
+
+    @property
+    def _visible_seconds(self) -> float:
+        """As long as another transaction may hold readers up."""
+        return self._spec.transaction_timeout.total_seconds()
 
 
 def _holds(seen: TransactionDescription, producer: ProducerIdentity) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -35,6 +36,11 @@ class Statement:
     manifest: SealedManifest
     details: Mapping[str, object]
 
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics of the output."""
+        return frozenset(target.topic for target in self.manifest.targets)
+
     def offsets(self) -> dict[TopicPartition, CommittedOffset]:
         """Return the end offsets, with metadata that names the run and its ledger."""
         partition = self.world.ledger.partition_for(self.spec.pipeline)
@@ -55,6 +61,13 @@ class Statement:
             )
             messages += cursor.messages(self.spec, after, self.planned.layout_known)
         return messages
+
+    def ledger_partitions(self, messages: Sequence[LedgerMessage]) -> Counter[TopicPartition]:
+        """Return how many of the messages go to each partition of the ledger."""
+        ledger = self.world.ledger
+        return Counter(
+            TopicPartition(self.spec.ledger.topic, ledger.partition_for(m.routing)) for m in messages
+        )
 
     def record(
         self,
@@ -88,10 +101,9 @@ class Statement:
 
 def prove(
     world: World,
-    spec: RunSpec,
     statement: Statement,
+    record: RunRecord,
     messages: Sequence[LedgerMessage],
-    producer: ProducerIdentity,
 ) -> None:
     """Ask coordinator and leaders whether the transaction holds exactly what is claimed (KIP-664).
 
@@ -99,18 +111,14 @@ def prove(
     :raises PlanError: when the plan no longer holds.
     """
     cluster, manifest = world.cluster, statement.manifest
-    expected = set(manifest.partitions)
-    expected.update(
-        TopicPartition(spec.ledger.topic, world.ledger.partition_for(m.routing)) for m in messages
-    )
+    staged = statement.ledger_partitions(messages)
+    expected = {*manifest.partitions, *staged}
     expected.add(cluster.group_offsets_partition(statement.planned.plan.offsets_group))
-    sinks = cluster.describe_topics(sorted({t.topic for t in manifest.targets})) if manifest.targets else {}
-    everywhere = [TopicPartition(t.topic, p) for t in sinks.values() for p in range(t.partitions)]
-    laws.proof_holds(
-        producer,
-        manifest,
-        expected,
-        cluster.describe_transaction(producer.transactional_id),
-        cluster.describe_producers(everywhere) if everywhere else {},
-    )
+    topics = statement.topics
+    sinks = cluster.describe_topics(sorted(topics)) if topics else {}
+    everywhere = {TopicPartition(t.topic, p) for t in sinks.values() for p in range(t.partitions)}
+    transaction = cluster.describe_transaction(record.producer.transactional_id)
+    producers = cluster.describe_producers(sorted({*everywhere, *staged}))
+    laws.proof_holds(record.producer, manifest, staged, expected, transaction, producers)
+    laws.begins_with_receipts(record.producer, record.receipts, staged, producers)
     world.planner.recheck(statement.planned.plan, staged=True)

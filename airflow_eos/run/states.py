@@ -27,7 +27,7 @@ class State(str, enum.Enum):
     PROVEN = "PROVEN"
     """The broker's own view confirms what the receipts claim."""
     COMMITTED = "COMMITTED"
-    """The transaction is committed and its markers are written."""
+    """The transaction is committed, and every leader shows it."""
     ABORTED = "ABORTED"
     """Our own transaction was ended by EndTxn(abort) with our own identity."""
     UNKNOWN = "UNKNOWN"
@@ -36,10 +36,10 @@ class State(str, enum.Enum):
 
 LEGAL_STEPS: dict[State, frozenset[State]] = {
     State.ASKED: frozenset({State.FENCED}),
-    State.FENCED: frozenset({State.CHECKED}),
+    State.FENCED: frozenset({State.CHECKED, State.FENCED}),
     State.CHECKED: frozenset({State.PLANNED, State.FENCED}),
-    State.PLANNED: frozenset({State.SEALED, State.OPEN, State.ABORTED}),
-    State.SEALED: frozenset({State.OPEN, State.ABORTED}),
+    State.PLANNED: frozenset({State.SEALED, State.OPEN, State.FENCED, State.ABORTED}),
+    State.SEALED: frozenset({State.OPEN, State.FENCED, State.ABORTED}),
     State.OPEN: frozenset({State.WRITTEN, State.ABORTED}),
     State.WRITTEN: frozenset({State.STAGED, State.ABORTED}),
     State.STAGED: frozenset({State.PROVEN, State.ABORTED}),
@@ -51,5 +51,6 @@ LEGAL_STEPS: dict[State, frozenset[State]] = {
 """Where a run may go.
 
 PLANNED to OPEN is a resend of sealed batches, or a run with nothing to read. CHECKED to FENCED is a run found
-committed by another, to be reprocessed under an id of its own.
+committed by another, to be reprocessed under an id of its own. FENCED, PLANNED and SEALED to FENCED: what an
+earlier transaction left open was ended, which uses up an epoch.
 """

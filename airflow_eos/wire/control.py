@@ -6,6 +6,7 @@
     end_txn(connections, identity, commit=False)                 # EndTxnResult: OK | NOT_OPEN | FENCED
     describe_transactions(connections, ids)                      # {id: TransactionStatus | None}
     describe_producers(connections, partitions)                  # {partition: (ProducerStatus, ...)}
+    write_txn_markers(connections, producer_id, epoch, partitions, commit=True)   # of what stayed open
 
 They are sent raw, because librdkafka sends EndTxn only where it has written something itself, and its abort
 then "succeeds" without a word to the broker; and because kafka-python's admin client gives up at the first
@@ -21,14 +22,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kafka.protocol.admin import DescribeProducersRequest, DescribeTransactionsRequest
-from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest
+from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, WriteTxnMarkersRequest
 
 from airflow_eos.model.broker import ActiveProducer, TransactionDescription, TransactionState
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.connection import METADATA_TIMEOUT
 from airflow_eos.wire.coordinators import at_coordinator, refuse
 from airflow_eos.wire.leaders import ask_leaders
-from airflow_eos.wire.verdicts import ADD_PARTITIONS, COORDINATOR
+from airflow_eos.wire.verdicts import ADD_PARTITIONS, COORDINATOR, TXN_MARKERS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -82,12 +83,10 @@ class ProducerStatus(ActiveProducer):
     """A partition leader's view of one producer (DescribeProducers, KIP-664).
 
     :param last_timestamp: largest timestamp of its last batch, ms since 1970.
-    :param current_txn_start_offset: first offset of its open transaction in this partition; -1 without one.
     :param coordinator_epoch: of the coordinator that wrote its last marker; -1 without one.
     """
 
     last_timestamp: int = -1
-    current_txn_start_offset: int = -1
     coordinator_epoch: int = -1
 
 
@@ -224,6 +223,63 @@ def describe_producers(
             connections, partitions, _producers_request, _read_producers, what="producers", timeout=timeout
         )
     )
+
+
+def write_txn_markers(
+    connections: BrokerConnections,
+    producer_id: int,
+    epoch: int,
+    partitions: Collection[TopicPartition],
+    *,
+    commit: bool,
+    timeout: float = CONTROL_TIMEOUT,
+) -> None:
+    """Ask leaders to write the markers that a coordinator left out (WriteTxnMarkers, as KIP-664's tool).
+
+    :param epoch: that of the open transaction; a leader refuses it where a newer one has written since.
+    :raises AuthorizationFailed: needs ClusterAction, or Alter, on the cluster.
+    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+    """
+    if not partitions:
+        return
+
+    def request(group: Collection[TopicPartition]) -> Any:
+        marker = WriteTxnMarkersRequest.WritableTxnMarker
+        topic_class = marker.WritableTxnMarkerTopic
+        return WriteTxnMarkersRequest(
+            markers=[
+                marker(
+                    producer_id=producer_id,
+                    producer_epoch=epoch,
+                    transaction_result=commit,
+                    topics=[
+                        topic_class(name=topic, partition_indexes=indexes)
+                        for topic, indexes in _by_topic(group).items()
+                    ],
+                    coordinator_epoch=0,  # no lower one can have written: the leader knows of no marker
+                )
+            ],
+            max_version=1,
+        )
+
+    connections.run(
+        ask_leaders(
+            connections,
+            partitions,
+            request,
+            _read_markers,
+            what="transaction markers",
+            timeout=timeout,
+            table=TXN_MARKERS,
+        )
+    )
+
+
+def _read_markers(answer: Any) -> Iterator[tuple[TopicPartition, int, None]]:
+    for marker in answer.markers:
+        for topic in marker.topics:
+            for part in topic.partitions:
+                yield TopicPartition(topic.name, part.partition_index), part.error_code, None
 
 
 def _read_producers(answer: Any) -> Iterator[tuple[TopicPartition, int, tuple[ProducerStatus, ...]]]:

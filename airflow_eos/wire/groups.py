@@ -73,6 +73,36 @@ def fetch_committed_offsets(
     return connections.run(at_coordinator(connections, "group", group, attempt, what, timeout))
 
 
+def has_pending_offsets(
+    connections: BrokerConnections,
+    group: str,
+    partitions: Collection[TopicPartition],
+    *,
+    timeout: float = METADATA_TIMEOUT,
+) -> bool:
+    """Return whether an open transaction holds offsets of one of the partitions now (KIP-447).
+
+    :param timeout: seconds to find the group's coordinator.
+    :raises AuthorizationFailed: without Describe on the group or a topic.
+    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+    """
+    what = f"pending offsets of group {group!r}"
+
+    async def attempt(node: int) -> bool:
+        answer = await connections.send(_offsets_request(group, partitions, stable=True), node)
+        codes = {
+            answer.error_code,
+            *(part.error_code for topic in answer.topics for part in topic.partitions),
+        }
+        for code in codes - {_UNSTABLE_OFFSET_COMMIT}:
+            _check(connections, group, code, what)
+        return _UNSTABLE_OFFSET_COMMIT in codes
+
+    if not partitions:
+        return False
+    return connections.run(at_coordinator(connections, "group", group, attempt, what, timeout))
+
+
 def count_live_members(
     connections: BrokerConnections, group: str, *, timeout: float = METADATA_TIMEOUT
 ) -> int:

@@ -9,7 +9,7 @@ from airflow_eos.exceptions import BrokersUnavailable
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.backoff import Backoff
 from airflow_eos.wire.failures import NotYet, describe, is_transient, translated
-from airflow_eos.wire.verdicts import FETCH, Fatal, verdict
+from airflow_eos.wire.verdicts import FETCH, Fatal, Verdict, verdict
 
 if TYPE_CHECKING:
     from airflow_eos.wire.connection import BrokerConnections
@@ -26,12 +26,14 @@ async def ask_leaders(
     *,
     what: str,
     timeout: float,
+    table: Mapping[int, Verdict] = FETCH,
 ) -> dict[TopicPartition, T]:
     """Ask until every partition has an answer.
 
     :param request_for: makes the request about some partitions.
     :param read: yields partition, error code and value of a broker's answer.
     :param what: names the question in errors: "offsets".
+    :param table: what error codes mean, of :mod:`airflow_eos.wire.verdicts`.
     :raises UnknownTopic: naming the topic or partition.
     :raises AuthorizationFailed: naming the partition and what to grant.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last reason.
@@ -41,7 +43,7 @@ async def ask_leaders(
     backoff = Backoff(timeout)
     while True:
         leaders, leaderless = await connections.by_leader_async(remaining, timeout=backoff.left)
-        last = await _ask_once(connections, leaders, request_for, read, found, what)
+        last = await _ask_once(connections, leaders, request_for, read, found, what, table)
         if leaderless:
             last = NotYet(f"{leaderless[0]} has no leader")
         remaining.difference_update(found)
@@ -63,6 +65,7 @@ async def _ask_once(
     read: Callable[[Any], Answers[T]],
     found: dict[TopicPartition, T],
     what: str,
+    table: Mapping[int, Verdict],
 ) -> Exception:
     """Put what is answered into ``found``; return the last reason why something is not."""
     last: Exception = NotYet("no answer")
@@ -80,7 +83,7 @@ async def _ask_once(
             if code == 0:
                 found[where] = value
                 continue
-            decision = verdict(FETCH, code)
+            decision = verdict(table, code)
             if isinstance(decision, Fatal):
                 raise decision.error(f"{what} of {where}: {decision.meaning}")
             last = NotYet(f"{where}: {decision.meaning}")

@@ -150,6 +150,14 @@ FETCH: Mapping[int, Verdict] = {
 }
 """Answer to Fetch, version 4 to 11, and to ListOffsets and DescribeProducers, which go to leaders too."""
 
+TXN_MARKERS: Mapping[int, Verdict] = {
+    **FETCH,
+    31: Fatal(AuthorizationFailed, "CLUSTER_AUTHORIZATION_FAILED: grant ClusterAction on the cluster"),
+    47: Fatal(ProducerFenced, "INVALID_PRODUCER_EPOCH: a newer attempt has written there since"),
+    52: Fatal(ProtocolViolation, "TRANSACTION_COORDINATOR_FENCED: its coordinator has written since"),
+}
+"""Answer to WriteTxnMarkers, which goes to leaders too."""
+
 ADD_PARTITIONS: Mapping[int, Verdict] = {
     **_COORDINATOR,
     3: Retry("UNKNOWN_TOPIC_OR_PARTITION: the coordinator does not know it yet"),

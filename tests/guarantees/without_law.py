@@ -210,6 +210,27 @@ REMOVALS: dict[str, Removal] = {
         _nothing,
         (f"{_EXPERIMENTS}test_receipts_that_lie_are_found_out",),
     ),
+    "nothing_open": Removal(
+        "12",
+        "nothing is written behind an open transaction of our own",
+        f"{_LAWS}nothing_open",
+        lambda begins: True,
+        (f"{_SEARCH}[leader_away_out-0]",),
+    ),
+    "begins_with_receipts": Removal(
+        "12",
+        "the proof finds what was left open",
+        f"{_LAWS}begins_with_receipts",
+        _nothing,
+        (f"{_SEARCHES}test_law_12_the_proof_finds_what_was_left_open",),
+    ),
+    "over_everywhere": Removal(
+        "12",
+        "success waits until every leader shows the commit",
+        f"{_LAWS}over_everywhere",
+        lambda missing: True,
+        (f"{_SEARCH}[leader_away_out-0]",),
+    ),
     "ledger_is_no_target": Removal(
         "4",
         "the ledger is written by the driver alone",

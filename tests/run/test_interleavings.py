@@ -9,20 +9,26 @@ import dataclasses
 import datetime as dt
 import os
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from airflow_eos.model.ledger import LedgerView
+from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run import authority, boundaries, identity, laws, pins, protocol
 from tests.run.model import ports, scenes
-from tests.run.model.broker import ModelBroker
+from tests.run.model.broker import LEDGER, OFFSETS, ModelBroker
 from tests.run.model.explorer import Run, explore
 from tests.run.model.scenes import Scene, spec, stage
 
 EXECUTIONS = 4_000
 DEEPER = 12_000
+
+OUT = TopicPartition("out", 0)
+RUNS_IN_LEDGER = TopicPartition(LEDGER, ports.ledger_partition("pipe"))
+CURSOR_IN_LEDGER = TopicPartition(LEDGER, ports.ledger_partition("group1"))
 
 SCENES = [
     scenes.alone,
@@ -42,6 +48,12 @@ SCENES = [
     scenes.intervals,
     scenes.crossing,
     scenes.rounds,
+    scenes.leader_away(OUT),
+    scenes.leader_away(RUNS_IN_LEDGER),
+    scenes.leader_away(CURSOR_IN_LEDGER),
+    scenes.leader_away(OFFSETS),
+    scenes.leader_away(OUT, RUNS_IN_LEDGER),
+    scenes.leader_away(OUT, twins=True),
 ]
 
 
@@ -192,6 +204,8 @@ def test_law_8_an_empty_run_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_law_9_brokers_without_verification_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without verification a late write of an aborted attempt is published by the next commit."""
+    monkeypatch.setattr(laws, "nothing_open", lambda begins: True)  # law 12 sees what was written, too
+    monkeypatch.setattr(laws, "begins_with_receipts", lambda *args: None)
     assert explore(scenes.unverified, deviations=3, executions=8_000).counter_example is None
     monkeypatch.setattr(laws, "broker_verifies", lambda verification: None)
     assert "duplicated" in _counter_example(scenes.unverified, deviations=3)
@@ -213,6 +227,34 @@ def test_law_10_writers_give_up_before_the_transaction_does(monkeypatch: pytest.
     assert explore(scene, deviations=1, executions=200).counter_example is None
     monkeypatch.setattr(laws, "timeouts_fit", lambda delivery, transaction, maximum: None)
     assert "shorter" in _counter_example(scene)
+
+
+def test_law_12_nothing_is_written_behind_an_open_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A marker that was left out leaves an aborted attempt open: the next commit publishes it too."""
+    monkeypatch.setattr(laws, "nothing_open", lambda begins: True)
+    monkeypatch.setattr(laws, "begins_with_receipts", lambda *args: None)
+    assert "duplicated ['p0r0']" in _counter_example(scenes.leader_away(OUT))
+
+
+def test_law_12_the_proof_finds_what_was_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second guard: such a run is never committed."""
+    monkeypatch.setattr(laws, "nothing_open", lambda begins: True)
+
+    def scene(run: Run) -> Scene:
+        world = scenes.leader_away(OUT)(run)
+        world.check_end = lambda: (  # type: ignore[method-assign]
+            "duplicated" if Counter(world._visible("out")) - Counter(world.expected()) else None
+        )
+        return world
+
+    report = explore(scene, deviations=2, executions=EXECUTIONS)
+    assert report.counter_example is None, f"\n{report.counter_example}"
+
+
+def test_law_12_success_waits_for_the_leaders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator calls a commit complete whose markers it left out: green, and nobody sees it."""
+    monkeypatch.setattr(laws, "over_everywhere", lambda missing: True)
+    assert "nobody sees" in _counter_example(scenes.leader_away(OUT))
 
 
 def test_a_boundary_not_held_between_its_neighbours_would_cross(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.exceptions import LedgerMissing
+from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run.authority import Authority
 from airflow_eos.run.ledger_identity import KnownLedger, verify
 from airflow_eos.run.pins import Pins
@@ -34,11 +35,17 @@ def scene() -> Scene:
     return found
 
 
-def look(scene: Scene, *, may_create: bool) -> KnownLedger:
-    """As an attempt begins; whoever waits sees the markers come."""
+class Died(BaseException):
+    """The process ends."""
+
+
+def look(scene: Scene, *, may_create: bool, dies: bool = False) -> KnownLedger:
+    """As an attempt begins; whoever waits sees the markers come, unless it dies there."""
     run: Any = Plain()
 
     def sleep(_seconds: float) -> None:
+        if dies:
+            raise Died
         scene.broker.settle()
 
     ledger = ModelLedger(run, scene.broker)
@@ -49,10 +56,24 @@ def look(scene: Scene, *, may_create: bool) -> KnownLedger:
 
 
 def test_a_retry_waits_for_the_marker_of_the_first_tries_pin(scene: Scene) -> None:
-    """The first try has committed the ledger's identity and goes on; its marker is not in the log yet."""
-    first = look(scene, may_create=True)
+    """The first try has committed the ledger's identity and dies; its marker is not in the log yet."""
+    with pytest.raises(Died):
+        look(scene, may_create=True, dies=True)
     assert scene.broker.unsettled() == ["eos.ledger.ledger"]
-    assert look(scene, may_create=False) == first
+    assert look(scene, may_create=False) == KnownLedger("id-ledger", 2, "eos")
+
+
+def test_a_pin_counts_when_its_marker_is_seen(scene: Scene) -> None:
+    """The coordinator says that it is committed, and has left the marker out: it is pinned again."""
+    ledger = TopicPartition(LEDGER, 0)
+    with pytest.raises(Died):
+        look(scene, may_create=True, dies=True)
+    scene.broker.away.add(ledger)
+    scene.broker.settle()
+    scene.broker.away.clear()
+    assert scene.broker.open[ledger]
+    assert look(scene, may_create=True) == KnownLedger("id-ledger", 2, "eos")
+    assert [key for key, _ in scene.broker.ledger_records()] == ["ledger:identity"]
 
 
 def test_a_retry_makes_no_ledger(scene: Scene) -> None:

@@ -11,7 +11,6 @@ from airflow_eos.testing.faults.points import COMMITTING
 
 if TYPE_CHECKING:
     from airflow_eos.engine.control_plane import ControlPlane
-    from airflow_eos.model.broker import EndTxnAnswer
     from airflow_eos.model.identity import ProducerIdentity
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.run.ports import ProducerSession, Transactions
@@ -41,13 +40,13 @@ class _HeldTransactions:
     def __init__(self, inner: Transactions, hold: Hold) -> None:
         self._inner = inner
         self._hold = hold
+        self.abort = inner.abort
+        self.abort_again = inner.abort_again
+        self.write_commit_markers = inner.write_commit_markers
 
     def fence(self, transactional_id: str) -> ProducerSession:
         session: ProducerSession = _HeldSession(self._inner.fence(transactional_id), self._hold)
         return session
-
-    def abort(self, identity: ProducerIdentity, *, timeout: float = 60.0) -> EndTxnAnswer:
-        return self._inner.abort(identity, timeout=timeout)
 
 
 class _HeldSession:

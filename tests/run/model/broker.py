@@ -8,7 +8,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 
-from airflow_eos.exceptions import LedgerMissing, ProducerFenced, ProtocolViolation, UnknownTopic
+from airflow_eos.exceptions import (
+    BrokersUnavailable,
+    LedgerMissing,
+    ProducerFenced,
+    ProtocolViolation,
+    UnknownTopic,
+)
 from airflow_eos.model.broker import (
     ActiveProducer,
     CommittedOffset,
@@ -55,7 +61,6 @@ class Transaction:
     epoch: int = 0
     state: TransactionState = TransactionState.EMPTY
     partitions: set[TopicPartition] = field(default_factory=set)
-    offsets: dict[tuple[str, TopicPartition], CommittedOffset] = field(default_factory=dict)
     markers: list[TopicPartition] = field(default_factory=list)
 
 
@@ -72,9 +77,13 @@ class ModelBroker:
         self.producers: dict[TopicPartition, dict[int, ProducerState]] = {tp: {} for tp in self.logs}
         self.open: dict[TopicPartition, dict[int, int]] = {tp: {} for tp in self.logs}
         self.transactions: dict[str, Transaction] = {}
+        self.pending: dict[int, dict[tuple[str, TopicPartition], CommittedOffset]] = {}
+        """Offsets by producer id, until a marker reaches the offsets' partition."""
         self.groups: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self.members: dict[str, int] = {}
         self.verifies = verifies
+        self.away: set[TopicPartition] = set()
+        """Partitions without a leader: nobody writes there or asks, and ends of transactions forget them."""
         self.reported_verification: bool | None = verifies
         identity = json.dumps({"v": 1, "topic_id": "id-ledger", "partitions": 2, "prefix": "eos"})
         self.logs[TopicPartition(LEDGER, 0)].append(Entry("data", value=identity, key="ledger:identity"))
@@ -93,7 +102,6 @@ class ModelBroker:
                 t.epoch,
                 t.state.value,
                 sorted(map(str, t.partitions)),
-                [(g, str(tp), o.offset) for (g, tp), o in t.offsets.items()],
                 list(map(str, t.markers)),
             )
             for tid, t in sorted(self.transactions.items())
@@ -103,7 +111,12 @@ class ModelBroker:
             for name, offsets in sorted(self.groups.items())
         ]
         opened = [sorted(o.items()) for o in self.open.values()]
-        return repr((logs, producers, opened, transactions, groups, self.members))
+        opened += [
+            [(g, str(tp), o.offset) for (g, tp), o in offsets.items()]
+            for _, offsets in sorted(self.pending.items())
+        ]
+        away = sorted(map(str, self.away))
+        return repr((logs, producers, opened, transactions, groups, self.members, away))
 
     # -- logs --
 
@@ -119,6 +132,10 @@ class ModelBroker:
 
     def last_stable_offset(self, tp: TopicPartition) -> int:
         return min(self.open[tp].values(), default=len(self.logs[tp]))
+
+    def stable_offset_of_leader(self, tp: TopicPartition) -> int:
+        self._leader(tp)
+        return self.last_stable_offset(tp)
 
     def committed_entries(self, tp: TopicPartition) -> list[tuple[int, Entry]]:
         """Return (offset, entry) as a read_committed reader sees them."""
@@ -152,7 +169,7 @@ class ModelBroker:
                 self._settle(txn)
             txn.epoch += 1
         txn.state = TransactionState.EMPTY
-        txn.partitions, txn.offsets = set(), {}
+        txn.partitions = set()
         return ProducerIdentity(transactional_id, txn.producer_id, txn.epoch)
 
     def _current(self, identity: ProducerIdentity) -> Transaction:
@@ -171,6 +188,7 @@ class ModelBroker:
         self, identity: ProducerIdentity, tp: TopicPartition, sequence: int, value: str, key: str = ""
     ) -> int:
         """Append one record; return its offset, or the old one where the broker takes it for a duplicate."""
+        self._leader(tp)
         known = self.producers[tp].get(identity.producer_id)
         if known is not None and identity.producer_epoch < known.epoch:
             raise ProducerFenced(f"{tp}: INVALID_PRODUCER_EPOCH")
@@ -201,7 +219,9 @@ class ModelBroker:
         txn = self._current(identity)
         txn.state = TransactionState.ONGOING
         txn.partitions.add(OFFSETS)
-        txn.offsets.update({(group, tp): offset for tp, offset in offsets.items()})
+        self._leader(OFFSETS)
+        pending = self.pending.setdefault(identity.producer_id, {})
+        pending.update({(group, tp): offset for tp, offset in offsets.items()})
 
     def end_transaction(self, identity: ProducerIdentity, *, commit: bool) -> EndTxnAnswer | None:
         """Answer EndTxn; None means: committed."""
@@ -234,20 +254,27 @@ class ModelBroker:
         commits = txn.state is TransactionState.PREPARE_COMMIT
         if txn.markers:
             tp = txn.markers.pop(0)
-            if tp == OFFSETS:
-                if commits:
-                    for (group, source), offset in txn.offsets.items():
-                        self.groups.setdefault(group, {})[source] = offset
-            else:
-                kind = "commit" if commits else "abort"
-                self.logs[tp].append(Entry(kind, txn.producer_id, txn.epoch))
-                self.open[tp].pop(txn.producer_id, None)
-                known = self.producers[tp].get(txn.producer_id)
-                if known is None or known.epoch < txn.epoch:
-                    self.producers[tp][txn.producer_id] = ProducerState(txn.epoch)
+            if tp not in self.away:  # else a broker of 4.x leaves it out (KAFKA-20734)
+                self.marker(tp, txn.producer_id, txn.epoch, commits=commits)
         if not txn.markers:
             txn.state = TransactionState.COMPLETE_COMMIT if commits else TransactionState.COMPLETE_ABORT
-            txn.partitions, txn.offsets = set(), {}
+            txn.partitions = set()
+
+    def marker(self, tp: TopicPartition, producer_id: int, epoch: int, *, commits: bool) -> None:
+        """Write the marker of a transaction into one partition."""
+        self._leader(tp)
+        if tp == OFFSETS:
+            for (group, source), offset in self.pending.pop(producer_id, {}).items():
+                if commits:
+                    self.groups.setdefault(group, {})[source] = offset
+            return
+        known = self.producers[tp].get(producer_id)
+        if known is not None and epoch < known.epoch:
+            raise ProducerFenced(f"{tp}: INVALID_PRODUCER_EPOCH")
+        self.logs[tp].append(Entry("commit" if commits else "abort", producer_id, epoch))
+        self.open[tp].pop(producer_id, None)
+        if known is None or known.epoch < epoch:
+            self.producers[tp][producer_id] = ProducerState(epoch)
 
     def _settle(self, txn: Transaction) -> None:
         """A request that meets a transaction still being completed is retried until it is."""
@@ -281,12 +308,18 @@ class ModelBroker:
     def committed_offsets(
         self, group: str, partitions: list[TopicPartition], *, stable: bool
     ) -> dict[TopicPartition, CommittedOffset]:
-        if stable and any(
-            g == group and tp in partitions for txn in self.transactions.values() for g, tp in txn.offsets
-        ):
+        if stable and self.has_pending(group, partitions):
             raise BrokerTimeout(f"UNSTABLE_OFFSET_COMMIT of {group}")
         mine = self.groups.get(group, {})
         return {tp: mine[tp] for tp in partitions if tp in mine}
+
+    def has_pending(self, group: str, partitions: list[TopicPartition]) -> bool:
+        self._leader(OFFSETS)
+        return any(g == group and tp in partitions for offsets in self.pending.values() for g, tp in offsets)
+
+    def _leader(self, tp: TopicPartition) -> None:
+        if tp in self.away:
+            raise BrokersUnavailable(f"{tp} has no leader")
 
     def describe_transaction(self, transactional_id: str) -> TransactionDescription | None:
         txn = self.transactions.get(transactional_id)
@@ -295,7 +328,17 @@ class ModelBroker:
         return TransactionDescription(txn.state, txn.producer_id, txn.epoch, frozenset(txn.partitions))
 
     def describe_producers(self, tp: TopicPartition) -> list[ActiveProducer]:
-        return [ActiveProducer(pid, s.epoch, s.last_sequence) for pid, s in self.producers[tp].items()]
+        self._leader(tp)
+        return [
+            ActiveProducer(pid, s.epoch, s.last_sequence, self.open[tp].get(pid, -1))
+            for pid, s in self.producers[tp].items()
+        ]
+
+    def is_visible(self, tp: TopicPartition, offset: int) -> bool | None:
+        self._leader(tp)
+        if offset >= self.last_stable_offset(tp):
+            return None
+        return any(found == offset for found, _ in self.committed_entries(tp))
 
     def ledger_topic(self) -> TopicDescription:
         if LEDGER not in self.topics:
@@ -304,6 +347,7 @@ class ModelBroker:
 
     def ledger_view(self, partition: int, keys: set[str], prefixes: tuple[str, ...]) -> LedgerView:
         tp = TopicPartition(LEDGER, partition)
+        self._leader(tp)
         stable, high = self.last_stable_offset(tp), len(self.logs[tp])
 
         def wanted(key: str) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_eos.engine.rounds import run_rounds
-from airflow_eos.exceptions import EosError, SealedBlockLost, SecondAttempt
+from airflow_eos.exceptions import EosError, ProducerFenced, SealedBlockLost, SecondAttempt
 from airflow_eos.model.broker import CommittedOffset, EndTxnAnswer
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
@@ -65,7 +65,7 @@ class ModelCluster:
     def last_stable_offsets(self, partitions: Collection[TopicPartition]) -> Any:
         return self._read(
             "read last stable offsets",
-            lambda: {tp: self._broker.last_stable_offset(tp) for tp in partitions},
+            lambda: {tp: self._broker.stable_offset_of_leader(tp) for tp in partitions},
         )
 
     def offsets_for_time(self, partitions: Collection[TopicPartition], timestamp_ms: int) -> Any:
@@ -79,6 +79,14 @@ class ModelCluster:
             "read committed offsets",
             lambda: self._broker.committed_offsets(group, list(partitions), stable=stable),
         )
+
+    def has_pending_offsets(self, group: str, partitions: Collection[TopicPartition]) -> bool:
+        return self._read(
+            "look for pending offsets", lambda: self._broker.has_pending(group, list(partitions))
+        )
+
+    def is_visible(self, tp: TopicPartition, offset: int) -> bool | None:
+        return self._read(f"look at {tp}", lambda: self._broker.is_visible(tp, offset))
 
     def group_members(self, group: str) -> int:
         return self._read("count group members", lambda: self._broker.members.get(group, 0))
@@ -186,12 +194,39 @@ class ModelTransactions:
 
         return self._run.step("abort own transaction", end, WRITE_FAULTS)
 
+    def abort_again(
+        self, identity: ProducerIdentity, partitions: Collection[TopicPartition], group: str | None = None
+    ) -> EndTxnAnswer:
+        def add() -> None:
+            self._broker.add_partitions(identity, list(partitions))
+            if group is not None:
+                self._broker.add_offsets(identity, group, {})
+
+        try:
+            self._run.step("add what is open", add, WRITE_FAULTS)
+        except ProducerFenced:
+            self._superseded.add(identity.transactional_id)
+            return EndTxnAnswer.FENCED
+        return self.abort(identity)
+
+    def write_commit_markers(
+        self, producer_id: int, epoch: int, partitions: Collection[TopicPartition]
+    ) -> None:
+        for tp in partitions:
+            self._run.step(
+                f"write a commit marker to {tp}",
+                lambda tp=tp: self._broker.marker(tp, producer_id, epoch, commits=True),
+                WRITE_FAULTS,
+            )
+
 
 def ledger_partition(routing: str) -> int:
     return 1 if routing.endswith("1") else 0
 
 
 class ModelLedger:
+    topic = LEDGER
+
     def __init__(self, run: Run, broker: ModelBroker) -> None:
         self._run, self._broker = run, broker
 
@@ -211,7 +246,7 @@ class ModelLedger:
         if list(keys) == ["ledger:identity"]:
             return read()
         more = " and more" if len(keys) > 1 else ""
-        return self._run.step(f"ask the ledger for {min(keys)}{more}", read)
+        return self._run.step(f"ask the ledger for {min(keys, default=f'all {prefixes}')}{more}", read)
 
 
 @dataclass
@@ -275,7 +310,7 @@ class ModelData:
             raise SealedBlockLost("sealed batches are gone with their executor")
         for tp, batches in sorted(sealed.batches.items()):
             written = batches[:-1] if self._loses_batch else batches
-            first = None
+            first, offset = None, 0
             for sequence, value in enumerate(written):
                 offset = self._produce(identity, tp, sequence, value)
                 first = offset if first is None else first
@@ -286,7 +321,7 @@ class ModelData:
                     self._second_attempt(identity, tp, list(reversed(batches)))
             count = len(written)
             receipts.append(
-                PartitionReceipt(tp.topic, tp.partition, first or 0, 0, count, 1, count, count - 1)
+                PartitionReceipt(tp.topic, tp.partition, first or 0, offset, count, 1, count, count - 1)
             )
         return receipts
 
@@ -335,7 +370,7 @@ def attempt(
         cluster, ledger = ModelCluster(run, broker), ModelLedger(run, broker)
         authority = Authority(ledger, sleep=sleep, clock=clock.monotonic)
         transactions = ModelTransactions(run, broker, scene, name)
-        pins = Pins(transactions, authority, sleep=sleep)
+        pins = Pins(transactions, authority, sleep=sleep, clock=clock.monotonic)
         known = verify(ledger, authority, pins, spec.ledger, spec.prefix, may_create=True)
         ledger_id = (known.topic_id, known.partitions)
         boundaries = Boundaries(cluster, pins, known.prefix, clock.now)

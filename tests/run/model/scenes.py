@@ -139,6 +139,11 @@ class Scene:
             key = process.result.run_key
             if f"run:{key}" not in self.broker.committed_keys():
                 return f"{name} reported success, the ledger does not hold {key}"
+            for receipt in process.result.receipts:
+                tp = TopicPartition(receipt.topic, receipt.partition)
+                begin = self.broker.open[tp].get(process.result.producer.producer_id)
+                if receipt.records and begin is not None and begin <= receipt.last_offset:
+                    return f"{name} reported success, nobody sees what it wrote to {tp}"
         return None
 
 
@@ -496,7 +501,8 @@ def foreign_consumer(run: Run) -> Scene:
             return events()
 
         def watched(txn: Transaction) -> None:
-            commits = txn.state is TransactionState.PREPARE_COMMIT and ("group", tp) in txn.offsets
+            pending = scene.broker.pending.get(txn.producer_id, {})
+            commits = txn.state is TransactionState.PREPARE_COMMIT and ("group", tp) in pending
             if commits and moved and scene.broker.groups["group"][tp].offset == 0:
                 scene.broken = "the run committed over an offset it never planned from"
             settle(txn)
@@ -521,7 +527,7 @@ def expiring(run: Run) -> Scene:
 
         def expire() -> None:
             # Brokers keep offsets of a partition that a transaction is about to commit.
-            pending = {tp for txn in scene.broker.transactions.values() for _, tp in txn.offsets}
+            pending = {tp for offsets in scene.broker.pending.values() for _, tp in offsets}
             offsets = scene.broker.groups["group"]
             scene.broker.groups["group"] = {tp: one for tp, one in offsets.items() if tp in pending}
 
@@ -540,6 +546,32 @@ def expiring(run: Run) -> Scene:
         prepare=prepare,
         records=1,
     )
+
+
+def leader_away(*partitions: TopicPartition, twins: bool = False) -> Callable[[Run], Scene]:
+    """At any moment partitions lose their leader, and get it back: ends of transactions forget them."""
+    tries = [("try1", spec(group_id="group1"))]
+    if twins:
+        tries.append(("try2", spec(group_id="group1", try_number=2)))
+
+    def scene(run: Run) -> Scene:
+        def prepare(scene: Scene) -> None:
+            def leave() -> None:
+                scene.broker.away.update(partitions)
+                scene.once["the leader returns"] = scene.broker.away.clear
+
+            scene.once["the leader leaves"] = leave
+
+        return stage(
+            run,
+            tries,
+            prepare=prepare,
+            records=1,
+            closers=[spec(group_id="group1", try_number=3), spec("last", group_id="group1")],
+        )
+
+    scene.__name__ = "_".join(["leader_away", *map(str, partitions), *(["twins"] if twins else [])])
+    return scene
 
 
 def member_joined(run: Run) -> Scene:

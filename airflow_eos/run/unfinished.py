@@ -1,0 +1,278 @@
+"""Finds and finishes what a coordinator forgot to end.
+
+Brokers of 4.x leave out the markers of a partition whose leader is away when a transaction ends, and call the
+transaction complete (KAFKA-20734). What it wrote there stays open: readers wait below it, and the next marker
+of the same producer id decides it, whatever that marker was meant for. So nothing is written behind an open
+transaction of our own: it is ended first, as it was decided, by a transaction into which nothing is written.
+
+How it was decided is known to the ledger: its record is a part of the transaction, and names producer id and
+epoch, which are those of one transaction only (law 2).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from airflow_eos.exceptions import AuthorizationFailed, NotYetVisible, OutcomeUnknown
+from airflow_eos.model.broker import ActiveProducer, EndTxnAnswer, TransactionDescription, TransactionState
+from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.record import RunRecord
+from airflow_eos.model.spec import RunSpec
+from airflow_eos.run import cursor, identity, laws
+from airflow_eos.run.authority import Authority, decide
+from airflow_eos.run.ports import Cluster, Ledger, Transactions
+
+log = logging.getLogger(__name__)
+
+_RUN_RECORDS, _CURSORS = identity.run_record_key(""), identity.cursor_key("")
+_COMMITS = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
+_ABORTS = (
+    TransactionState.ONGOING,
+    TransactionState.PREPARE_ABORT,
+    TransactionState.COMPLETE_ABORT,
+    TransactionState.PREPARE_EPOCH_FENCE,
+)
+
+
+class UnfinishedEnds:
+    """Asks leaders for open transactions of our own producer id, behind the fence, and ends them.
+
+    Behind the fence all of them are over: one that a leader still holds for open lacks its marker.
+
+    :param spec: the run whose transactional id is fenced.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        cluster: Cluster,
+        transactions: Transactions,
+        ledger: Ledger,
+        authority: Authority,
+    ) -> None:
+        self._spec = spec
+        self._cluster = cluster
+        self._transactions = transactions
+        self._ledger = ledger
+        self._authority = authority
+        self._word: TransactionDescription | None = None
+        self._offsets_ended = False
+
+    def before_fence(self, transactional_id: str) -> None:
+        """Remember what the coordinator says of the transaction that the fence ends."""
+        try:
+            self._word = self._cluster.describe_transaction(transactional_id)
+        except Exception as failure:  # noqa: BLE001 - it is one witness of several
+            log.debug("%s could not be described: %s", transactional_id, failure)
+            self._word = None
+
+    def end_in_ledger(self, producer: ProducerIdentity) -> EndTxnAnswer | None:
+        """End what is open in the ledger's partitions of this run, and pending offsets of its cursor.
+
+        :returns: None: nothing was open. Else what the coordinator answered; the epoch is used up then.
+        :raises OutcomeUnknown: nobody can tell how such a transaction was decided.
+        """
+        answer = self._end(producer, self._ledger_partitions())
+        return self._end_offsets(producer) if answer is None else answer
+
+    def end_in_topics(self, producer: ProducerIdentity, topics: Collection[str]) -> EndTxnAnswer | None:
+        """End what is open in any partition of the topics that this run writes; see :meth:`end_in_ledger`."""
+        described = self._cluster.describe_topics(sorted(topics)) if topics else {}
+        partitions = [TopicPartition(t.topic, p) for t in described.values() for p in range(t.partitions)]
+        return self._end(producer, partitions)
+
+    # -- records --
+
+    def _end(self, producer: ProducerIdentity, partitions: Collection[TopicPartition]) -> EndTxnAnswer | None:
+        open_there = open_of(self._cluster, producer.producer_id, partitions)
+        if laws.nothing_open(open_there):
+            return None
+        committed = {
+            epoch: self._was_committed(producer.producer_id, epoch, open_there)
+            for epoch in {one.producer_epoch for one in open_there.values()}
+        }
+        commits = {tp: one for tp, one in open_there.items() if committed[one.producer_epoch]}
+        aborts = sorted(open_there.keys() - commits.keys())
+        if commits:
+            write_commit_markers(self._transactions, producer, commits)
+        if not aborts:
+            return None
+        log.warning(
+            "%s: markers of an aborted transaction of %s are missing; writing them now",
+            ", ".join(map(str, aborts)),
+            producer.transactional_id,
+        )
+        return self._transactions.abort_again(producer, aborts)
+
+    def _was_committed(
+        self, producer_id: int, epoch: int, open_there: Mapping[TopicPartition, ActiveProducer]
+    ) -> bool:
+        """Return how the transaction of one epoch was decided."""
+        undecided: list[RunRecord] = []
+        for partition in self._witnesses(producer_id, open_there):
+            verdict = decide(self._ledger.view(partition, (), (_RUN_RECORDS,)))
+            known = (RunRecord.from_json(value) for key, value in verdict.committed.items() if value)
+            if any(_made_by(record, producer_id, epoch) for record in known):
+                return True
+            opened = [RunRecord.from_json(one.value) for one in verdict.open_records if one.value]
+            undecided += [record for record in opened if _made_by(record, producer_id, epoch)]
+        if not undecided:
+            return False  # a commit without its record cannot be
+        said = self._coordinator_said(producer_id, epoch)
+        if said is None:
+            said = self._seen_of(undecided[0])
+        if said is None:
+            raise OutcomeUnknown(
+                f"{undecided[0].run_key}: its record is in an open transaction of producer {producer_id}, "
+                f"epoch {epoch}, whose markers are missing, and nothing tells whether it was committed; see "
+                "`airflow eos repair`"
+            )
+        return said
+
+    def _witnesses(
+        self, producer_id: int, open_there: Mapping[TopicPartition, ActiveProducer]
+    ) -> Collection[int]:
+        """Return the ledger partitions that may hold the run record of such a transaction."""
+        found = {self._ledger.partition_for(self._spec.pipeline)}
+        for tp in open_there:
+            if tp.topic != self._spec.ledger.topic:
+                continue
+            verdict = decide(self._ledger.view(tp.partition, (), (_RUN_RECORDS, _CURSORS)))
+            named = (
+                _json(one.value).get("pipeline")
+                for one in verdict.open_records
+                if one.producer_id == producer_id
+            )
+            found |= {self._ledger.partition_for(pipeline) for pipeline in named if pipeline}
+        return found
+
+    def _coordinator_said(self, producer_id: int, epoch: int) -> bool | None:
+        """Return what the coordinator said before the fence, None where it spoke of another transaction."""
+        word = self._word
+        if word is None or word.producer_id != producer_id:
+            return None
+        if word.producer_epoch == epoch and word.state in _COMMITS:
+            return True
+        # A time-out and a fence move the epoch on before they abort.
+        if word.producer_epoch in (epoch, epoch + 1) and word.state in _ABORTS:
+            return False
+        return None
+
+    def _seen_of(self, record: RunRecord) -> bool | None:
+        """Return what can be seen of a transaction elsewhere: its output, its offsets."""
+        for receipt in record.receipts:
+            if receipt.records:
+                tp = TopicPartition(receipt.topic, receipt.partition)
+                visible = self._cluster.is_visible(tp, receipt.last_offset)
+                if visible is not None:
+                    return visible
+        partitions = sorted({r.topic_partition for r in record.ranges})
+        for group in (record.group_id, f"{record.group_id}.runs"):
+            committed = self._cluster.committed(group, partitions, stable=False)
+            if any(identity.metadata_names(one.metadata, record.run_key) for one in committed.values()):
+                return True
+        return None
+
+    # -- ledger and offsets --
+
+    def _ledger_partitions(self) -> list[TopicPartition]:
+        routings = {self._spec.pipeline}
+        if identity.moves_cursor(self._spec):
+            routings.add(self._spec.group_id)
+        return sorted(
+            {TopicPartition(self._spec.ledger.topic, self._ledger.partition_for(one)) for one in routings}
+        )
+
+    def _end_offsets(self, producer: ProducerIdentity) -> EndTxnAnswer | None:
+        """End pending offsets of the cursor: behind the fence they can be nobody's but ours."""
+        if not identity.moves_cursor(self._spec) or self._offsets_ended:
+            return None
+        group, only = self._spec.group_id, identity.mapped_partition(self._spec)
+        topics = self._cluster.describe_topics(self._spec.source_topics)
+        partitions = [TopicPartition(t.topic, p) for t in topics.values() for p in range(t.partitions)]
+        if only is not None:
+            partitions = [tp for tp in partitions if tp == only]
+        if not self._cluster.has_pending_offsets(group, partitions):
+            return None
+        self._offsets_ended = True
+        key = identity.cursor_key(group, only)
+        value = self._authority.decide([key], routing=group).get(key)
+        known = cursor.CursorRecord.from_json(value) if value else None
+        committed = self._cluster.committed(group, partitions, stable=False)
+        log.warning("group %r: offsets of an earlier transaction are still pending", group)
+        # The ledger's cursor was committed with the offsets: behind it are the pending ones.
+        if known and any(tp not in committed or committed[tp].offset < end for tp, end in known.ends.items()):
+            self._commit_offsets(producer, group, known)
+            return None
+        return self._transactions.abort_again(producer, (), group)
+
+    def _commit_offsets(self, producer: ProducerIdentity, group: str, known: cursor.CursorRecord) -> None:
+        """Write the marker for the offsets of the run that moved the cursor last."""
+        key = identity.run_record_key(known.run_key)
+        value = self._authority.decide([key], routing=known.pipeline).get(key)
+        if value is None:
+            return  # a reset moved it; the planner says how offsets and cursor differ
+        owner = RunRecord.from_json(value).producer
+        pending = ActiveProducer(owner.producer_id, owner.producer_epoch, last_sequence=-1)
+        write_commit_markers(
+            self._transactions, producer, {self._cluster.group_offsets_partition(group): pending}
+        )
+
+
+def write_commit_markers(
+    transactions: Transactions, owner: ProducerIdentity, open_there: Mapping[TopicPartition, ActiveProducer]
+) -> None:
+    """Write the missing markers of committed transactions.
+
+    :raises NotYetVisible: where this principal may not: then it has to be done by somebody who may.
+    """
+    where = ", ".join(map(str, sorted(open_there)))
+    log.warning(
+        "%s: markers of a committed transaction of %s are missing; writing them now",
+        where,
+        owner.transactional_id,
+    )
+    for producer_id, epoch in sorted({(one.producer_id, one.producer_epoch) for one in open_there.values()}):
+        chosen = [
+            tp
+            for tp, one in open_there.items()
+            if (one.producer_id, one.producer_epoch) == (producer_id, epoch)
+        ]
+        try:
+            transactions.write_commit_markers(producer_id, epoch, sorted(chosen))
+        except AuthorizationFailed as error:
+            raise NotYetVisible(
+                f"a committed transaction of {owner.transactional_id} is not visible in {where}: its commit "
+                f"markers are missing, and this principal may not write them ({error}); have `airflow eos "
+                "repair` run by one that may"
+            ) from error
+
+
+def open_of(
+    cluster: Cluster, producer_id: int, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, ActiveProducer]:
+    """Return the partitions in which a transaction of this producer id is open, as their leaders say.
+
+    :raises BrokersUnavailable: when a leader does not answer: nothing is known of its partition then.
+    """
+    if not partitions:
+        return {}
+    return {
+        tp: one
+        for tp, known in cluster.describe_producers(partitions).items()
+        for one in known
+        if one.producer_id == producer_id and one.is_open
+    }
+
+
+def _made_by(record: RunRecord, producer_id: int, epoch: int) -> bool:
+    return (record.producer.producer_id, record.producer.producer_epoch) == (producer_id, epoch)
+
+
+def _json(text: str) -> dict[str, Any]:
+    found = json.loads(text) if text else {}
+    return found if isinstance(found, dict) else {}

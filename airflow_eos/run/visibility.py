@@ -1,0 +1,202 @@
+"""Waits until a commit is over in every partition, as their leaders say.
+
+The coordinator's word is not enough: see :mod:`airflow_eos.run.unfinished`. A task that starts next must see
+everything, and a green task must not have output that nobody sees.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from airflow_eos.exceptions import BrokersUnavailable, NotYetVisible, UnknownTopic
+from airflow_eos.model.broker import ActiveProducer, TransactionState
+from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.record import RunRecord
+from airflow_eos.run import identity, laws
+from airflow_eos.run.ports import Cluster, Transactions
+from airflow_eos.run.unfinished import open_of, write_commit_markers
+
+log = logging.getLogger(__name__)
+
+_SAY_SECONDS = 5.0
+_POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.02, 1.0
+
+
+class Visibility:
+    """Says whether readers get all that a run committed, and waits for it.
+
+    :param transactions: writes markers that are missing; None: only looks.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        transactions: Transactions | None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._cluster = cluster
+        self._transactions = transactions
+        self._clock = clock
+        self._sleep = sleep
+
+    def missing(self, record: RunRecord) -> list[str]:
+        """Return where a committed run cannot be seen yet; empty: it is visible everywhere."""
+        return [text for text, _ in self._invisible(_written(record), record.producer).values()]
+
+    def wait_for_own(
+        self,
+        record: RunRecord,
+        ledger: Collection[TopicPartition],
+        offsets: Mapping[TopicPartition, int],
+        group: str,
+        *,
+        seconds: float,
+    ) -> None:
+        """Wait for the commit that this process has just made, under the identity it still holds.
+
+        :param ledger: ledger partitions of the transaction.
+        :param offsets: what was committed for ``group``.
+        :raises NotYetVisible: after ``seconds``.
+        """
+        producer, ended = record.producer, False
+
+        def look() -> tuple[list[str], set[TopicPartition]]:
+            found = self._invisible(_written(record), producer)
+            in_ledger = self._own_open(producer, ledger)
+            texts = [text for text, _ in found.values()]
+            texts += [f"{tp} (its leader holds the transaction for open)" for tp in in_ledger]
+            open_there = {tp for tp, (_, ours) in found.items() if ours} | in_ledger
+            # Offsets of intervals have no meaning: another run's may be pending when ours are not.
+            if (group == record.group_id or not ended) and self._is_pending(record, group, offsets):
+                texts.append(f"the offsets of group {group!r} (pending)")
+                open_there.add(self._cluster.group_offsets_partition(group))
+            return texts, open_there
+
+        def finish(partitions: Collection[TopicPartition]) -> None:
+            nonlocal ended
+            ended = True
+            self._finish(producer, partitions)
+
+        self._wait(record, look, finish, seconds)
+
+    def wait_for_found(self, record: RunRecord, *, seconds: float) -> None:
+        """Wait for a run that the ledger holds; another attempt committed it, maybe long ago.
+
+        :raises NotYetVisible: after ``seconds``.
+        """
+
+        def look() -> tuple[list[str], set[TopicPartition]]:
+            found = self._invisible(_written(record), record.producer)
+            return [text for text, _ in found.values()], {tp for tp, (_, ours) in found.items() if ours}
+
+        self._wait(record, look, lambda partitions: self._finish(record.producer, partitions), seconds)
+
+    def _finish(self, producer: ProducerIdentity, partitions: Collection[TopicPartition]) -> None:
+        """Write the markers that the coordinator left out."""
+        assert self._transactions is not None
+        left_out = ActiveProducer(producer.producer_id, producer.producer_epoch, last_sequence=-1)
+        write_commit_markers(self._transactions, producer, dict.fromkeys(partitions, left_out))
+
+    def _wait(
+        self,
+        record: RunRecord,
+        look: Callable[[], tuple[list[str], set[TopicPartition]]],
+        finish: Callable[[Collection[TopicPartition]], None],
+        seconds: float,
+    ) -> None:
+        began, pause, said = self._clock(), _POLL_SECONDS, False
+        may_finish = self._transactions is not None
+        while True:
+            waited = self._clock() - began
+            try:
+                over = self._is_over(record.producer)  # asked first: behind this word no marker is on its way
+                missing, open_there = look()
+                if laws.over_everywhere(missing):
+                    return
+                if over and open_there and may_finish:
+                    may_finish = False
+                    finish(sorted(open_there))
+                    continue
+            except BrokersUnavailable as error:
+                missing = [str(error)]
+            if waited >= seconds:
+                raise NotYetVisible(
+                    f"{record.run_key} is committed, not yet visible in {'; '.join(missing)}; a retry waits "
+                    "for it and writes nothing. If it stays so see `airflow eos repair`"
+                )
+            if waited >= _SAY_SECONDS and not said:
+                said = True
+                log.warning(
+                    "%s is committed; waiting until readers see %s", record.run_key, "; ".join(missing)
+                )
+            self._sleep(pause)
+            pause = min(2 * pause, _LONGEST_POLL_SECONDS)
+
+    # -- looks --
+
+    def _invisible(
+        self, written: Mapping[TopicPartition, int], producer: ProducerIdentity
+    ) -> dict[TopicPartition, tuple[str, bool]]:
+        """Return what readers do not get yet: a text each, and whether our own transaction is open there.
+
+        :param written: last offset per partition.
+        """
+        try:
+            stable = self._cluster.last_stable_offsets(sorted(written)) if written else {}
+        except UnknownTopic as error:
+            log.warning("whether readers see the output cannot be looked at: %s", error)
+            return {}
+        behind = [tp for tp, last in sorted(written.items()) if stable[tp] <= last]
+        ends = self._cluster.log_ends(behind) if behind else {}
+        for tp in behind:
+            if ends[tp] <= written[tp]:
+                log.warning(
+                    "%s ends at %d, the run wrote up to %d: the topic was made again or cut",
+                    tp,
+                    ends[tp],
+                    written[tp],
+                )
+        behind = [tp for tp in behind if ends[tp] > written[tp]]
+        ours = open_of(self._cluster, producer.producer_id, behind)
+        found: dict[TopicPartition, tuple[str, bool]] = {}
+        for tp in behind:
+            own = tp in ours and ours[tp].current_txn_start_offset <= written[tp]
+            why = "its leader holds the transaction for open" if own else "behind one of another producer"
+            found[tp] = (f"{tp} (offsets {stable[tp]} to {written[tp]}: {why})", own)
+        return found
+
+    def _own_open(
+        self, producer: ProducerIdentity, partitions: Collection[TopicPartition]
+    ) -> set[TopicPartition]:
+        """Return where the transaction of exactly this epoch is open; a newer attempt may be at work."""
+        found = open_of(self._cluster, producer.producer_id, partitions)
+        return {tp for tp, one in found.items() if one.producer_epoch == producer.producer_epoch}
+
+    def _is_pending(self, record: RunRecord, group: str, offsets: Mapping[TopicPartition, int]) -> bool:
+        """Return whether our offsets are pending: not where ours are committed and those a newer run's."""
+        if not offsets or not self._cluster.has_pending_offsets(group, sorted(offsets)):
+            return False
+        committed = self._cluster.committed(group, sorted(offsets), stable=False)
+        if any(identity.metadata_names(one.metadata, record.run_key) for one in committed.values()):
+            return False
+        behind = any(tp not in committed or committed[tp].offset < end for tp, end in offsets.items())
+        return group != record.group_id or behind
+
+    def _is_over(self, producer: ProducerIdentity) -> bool:
+        """Return whether the coordinator has nothing to write any more for this transaction."""
+        seen = self._cluster.describe_transaction(producer.transactional_id)
+        if seen is None or (seen.producer_id, seen.producer_epoch) != (
+            producer.producer_id,
+            producer.producer_epoch,
+        ):
+            return True  # nobody takes a new epoch before the old transaction is complete
+        return seen.state is TransactionState.COMPLETE_COMMIT
+
+
+def _written(record: RunRecord) -> dict[TopicPartition, int]:
+    return {TopicPartition(r.topic, r.partition): r.last_offset for r in record.receipts if r.records}

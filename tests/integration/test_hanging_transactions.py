@@ -1,0 +1,285 @@
+"""A partition without a leader while its transaction ends: brokers of 4.x forget the marker (KAFKA-20734).
+
+The run knows better than the coordinator: nothing is written behind what was left open, and no success is
+reported before every leader shows it.
+"""
+
+from __future__ import annotations
+
+import resource
+import threading
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from airflow_eos.exceptions import AuthorizationFailed, NotYetVisible
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.run import identity, laws
+from airflow_eos.run.states import State
+from airflow_eos.run.visibility import Visibility
+from airflow_eos.testing import EmbeddedKafka
+from airflow_eos.testing.readers import read_topic
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.control import describe_producers
+from tests.integration.run_support import Pipeline
+from tests.patience import wait_until
+
+RECORDS = 120
+AWAY_SECONDS = 3.0
+"""How long a broker stays away once the transaction has ended without it."""
+QUICK = {
+    "broker.session.timeout.ms": "4000",
+    "broker.heartbeat.interval.ms": "500",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "6",
+}
+
+
+@pytest.fixture(scope="module")
+def kafka():
+    with EmbeddedKafka(brokers=3, broker_config=QUICK) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def kafka39():
+    with EmbeddedKafka(brokers=3, version="3.9.2", broker_config=QUICK) as running:
+        yield running
+
+
+class Death(BaseException):
+    """The process ends here."""
+
+
+class Loss(Exception):
+    """An attempt fails here."""
+
+
+class Away:
+    """A run, one broker of which goes away at a state: the only replica of what ``lost`` names is there.
+
+    :param lost: ``sink``, ``ledger`` or ``offsets``.
+    """
+
+    def __init__(self, kafka, lost):
+        self.kafka = kafka
+        self.config = kafka.client_config()
+        pipeline = self.pipeline = Pipeline(kafka, partitions=2)
+        group = pipeline.spec.group_id
+        with BrokerConnections(self.config) as connections:
+            keeper = connections.transaction_coordinator(identity.transactional_id(pipeline.spec))
+            home = connections.group_coordinator(group)
+        # Groups are placed by their name: one whose coordinator can be lost on its own.
+        number = 0
+        while home == keeper:
+            number += 1
+            with BrokerConnections(self.config) as connections:
+                name = f"{group}-{number}"
+                keeper = connections.transaction_coordinator(f"{pipeline.spec.prefix}.{name}")
+                home = connections.group_coordinator(name)
+            pipeline.spec = replace(pipeline.spec, group_id=name)
+        others = [broker.node_id for broker in kafka.brokers if broker.node_id not in (keeper, home)]
+        away = home if lost == "offsets" else others[0]
+        self.broker = next(broker for broker in kafka.brokers if broker.node_id == away)
+        self._place(lost, away, keeper)
+        for partition in (0, 1):
+            pipeline.publish([f"{partition}-{i}" for i in range(RECORDS)], partition=partition)
+
+    def _place(self, lost, away, keeper):
+        pipeline = self.pipeline
+        if lost == "sink":
+            pipeline.sink = f"{pipeline.sink}-placed"
+            self._create(pipeline.sink, [[away], [keeper]])
+            pipeline.spec = replace(pipeline.spec, sink_topic=pipeline.sink)
+            self.at_risk = TopicPartition(pipeline.sink, 0)
+        elif lost == "ledger":
+            ledger = f"{pipeline.ledger}-placed"
+            self._create(ledger, [[away]], **{"cleanup.policy": "compact"})
+            pipeline.spec = replace(pipeline.spec, ledger=LedgerSettings(topic=ledger, partitions=1))
+            self.at_risk = TopicPartition(ledger, 0)
+        else:
+            self.at_risk = None
+
+    def _create(self, name, replicas, **config):
+        config = {"min.insync.replicas": "1", **config}
+        topic = NewTopic(name, num_partitions=len(replicas), replica_assignment=replicas, config=config)
+        self.kafka.admin().create_topics([topic])[name].result()
+        wait_until(lambda: self._leaders(name) == [ids[0] for ids in replicas])
+
+    def _leaders(self, name):
+        with BrokerConnections(self.config) as connections:
+            return [node for _, node in sorted(connections.leaders([name]).items())]
+
+    def lose(self):
+        """Kill the broker, and wait until the others know."""
+        self.broker.kill()
+        if self.at_risk is None:
+            time.sleep(6)
+        else:
+            wait_until(lambda: self._leaders(self.at_risk.topic)[self.at_risk.partition] == -1)
+
+    def fill(self):
+        """Let the broker's disk be full from now on: not one byte can be appended. It ends by that."""
+        resource.prlimit(self.broker.pid, resource.RLIMIT_FSIZE, (0, 0))
+        wait_until(lambda: not self.broker.is_alive)
+        self.lose()
+
+    def back(self):
+        if not self.broker.is_alive:
+            self.broker.start()
+
+    def back_soon(self):
+        threading.Timer(AWAY_SECONDS, self.broker.start, kwargs={"wait": False}).start()
+
+    def run(self, at, damage, then=None, **changes):
+        """Do the damage at the first entry of a state."""
+        done = []
+
+        def hold(entered):
+            if entered is at and not done:
+                done.append(entered)
+                damage()
+                if then is not None:
+                    then()
+
+        return self.pipeline.run(on_state=hold, **changes)
+
+    def assert_exact(self):
+        """Both readers, the run's own and Kafka's, see every record once."""
+        expected = Counter(f"{p}-{i}".encode() for p in (0, 1) for i in range(RECORDS))
+        found = Counter(m.value for m in read_topic(self.config, self.pipeline.sink, "read_committed"))
+        assert found == expected
+
+    def open_there(self):
+        with BrokerConnections(self.config) as connections:
+            known = describe_producers(connections, [self.at_risk])[self.at_risk]
+        return [one for one in known if one.is_open]
+
+
+def fail():
+    raise Loss("this attempt ends here")
+
+
+@pytest.fixture
+def away(kafka):
+    made = []
+
+    def make(lost):
+        made.append(Away(kafka, lost))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.back()
+    kafka.wait_in_sync()
+
+
+@pytest.mark.parametrize("damage", [Away.lose, pytest.param(Away.fill, marks=pytest.mark.chaos)])
+def test_what_an_abort_left_open_is_ended_before_the_next_attempt_writes(away, caplog, damage):
+    """The coordinator calls the abort complete; the next commit would publish both attempts."""
+    run = away("sink")
+
+    def first_attempt_fails():
+        damage(run)
+        run.back_soon()
+        fail()
+
+    record = run.run(State.WRITTEN, first_attempt_fails)
+    assert "markers of an aborted transaction" in caplog.text
+    assert record.records_written == 2 * RECORDS
+    run.assert_exact()
+
+
+@pytest.mark.chaos
+def test_without_the_rules_both_attempts_are_published(away, monkeypatch):
+    """The counter-test: neither look, neither proof."""
+    monkeypatch.setattr(laws, "nothing_open", lambda begins: True)
+    monkeypatch.setattr(laws, "begins_with_receipts", lambda *args: None)
+    run = away("sink")
+
+    def first_attempt_fails():
+        run.lose()
+        run.back_soon()
+        fail()
+
+    run.run(State.WRITTEN, first_attempt_fails)
+    found = read_topic(run.config, run.pipeline.sink, "read_committed")
+    assert len(found) > 2 * RECORDS
+
+
+@pytest.mark.parametrize("lost", ["sink", "ledger", pytest.param("offsets", marks=pytest.mark.chaos)])
+def test_success_waits_until_every_leader_shows_the_commit(away, caplog, lost):
+    """CompleteCommit without a marker: the run writes it when the leader is back, and only then is green."""
+    run = away(lost)
+    record = run.run(State.PROVEN, run.lose, run.back_soon)
+    assert "markers of a committed transaction" in caplog.text
+    assert record.records_written == 2 * RECORDS
+    run.assert_exact()
+    assert run.pipeline.run("r2").records_read == 0
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        pytest.param("sink", marks=pytest.mark.chaos),
+        "ledger",
+        pytest.param("offsets", marks=pytest.mark.chaos),
+    ],
+)
+def test_a_retry_makes_the_commit_of_a_dead_attempt_visible(away, monkeypatch, lost):
+    """Whoever finds the run asks the leaders before it says success; a hidden ledger record is no *no*."""
+    run = away(lost)
+
+    def dies(self, *args, **kwargs):
+        raise Death
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Visibility, "wait_for_own", dies)
+        with pytest.raises(Death):
+            run.run(State.PROVEN, run.lose)
+    run.back()
+    if run.at_risk is not None:
+        assert run.open_there()
+    record = run.pipeline.run(try_number=2)
+    assert record.found
+    assert record.try_number == 1
+    run.assert_exact()
+    assert run.pipeline.run("r2").records_read == 0
+
+
+@pytest.mark.chaos
+def test_a_commit_that_stays_hidden_is_never_green(away, monkeypatch):
+    """Where this principal may not write markers, the error names the partition and the way on."""
+    run = away("sink")
+
+    def forbidden(self, *args):
+        raise AuthorizationFailed("CLUSTER_AUTHORIZATION_FAILED")
+
+    monkeypatch.setattr("airflow_eos.broker.transactions.KafkaTransactions.write_commit_markers", forbidden)
+    with pytest.raises(NotYetVisible, match=str(run.at_risk)):
+        run.run(State.PROVEN, run.lose, run.back_soon)
+    monkeypatch.undo()
+    assert run.pipeline.run(try_number=2).found
+    run.assert_exact()
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("state", [State.WRITTEN, State.PROVEN])
+def test_brokers_of_3_9_wait_for_the_leader(kafka39, state, caplog):
+    """They write the marker when it is back: the same run, nothing to mend."""
+    run = Away(kafka39, "sink")
+
+    def damage():
+        run.lose()
+        run.back_soon()
+        if state is State.WRITTEN:
+            fail()
+
+    run.run(state, damage)
+    run.assert_exact()
+    kafka39.wait_in_sync()
+    assert "are missing; writing them now" not in caplog.text
