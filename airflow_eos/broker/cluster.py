@@ -6,14 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from airflow_eos.broker.admin import Admin
-from airflow_eos.broker.features import partition_verification, transaction_max_timeout_ms
+from airflow_eos.broker.features import brokers_of, partition_verification, transaction_max_timeout_ms
 from airflow_eos.broker.groups import offsets_partition
 from airflow_eos.broker.link import Link
 from airflow_eos.closeable import Closeable
 from airflow_eos.model.broker import ActiveProducer, CommittedOffset, TopicDescription, TransactionDescription
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.client_config import ClientConfig
-from airflow_eos.wire.control import describe_producers, describe_transactions
+from airflow_eos.wire.control import describe_producers, describe_transactions, list_transactions
 from airflow_eos.wire.fetch import fetch_range
 from airflow_eos.wire.groups import count_live_members, fetch_committed_offsets, has_pending_offsets
 from airflow_eos.wire.offsets import NO_OFFSET, Isolation, list_offsets
@@ -170,6 +170,13 @@ class KafkaCluster(Closeable):
         """Return the producers each partition's leader knows (KIP-664)."""
         with self._link.connections() as connections:
             return describe_producers(connections, partitions)
+
+    def transactional_ids(self, producer_ids: Collection[int]) -> Mapping[int, str]:
+        """Return the transactional id of each producer id, as far as this principal may Describe it."""
+        admin = self._asked()
+        nodes = admin.ask("DescribeCluster", lambda left: brokers_of(admin, left), timeout=REQUEST_TIMEOUT)
+        with self._link.connections() as connections:
+            return list_transactions(connections, nodes, producer_ids, timeout=REQUEST_TIMEOUT)
 
     def _asked(self) -> Admin:
         if self._admin is None:

@@ -45,7 +45,7 @@ def partition_verification(connections: BrokerConnections, admin: Admin, *, time
     return all(value.lower() == "true" for value in values) if values else None
 
 
-def _nodes(admin: Admin, left: float) -> list[int]:
+def brokers_of(admin: Admin, left: float) -> list[int]:
     """Ask for the brokers once; for use in a question."""
     cluster = admin.client.describe_cluster(request_timeout=left).result()
     return sorted(node.id for node in cluster.nodes)
@@ -58,7 +58,7 @@ def _add_partitions_versions(connections: BrokerConnections, admin: Admin, *, ti
         request = {"client_software_name": "airflow-eos", "client_software_version": "0", "max_version": 3}
         asked = [
             connections.send(ApiVersionsRequest(**request), node, timeout=_BROKER_TIMEOUT)
-            for node in admin.ask("DescribeCluster", lambda left: _nodes(admin, left), timeout=timeout)
+            for node in admin.ask("DescribeCluster", lambda left: brokers_of(admin, left), timeout=timeout)
         ]
         found: list[int] = []
         last: Exception = NotYet("no broker is known")
@@ -89,7 +89,7 @@ def _broker_settings(admin: Admin, name: str, *, timeout: float) -> list[str]:
         # librdkafka takes one broker a call.
         futures = [
             future
-            for node in _nodes(admin, left)
+            for node in brokers_of(admin, left)
             for future in admin.client.describe_configs(
                 [ConfigResource(ConfigResource.Type.BROKER, str(node))],
                 request_timeout=min(left, _BROKER_TIMEOUT),

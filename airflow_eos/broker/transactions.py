@@ -151,10 +151,10 @@ class KafkaTransactions(Closeable):
                 return EndTxnAnswer.FENCED
             return _ANSWERS[end_txn(connections, identity, commit=False)]
 
-    def write_commit_markers(
-        self, producer_id: int, epoch: int, partitions: Collection[TopicPartition]
+    def write_markers(
+        self, producer_id: int, epoch: int, partitions: Collection[TopicPartition], *, commit: bool
     ) -> None:
-        """Write the markers of a committed transaction that its coordinator left out (WriteTxnMarkers).
+        """Write the markers of a decided transaction that its coordinator left out (WriteTxnMarkers).
 
         Leaders refuse them where a newer epoch has written since.
 
@@ -162,7 +162,7 @@ class KafkaTransactions(Closeable):
         :raises BrokersUnavailable: when a leader did not answer in time.
         """
         with self._link.connections() as connections:
-            write_txn_markers(connections, producer_id, epoch, partitions, commit=True)
+            write_txn_markers(connections, producer_id, epoch, partitions, commit=commit)
 
     def _add_partitions(self, identity: ProducerIdentity, partitions: Collection[TopicPartition]) -> None:
         with self._link.connections() as connections:

@@ -188,6 +188,23 @@ def abort(target: Target, options: Namespace) -> Outcome:
     return Outcome(found, {"transaction": [found]})
 
 
+def repair(target: Target, options: Namespace) -> Outcome:
+    """End what brokers forgot to end."""
+    from airflow_eos.engine.repair import repair as end_hanging
+
+    found = end_hanging(
+        target.kafka,
+        target.ledger,
+        target.prefix,
+        topics=options.topic,
+        assume=options.assume or "unknown",
+        execute=options.yes,
+    )
+    rows: list[Row] = [one.to_dict() for one in found]
+    left = any(not one.done for one in found)
+    return Outcome({"hanging": rows}, {"hanging": rows}, FOUND if left else DONE)
+
+
 def reset_offsets(target: Target, options: Namespace) -> Outcome:
     """Move a cursor."""
     from airflow_eos.engine.administration import Reset, reset_cursor

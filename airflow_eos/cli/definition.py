@@ -190,6 +190,27 @@ COMMANDS = (
         ),
     ),
     Command(
+        "repair",
+        "End transactions that brokers forgot to end",
+        "List transactions of the prefix that partition leaders hold for open although their coordinator has "
+        "ended them, and end them as they were decided: by markers, which take ClusterAction on the cluster.",
+        "repair",
+        (
+            Option(
+                "--topic",
+                "where to look, beside ledger and offsets; repeatable; default: all that runs wrote to",
+                {"action": "append", "default": [], "metavar": "TOPIC"},
+            ),
+            Option(
+                "--assume",
+                "for a transaction of which nobody can tell how it was decided",
+                {"choices": ("commit", "abort")},
+            ),
+            _YES,
+        ),
+        finds=True,
+    ),
+    Command(
         "reset-offsets",
         "Move a group's offsets and its cursor",
         "Move the offsets of a group and its cursor in the ledger together, in one transaction that fences "

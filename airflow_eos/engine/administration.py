@@ -194,8 +194,8 @@ class _Work:
         if not laws.nothing_open(left_open):
             raise OutcomeUnknown(
                 f"{', '.join(map(str, sorted(left_open)))}: an earlier transaction of "
-                f"{producer.transactional_id} was not ended there; run the pipeline once, which ends it, or see "
-                "`airflow eos repair`"
+                f"{producer.transactional_id} was not ended there; run the pipeline once, which ends it, "
+                "or see `airflow eos repair`"
             )
 
     def _works(self) -> list[TopicPartition | None]:

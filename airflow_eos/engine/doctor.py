@@ -12,6 +12,7 @@ from airflow_eos.broker.ledger import TOPIC_CONFIG
 from airflow_eos.broker.permissions import Permissions, TopicCare
 from airflow_eos.engine.asking import asking
 from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.engine.repair import hanging
 from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.run import identity, laws
@@ -82,6 +83,7 @@ def examine(patient: Patient) -> list[Check]:
         for name, operation in wanted:
             look = functools.partial(_topic, permissions, name, operation, brokers)
             checks += _guarded(f"topic {name}", look)
+        checks += _guarded("hanging transactions", lambda: _hanging(control, patient))
         if patient.group is not None:
             checks += _guarded(f"group {patient.group}", lambda: _group(control, permissions, patient))
     return checks
@@ -165,6 +167,21 @@ def _ledger_topic(permissions: Permissions, patient: Patient, brokers: int) -> I
         yield Check("ledger settings", "fail" if deletes else "warn", ", ".join(wrong), advice)
     else:
         yield Check("ledger settings", "ok", "compacted, LogAppendTime, kept for ever")
+
+
+def _hanging(control: ControlPlane, patient: Patient) -> Iterator[Check]:
+    name = "hanging transactions"
+    try:
+        _, partitions = control.verify_ledger(may_create=False)
+    except LedgerMissing:
+        return  # said above
+    topics = {patient.ledger.topic, *patient.sinks}
+    found = hanging(control, patient.prefix, topics, partitions)
+    if found:
+        places = ", ".join(f"{one.partition} from {one.start_offset} ({one.decision})" for one in found)
+        yield Check(name, "fail", places, "readers do not get past them: run `airflow eos repair`")
+    else:
+        yield Check(name, "ok", f"none in {', '.join(sorted(topics))}")
 
 
 def _topic(permissions: Permissions, name: str, operation: str, brokers: int) -> Iterator[Check]:

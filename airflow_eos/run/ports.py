@@ -163,10 +163,10 @@ class Transactions(Protocol):
         :returns: ABORTED; FENCED: a newer attempt exists.
         """
 
-    def write_commit_markers(
-        self, producer_id: int, epoch: int, partitions: Collection[TopicPartition]
+    def write_markers(
+        self, producer_id: int, epoch: int, partitions: Collection[TopicPartition], *, commit: bool
     ) -> None:
-        """Write the markers of a committed transaction that its coordinator left out (WriteTxnMarkers).
+        """Write the markers of a decided transaction that its coordinator left out (WriteTxnMarkers).
 
         Leaders refuse them where a newer epoch has written since.
 

@@ -122,9 +122,9 @@ class UnfinishedEnds:
             undecided += [record for record in opened if _made_by(record, producer_id, epoch)]
         if not undecided:
             return False  # a commit without its record cannot be
-        said = self._coordinator_said(producer_id, epoch)
+        said = coordinator_said(self._word, producer_id, epoch)
         if said is None:
-            said = self._seen_of(undecided[0])
+            said = seen_of(self._cluster, undecided[0])
         if said is None:
             raise OutcomeUnknown(
                 f"{undecided[0].run_key}: its record is in an open transaction of producer {producer_id}, "
@@ -149,33 +149,6 @@ class UnfinishedEnds:
             )
             found |= {self._ledger.partition_for(pipeline) for pipeline in named if pipeline}
         return found
-
-    def _coordinator_said(self, producer_id: int, epoch: int) -> bool | None:
-        """Return what the coordinator said before the fence, None where it spoke of another transaction."""
-        word = self._word
-        if word is None or word.producer_id != producer_id:
-            return None
-        if word.producer_epoch == epoch and word.state in _COMMITS:
-            return True
-        # A time-out and a fence move the epoch on before they abort.
-        if word.producer_epoch in (epoch, epoch + 1) and word.state in _ABORTS:
-            return False
-        return None
-
-    def _seen_of(self, record: RunRecord) -> bool | None:
-        """Return what can be seen of a transaction elsewhere: its output, its offsets."""
-        for receipt in record.receipts:
-            if receipt.records:
-                tp = TopicPartition(receipt.topic, receipt.partition)
-                visible = self._cluster.is_visible(tp, receipt.last_offset)
-                if visible is not None:
-                    return visible
-        partitions = sorted({r.topic_partition for r in record.ranges})
-        for group in (record.group_id, f"{record.group_id}.runs"):
-            committed = self._cluster.committed(group, partitions, stable=False)
-            if any(identity.metadata_names(one.metadata, record.run_key) for one in committed.values()):
-                return True
-        return None
 
     # -- ledger and offsets --
 
@@ -243,13 +216,44 @@ def write_commit_markers(
             if (one.producer_id, one.producer_epoch) == (producer_id, epoch)
         ]
         try:
-            transactions.write_commit_markers(producer_id, epoch, sorted(chosen))
+            transactions.write_markers(producer_id, epoch, sorted(chosen), commit=True)
         except AuthorizationFailed as error:
             raise NotYetVisible(
                 f"a committed transaction of {owner.transactional_id} is not visible in {where}: its commit "
                 f"markers are missing, and this principal may not write them ({error}); have `airflow eos "
                 "repair` run by one that may"
             ) from error
+
+
+def coordinator_said(word: TransactionDescription | None, producer_id: int, epoch: int) -> bool | None:
+    """Return how a coordinator decided a transaction, None where its word is of another one.
+
+    :param word: what it says of the transactional id.
+    """
+    if word is None or word.producer_id != producer_id:
+        return None
+    if word.producer_epoch == epoch and word.state in _COMMITS:
+        return True
+    # A time-out and a fence move the epoch on before they abort.
+    if word.producer_epoch in (epoch, epoch + 1) and word.state in _ABORTS:
+        return False
+    return None
+
+
+def seen_of(cluster: Cluster, record: RunRecord) -> bool | None:
+    """Return how a run's transaction was decided as far as its output or its offsets show it, else None."""
+    for receipt in record.receipts:
+        if receipt.records:
+            tp = TopicPartition(receipt.topic, receipt.partition)
+            visible = cluster.is_visible(tp, receipt.last_offset)
+            if visible is not None:
+                return visible
+    partitions = sorted({r.topic_partition for r in record.ranges})
+    for group in (record.group_id, f"{record.group_id}.runs"):
+        committed = cluster.committed(group, partitions, stable=False)
+        if any(identity.metadata_names(one.metadata, record.run_key) for one in committed.values()):
+            return True
+    return None
 
 
 def open_of(

@@ -19,15 +19,21 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kafka.protocol.admin import DescribeProducersRequest, DescribeTransactionsRequest
+from kafka.protocol.admin import (
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+)
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, WriteTxnMarkersRequest
 
 from airflow_eos.model.broker import ActiveProducer, TransactionDescription, TransactionState
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.connection import METADATA_TIMEOUT
 from airflow_eos.wire.coordinators import at_coordinator, refuse
+from airflow_eos.wire.failures import NotYet
 from airflow_eos.wire.leaders import ask_leaders
 from airflow_eos.wire.verdicts import ADD_PARTITIONS, COORDINATOR, TXN_MARKERS
 
@@ -200,6 +206,40 @@ def describe_transactions(
 
     async def every() -> dict[str, TransactionStatus | None]:
         return {name: await one(name) for name in sorted(set(transactional_ids))}
+
+    return connections.run(every())
+
+
+def list_transactions(
+    connections: BrokerConnections,
+    nodes: Collection[int],
+    producer_ids: Collection[int],
+    *,
+    timeout: float = CONTROL_TIMEOUT,
+) -> dict[int, str]:
+    """Return the transactional id of each producer id that a coordinator names (ListTransactions, KIP-664).
+
+    Ids that this principal may not Describe are left out.
+
+    :param nodes: the brokers to ask: all of them, or some ids are missing.
+    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+    """
+
+    async def one(node: int) -> dict[int, str]:
+        request = ListTransactionsRequest(
+            state_filters=[], producer_id_filters=sorted(set(producer_ids)), max_version=0
+        )
+        answer = await connections.send(request, node)
+        if answer.error_code:
+            raise NotYet(f"listing transactions of broker {node}: error code {answer.error_code}")
+        return {entry.producer_id: entry.transactional_id for entry in answer.transaction_states}
+
+    async def every() -> dict[int, str]:
+        found: dict[int, str] = {}
+        for node in nodes:
+            what = f"listing transactions of broker {node}"
+            found |= await connections.retry_async(partial(one, node), what=what, timeout=timeout)
+        return found
 
     return connections.run(every())
 

@@ -354,6 +354,7 @@ def test_tables_are_for_people(pipeline: Pipeline, capsys: pytest.CaptureFixture
     where = ["--bootstrap-servers", pipeline.kafka.bootstrap_servers, "--ledger-topic", pipeline.ledger]
     commands: tuple[tuple[tuple[str, ...], str], ...] = (
         (("init",), "topic_id"),
+        (("repair",), "hanging"),
         (("doctor", "--group", group, "--source", pipeline.source, "--sink", pipeline.sink), "status"),
         (("plan", "--pipeline", name, "--group", group, "--topic", pipeline.source), "records_at_most"),
         (("status", "--group", group, "--run", f"{name}/r1"), "cursors"),

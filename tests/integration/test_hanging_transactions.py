@@ -15,6 +15,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka.admin import NewTopic
 
+from airflow_eos.engine.repair import repair
 from airflow_eos.exceptions import AuthorizationFailed, NotYetVisible
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import LedgerSettings
@@ -251,15 +252,37 @@ def test_a_retry_makes_the_commit_of_a_dead_attempt_visible(away, monkeypatch, l
     assert run.pipeline.run("r2").records_read == 0
 
 
+def test_the_command_ends_it_as_it_was_decided(away, monkeypatch):
+    """Dry run first; a commit is told from an abort by the ledger. Afterwards nothing is left."""
+    run = away("sink")
+
+    def dies(self, *args, **kwargs):
+        raise Death
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Visibility, "wait_for_own", dies)
+        with pytest.raises(Death):
+            run.run(State.PROVEN, run.lose)
+    run.back()
+    spec = run.pipeline.spec
+    (found,) = repair(spec.kafka, spec.ledger, spec.prefix)
+    assert (found.partition, found.start_offset, found.decision) == (str(run.at_risk), 0, "commit")
+    assert not found.done
+    assert run.open_there()
+    assert [one.done for one in repair(spec.kafka, spec.ledger, spec.prefix, execute=True)] == [True]
+    run.assert_exact()
+    assert repair(spec.kafka, spec.ledger, spec.prefix) == []
+
+
 @pytest.mark.chaos
 def test_a_commit_that_stays_hidden_is_never_green(away, monkeypatch):
     """Where this principal may not write markers, the error names the partition and the way on."""
     run = away("sink")
 
-    def forbidden(self, *args):
+    def forbidden(self, *args, **kwargs):
         raise AuthorizationFailed("CLUSTER_AUTHORIZATION_FAILED")
 
-    monkeypatch.setattr("airflow_eos.broker.transactions.KafkaTransactions.write_commit_markers", forbidden)
+    monkeypatch.setattr("airflow_eos.broker.transactions.KafkaTransactions.write_markers", forbidden)
     with pytest.raises(NotYetVisible, match=str(run.at_risk)):
         run.run(State.PROVEN, run.lose, run.back_soon)
     monkeypatch.undo()

@@ -42,7 +42,7 @@ class _HeldTransactions:
         self._hold = hold
         self.abort = inner.abort
         self.abort_again = inner.abort_again
-        self.write_commit_markers = inner.write_commit_markers
+        self.write_markers = inner.write_markers
 
     def fence(self, transactional_id: str) -> ProducerSession:
         session: ProducerSession = _HeldSession(self._inner.fence(transactional_id), self._hold)

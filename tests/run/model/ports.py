@@ -209,13 +209,13 @@ class ModelTransactions:
             return EndTxnAnswer.FENCED
         return self.abort(identity)
 
-    def write_commit_markers(
-        self, producer_id: int, epoch: int, partitions: Collection[TopicPartition]
+    def write_markers(
+        self, producer_id: int, epoch: int, partitions: Collection[TopicPartition], *, commit: bool
     ) -> None:
         for tp in partitions:
             self._run.step(
-                f"write a commit marker to {tp}",
-                lambda tp=tp: self._broker.marker(tp, producer_id, epoch, commits=True),
+                f"write a marker to {tp}",
+                lambda tp=tp: self._broker.marker(tp, producer_id, epoch, commits=commit),
                 WRITE_FAULTS,
             )
 

@@ -1,0 +1,246 @@
+"""Finds transactions that hang in partitions, and ends them as they were decided.
+
+A run ends what its own transactional id left open, as far as it may (:mod:`airflow_eos.run.unfinished`). This
+is for what no run will come by: with the right to write markers (ClusterAction on the cluster).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from airflow_eos.engine.asking import asking
+from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.exceptions import AuthorizationFailed, ProducerFenced, UnknownTopic
+from airflow_eos.model.broker import ActiveProducer, TransactionDescription, TransactionState
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.record import RunRecord
+from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.run import identity
+from airflow_eos.run.authority import decide
+from airflow_eos.run.unfinished import coordinator_said, seen_of
+
+log = logging.getLogger(__name__)
+
+Decision = Literal["commit", "abort", "unknown"]
+
+_OFFSETS_TOPIC = "__consumer_offsets"
+_UNDER_WAY = (
+    TransactionState.ONGOING,
+    TransactionState.PREPARE_COMMIT,
+    TransactionState.PREPARE_ABORT,
+    TransactionState.PREPARE_EPOCH_FENCE,
+)
+_RUNS = identity.run_record_key("")
+
+
+@dataclass(frozen=True, slots=True)
+class Hanging:
+    """A transaction that a leader holds for open although nobody will end it.
+
+    :param start_offset: where it begins: readers do not get past it.
+    :param decision: how it was decided; ``unknown`` is left alone unless somebody says what to assume.
+    :param because: what says so.
+    :param done: whether its markers were written.
+    :param advice: what to do where they were not.
+    """
+
+    partition: str
+    start_offset: int
+    producer_id: int
+    producer_epoch: int
+    transactional_id: str
+    decision: Decision
+    because: str
+    done: bool = False
+    advice: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return asdict(self)
+
+
+def repair(
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings,
+    prefix: str,
+    *,
+    topics: Collection[str] = (),
+    assume: Decision = "unknown",
+    execute: bool = False,
+) -> list[Hanging]:
+    """Return the hanging transactions of our prefix in the ledger, in the topics, and in groups' offsets.
+
+    :param topics: where to look; default: every topic that the ledger's runs wrote to.
+    :param assume: for those of which nobody can tell how they were decided.
+    :param execute: write the missing markers; False only says what is there.
+    :raises LedgerMissing: when there is no initialised ledger.
+    """
+    with ControlPlane(asking(kafka, settings, prefix)) as control:
+        _, partitions = control.verify_ledger(may_create=False)
+        runs = _Runs(control, partitions)
+        wanted = set(topics) or runs.topics
+        found = [
+            one if one.decision != "unknown" else replace(one, decision=assume)
+            for one in _Search(control, prefix, runs).hanging({*wanted, settings.topic, _OFFSETS_TOPIC})
+        ]
+        return [_ended(control, one) if execute else one for one in found]
+
+
+def hanging(control: ControlPlane, prefix: str, topics: Collection[str], partitions: int) -> list[Hanging]:
+    """Return what hangs in some topics; the ledger is read only where something does."""
+    return _Search(control, prefix, _Runs(control, partitions)).hanging(set(topics))
+
+
+class _Runs:
+    """The runs of a ledger, read when they are asked for.
+
+    :param partitions: of the ledger.
+    """
+
+    def __init__(self, control: ControlPlane, partitions: int) -> None:
+        self._control = control
+        self._partitions = partitions
+        self._read: tuple[list[RunRecord], list[RunRecord]] | None = None
+
+    @property
+    def topics(self) -> set[str]:
+        return {receipt.topic for record in self._records()[0] for receipt in record.receipts}
+
+    def committed(self, producer_id: int, epoch: int) -> bool:
+        return any(_made_by(record, producer_id, epoch) for record in self._records()[0])
+
+    def undecided(self, producer_id: int, epoch: int) -> RunRecord | None:
+        return next((one for one in self._records()[1] if _made_by(one, producer_id, epoch)), None)
+
+    def transactional_id(self, producer_id: int) -> str | None:
+        """Return whose id it was: coordinators forget ids that are not used."""
+        both = (record for records in self._records() for record in records)
+        return next(
+            (r.producer.transactional_id for r in both if r.producer.producer_id == producer_id), None
+        )
+
+    def _records(self) -> tuple[list[RunRecord], list[RunRecord]]:
+        if self._read is None:
+            committed: list[RunRecord] = []
+            undecided: list[RunRecord] = []
+            for partition in range(self._partitions):
+                verdict = decide(self._control.ledger.view(partition, (), (_RUNS,)))
+                committed += [RunRecord.from_json(value) for value in verdict.committed.values()]
+                undecided += [RunRecord.from_json(one.value) for one in verdict.open_records]
+            self._read = committed, undecided
+        return self._read
+
+
+class _Search:
+    def __init__(self, control: ControlPlane, prefix: str, runs: _Runs) -> None:
+        self._control = control
+        self._prefix = prefix
+        self._runs = runs
+
+    def hanging(self, topics: Collection[str]) -> list[Hanging]:
+        open_there = self._open(topics)
+        if not open_there:
+            return []
+        ids = self._control.cluster.transactional_ids({one.producer_id for _, one in open_there})
+        found: list[Hanging] = []
+        for tp, one in open_there:
+            name = ids.get(one.producer_id) or self._runs.transactional_id(one.producer_id)
+            if name is None or not name.startswith(f"{self._prefix}."):
+                log.info("%s: open transaction of producer %d is not of our prefix", tp, one.producer_id)
+                continue
+            word = self._control.cluster.describe_transaction(name)
+            if not _is_under_way(word, one):
+                found.append(self._described(tp, one, name, word))
+        # Asked again: what has ended since was only being ended.
+        still = {(str(tp), one.current_txn_start_offset) for tp, one in self._open(topics)}
+        return [one for one in found if (one.partition, one.start_offset) in still]
+
+    def _open(self, topics: Collection[str]) -> list[tuple[TopicPartition, ActiveProducer]]:
+        found: list[tuple[TopicPartition, ActiveProducer]] = []
+        for topic in sorted(topics):
+            try:
+                count = self._control.cluster.describe_topics([topic])[topic].partitions
+                known = self._control.cluster.describe_producers(
+                    [TopicPartition(topic, partition) for partition in range(count)]
+                )
+            except (AuthorizationFailed, UnknownTopic) as error:
+                log.warning("%s cannot be looked at: %s", topic, error)
+                continue
+            found += [
+                (tp, one) for tp, producers in sorted(known.items()) for one in producers if one.is_open
+            ]
+        return found
+
+    def _described(
+        self, tp: TopicPartition, one: ActiveProducer, name: str, word: TransactionDescription | None
+    ) -> Hanging:
+        decision, because = self._decision(one, word)
+        return Hanging(
+            partition=str(tp),
+            start_offset=one.current_txn_start_offset,
+            producer_id=one.producer_id,
+            producer_epoch=one.producer_epoch,
+            transactional_id=name,
+            decision=decision,
+            because=because,
+        )
+
+    def _decision(self, one: ActiveProducer, word: TransactionDescription | None) -> tuple[Decision, str]:
+        producer_id, epoch = one.producer_id, one.producer_epoch
+        if self._runs.committed(producer_id, epoch):
+            return "commit", "the ledger holds its run"
+        said = coordinator_said(word, producer_id, epoch)
+        if said is not None:
+            return "commit" if said else "abort", "its coordinator says so"
+        undecided = self._runs.undecided(producer_id, epoch)
+        if undecided is None:
+            return "abort", "the ledger has no run of it"
+        seen = seen_of(self._control.cluster, undecided)
+        if seen is not None:
+            return "commit" if seen else "abort", f"what {undecided.run_key} wrote elsewhere shows it"
+        return "unknown", f"the record of {undecided.run_key} hangs with it, and nothing else tells"
+
+
+def _is_under_way(word: TransactionDescription | None, one: ActiveProducer) -> bool:
+    """Return whether the coordinator will still end it."""
+    return (
+        word is not None
+        and word.state in _UNDER_WAY
+        and word.producer_id == one.producer_id
+        and word.producer_epoch in (one.producer_epoch, one.producer_epoch + 1)
+    )
+
+
+def _ended(control: ControlPlane, one: Hanging) -> Hanging:
+    """Write the markers of one hanging transaction."""
+    topic, _, partition = one.partition.rpartition("-")
+    if one.decision == "unknown":
+        return replace(one, advice="look at its output, then say --assume commit or --assume abort")
+    try:
+        control.transactions.write_markers(
+            one.producer_id,
+            one.producer_epoch,
+            [TopicPartition(topic, int(partition))],
+            commit=one.decision == "commit",
+        )
+    except ProducerFenced:
+        return replace(one, advice="a newer attempt has written there since: its end decides")
+    except AuthorizationFailed as error:
+        tool = (
+            f"kafka-transactions.sh --bootstrap-server ... abort --topic {topic} --partition {partition} "
+            f"--start-offset {one.start_offset}"
+        )
+        advice = (
+            f"{error}, or have somebody run: {tool}"
+            if one.decision == "abort"
+            else f"{error}. Kafka's own tool can only abort, which would lose what is committed"
+        )
+        return replace(one, advice=advice)
+    return replace(one, done=True)
+
+
+def _made_by(record: RunRecord, producer_id: int, epoch: int) -> bool:
+    return (record.producer.producer_id, record.producer.producer_epoch) == (producer_id, epoch)
