@@ -173,7 +173,7 @@ def _hanging(control: ControlPlane, patient: Patient) -> Iterator[Check]:
     name = "hanging transactions"
     try:
         _, partitions = control.verify_ledger(may_create=False)
-    except LedgerMissing:
+    except EosError:
         return  # said above
     topics = {patient.ledger.topic, *patient.sinks}
     found = hanging(control, patient.prefix, topics, partitions)
