@@ -19,6 +19,7 @@
     │   ├── RangeUndecided            a transaction is still open inside the range
     │   ├── TopicRecreated            the topic has another id than the cursor remembers
     │   ├── IntervalNotReady          the boundary cannot be pinned yet
+    │   ├── IntervalUnaccountable     records of the interval may be deleted, or timestamps run far ahead
     │   ├── LedgerMissing             the ledger topic does not exist
     │   └── LedgerReplaced            the ledger topic is not the one that was used before
     ├── RunError                      a run was started and did not commit
@@ -117,6 +118,10 @@ class TopicRecreated(PlanError):
 
 class IntervalNotReady(PlanError):
     """The interval's boundary cannot be pinned yet, or the log has not reached it."""
+
+
+class IntervalUnaccountable(PlanError):
+    """The log cannot tell what an interval holds: deleted records, or a timestamp of the far future."""
 
 
 class LedgerMissing(PlanError):

@@ -10,13 +10,19 @@ from airflow_eos.broker.features import brokers_of, partition_verification, tran
 from airflow_eos.broker.groups import offsets_partition
 from airflow_eos.broker.link import Link
 from airflow_eos.closeable import Closeable
-from airflow_eos.model.broker import ActiveProducer, CommittedOffset, TopicDescription, TransactionDescription
+from airflow_eos.model.broker import (
+    ActiveProducer,
+    CommittedOffset,
+    TimedOffset,
+    TopicDescription,
+    TransactionDescription,
+)
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.control import describe_producers, describe_transactions, list_transactions
 from airflow_eos.wire.fetch import fetch_range
 from airflow_eos.wire.groups import count_live_members, fetch_committed_offsets, has_pending_offsets
-from airflow_eos.wire.offsets import NO_OFFSET, Isolation, list_offsets
+from airflow_eos.wire.offsets import Isolation, first_since, list_offsets
 
 REQUEST_TIMEOUT = 60.0
 """Seconds for one question, with all retries."""
@@ -77,17 +83,16 @@ class KafkaCluster(Closeable):
 
     def offsets_for_time(
         self, partitions: Collection[TopicPartition], timestamp_ms: int
-    ) -> Mapping[TopicPartition, int | None]:
-        """Return per partition the first offset with timestamp >= ``timestamp_ms``, None where there is none.
+    ) -> Mapping[TopicPartition, TimedOffset | None]:
+        """Return per partition the first record with timestamp >= ``timestamp_ms``, None where there is none.
 
         Records of open and aborted transactions count: a boundary that is fixed for ever must not depend on
         when somebody else's transaction ends.
         """
         with self._link.connections() as connections:
-            found = list_offsets(
+            return first_since(
                 connections, partitions, timestamp_ms, isolation="read_uncommitted", timeout=REQUEST_TIMEOUT
             )
-        return {where: None if offset == NO_OFFSET else offset for where, offset in found.items()}
 
     def is_visible(self, tp: TopicPartition, offset: int) -> bool | None:
         """Return whether ``read_committed`` readers get the record at ``offset``.

@@ -52,11 +52,18 @@ class _Unpinned(Boundaries):
         self._authority: Authority = control.authority
         self.notes: list[str] = []
 
-    def boundary(self, topic: TopicDescription, moment: dt.datetime, lateness: dt.timedelta) -> Boundary:
+    def boundary(
+        self,
+        topic: TopicDescription,
+        moment: dt.datetime,
+        lateness: dt.timedelta,
+        *,
+        accept_deleted: bool = False,
+    ) -> Boundary:
         key = identity.boundary_key(topic.topic, moment)
         prefixes = (identity.boundary_prefix(topic.topic),)
         pinned = self._authority.decide([key], routing=topic.topic, prefixes=prefixes)
         if key in pinned:
-            return self.known(topic, pinned[key])
+            return self.known(topic, pinned[key], accept_deleted=accept_deleted)
         self.notes.append(f"{topic.topic}: the boundary at {identity.utc_text(moment)} is not pinned yet")
-        return self.compute(topic, moment, lateness, pinned)
+        return self.compute(topic, moment, lateness, pinned, accept_deleted=accept_deleted)

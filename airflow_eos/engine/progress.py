@@ -154,12 +154,12 @@ def interval_progress(
     is_late = now >= interval.end + interval.allowed_lateness
     waiting = []
     for where in partitions:
-        offset = at[where]
-        if offset is None:
+        first = at[where]
+        if first is None:
             if idle == "wait" or not is_late:
                 waiting.append(f"{where} holds nothing at or after {identity.utc_text(interval.end)}")
-        elif offset > stable[where]:
-            waiting.append(f"{where}: a transaction is open before offset {offset}")
+        elif first.offset > stable[where]:
+            waiting.append(f"{where}: a transaction is open before offset {first.offset}")
     return IntervalProgress(tuple(waiting))
 
 

@@ -29,6 +29,14 @@ class CommittedOffset:
     metadata: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class TimedOffset:
+    """Where a record stands, and its timestamp in ms since 1970."""
+
+    offset: int
+    timestamp: int
+
+
 class EndTxnAnswer(enum.Enum):
     """What the coordinator answered to EndTxn(abort) carrying our own identity (KIP-98)."""
 

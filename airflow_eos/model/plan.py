@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 
@@ -25,6 +25,7 @@ class RunPlan:
     :param committed: the group's committed offset per partition at planning; partitions without one are
         absent.
     :param notes: what a reader of the log should know (for example: cursor restored from the ledger).
+    :param accepted_loss: what is, or may be, deleted of the ranges, and was accepted; for the run's record.
     :param lag: offsets that a cursor leaves between its ends and the last stable offsets; None elsewhere.
     """
 
@@ -36,6 +37,7 @@ class RunPlan:
     committed: Mapping[TopicPartition, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     lag: int | None = None
+    accepted_loss: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def starts(self) -> dict[TopicPartition, int]:

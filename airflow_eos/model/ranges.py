@@ -102,11 +102,14 @@ class Interval:
     :param start: aware datetime, inclusive.
     :param end: aware datetime, exclusive; must lie in the past when the run starts.
     :param allowed_lateness: how long after a boundary's time an idle partition may still hold it open.
+    :param accept_deleted: read what is left where records of the interval are, or may be, deleted; the run's
+        record says what was accepted. Without it such an interval is refused.
     """
 
     start: dt.datetime
     end: dt.datetime
     allowed_lateness: dt.timedelta = DEFAULT_ALLOWED_LATENESS
+    accept_deleted: bool = False
 
     def __post_init__(self) -> None:
         _aware("start", self.start)

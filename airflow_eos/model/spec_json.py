@@ -84,6 +84,7 @@ def _ranges_to_dict(mode: RangeMode) -> dict[str, Any]:
             "start": mode.start.isoformat(),
             "end": mode.end.isoformat(),
             "allowed_lateness": mode.allowed_lateness.total_seconds(),
+            "accept_deleted": mode.accept_deleted,
         }
     if isinstance(mode, PartitionInterval):
         return {"mode": "partition", "key": mode.key, "interval": _ranges_to_dict(mode.interval)}
@@ -106,4 +107,5 @@ def _interval(data: dict[str, Any]) -> Interval:
         dt.datetime.fromisoformat(data["start"]),
         dt.datetime.fromisoformat(data["end"]),
         dt.timedelta(seconds=data["allowed_lateness"]),
+        data.get("accept_deleted", False),
     )

@@ -4,51 +4,71 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 
 from airflow_eos.exceptions import IntervalNotReady, TopicRecreated
 from airflow_eos.model.broker import TopicDescription
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.run import identity
+from airflow_eos.run import accountable, identity
+from airflow_eos.run.accountable import Deleted
 from airflow_eos.run.pins import Pins
 from airflow_eos.run.ports import Cluster
 
 BOUNDARY_VERSION = 1
+UNPROVEN_VERSION = 2
+"""Of a boundary that somebody accepted though records are deleted: who reads 1 only must not believe it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """Per partition, the first offset that belongs to the time at or after ``moment``."""
+    """Per partition, the first offset that belongs to the time at or after ``moment``.
+
+    :param pinned_at: when it was fixed, with ``ends``, the last stable offsets then; both empty in records
+        that do not name them.
+    :param unproven: partitions of which deleted records may have belonged to that time.
+    """
 
     topic: str
     topic_id: str
     moment: str
     offsets: Mapping[int, int]
+    pinned_at: str = ""
+    ends: Mapping[int, int] = field(default_factory=dict)
+    unproven: Mapping[int, Deleted] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return the versioned JSON form."""
-        return json.dumps(
-            {
-                "v": BOUNDARY_VERSION,
-                "topic": self.topic,
-                "topic_id": self.topic_id,
-                "moment": self.moment,
-                "offsets": {str(p): o for p, o in sorted(self.offsets.items())},
-            },
-            separators=(",", ":"),
-        )
+        data = {
+            "v": UNPROVEN_VERSION if self.unproven else BOUNDARY_VERSION,
+            "topic": self.topic,
+            "topic_id": self.topic_id,
+            "moment": self.moment,
+            "offsets": {str(p): o for p, o in sorted(self.offsets.items())},
+            "pinned_at": self.pinned_at,
+            "ends": {str(p): o for p, o in sorted(self.ends.items())},
+        }
+        if self.unproven:
+            data["unproven"] = {str(p): head.to_dict() for p, head in sorted(self.unproven.items())}
+        return json.dumps(data, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Boundary:
         """Read the JSON form."""
         data = json.loads(text)
-        if data.get("v") != BOUNDARY_VERSION:
+        if data.get("v") not in (BOUNDARY_VERSION, UNPROVEN_VERSION):
             raise ValueError(
                 f"boundary record version {data.get('v')!r} is newer than this package reads; upgrade it"
             )
-        offsets = {int(p): int(o) for p, o in data["offsets"].items()}
-        return cls(data["topic"], data["topic_id"], data["moment"], offsets)
+        return cls(
+            data["topic"],
+            data["topic_id"],
+            data["moment"],
+            {int(p): int(o) for p, o in data["offsets"].items()},
+            data.get("pinned_at", ""),
+            {int(p): int(o) for p, o in data.get("ends", {}).items()},
+            {int(p): Deleted.from_dict(head) for p, head in data.get("unproven", {}).items()},
+        )
 
 
 class Boundaries:
@@ -64,9 +84,18 @@ class Boundaries:
         self._prefix = prefix
         self._now = now
 
-    def boundary(self, topic: TopicDescription, moment: dt.datetime, lateness: dt.timedelta) -> Boundary:
+    def boundary(
+        self,
+        topic: TopicDescription,
+        moment: dt.datetime,
+        lateness: dt.timedelta,
+        *,
+        accept_deleted: bool = False,
+    ) -> Boundary:
         """Return the topic's boundary at ``moment``, pinning it where it is not yet.
 
+        :param accept_deleted: also where deleted records may belong to its intervals.
+        :raises IntervalUnaccountable: the log cannot tell where it lies; nothing is pinned.
         :raises IntervalNotReady: when a partition has nothing at or after ``moment`` and may still get it in
             time.
         :raises TopicRecreated: when the boundary was pinned on an earlier incarnation of the topic.
@@ -76,16 +105,19 @@ class Boundaries:
             identity.boundary_transactional_id(self._prefix, topic.topic),
             key,
             topic.topic,
-            lambda pinned: self.compute(topic, moment, lateness, pinned).to_json(),
+            lambda pinned: self.compute(
+                topic, moment, lateness, pinned, accept_deleted=accept_deleted
+            ).to_json(),
             prefixes=(identity.boundary_prefix(topic.topic),),
         )
-        return self.known(topic, value)
+        return self.known(topic, value, accept_deleted=accept_deleted)
 
     @staticmethod
-    def known(topic: TopicDescription, value: str) -> Boundary:
+    def known(topic: TopicDescription, value: str, *, accept_deleted: bool = False) -> Boundary:
         """Read a pinned boundary.
 
         :raises TopicRecreated: when it was pinned on an earlier incarnation of the topic.
+        :raises IntervalUnaccountable: when who pinned it accepted a loss, and this run does not.
         """
         found = Boundary.from_json(value)
         if found.topic_id != topic.topic_id:
@@ -94,54 +126,105 @@ class Boundaries:
                 f"{found.topic_id}, the topic now "
                 f"has id {topic.topic_id}: it was deleted and made again; give the new one another name"
             )
+        if not accept_deleted:
+            accountable.refuse_deleted(topic.topic, found.moment, found.unproven, pinned=True)
         return found
 
     def compute(
-        self, topic: TopicDescription, moment: dt.datetime, lateness: dt.timedelta, pinned: Mapping[str, str]
+        self,
+        topic: TopicDescription,
+        moment: dt.datetime,
+        lateness: dt.timedelta,
+        pinned: Mapping[str, str],
+        *,
+        accept_deleted: bool = False,
     ) -> Boundary:
         """Return the boundary as it would be pinned now; only a fence makes it final.
 
         :param pinned: ledger values of the topic's boundaries.
         :raises IntervalNotReady: as :meth:`boundary`.
+        :raises IntervalUnaccountable: as :meth:`boundary`.
         """
         partitions = [TopicPartition(topic.topic, p) for p in range(topic.partitions)]
-        # The stable offsets come first: a record that arrives in between is then found, never skipped.
-        stable = self._cluster.last_stable_offsets(partitions)
-        found = self._cluster.offsets_for_time(partitions, int(moment.timestamp() * 1000))
+        look = accountable.look(self._cluster, partitions, moment)
+        stable, found = look.stable, look.found
+        now, text = self._now(), identity.utc_text(moment)
+        accountable.refuse_future(found, now)
         idle = [tp.partition for tp in partitions if found[tp] is None]
-        if idle and self._now() < moment + lateness:
+        if idle and now < moment + lateness:
             raise IntervalNotReady(
-                f"{topic.topic!r}: partitions {idle} hold nothing at or after "
-                f"{identity.utc_text(moment)} yet; the boundary "
+                f"{topic.topic!r}: partitions {idle} hold nothing at or after {text} yet; the boundary "
                 f"is fixed at {identity.utc_text(moment + lateness)} at the latest (allowed_lateness "
                 f"{lateness})"
             )
         offsets: dict[int, int] = {}
         for tp in partitions:
-            offset = found[tp]
-            offsets[tp.partition] = stable[tp] if offset is None else offset
+            first = found[tp]
+            offsets[tp.partition] = stable[tp] if first is None else first.offset
+        neighbours = [
+            one for one in map(Boundary.from_json, pinned.values()) if one.topic_id == topic.topic_id
+        ]
+        bounds = {tp: _bounds(tp.partition, text, neighbours) for tp in partitions}
+        gone = look.unproven(bounds, moment)
+        unproven = {tp.partition: head for tp, head in gone.items()}
+        if not accept_deleted:
+            accountable.refuse_deleted(topic.topic, text, unproven, pinned=False)
         return Boundary(
-            topic.topic, topic.topic_id, identity.utc_text(moment), _clamped(offsets, moment, topic, pinned)
+            topic.topic,
+            topic.topic_id,
+            text,
+            _clamped(offsets, text, neighbours),
+            identity.utc_text(now),
+            {tp.partition: stable[tp] for tp in partitions},
+            unproven,
         )
 
 
-def _clamped(
-    offsets: Mapping[int, int], moment: dt.datetime, topic: TopicDescription, pinned: Mapping[str, str]
-) -> dict[int, int]:
+def moved_by(first: Boundary, last: Boundary) -> list[str]:
+    """Return a note where an interval of a topic holds nothing, though records were written meanwhile."""
+    if not first.pinned_at or not last.pinned_at or first.pinned_at >= last.moment:
+        return []  # not fixed as time went by
+    if any(end > first.offsets.get(partition, 0) for partition, end in last.offsets.items()):
+        return []
+    grown = sum(end - first.ends.get(partition, 0) for partition, end in last.ends.items())
+    if grown <= 0:
+        return []
+    note = (
+        f"{first.topic}: no record from {first.moment} to {last.moment}, though the topic grew by {grown} "
+        f"offsets from {first.pinned_at} to {last.pinned_at}: look at the timestamps of its producers"
+    )
+    return [note]
+
+
+def _bounds(partition: int, moment: str, neighbours: Collection[Boundary]) -> tuple[int, int | None]:
+    """Return offsets between which a boundary lies, by what is pinned; the upper one may be unknown.
+
+    What stood in the log when a neighbour was pinned, at or before this moment, belongs before it.
+    """
+    lowest, highest = 0, None
+    for other in neighbours:
+        # A neighbour pinned before the partition existed puts it at 0.
+        offset = other.offsets.get(partition, 0)
+        if other.moment > moment:
+            highest = offset if highest is None else min(offset, highest)
+        elif partition not in other.unproven:
+            lowest = max(offset, lowest)
+        if other.pinned_at and other.pinned_at <= moment:
+            lowest = max(other.ends.get(partition, 0), lowest)
+    return lowest, highest
+
+
+def _clamped(offsets: Mapping[int, int], moment: str, neighbours: Collection[Boundary]) -> dict[int, int]:
     """Keep a boundary between its pinned neighbours.
 
     A late record can make an earlier moment's first offset lie above a later moment's, which was fixed while
     the partition was idle; unclamped, the interval between them would be negative and its records lost or
     read twice.
     """
-    text = identity.utc_text(moment)
     clamped = dict(offsets)
-    for value in pinned.values():
-        other = Boundary.from_json(value)
-        if other.topic_id != topic.topic_id:
-            continue
+    for other in neighbours:
         for partition, offset in clamped.items():
             # A neighbour pinned before the partition existed puts it at 0.
             bound = other.offsets.get(partition, 0)
-            clamped[partition] = max(offset, bound) if other.moment < text else min(offset, bound)
+            clamped[partition] = max(offset, bound) if other.moment < moment else min(offset, bound)
     return clamped

@@ -53,7 +53,7 @@ from airflow_eos.model.broker import (
 )
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.manifest import SealedManifest
-from airflow_eos.model.plan import RunPlan
+from airflow_eos.model.plan import ModeName, RunPlan
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.model.receipts import PartitionReceipt
 from airflow_eos.model.record import RunRecord
@@ -197,14 +197,22 @@ def over_everywhere(missing: Sequence[str]) -> bool:
     return not missing
 
 
-def within_log(wanted: OffsetRange, log_start: int, log_end: int) -> None:
-    """Law 5: the range's records are all there."""
+def within_log(wanted: OffsetRange, log_start: int, log_end: int, mode: ModeName = "cursor") -> None:
+    """Law 5: the range's records are all there.
+
+    :param mode: how the range was chosen; says how its loss is accepted.
+    """
     if wanted.span and log_start > wanted.start:
+        way = {
+            "cursor": f"move the cursor to {log_start} with `airflow eos reset-offsets`",
+            "explicit": f"give a range that starts at {log_start}",
+            "reprocess": "leave the committed output as it is (an interval with accept_deleted=True reads "
+            "what is left)",
+        }.get(mode, "set accept_deleted=True: what is left is read, and the run's record says so")
         raise OffsetsOutOfRange(
             f"{wanted.topic_partition}: the log starts at {log_start}, the range at {wanted.start}: records "
             f"{wanted.start} to {min(log_start, wanted.end) - 1} were deleted. Restore them, or "
-            "accept the loss and "
-            f"move the cursor to {log_start} with `airflow eos reset-offsets`"
+            f"accept the loss and {way}"
         )
     if wanted.end > log_end:
         raise OffsetsOutOfRange(

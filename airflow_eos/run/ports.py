@@ -15,6 +15,7 @@ from airflow_eos.model.broker import (
     ActiveProducer,
     CommittedOffset,
     EndTxnAnswer,
+    TimedOffset,
     TopicDescription,
     TransactionDescription,
 )
@@ -63,8 +64,8 @@ class Cluster(Protocol):
 
     def offsets_for_time(
         self, partitions: Collection[TopicPartition], timestamp_ms: int
-    ) -> Mapping[TopicPartition, int | None]:
-        """Return per partition the first offset with timestamp >= ``timestamp_ms``; None: there is none."""
+    ) -> Mapping[TopicPartition, TimedOffset | None]:
+        """Return per partition the first record with timestamp >= ``timestamp_ms``; None: there is none."""
 
     def committed(
         self, group: str, partitions: Collection[TopicPartition], *, stable: bool = True

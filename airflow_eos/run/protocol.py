@@ -322,6 +322,7 @@ class RunProtocol:
             TOPIC_IDS: dict(planned.plan.topic_ids),
             "notes": list(planned.plan.notes),
             "partition_verification": work.verification,
+            **({"accepted_loss": list(planned.plan.accepted_loss)} if planned.plan.accepted_loss else {}),
             **({} if planned.plan.lag is None else {"lag": planned.plan.lag}),
             **({"audit": dict(self._spec.audit)} if self._spec.audit else {}),
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from airflow_eos.exceptions import (
     CursorMoved,
@@ -24,9 +25,9 @@ from airflow_eos.model.ranges import (
 )
 from airflow_eos.model.record import TOPIC_IDS, RunRecord
 from airflow_eos.model.spec import RunSpec
-from airflow_eos.run import identity, laws
+from airflow_eos.run import accountable, identity, laws
 from airflow_eos.run.authority import Authority
-from airflow_eos.run.boundaries import Boundaries
+from airflow_eos.run.boundaries import Boundaries, moved_by
 from airflow_eos.run.cursor import CursorRecord, layout_of
 from airflow_eos.run.ports import Cluster
 
@@ -103,6 +104,9 @@ class Planner:
             planned = self._between(topics, mode.interval, "partition")
         else:
             planned = self._given(topics, mode.ranges, "explicit", advances=mode.advance)
+        interval = mode.interval if isinstance(mode, PartitionInterval) else mode
+        if isinstance(interval, Interval) and interval.accept_deleted:
+            planned = replace(planned, plan=self._what_is_left(planned.plan))
         self._check_logs(planned.plan)
         return planned
 
@@ -133,6 +137,16 @@ class Planner:
             )
         return [only]
 
+    def _what_is_left(self, plan: RunPlan) -> RunPlan:
+        """Return the plan without the offsets that are deleted, and with what that accepts."""
+        starts = self._cluster.log_starts(list(plan.starts))
+        behind = {r.topic_partition for r in plan.ranges if r.span and starts[r.topic_partition] > r.start}
+        heads = accountable.deleted_heads(self._cluster, {tp: starts[tp] for tp in sorted(behind)})
+        left, losses = accountable.what_is_left(plan.ranges, heads)
+        loss = (*plan.accepted_loss, *losses)
+        notes = (*plan.notes, *accountable.accepted_notes(loss))
+        return replace(plan, ranges=left, accepted_loss=loss, notes=notes)
+
     def _check_logs(self, plan: RunPlan) -> None:
         partitions = list(plan.starts)  # each once, or brokers refuse the question
         starts = self._cluster.log_starts(partitions)
@@ -140,7 +154,8 @@ class Planner:
         beyond = {r.topic_partition for r in plan.ranges if r.end > stable[r.topic_partition]}
         ends = {**stable, **(self._cluster.log_ends(beyond) if beyond else {})}
         for wanted in plan.ranges:
-            laws.within_log(wanted, starts[wanted.topic_partition], ends[wanted.topic_partition])
+            where = wanted.topic_partition
+            laws.within_log(wanted, starts[where], ends[where], plan.mode)
             laws.is_decided(wanted, stable[wanted.topic_partition])
 
     # -- cursor --
@@ -282,13 +297,22 @@ class Planner:
             )
         wanted = set(self._partitions(topics))
         ranges: list[OffsetRange] = []
+        notes: list[str] = []
+        loss: list[Mapping[str, Any]] = []
         for name in sorted(topics):
-            first = self._boundaries.boundary(topics[name], interval.start, interval.allowed_lateness)
-            last = self._boundaries.boundary(topics[name], interval.end, interval.allowed_lateness)
+            first, last = (
+                self._boundaries.boundary(
+                    topics[name], moment, interval.allowed_lateness, accept_deleted=interval.accept_deleted
+                )
+                for moment in (interval.start, interval.end)
+            )
             for partition, end in sorted(last.offsets.items()):
                 if TopicPartition(name, partition) in wanted:
                     start = first.offsets.get(partition, 0)
                     ranges.append(OffsetRange(name, partition, start, max(start, end)))
+            for bound in (first, last):
+                loss += accountable.accepted(name, bound.moment, bound.unproven, wanted)
+            notes += moved_by(first, last)
         stable = self._cluster.last_stable_offsets([r.topic_partition for r in ranges])
         for r in ranges:
             if r.end > stable[r.topic_partition]:
@@ -297,7 +321,9 @@ class Planner:
                     f"{stable[r.topic_partition]}: a transaction is still open before it; retry when "
                     "it has ended"
                 )
-        return self._planned(topics, ranges, mode)
+        planned = self._planned(topics, ranges, mode)
+        plan = replace(planned.plan, notes=tuple(notes), accepted_loss=tuple(loss))
+        return replace(planned, plan=plan)
 
     def _given(
         self,

@@ -6,6 +6,7 @@
     list_offsets(connections, partitions, "latest")         # last stable offset (LSO)
     list_offsets(connections, partitions, "latest", isolation="read_uncommitted")   # high watermark
     list_offsets(connections, partitions, 1763683200000)    # first offset with timestamp >= T, or -1
+    first_since(connections, partitions, 1763683200000)     # the same with the record's own timestamp
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kafka.protocol.consumer import ListOffsetsRequest
 
+from airflow_eos.model.broker import TimedOffset
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.connection import METADATA_TIMEOUT
 from airflow_eos.wire.leaders import ask_leaders
@@ -64,6 +66,33 @@ async def list_offsets_async(
 ) -> dict[TopicPartition, int]:
     """See :func:`list_offsets`."""
     timestamp = _SPECIAL[spec] if isinstance(spec, str) else spec
+    found = await _ask(connections, partitions, timestamp, isolation, timeout)
+    return {where: one.offset for where, one in found.items()}
+
+
+def first_since(
+    connections: BrokerConnections,
+    partitions: Collection[TopicPartition],
+    timestamp: int,
+    *,
+    isolation: Isolation = "read_committed",
+    timeout: float = METADATA_TIMEOUT,
+) -> dict[TopicPartition, TimedOffset | None]:
+    """Return the first record with timestamp >= ``timestamp`` ms in each partition; None: there is none.
+
+    Its own timestamp may lie far behind the one asked for. Raises as :func:`list_offsets`.
+    """
+    found = connections.run(_ask(connections, partitions, timestamp, isolation, timeout))
+    return {where: None if one.offset == NO_OFFSET else one for where, one in found.items()}
+
+
+async def _ask(
+    connections: BrokerConnections,
+    partitions: Collection[TopicPartition],
+    timestamp: int,
+    isolation: Isolation,
+    timeout: float,
+) -> dict[TopicPartition, TimedOffset]:
     return await ask_leaders(
         connections,
         partitions,
@@ -74,10 +103,11 @@ async def list_offsets_async(
     )
 
 
-def _read(answer: Any) -> Iterator[tuple[TopicPartition, int, int]]:
+def _read(answer: Any) -> Iterator[tuple[TopicPartition, int, TimedOffset]]:
     for topic in answer.topics:
         for part in topic.partitions:
-            yield TopicPartition(topic.name, part.partition_index), part.error_code, part.offset
+            where = TopicPartition(topic.name, part.partition_index)
+            yield where, part.error_code, TimedOffset(part.offset, part.timestamp)
 
 
 def _request(partitions: Collection[TopicPartition], timestamp: int, isolation: Isolation) -> Any:

@@ -127,13 +127,21 @@ class Pipeline:
     """A source, a sink, a ledger and a group of their own on a shared broker."""
 
     def __init__(
-        self, kafka: Any, *, partitions: int = 2, sink_config: Mapping[str, str] | None = None, **changes: Any
+        self,
+        kafka: Any,
+        *,
+        partitions: int = 2,
+        source_config: Mapping[str, str] | None = None,
+        sink_config: Mapping[str, str] | None = None,
+        **changes: Any,
     ) -> None:
         self.kafka = kafka
         tag = uuid.uuid4().hex[:8]
         self.source, self.sink, self.ledger = f"src-{tag}", f"out-{tag}", f"ledger-{tag}"
         # Tests write records of any age.
-        kafka.create_topic(self.source, partitions=partitions, config={"retention.ms": "-1"})
+        kafka.create_topic(
+            self.source, partitions=partitions, config={"retention.ms": "-1", **(source_config or {})}
+        )
         kafka.create_topic(self.sink, partitions=partitions, config=sink_config)
         spec = RunSpec(
             kafka=kafka.client_config(),

@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition as Position
 
 from airflow_eos.broker import KafkaCluster
 from airflow_eos.exceptions import BrokersUnavailable, UnknownTopic
-from airflow_eos.model.broker import CommittedOffset, TopicDescription
+from airflow_eos.model.broker import CommittedOffset, TimedOffset, TopicDescription
 from airflow_eos.testing import EmbeddedKafka
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.groups import fetch_committed_offsets
@@ -104,11 +104,11 @@ def test_offsets_for_a_time_do_not_depend_on_open_transactions(config, cluster, 
         producer.produce(topic, b"v", partition=0, timestamp=timestamp)
         assert producer.flush(20) == 0  # one by one: batches that are sent again may change places
     both = [tp(topic, 0), tp(topic, 1)]
-    assert cluster.offsets_for_time(both, 1500) == {both[0]: 1, both[1]: None}
-    assert cluster.offsets_for_time(both, 2000)[both[0]] == 1
+    assert cluster.offsets_for_time(both, 1500) == {both[0]: TimedOffset(1, 2000), both[1]: None}
+    assert cluster.offsets_for_time(both, 2000)[both[0]] == TimedOffset(1, 2000)
     assert cluster.offsets_for_time(both, 3001)[both[0]] is None
     with foreign_transaction(config, topic, ("k", "open")) as foreign:
-        assert cluster.offsets_for_time(both, 3001)[both[0]] == 3
+        assert cluster.offsets_for_time(both, 3001)[both[0]].offset == 3
         foreign.abort_transaction(30)
 
 

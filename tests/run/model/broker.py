@@ -19,6 +19,7 @@ from airflow_eos.model.broker import (
     ActiveProducer,
     CommittedOffset,
     EndTxnAnswer,
+    TimedOffset,
     TopicDescription,
     TransactionDescription,
     TransactionState,
@@ -301,8 +302,12 @@ class ModelBroker:
             raise UnknownTopic(f"{missing}")
         return {n: self.topics[n] for n in names}
 
-    def offsets_for_time(self, tp: TopicPartition, timestamp: int) -> int | None:
-        found = (o for o, e in enumerate(self.logs[tp]) if e.kind == "data" and e.timestamp >= timestamp)
+    def offsets_for_time(self, tp: TopicPartition, timestamp: int) -> TimedOffset | None:
+        found = (
+            TimedOffset(offset, entry.timestamp)
+            for offset, entry in enumerate(self.logs[tp])
+            if entry.kind == "data" and entry.timestamp >= timestamp
+        )
         return next(found, None)
 
     def committed_offsets(

@@ -1,0 +1,239 @@
+"""Intervals of which the log can no longer, or not yet, tell what belongs to them, on a real broker."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from confluent_kafka import TopicPartition as ClientPartition
+
+from airflow_eos.engine.preview import preview
+from airflow_eos.exceptions import IntervalNotReady, IntervalUnaccountable, OffsetsOutOfRange
+from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval
+from airflow_eos.testing.readers import read_topic
+from tests.integration.run_support import Pipeline
+
+DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
+YEAR_2100 = dt.datetime(2100, 1, 1, tzinfo=dt.timezone.utc)
+ANY_TIME = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+ONE_SEGMENT = {"segment.ms": str(2**62)}
+"""A jump in time begins a segment; one that DeleteRecords empties hides the next ones for some minutes."""
+M6, M11 = "2026-01-05T00:06:00.000Z", "2026-01-05T00:11:00.000Z"
+
+
+def at(minutes):
+    return DAY + dt.timedelta(minutes=minutes)
+
+
+def ms(moment):
+    return int(moment.timestamp() * 1000)
+
+
+def between(start, end, **changes):
+    return Interval(at(start), at(end), **changes)
+
+
+@pytest.fixture
+def timed(embedded_kafka):
+    """Records at minutes 1, 6, 11 and 16, at offsets 0 to 3 of the only partition."""
+    pipeline = Pipeline(embedded_kafka, partitions=1, source_config={**ANY_TIME, **ONE_SEGMENT})
+    for minute in (1, 6, 11, 16):
+        publish(pipeline, f"m{minute}", at(minute))
+    return pipeline
+
+
+def publish(pipeline, value, moment):
+    pipeline.publish([value], timestamp=ms(moment))
+
+
+def delete_head(pipeline, offset):
+    where = ClientPartition(pipeline.source, 0, offset)
+    pipeline.kafka.admin().delete_records([where])[where].result()
+
+
+def pinned(pipeline):
+    """Return the moments of the boundaries in the ledger."""
+    keys = [r.key.decode() for r in read_topic(pipeline.kafka.client_config(), pipeline.ledger)]
+    return [key.rsplit("/", 1)[-1] for key in keys if key.startswith("boundary:")]
+
+
+# -- deleted heads ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("offset", "left"), [(1, M6), (2, M11), (4, "no record is found")], ids=["some", "more", "all"]
+)
+def test_an_interval_over_deleted_records_is_refused_and_nothing_is_pinned(timed, offset, left):
+    """What the log began with is gone: an empty answer is no answer."""
+    delete_head(timed, offset)
+    with pytest.raises(IntervalUnaccountable) as refusal:
+        timed.run(ranges=between(0, 5))
+    said = str(refusal.value)
+    assert f"{timed.source}-0: the log starts at offset {offset}, " in said
+    assert left in said
+    assert "accept_deleted=True" in said
+    assert pinned(timed) == []
+    assert timed.output() == []
+
+
+def test_an_interval_whose_end_alone_is_untold_is_refused(timed):
+    """Its start is pinned and exact; records between it and the next one that is left are gone."""
+    timed.run("i0", ranges=between(0, 5))
+    delete_head(timed, 3)
+    with pytest.raises(IntervalUnaccountable, match=r"boundary of .* at 2026-01-05T00:10:00.000Z"):
+        timed.run("i5", ranges=between(5, 10))
+    assert len(pinned(timed)) == 2
+
+
+def test_deleted_records_before_a_later_interval_that_has_run_are_no_empty_interval(timed):
+    """Backwards: held below its pinned neighbour, the interval would be empty, and span no deleted offset."""
+    timed.run("i10", ranges=between(10, 15))
+    delete_head(timed, 3)
+    with pytest.raises(IntervalUnaccountable):
+        timed.run("i5", ranges=between(5, 10))
+
+
+def test_a_loss_that_is_accepted_is_read_over_and_recorded(timed):
+    """What is left is read, once; the record says what was accepted, topic, offset and time."""
+    delete_head(timed, 1)
+    record = timed.run(ranges=between(0, 10, accept_deleted=True))
+    assert timed.output() == ["m6"]
+    assert [r.to_list() for r in record.ranges] == [[timed.source, 0, 1, 2]]
+    loss = {"topic": timed.source, "partition": 0, "log_start": 1, "first_timestamp": ms(at(6))}
+    assert record.details["accepted_loss"] == [{**loss, "boundary": "2026-01-05T00:00:00.000Z"}]
+    assert [note for note in record.details["notes"] if "accept_deleted" in note]
+
+
+def test_a_boundary_that_one_run_accepted_is_believed_by_none_that_does_not(timed):
+    """The end of an interval with a hole is the start of the next one; from what is proven on all is well."""
+    delete_head(timed, 2)
+    keyed = PartitionInterval("first", between(0, 5, accept_deleted=True))
+    assert timed.run("k", ranges=keyed).details["accepted_loss"]
+    for start in (0, 5):
+        with pytest.raises(IntervalUnaccountable, match="by a run that accepted the loss"):
+            timed.run(f"i{start}", ranges=between(start, start + 5))
+        with pytest.raises(IntervalUnaccountable):
+            preview(timed.changed("p", ranges=between(start, start + 5)))
+    assert timed.run("i5", ranges=between(5, 10, accept_deleted=True)).records_read == 0
+    with pytest.raises(IntervalUnaccountable):
+        timed.run("i10", ranges=between(10, 15))
+    assert timed.run("i10", ranges=between(10, 15, accept_deleted=True)).records_read == 1
+    clean = timed.run("i15", ranges=between(15, 20))
+    assert (clean.records_read, "accepted_loss" in clean.details) == (1, False)
+    assert timed.output() == ["m11", "m16"]
+
+
+def test_what_stood_in_the_log_when_a_boundary_was_fixed_is_older_than_later_moments(timed):
+    """A partition without records for long: accepted once, and the next days need no acceptance."""
+    delete_head(timed, 4)
+    now = dt.datetime.now(dt.timezone.utc)
+    accepted = Interval(at(0), now - dt.timedelta(seconds=1), dt.timedelta(0), accept_deleted=True)
+    assert timed.run("a", ranges=accepted).details["accepted_loss"]
+    first, second = (dt.datetime.now(dt.timezone.utc) for _ in range(2))
+    later = Interval(first, second + dt.timedelta(milliseconds=2), dt.timedelta(0))
+    assert timed.run("b", ranges=later).records_read == 0
+
+
+@pytest.mark.parametrize("deleted", [1, 2])
+def test_a_deleted_head_before_a_boundary_that_is_proven_stops_nothing(timed, deleted):
+    """Counter-test: an older record is left, or the boundary before it is pinned behind what is gone."""
+    if deleted == 2:
+        timed.run("i5", ranges=between(5, 10))
+    delete_head(timed, deleted)
+    assert timed.run("i10", ranges=between(10, 15)).records_read == 1
+    assert timed.output()[0] == "m11"
+
+
+def test_an_interval_that_is_known_to_be_empty_may_lose_its_surroundings(timed):
+    """Counter-test: both neighbours are pinned at one offset, so what lies between them is nothing."""
+    timed.run("i2", ranges=between(2, 3))
+    timed.run("i4", ranges=between(4, 5))
+    delete_head(timed, 4)
+    assert timed.run("i3", ranges=between(3, 4)).records_read == 0
+
+
+def test_a_pinned_interval_that_lost_its_head_is_refused_or_read_from_where_it_starts(timed):
+    """Boundaries were exact when they were fixed; the loss came after."""
+    timed.run("i0", ranges=between(0, 5))
+    timed.run("i15", ranges=between(15, 20))
+    keyed = "k", between(0, 15)
+    timed.run("all", ranges=PartitionInterval("all", between(5, 15)))
+    delete_head(timed, 2)
+    with pytest.raises(OffsetsOutOfRange, match="accept_deleted=True"):
+        timed.run(ranges=PartitionInterval(*keyed))
+    accepting = PartitionInterval("k", between(0, 15, accept_deleted=True))
+    record = timed.run(ranges=accepting)
+    assert [r.to_list() for r in record.ranges] == [[timed.source, 0, 2, 3]]
+    assert record.details["accepted_loss"] == [
+        {
+            "topic": timed.source,
+            "partition": 0,
+            "start": 0,
+            "end": 2,
+            "log_start": 2,
+            "first_timestamp": ms(at(11)),
+        }
+    ]
+
+
+def test_given_ranges_that_lost_their_head_say_how_to_go_on(timed):
+    """Who names offsets accepts a loss by naming others."""
+    delete_head(timed, 2)
+    with pytest.raises(OffsetsOutOfRange, match="give a range that starts at 2"):
+        timed.run(ranges=Explicit((OffsetRange(timed.source, 0, 0, 3),)))
+
+
+def test_segments_that_are_emptied_and_not_yet_removed_hide_no_record(embedded_kafka):
+    """A broker looks by time into one segment only, the first that is new enough: it finds nothing there."""
+    pipeline = Pipeline(embedded_kafka, partitions=1, source_config={"segment.ms": "60000"})
+    for minute in (1, 6, 11):
+        publish(pipeline, f"m{minute}", at(minute))
+    pipeline.run("i5", ranges=between(5, 10))
+    delete_head(pipeline, 2)
+    with pytest.raises(IntervalNotReady, match="finds no record by time"):
+        pipeline.run("i10", ranges=between(10, 12))
+    assert len(pinned(pipeline)) == 2
+
+
+# -- timestamps of the far future ---------------------------------------------------------------------------
+
+
+def test_a_record_of_the_far_future_is_refused_and_nothing_is_pinned(timed):
+    """It is the first record after every moment: each interval to come would end before it."""
+    publish(timed, "far", YEAR_2100)
+    publish(timed, "m21", at(21))
+    with pytest.raises(IntervalUnaccountable) as refusal:
+        timed.run(ranges=between(15, 20))
+    said = str(refusal.value)
+    assert f"{timed.source}-0 offset 4: 2100-01-01T00:00:00.000Z" in said
+    assert "message.timestamp.after.max.ms" in said
+    assert pinned(timed) == ["2026-01-05T00:15:00.000Z"]  # its start lies before an ordinary record
+    # The ways on: what lies before it by offsets, then without it.
+    timed.run("before", ranges=Explicit((OffsetRange(timed.source, 0, 3, 4),)))
+    delete_head(timed, 5)
+    accepted = timed.run("after", ranges=between(15, 25, accept_deleted=True))
+    assert accepted.details["accepted_loss"]
+    assert timed.output() == ["m16", "m21"]
+    publish(timed, "m26", at(26))
+    assert timed.run("next", ranges=between(25, 30)).records_read == 1
+
+
+def test_timestamps_that_run_ahead_a_little_are_ordinary(timed):
+    """Counter-test: clocks differ; brokers allow an hour by default."""
+    now = dt.datetime.now(dt.timezone.utc)
+    publish(timed, "ahead", now + dt.timedelta(minutes=50))
+    assert timed.run(ranges=Interval(at(15), now)).records_read == 1
+
+
+def test_an_interval_that_stays_empty_while_its_topic_grows_is_noted(timed):
+    """A producer ahead of its time, within the hour: what others write belongs to no interval of theirs."""
+    start = dt.datetime.now(dt.timezone.utc)
+    publish(timed, "ahead", start + dt.timedelta(minutes=50))
+    timed.run("before", ranges=Interval(at(15), start))
+    publish(timed, "on-time", dt.datetime.now(dt.timezone.utc))
+    end = max(dt.datetime.now(dt.timezone.utc), start) + dt.timedelta(milliseconds=500)
+    while dt.datetime.now(dt.timezone.utc) < end:
+        pass
+    record = timed.run("empty", ranges=Interval(start, end))
+    assert record.records_read == 0
+    assert "though the topic grew by 1 offsets" in "\n".join(record.details["notes"])
