@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
@@ -28,7 +29,7 @@ def preview(spec: RunSpec) -> dict[str, Any]:
         ledger = control.verify_ledger(may_create=False)
         value = control.authority.peek([record_key], routing=spec.pipeline).get(record_key)
         record = None if value is None else RunRecord.from_json(value)
-        boundaries = _Unpinned(control, spec.prefix)
+        boundaries = Unpinned(control, spec.prefix)
         planner = Planner(spec, control.cluster, control.authority, boundaries, ledger, utc_now)
         plan = planner.plan().plan
     return {
@@ -44,12 +45,24 @@ def preview(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-class _Unpinned(Boundaries):
-    """Reads pinned boundaries, works out the others and leaves them unpinned."""
+class Unpinned(Boundaries):
+    """Reads pinned boundaries, works out the others and leaves them unpinned.
 
-    def __init__(self, control: ControlPlane, prefix: str) -> None:
-        super().__init__(control.cluster, control.pins, prefix, utc_now)
+    :param now: the current time, aware.
+    :param asks_ledger: whether what is pinned counts; without it all is worked out.
+    """
+
+    def __init__(
+        self,
+        control: ControlPlane,
+        prefix: str,
+        now: Callable[[], dt.datetime] = utc_now,
+        *,
+        asks_ledger: bool = True,
+    ) -> None:
+        super().__init__(control.cluster, control.pins, prefix, now)
         self._authority: Authority = control.authority
+        self._asks_ledger = asks_ledger
         self.notes: list[str] = []
 
     def boundary(
@@ -60,9 +73,12 @@ class _Unpinned(Boundaries):
         *,
         accept_deleted: bool = False,
     ) -> Boundary:
+        """Return the boundary as the ledger has it, or as it would be pinned now."""
         key = identity.boundary_key(topic.topic, moment)
         prefixes = (identity.boundary_prefix(topic.topic),)
-        pinned = self._authority.decide([key], routing=topic.topic, prefixes=prefixes)
+        pinned: Mapping[str, str] = {}
+        if self._asks_ledger:
+            pinned = self._authority.decide([key], routing=topic.topic, prefixes=prefixes)
         if key in pinned:
             return self.known(topic, pinned[key], accept_deleted=accept_deleted)
         self.notes.append(f"{topic.topic}: the boundary at {identity.utc_text(moment)} is not pinned yet")

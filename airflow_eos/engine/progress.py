@@ -14,7 +14,9 @@ from typing import Any, Literal
 
 from airflow_eos.engine.asking import DEFAULT_PREFIX, asking
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
-from airflow_eos.exceptions import ConfigurationError, LedgerMissing
+from airflow_eos.engine.preview import Unpinned
+from airflow_eos.exceptions import ConfigurationError, IntervalNotReady, LedgerMissing
+from airflow_eos.model.broker import TopicDescription
 from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import LedgerSettings
@@ -128,6 +130,7 @@ def interval_progress(
     interval: Interval,
     *,
     idle: IdlePolicy = "allowed_lateness",
+    ledger: LedgerSettings | None = None,
     now: dt.datetime | None = None,
 ) -> IntervalProgress:
     """Tell whether a run over the interval could fix its boundary and start.
@@ -137,20 +140,36 @@ def interval_progress(
 
     :param idle: what a partition without such a record means: ``allowed_lateness``: it has passed once the
         interval's allowed lateness is over, which is the run's own rule; ``wait``: it has not.
+    :param ledger: where boundaries are pinned that count as they do for the run; None: nowhere.
     :param now: the current time, aware; default: the clock.
+    :raises IntervalUnaccountable: the run would be refused: the log cannot tell what the interval holds.
     """
     now = now or utc_now()
     if now < interval.end:
         return IntervalProgress((f"the interval ends at {identity.utc_text(interval.end)}",))
-    with ControlPlane(asking(kafka)) as control:
+    with ControlPlane(asking(kafka, ledger)) as control:
         found = control.cluster.describe_topics(topics)
-        partitions = [
-            TopicPartition(name, partition)
-            for name in sorted(found)
-            for partition in range(found[name].partitions)
-        ]
-        stable = control.cluster.last_stable_offsets(partitions)
-        at = control.cluster.offsets_for_time(partitions, int(interval.end.timestamp() * 1000))
+        waiting = _behind(control, found, interval, idle, now)
+        if not waiting:
+            waiting = _not_ready(control, found, interval, now, asks_ledger=ledger is not None)
+    return IntervalProgress(tuple(waiting))
+
+
+def _behind(
+    control: ControlPlane,
+    topics: Mapping[str, TopicDescription],
+    interval: Interval,
+    idle: IdlePolicy,
+    now: dt.datetime,
+) -> list[str]:
+    """Return which partitions have not passed the end of an interval."""
+    partitions = [
+        TopicPartition(name, partition)
+        for name in sorted(topics)
+        for partition in range(topics[name].partitions)
+    ]
+    stable = control.cluster.last_stable_offsets(partitions)
+    at = control.cluster.offsets_for_time(partitions, int(interval.end.timestamp() * 1000))
     is_late = now >= interval.end + interval.allowed_lateness
     waiting = []
     for where in partitions:
@@ -160,7 +179,33 @@ def interval_progress(
                 waiting.append(f"{where} holds nothing at or after {identity.utc_text(interval.end)}")
         elif first.offset > stable[where]:
             waiting.append(f"{where}: a transaction is open before offset {first.offset}")
-    return IntervalProgress(tuple(waiting))
+    return waiting
+
+
+def _not_ready(
+    control: ControlPlane,
+    topics: Mapping[str, TopicDescription],
+    interval: Interval,
+    now: dt.datetime,
+    *,
+    asks_ledger: bool,
+) -> list[str]:
+    """Return why the run's own look at the boundaries would have it wait; raise what would refuse it."""
+    boundaries = Unpinned(control, DEFAULT_PREFIX, lambda: now, asks_ledger=asks_ledger)
+    try:
+        for name in sorted(topics):
+            for moment in (interval.start, interval.end):
+                boundaries.boundary(
+                    topics[name],
+                    moment,
+                    interval.allowed_lateness,
+                    accept_deleted=interval.accept_deleted,
+                )
+    except IntervalNotReady as reason:
+        return [str(reason)]
+    except LedgerMissing:
+        return _not_ready(control, topics, interval, now, asks_ledger=False)
+    return []
 
 
 def committed_record(

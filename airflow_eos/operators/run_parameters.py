@@ -12,11 +12,11 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_eos import settings
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.links.run_links import LedgerRecordLink, SparkUiLink
-from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor
+from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor, RangeMode
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operators.outlets import describe_outlets
 from airflow_eos.operators.retry import TransactionRetryPolicy
-from airflow_eos.operators.task_identity import Ranges, clear_number, resolve_ranges
+from airflow_eos.operators.task_identity import Ranges, accepting, accepts, clear_number, resolve_ranges
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, RetryPolicy
@@ -40,6 +40,9 @@ class RunParameters:
         its partition where it has one; ``Interval``, ``PartitionInterval`` and ``Explicit`` as given.
     :param allowed_lateness: with ``"data_interval"``: how long an idle partition holds a boundary open.
     :param partition_duration: with ``"data_interval"`` and a partitioned Dag: length of a partition.
+    :param accept_deleted: for intervals and partitions: read what is left where records are, or may be,
+        deleted. Without it such a run is refused; with it the run's record says what was accepted. A template
+        accepts for one Dag run: ``"{{ dag_run.conf.get('accept_deleted', False) }}"``. (templated)
     :param pipeline: name of the pipeline, default ``<dag_id>.<task_id>``; set it to what it was before you
         rename a Dag or task, and it keeps its ledger. A task that is mapped over anything but
         ``source_partition`` needs one for each of its instances. (templated)
@@ -72,6 +75,7 @@ class RunParameters:
         "pipeline",
         "prefix",
         "source_partition",
+        "accept_deleted",
     )
 
     operator_extra_links = (LedgerRecordLink(), SparkUiLink())
@@ -92,6 +96,7 @@ class RunParameters:
         ranges: Ranges | None = None,
         allowed_lateness: dt.timedelta = DEFAULT_ALLOWED_LATENESS,
         partition_duration: dt.timedelta | None = None,
+        accept_deleted: bool | str = False,
         pipeline: str | None = None,
         prefix: str | None = None,
         source_partition: int | str | None = None,
@@ -122,6 +127,7 @@ class RunParameters:
         self.kafka_config_id = kafka_config_id
         self.allowed_lateness = allowed_lateness
         self.partition_duration = partition_duration
+        self.accept_deleted = accept_deleted
         self.pipeline = pipeline
         self.prefix = prefix
         self.source_partition = source_partition
@@ -152,12 +158,7 @@ class RunParameters:
                 source_topics=(self.topics,) if isinstance(self.topics, str) else tuple(self.topics),
                 sink_topic=self.sink_topic,
                 group_id=self.group_id,
-                ranges=resolve_ranges(
-                    self.ranges,
-                    context,
-                    allowed_lateness=self.allowed_lateness,
-                    partition_duration=self.partition_duration,
-                ),
+                ranges=self._resolved_ranges(context),
                 prefix=self.prefix or settings.default_prefix(),
                 source_partition=None if self.source_partition is None else int(self.source_partition),
                 audit=self.audit(context),
@@ -176,6 +177,15 @@ class RunParameters:
 
         self._run_key = run_key(spec)
         return spec
+
+    def _resolved_ranges(self, context: Context) -> RangeMode:
+        found = resolve_ranges(
+            self.ranges,
+            context,
+            allowed_lateness=self.allowed_lateness,
+            partition_duration=self.partition_duration,
+        )
+        return accepting(found) if accepts(self.accept_deleted) else found
 
     def _default_pipeline(self, context: Context) -> str:
         """Name the pipeline after the task; a run's name holds no map index, so not after a mapped one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_eos.exceptions import ConfigurationError
@@ -31,6 +32,32 @@ def clear_number(context: Context) -> int:
         return 0
     instance, task = context["ti"], context["task"]
     return max(0, instance.max_tries - (task.retries or 0))
+
+
+def accepts(value: bool | str) -> bool:
+    """Read an acceptance that may have been rendered from a template.
+
+    :raises ConfigurationError: it is neither true nor false.
+    """
+    text = str(value).strip().lower()
+    if text not in ("true", "false"):
+        raise ConfigurationError(f"accept_deleted must be true or false, got {value!r}")
+    return text == "true"
+
+
+def accepting(ranges: RangeMode) -> RangeMode:
+    """Return the ranges with the acceptance of deleted records.
+
+    :raises ConfigurationError: they are no interval.
+    """
+    if isinstance(ranges, Interval):
+        return replace(ranges, accept_deleted=True)
+    if isinstance(ranges, PartitionInterval):
+        return replace(ranges, interval=replace(ranges.interval, accept_deleted=True))
+    raise ConfigurationError(
+        "accept_deleted is for intervals and partitions: a cursor is moved by `airflow eos reset-offsets`, "
+        "given ranges begin where they say"
+    )
 
 
 def resolve_ranges(

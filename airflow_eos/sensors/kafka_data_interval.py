@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_eos import settings
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Interval, PartitionInterval
-from airflow_eos.operators.task_identity import DATA_INTERVAL, resolve_ranges
+from airflow_eos.operators.task_identity import DATA_INTERVAL, accepts, resolve_ranges
 from airflow_eos.sensors.waiting import WaitingSensor
 from airflow_eos.triggers.kafka_data_interval import KafkaDataIntervalTrigger
 
@@ -29,18 +30,22 @@ class KafkaDataIntervalSensor(WaitingSensor):
     before it. This is the condition under which a run with ``ranges="data_interval"`` can fix its boundary;
     waiting for it in a deferred sensor costs no worker slot and no retry of the run. Nothing is fixed here.
 
+    Where the log cannot tell what the interval holds, because records are deleted or one is of the far
+    future, the sensor fails as the run would (``IntervalUnaccountable``).
+
     :param topics: the topics. (templated)
     :param allowed_lateness: how long after the end an idle partition is waited for; give the run the same.
     :param idle_partitions: what a partition means that holds nothing at or after the end:
         ``"allowed_lateness"``: it has passed once the allowed lateness is over, the run's own rule;
         ``"wait"``: wait for a record in every partition, however long.
     :param partition_duration: in a partitioned Dag: length of a partition.
+    :param accept_deleted: as the run has it: do not fail where records are deleted. (templated)
     :param interval: this interval instead of the Dag run's.
     :param kafka_config_id: connection of type ``kafka``. (templated)
     :param deferrable: default ``[operators] default_deferrable``.
     """
 
-    template_fields: Sequence[str] = ("topics", *WaitingSensor.template_fields)
+    template_fields: Sequence[str] = ("topics", "accept_deleted", *WaitingSensor.template_fields)
 
     def __init__(
         self,
@@ -49,6 +54,7 @@ class KafkaDataIntervalSensor(WaitingSensor):
         allowed_lateness: dt.timedelta = DEFAULT_ALLOWED_LATENESS,
         idle_partitions: IdlePolicy = "allowed_lateness",
         partition_duration: dt.timedelta | None = None,
+        accept_deleted: bool | str = False,
         interval: Interval | None = None,
         **kwargs: Any,
     ) -> None:
@@ -59,6 +65,7 @@ class KafkaDataIntervalSensor(WaitingSensor):
         self.allowed_lateness = allowed_lateness
         self.idle_partitions: IdlePolicy = idle_partitions
         self.partition_duration = partition_duration
+        self.accept_deleted = accept_deleted
         self.interval = interval
 
     def make_trigger(self, context: Context) -> KafkaDataIntervalTrigger:
@@ -73,9 +80,18 @@ class KafkaDataIntervalSensor(WaitingSensor):
             end=interval.end.isoformat(),
             allowed_lateness=interval.allowed_lateness.total_seconds(),
             idle_partitions=self.idle_partitions,
+            accept_deleted=interval.accept_deleted or _accepts(self.accept_deleted),
+            ledger_topic=settings.default_ledger(first_attempt=False).topic,
             kafka_config_id=self.kafka_config_id,
             poll_interval=self.poke_interval,
         )
+
+
+def _accepts(value: bool | str) -> bool:
+    try:
+        return accepts(value)
+    except ConfigurationError as error:
+        raise AirflowFailException(str(error)) from error
 
 
 def dag_run_interval(

@@ -23,6 +23,8 @@ class KafkaDataIntervalTrigger(ConditionTrigger):
     :param end: ISO time with a zone: the interval's end.
     :param allowed_lateness: seconds after ``end`` for which an idle partition is waited for.
     :param idle_partitions: ``allowed_lateness`` or ``wait``; see the sensor.
+    :param accept_deleted: as the run over the interval has it.
+    :param ledger_topic: ledger that holds boundaries which are fixed already; None: do not ask.
     """
 
     def __init__(
@@ -33,6 +35,8 @@ class KafkaDataIntervalTrigger(ConditionTrigger):
         end: str,
         allowed_lateness: float = 300.0,
         idle_partitions: IdlePolicy = "allowed_lateness",
+        accept_deleted: bool = False,
+        ledger_topic: str | None = None,
         kafka_config_id: str = "kafka_default",
         poll_interval: float = 60.0,
     ) -> None:
@@ -42,6 +46,8 @@ class KafkaDataIntervalTrigger(ConditionTrigger):
         self.end = end
         self.allowed_lateness = allowed_lateness
         self.idle_partitions = idle_partitions
+        self.accept_deleted = accept_deleted
+        self.ledger_topic = ledger_topic
 
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
@@ -51,19 +57,27 @@ class KafkaDataIntervalTrigger(ConditionTrigger):
             "end": self.end,
             "allowed_lateness": self.allowed_lateness,
             "idle_partitions": self.idle_partitions,
+            "accept_deleted": self.accept_deleted,
+            "ledger_topic": self.ledger_topic,
         }
 
     def ask(self, kafka: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return ``{"start", "end"}`` once every partition has passed the end."""
+        """Return ``{"start", "end"}`` once every partition has passed the end.
+
+        :raises IntervalUnaccountable: the log cannot tell what it holds; the run would say the same.
+        """
         from airflow_eos.engine.progress import interval_progress
         from airflow_eos.model.ranges import Interval
+        from airflow_eos.model.spec import LedgerSettings
 
         interval = Interval(
             dt.datetime.fromisoformat(self.start),
             dt.datetime.fromisoformat(self.end),
             dt.timedelta(seconds=self.allowed_lateness),
+            self.accept_deleted,
         )
-        progress = interval_progress(kafka, self.topics, interval, idle=self.idle_partitions)
+        ledger = None if self.ledger_topic is None else LedgerSettings(topic=self.ledger_topic, create=False)
+        progress = interval_progress(kafka, self.topics, interval, idle=self.idle_partitions, ledger=ledger)
         if not progress.is_over:
             log.info("Not over yet: %s", "; ".join(progress.waiting_for))
             return None

@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import TopicPartition as ClientPartition
 
 from airflow_eos.engine.preview import preview
+from airflow_eos.engine.progress import interval_progress
 from airflow_eos.exceptions import IntervalNotReady, IntervalUnaccountable, OffsetsOutOfRange
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.testing.readers import read_topic
@@ -193,6 +194,31 @@ def test_segments_that_are_emptied_and_not_yet_removed_hide_no_record(embedded_k
     with pytest.raises(IntervalNotReady, match="finds no record by time"):
         pipeline.run("i10", ranges=between(10, 12))
     assert len(pinned(pipeline)) == 2
+
+
+# -- sensors ------------------------------------------------------------------------------------------------
+
+
+def test_a_sensor_says_what_the_run_would_say(timed):
+    """By the same function: deleted heads, what is pinned, what is accepted; and it pins nothing."""
+    spec = timed.spec
+
+    def over(start, end, ledger=spec.ledger, **changes):
+        interval = between(start, end, **changes)
+        return interval_progress(spec.kafka, spec.source_topics, interval, ledger=ledger).is_over
+
+    timed.run("i5", ranges=between(5, 10))
+    delete_head(timed, 2)
+    with pytest.raises(IntervalUnaccountable):
+        over(0, 5)
+    with pytest.raises(IntervalUnaccountable):
+        over(10, 15, ledger=None)  # only what is pinned proves it
+    assert over(10, 15)
+    assert over(0, 5, accept_deleted=True)
+    publish(timed, "far", YEAR_2100)
+    with pytest.raises(IntervalUnaccountable, match="far future"):
+        over(15, 20)
+    assert len(pinned(timed)) == 2
 
 
 # -- timestamps of the far future ---------------------------------------------------------------------------

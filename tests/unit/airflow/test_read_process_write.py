@@ -150,6 +150,28 @@ def test_data_interval_of_the_run_is_read(dag: DAG, runs: list[FakeRun]) -> None
     assert runs[0].spec.ranges == Interval(START, START + DAY, dt.timedelta(seconds=9))
 
 
+def test_deleted_records_are_accepted_for_one_run_of_an_interval(dag: DAG, runs: list[FakeRun]) -> None:
+    """A template decides, Dag run by Dag run; for a cursor there is another way."""
+    accepted = Interval(START, START + DAY, accept_deleted=True)
+    operator = make(dag, ranges="data_interval")
+    context = make_context(operator)
+    for wanted in (True, False):
+        operator.accept_deleted = "{{ params.accept }}"
+        operator.render_template_fields({**context, "params": {"accept": wanted}})
+        operator.execute(context)
+    operator.accept_deleted = True
+    operator.ranges = PartitionInterval("k", Interval(START, START + DAY))
+    operator.execute(context)
+    assert [one.spec.ranges for one in runs] == [
+        accepted,
+        Interval(START, START + DAY),
+        PartitionInterval("k", accepted),
+    ]
+    operator.ranges = Cursor()
+    with pytest.raises(ConfigurationError, match="reset-offsets"):
+        operator.execute(context)
+
+
 def test_partition_of_the_run_is_read(dag: DAG, runs: list[FakeRun]) -> None:
     """A partitioned Dag run reads its partition, named by its key."""
     operator = make(dag, ranges="data_interval", partition_duration=DAY)
@@ -337,6 +359,7 @@ FINAL = {
     "ConfigurationError",
     "CursorMoved",
     "GroupOwned",
+    "IntervalUnaccountable",
     "LedgerReplaced",
     "NoStartingPoint",
     "OffsetsOutOfRange",

@@ -195,12 +195,18 @@ def test_interval_sensor_waits_for_the_interval_of_its_dag_run(dag: DAG) -> None
     trigger = sensor.make_trigger(context_of(sensor))
     assert (trigger.start, trigger.end) == (START.isoformat(), (START + DAY).isoformat())
     assert (trigger.allowed_lateness, trigger.idle_partitions) == (60.0, "wait")
+    assert (trigger.accept_deleted, trigger.ledger_topic) == (False, "airflow-eos-ledger")
 
     mapped = KafkaDataIntervalSensor(task_id="part", dag=dag, topics="src", partition_duration=DAY / 2)
     context = context_of(
         mapped, partition_key="k", partition_date=START, data_interval_start=None, data_interval_end=None
     )
     assert mapped.make_trigger(context).end == (START + DAY / 2).isoformat()
+    mapped.accept_deleted = "True"  # rendered
+    assert mapped.make_trigger(context).accept_deleted
+    mapped.accept_deleted = "perhaps"
+    with pytest.raises(AirflowFailException, match="'perhaps'"):
+        mapped.make_trigger(context)
 
 
 def test_interval_sensor_without_an_interval_names_the_way_out(dag: DAG) -> None:

@@ -176,7 +176,8 @@ def test_interval_fires_when_no_partition_is_waited_for(monkeypatch: pytest.Monk
     asked: list[Any] = []
     answers = [IntervalProgress(("src-0 holds nothing",)), IntervalProgress(())]
 
-    def progress(kafka: Any, topics: Any, interval: Any, *, idle: str) -> IntervalProgress:
+    def progress(kafka: Any, topics: Any, interval: Any, *, idle: str, ledger: Any) -> IntervalProgress:
+        assert (ledger, interval.accept_deleted) == (None, False)
         asked.append((topics, interval.end.isoformat(), interval.allowed_lateness.total_seconds(), idle))
         return answers.pop(0)
 
