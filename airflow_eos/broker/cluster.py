@@ -9,6 +9,7 @@ from airflow_eos.broker.admin import Admin
 from airflow_eos.broker.features import brokers_of, partition_verification, transaction_max_timeout_ms
 from airflow_eos.broker.groups import offsets_partition
 from airflow_eos.broker.link import Link
+from airflow_eos.broker.permissions import topic_settings
 from airflow_eos.closeable import Closeable
 from airflow_eos.model.broker import (
     ActiveProducer,
@@ -63,6 +64,10 @@ class KafkaCluster(Closeable):
             name: TopicDescription(topic=name, topic_id=topic.topic_id, partitions=len(topic.leaders))
             for name, topic in found.items()
         }
+
+    def topic_settings(self, topic: str) -> Mapping[str, str] | None:
+        """Return the settings of a topic; None where there is none, or they may not be read."""
+        return topic_settings(self._asked(), topic, timeout=REQUEST_TIMEOUT)
 
     def log_starts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the first offset still in each log."""

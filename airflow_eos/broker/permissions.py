@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import ConfigResource
 
 from airflow_eos.broker.admin import Admin
-from airflow_eos.exceptions import AuthorizationFailed
+from airflow_eos.exceptions import AuthorizationFailed, UnknownTopic
 from airflow_eos.wire.client_config import ClientConfig
 
 ASK_TIMEOUT = 30.0
@@ -76,8 +76,6 @@ class Permissions:
             )
             return asked[name].result()
 
-        from airflow_eos.exceptions import UnknownTopic
-
         try:
             found = self._admin.ask(f"DescribeTopics of {name!r}", question, timeout=ASK_TIMEOUT)
         except (UnknownTopic, AuthorizationFailed):
@@ -87,20 +85,22 @@ class Permissions:
             partitions=len(found.partitions),
             replicas=min((len(one.replicas) for one in found.partitions), default=0),
             operations=_names(found.authorized_operations),
-            settings=self._settings(name),
+            settings=topic_settings(self._admin, name, timeout=ASK_TIMEOUT),
         )
 
-    def _settings(self, name: str) -> Mapping[str, str] | None:
-        resource = ConfigResource(ConfigResource.Type.TOPIC, name)
 
-        def question(left: float) -> Any:
-            return self._admin.client.describe_configs([resource], request_timeout=left)[resource].result()
+def topic_settings(admin: Admin, name: str, *, timeout: float) -> Mapping[str, str] | None:
+    """Return the settings of a topic; None where there is none, or they may not be read."""
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name)
 
-        try:
-            found = self._admin.ask(f"DescribeConfigs of {name!r}", question, timeout=ASK_TIMEOUT)
-        except (AuthorizationFailed, KafkaException):
-            return None
-        return {key: str(entry.value) for key, entry in found.items() if entry.value is not None}
+    def question(left: float) -> Any:
+        return admin.client.describe_configs([resource], request_timeout=left)[resource].result()
+
+    try:
+        found = admin.ask(f"DescribeConfigs of {name!r}", question, timeout=timeout)
+    except (AuthorizationFailed, UnknownTopic, KafkaException):
+        return None
+    return {key: str(entry.value) for key, entry in found.items() if entry.value is not None}
 
 
 def _names(operations: Any) -> frozenset[str]:

@@ -59,6 +59,7 @@ def doctor(target: Target, options: Namespace) -> Outcome:
         group=options.group,
         sources=tuple(options.source),
         sinks=tuple(options.sink),
+        oldest=_moment(options.interval[0]) if options.interval else None,
         transaction_timeout=dt.timedelta(seconds=options.transaction_timeout),
         delivery_timeout=dt.timedelta(seconds=options.delivery_timeout),
     )
@@ -271,5 +272,5 @@ def _short(value: Mapping[str, Any]) -> str:
 
 def call(name: str, target: Target, options: Namespace) -> Outcome:
     """Run a command by the name of its function."""
-    functions: Sequence[Any] = (init, doctor, plan, status, ledger, verify, abort, reset_offsets)
+    functions: Sequence[Any] = (init, doctor, plan, status, ledger, verify, repair, abort, reset_offsets)
     return next(one for one in functions if one.__name__ == name)(target, options)

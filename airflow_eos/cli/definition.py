@@ -84,7 +84,8 @@ COMMANDS = (
         "doctor",
         "Check brokers, permissions, ledger, topics and group",
         "Check what runs need: brokers and their partition verification, time-outs, permissions of this "
-        "principal, the ledger's settings, replicas and min.insync.replicas, the group's cursor, and with "
+        "principal, the ledger's settings, replicas and min.insync.replicas, retention and timestamps of the "
+        "topics, the group's cursor, and with "
         "--spark the versions on the executors. Exit code 3 when a check fails.",
         "doctor",
         (
@@ -98,6 +99,11 @@ COMMANDS = (
                 "--sink",
                 "topic that is written; repeatable",
                 {"action": "append", "default": [], "metavar": "TOPIC"},
+            ),
+            Option(
+                "--interval",
+                "data interval that is to be read, ISO times with a zone: is it kept so long?",
+                {"nargs": 2, "metavar": ("START", "END")},
             ),
             Option(
                 "--transaction-timeout",

@@ -11,8 +11,9 @@ from typing import Any, Literal
 from airflow_eos.broker.ledger import TOPIC_CONFIG
 from airflow_eos.broker.permissions import Permissions, TopicCare
 from airflow_eos.engine.asking import asking
-from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.engine.repair import hanging
+from airflow_eos.engine.retention import findings
 from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.run import identity, laws
@@ -50,6 +51,7 @@ class Patient:
     :param group: consumer group of a cursor; None: no group is looked at.
     :param sources: topics that are read.
     :param sinks: topics that are written.
+    :param oldest: start of the oldest interval that is to be read, aware; None: no interval is meant.
     """
 
     kafka: Mapping[str, Any]
@@ -58,6 +60,7 @@ class Patient:
     group: str | None = None
     sources: Collection[str] = ()
     sinks: Collection[str] = ()
+    oldest: dt.datetime | None = None
     transaction_timeout: dt.timedelta = dt.timedelta(seconds=300)
     delivery_timeout: dt.timedelta = dt.timedelta(seconds=120)
 
@@ -84,6 +87,7 @@ def examine(patient: Patient) -> list[Check]:
             look = functools.partial(_topic, permissions, name, operation, brokers)
             checks += _guarded(f"topic {name}", look)
         checks += _guarded("hanging transactions", lambda: _hanging(control, patient))
+        checks += _guarded("retention", lambda: _retention(control, patient))
         if patient.group is not None:
             checks += _guarded(f"group {patient.group}", lambda: _group(control, permissions, patient))
     return checks
@@ -196,6 +200,11 @@ def _topic(permissions: Permissions, name: str, operation: str, brokers: int) ->
         yield Check(what, "fail", "Read is not granted", "grant Read: the proof before a commit needs it")
     if operation == "WRITE":
         yield from _durability(what, care, brokers)
+
+
+def _retention(control: ControlPlane, patient: Patient) -> Iterator[Check]:
+    for finding in findings(control.cluster, patient.sources, patient.sinks, patient.oldest, utc_now()):
+        yield Check(*finding)
 
 
 def _allowed(what: str, care: TopicCare, wanted: set[str]) -> Check:

@@ -50,6 +50,9 @@ class Cluster(Protocol):
         :raises AuthorizationFailed: when a topic may not be described.
         """
 
+    def topic_settings(self, topic: str) -> Mapping[str, str] | None:
+        """Return the settings of a topic; None where there is none, or they may not be read."""
+
     def log_starts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the first offset still in each log."""
 

@@ -25,7 +25,7 @@ from airflow_eos.model.ranges import (
 )
 from airflow_eos.model.record import TOPIC_IDS, RunRecord
 from airflow_eos.model.spec import RunSpec
-from airflow_eos.run import accountable, identity, laws
+from airflow_eos.run import accountable, identity, laws, retention
 from airflow_eos.run.authority import Authority
 from airflow_eos.run.boundaries import Boundaries, moved_by
 from airflow_eos.run.cursor import CursorRecord, layout_of
@@ -104,11 +104,14 @@ class Planner:
             planned = self._between(topics, mode.interval, "partition")
         else:
             planned = self._given(topics, mode.ranges, "explicit", advances=mode.advance)
-        interval = mode.interval if isinstance(mode, PartitionInterval) else mode
-        if isinstance(interval, Interval) and interval.accept_deleted:
+        asked = mode.interval if isinstance(mode, PartitionInterval) else mode
+        interval = asked if isinstance(asked, Interval) else None
+        if interval is not None and interval.accept_deleted:
             planned = replace(planned, plan=self._what_is_left(planned.plan))
         self._check_logs(planned.plan)
-        return planned
+        plan = planned.plan
+        notes = retention.notes(self._cluster, plan, self._spec.sink_topic, interval, self._now())
+        return replace(planned, plan=replace(plan, notes=(*plan.notes, *notes)))
 
     def recheck(self, plan: RunPlan, *, staged: bool = False) -> None:
         """Check that a plan made earlier may still commit (laws 5 and 6).

@@ -303,7 +303,7 @@ def test_a_head_that_is_deleted_while_a_run_reads_is_an_error_too(experiment):
 
 def test_without_law_5_the_tasks_still_refuse(experiment, monkeypatch):
     """C5, counter-test: with the planner's check off the second guard speaks, where records are fetched."""
-    monkeypatch.setattr(laws, "within_log", lambda wanted, log_start, last_stable: None)
+    monkeypatch.setattr(laws, "within_log", lambda wanted, log_start, last_stable, mode: None)
     experiment.feed(20)
     experiment.run()
     experiment.feed(20)

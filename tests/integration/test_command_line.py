@@ -165,6 +165,9 @@ def test_doctor_finds_a_healthy_pipeline_healthy(cli: Cli, pipeline: Pipeline) -
         f"topic {pipeline.source}",
         f"topic {pipeline.sink}",
         f"topic {pipeline.sink} replicas",
+        f"topic {pipeline.source} retention",
+        f"topic {pipeline.source} timestamps",
+        f"topic {pipeline.sink} retention",
         f"group {pipeline.spec.group_id}",
     }
     assert set(statuses.values()) == {"ok"}
@@ -195,6 +198,34 @@ def test_doctor_names_what_is_wrong_and_what_to_do(cli: Cli, pipeline: Pipeline)
     assert "cleanup.policy=delete" in checks["ledger settings"]["found"]
     assert "reset-offsets" in checks[group]["advice"]
     assert "committed 1, cursor 2" in checks[group]["found"]
+
+
+def test_doctor_warns_of_what_retention_deletes_and_of_timestamps_without_a_limit(
+    cli: Cli, embedded_kafka: Any
+) -> None:
+    """History on topics that keep a week; a source that takes the year 2100; an interval of last year."""
+    week = {"retention.ms": "604800000"}
+    history = Pipeline(
+        embedded_kafka,
+        source_config={"message.timestamp.after.max.ms": str(2**63 - 1)},
+        sink_config=week,
+        prefix="test",
+    )
+    history.publish(["old"], timestamp=1_514_764_800_000)
+    young = Pipeline(embedded_kafka, source_config=week)
+    young.publish(["new"])
+
+    def warned(*options: str) -> list[str]:
+        code, found = cli("doctor", *options)
+        assert code == 0
+        told = {check["name"]: check for check in found["checks"]}
+        return sorted(n for n, check in told.items() if n.startswith("topic") and check["status"] == "warn")
+
+    both = ("--source", history.source, "--sink", history.sink)
+    assert warned(*both) == sorted([f"topic {history.source} timestamps", f"topic {history.sink} retention"])
+    assert warned("--source", young.source, "--sink", young.sink) == []
+    asked = ("--interval", "2025-01-01T00:00:00Z", "2025-01-02T00:00:00Z")
+    assert warned("--source", young.source, *asked) == [f"topic {young.source} retention"]
 
 
 def test_doctor_without_a_ledger_warns_without_a_broker_stops(

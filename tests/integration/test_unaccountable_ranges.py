@@ -263,3 +263,49 @@ def test_an_interval_that_stays_empty_while_its_topic_grows_is_noted(timed):
     record = timed.run("empty", ranges=Interval(start, end))
     assert record.records_read == 0
     assert "though the topic grew by 1 offsets" in "\n".join(record.details["notes"])
+
+
+# -- what retention deletes afterwards ----------------------------------------------------------------------
+
+WEEK = {"retention.ms": "604800000"}
+
+
+@pytest.mark.parametrize("ranges", [None, between(0, 5), "explicit"], ids=["cursor", "interval", "explicit"])
+def test_output_that_the_sink_will_delete_at_once_is_noted(embedded_kafka, ranges):
+    """Timestamps are passed on: the record says which offsets are older than what the sink keeps."""
+    pipeline = Pipeline(embedded_kafka, partitions=1, sink_config=WEEK)
+    publish(pipeline, "old", at(1))
+    publish(pipeline, "new", dt.datetime.now(dt.timezone.utc))
+    if ranges == "explicit":
+        ranges = Explicit((OffsetRange(pipeline.source, 0, 0, 2),))
+    record = pipeline.run(**({} if ranges is None else {"ranges": ranges}))
+    (note,) = record.details["notes"]
+    assert f"{pipeline.sink} keeps records for 7 days" in note
+    assert f": {pipeline.source}-0 [0, 1). " in note
+
+
+def test_output_that_stays_is_not_noted(embedded_kafka):
+    """Counter-test: young records, a sink that stamps them itself, one that keeps them."""
+    publish_old = {"retention.ms": "-1"}, {**WEEK, "message.timestamp.type": "LogAppendTime"}
+    for config in publish_old:
+        pipeline = Pipeline(embedded_kafka, partitions=1, sink_config=config)
+        publish(pipeline, "old", at(1))
+        assert pipeline.run().details["notes"] == []
+    pipeline = Pipeline(embedded_kafka, partitions=1, sink_config=WEEK)
+    publish(pipeline, "new", dt.datetime.now(dt.timezone.utc))
+    assert pipeline.run().details["notes"] == []
+
+
+def test_a_source_that_keeps_less_than_the_age_of_its_interval_is_noted(embedded_kafka):
+    """It is read in time, this time."""
+    pipeline = Pipeline(
+        embedded_kafka,
+        partitions=1,
+        source_config={"retention.ms": "3600000"},
+        sink_config={"retention.ms": "-1"},
+    )
+    now = dt.datetime.now(dt.timezone.utc)
+    publish(pipeline, "young", now)
+    day = Interval(now - dt.timedelta(days=1), now, dt.timedelta(0))
+    (note,) = pipeline.run(ranges=day).details["notes"]
+    assert f"{pipeline.source} keeps records for 1:00:00" in note

@@ -160,7 +160,7 @@ def test_law_4_counts_gate_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_law_5_ranges_end_at_the_last_stable_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading to the high watermark passes over records whose transaction is still open."""
-    monkeypatch.setattr(laws, "within_log", lambda wanted, log_start, last_stable: None)
+    monkeypatch.setattr(laws, "within_log", lambda wanted, log_start, last_stable, mode: None)
     monkeypatch.setattr(
         ports.ModelCluster,
         "last_stable_offsets",
@@ -259,7 +259,7 @@ def test_law_12_success_waits_for_the_leaders(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_boundary_not_held_between_its_neighbours_would_cross(monkeypatch: pytest.MonkeyPatch) -> None:
     """A late record puts an earlier moment's first offset above a later one's: intervals would overlap."""
-    monkeypatch.setattr(boundaries, "_clamped", lambda offsets, moment, topic, pinned: dict(offsets))
+    monkeypatch.setattr(boundaries, "_clamped", lambda offsets, moment, neighbours: dict(offsets))
     assert "duplicated" in _counter_example(scenes.crossing)
 
 

@@ -55,6 +55,9 @@ class ModelCluster:
     def describe_topics(self, topics: Collection[str]) -> Any:
         return self._broker.describe_topics(list(topics))
 
+    def topic_settings(self, topic: str) -> None:
+        return None
+
     def log_starts(self, partitions: Collection[TopicPartition]) -> Any:
         assert len(set(partitions)) == len(partitions), "a broker refuses ListOffsets that name one twice"
         return dict.fromkeys(partitions, 0)

@@ -1,0 +1,87 @@
+"""What retention does to a run's input and output: deletes by timestamp, whatever was just written.
+
+Output has the timestamps of its input unless ``process`` gives others. A topic that keeps a week deletes
+records of last year with the next segment that ends, minutes after their commit. Nothing here refuses a run.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Collection, Mapping
+
+from airflow_eos.exceptions import EosError
+from airflow_eos.model.plan import RunPlan
+from airflow_eos.model.ranges import Interval
+from airflow_eos.run import identity
+from airflow_eos.run.accountable import timestamp_of
+from airflow_eos.run.ports import Cluster
+
+log = logging.getLogger(__name__)
+
+
+def kept(settings: Mapping[str, str] | None) -> dt.timedelta | None:
+    """Return how long a topic keeps records by their timestamps; None: for ever, or nobody may know."""
+    if settings is None or "delete" not in settings.get("cleanup.policy", "delete"):
+        return None
+    milliseconds = int(settings.get("retention.ms", -1))
+    return None if milliseconds < 0 else dt.timedelta(milliseconds=min(milliseconds, _LONGEST_MS))
+
+
+_LONGEST_MS = 2**46
+"""2,000 years: more than a calendar can go back is for ever."""
+
+
+def is_stamped_by_broker(settings: Mapping[str, str] | None) -> bool:
+    """Return whether records get the time of their arrival."""
+    return settings is not None and settings.get("message.timestamp.type") == "LogAppendTime"
+
+
+def notes(
+    cluster: Cluster, plan: RunPlan, sink_topic: str | None, interval: Interval | None, now: dt.datetime
+) -> list[str]:
+    """Return what a reader of the record should know of retention; nothing where it cannot be found out.
+
+    :param interval: what was asked for, of an interval or a partition.
+    """
+    try:
+        found = [] if interval is None else _of_sources(cluster, plan.topic_ids, interval, now)
+        return found if sink_topic is None else [*found, *_of_sink(cluster, plan, sink_topic, now)]
+    except EosError as error:
+        log.info("retention could not be looked at: %s", error)
+        return []
+
+
+def _of_sources(cluster: Cluster, topics: Collection[str], interval: Interval, now: dt.datetime) -> list[str]:
+    age = now - interval.start
+    return [
+        f"{topic} keeps records for {keeps} (retention.ms), the interval began {age} ago: what retention "
+        "deletes before it is read is lost; raise it where history is loaded"
+        for topic in sorted(topics)
+        if (keeps := kept(cluster.topic_settings(topic))) is not None and keeps < age
+    ]
+
+
+def _of_sink(cluster: Cluster, plan: RunPlan, sink: str, now: dt.datetime) -> list[str]:
+    """Compare the records of the ranges with the oldest timestamp that the sink keeps."""
+    ranges = [r for r in plan.ranges if r.span]
+    settings = cluster.topic_settings(sink) if ranges else None
+    keeps = kept(settings)
+    if keeps is None or is_stamped_by_broker(settings):
+        return []
+    oldest = now - keeps
+    found = cluster.offsets_for_time({r.topic_partition for r in ranges}, timestamp_of(oldest))
+    expired = []
+    for r in ranges:
+        first = found[r.topic_partition]
+        end = r.end if first is None else min(r.end, first.offset)
+        if end > r.start:
+            expired.append(f"{r.topic_partition} [{r.start}, {end})")
+    if not expired:
+        return []
+    note = (
+        f"{sink} keeps records for {keeps} (retention.ms); these are older, of before "
+        f"{identity.utc_text(oldest)}: {', '.join(expired)}. Where process passes their timestamps on, the "
+        "brokers delete the output soon after its commit; raise retention.ms, or return a timestamp column"
+    )
+    return [note]
