@@ -21,7 +21,8 @@
     │   ├── IntervalNotReady          the boundary cannot be pinned yet
     │   ├── IntervalUnaccountable     records of the interval may be deleted, or timestamps run far ahead
     │   ├── LedgerMissing             the ledger topic does not exist
-    │   └── LedgerReplaced            the ledger topic is not the one that was used before
+    │   ├── LedgerReplaced            the ledger topic is not the one that was used before
+    │   └── LedgerTruncated           records of the ledger were deleted: what it lacks may be committed
     ├── RunError                      a run was started and did not commit
     │   ├── RunFenced                 a newer attempt owns the transactional id
     │   ├── RunAlreadyCommitted       ``on_committed="fail"`` found the run in the ledger
@@ -130,6 +131,10 @@ class LedgerMissing(PlanError):
 
 class LedgerReplaced(PlanError):
     """The ledger topic's id or partition count is not the one that was used before."""
+
+
+class LedgerTruncated(PlanError):
+    """The ledger partition has lost its first records, and what was asked for may have been among them."""
 
 
 class RunError(EosError):

@@ -39,7 +39,7 @@ _CONFIG = {
             },
             "create_ledger": {
                 "description": (
-                    "Whether the first try of a run that was never cleared may create the ledger topic.\n"
+                    "Whether runs may create the ledger topic where there never was one.\n"
                     "With False it must exist: ``airflow eos init`` creates it.\n"
                 ),
                 "version_added": "0.1.0",

@@ -16,15 +16,10 @@ def default_prefix() -> str:
     return str(conf.get(SECTION, "prefix", fallback=DEFAULT_PREFIX))
 
 
-def default_ledger(*, first_attempt: bool) -> LedgerSettings:
-    """Return the ledger's settings.
-
-    :param first_attempt: only the first try of a run that was never cleared may create the topic. A retry
-        or a clear that finds no ledger has lost it: an empty new one would answer "not committed" to all.
-    """
-    topic = default_ledger_topic()
+def default_ledger() -> LedgerSettings:
+    """Return the ledger's settings."""
     create = bool(conf.getboolean(SECTION, "create_ledger", fallback=True))
-    return LedgerSettings(topic=topic, create=create and first_attempt)
+    return LedgerSettings(topic=default_ledger_topic(), create=create)
 
 
 def default_ledger_topic() -> str:

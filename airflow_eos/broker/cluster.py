@@ -121,10 +121,11 @@ class KafkaCluster(Closeable):
     # -- groups -------------------------------------------------------------------------------------------
 
     def committed(
-        self, group: str, partitions: Collection[TopicPartition], *, stable: bool = True
+        self, group: str, partitions: Collection[TopicPartition] | None, *, stable: bool = True
     ) -> Mapping[TopicPartition, CommittedOffset]:
         """Return committed offsets (KIP-447); partitions without one are absent.
 
+        :param partitions: None: all that the group has offsets for.
         :param stable: wait while an open transaction holds offsets of the group; False returns the last
             committed ones at once, for a caller whose own transaction is that one.
 

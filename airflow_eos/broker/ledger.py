@@ -127,7 +127,11 @@ class KafkaLedger(Closeable):
             committed = committed_values(connections, where, start, stable, wanted)
             tail = raw_entries(connections, where, stable, high, wanted) if stable < high else ()
         return LedgerView(
-            last_stable_offset=stable, high_watermark=max(high, stable), committed=committed, tail=tail
+            last_stable_offset=stable,
+            high_watermark=max(high, stable),
+            committed=committed,
+            tail=tail,
+            log_start=start,
         )
 
     def create(self) -> None:

@@ -84,7 +84,7 @@ def _target(options: argparse.Namespace) -> Target:
         raise
     except Exception as error:  # Airflow's own, when there is no such connection
         raise ConfigurationError(f"connection {options.conn_id!r}: {error}") from error
-    ledger = settings.default_ledger(first_attempt=True)
+    ledger = settings.default_ledger()
     return Target(
         kafka=kafka,
         ledger=replace(ledger, topic=options.ledger_topic or ledger.topic),

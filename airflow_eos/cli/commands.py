@@ -43,7 +43,7 @@ def init(target: Target, options: Namespace) -> Outcome:
     settings = replace(
         target.ledger, partitions=options.partitions, replication_factor=options.replication_factor
     )
-    topic_id, partitions = create_ledger(target.kafka, settings, target.prefix)
+    topic_id, partitions = create_ledger(target.kafka, settings, target.prefix, adopt_new=options.adopt_new)
     ledger = {"topic": settings.topic, "topic_id": topic_id, "partitions": partitions}
     return Outcome({"ledger": ledger}, {"ledger": [ledger]})
 

@@ -65,7 +65,8 @@ COMMANDS = (
     Command(
         "init",
         "Create the ledger topic and fix its identity",
-        "Create the ledger topic and fix its identity. Does nothing when both are there.",
+        "Create the ledger topic and fix its identity. Does nothing when both are there. Refused where the "
+        "brokers still remember that runs have used a ledger of this name and prefix: it was lost.",
         "init",
         (
             Option(
@@ -77,6 +78,12 @@ COMMANDS = (
                 "--replication-factor",
                 "of a new ledger, default: the brokers'",
                 {"type": positive, "metavar": "N"},
+            ),
+            Option(
+                "--adopt-new",
+                "make a lost ledger anew: what it held counts as not committed, and is written again when "
+                "it is cleared, retried or backfilled",
+                {"action": "store_true"},
             ),
         ),
     ),

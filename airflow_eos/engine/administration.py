@@ -114,7 +114,7 @@ def reset_cursor(
     :raises OffsetsOutOfRange: an offset lies outside the log.
     """
     with ControlPlane(asking(kafka, settings, prefix)) as control:
-        ledger = control.verify_ledger(may_create=False)
+        ledger = control.verify_ledger()
         work = _Work(control, reset, prefix, ledger)
         changes = work.carry_out() if execute else work.dry_run()
     return {

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from typing import TYPE_CHECKING
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger, KafkaTransactions, Link
 from airflow_eos.closeable import Closeable
+from airflow_eos.exceptions import EosError
+from airflow_eos.model.spec import MayCreate
+from airflow_eos.run import identity
 from airflow_eos.run.authority import Authority
 from airflow_eos.run.boundaries import Boundaries
 from airflow_eos.run.ledger_identity import KnownLedger, verify
 from airflow_eos.run.pins import Pins
 from airflow_eos.run.ranges import Planner
+from airflow_eos.run.witnesses import Testimony, Witnesses
 from airflow_eos.run.world import World
 from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.producer_ids import touch_transactional_id
 
 if TYPE_CHECKING:
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.run.ports import SealAndSend
+
+
+log = logging.getLogger(__name__)
+
+TOUCH_TIMEOUT = 10.0
+"""Seconds to be remembered by the coordinator; what a run needs of it comes later, with more patience."""
 
 
 def utc_now() -> dt.datetime:
@@ -51,20 +63,46 @@ class ControlPlane(Closeable):
         self.ledger.close()
         self._link.close()
 
-    def verify_ledger(self, *, may_create: bool) -> tuple[str, int]:
+    def verify_ledger(self, *, may_create: MayCreate = MayCreate.NEVER) -> tuple[str, int]:
         """Return the ledger's topic id and partition count, once it is known to be the one used before."""
-        known = self._known_ledger(may_create=may_create)
+        known = self._known_ledger(self._witnesses(None), may_create)
+        if may_create is not MayCreate.NEVER:
+            self._be_remembered()
         return known.topic_id, known.partitions
 
-    def _known_ledger(self, *, may_create: bool) -> KnownLedger:
+    def verify_ledger_of_run(self, *, may_create: MayCreate) -> KnownLedger:
+        """As :meth:`verify_ledger`, and the one beside which the run's group committed its offsets."""
+        witnesses = self._witnesses(self._spec)
+        known = self._known_ledger(witnesses, may_create)
+        witnesses.agree(known.topic_id)
+        return known
+
+    def testimony(self) -> Testimony:
+        """Return what is remembered of a ledger that is not there, or has no identity."""
+        return self._witnesses(None).testify()
+
+    def _witnesses(self, spec: RunSpec | None) -> Witnesses:
+        return Witnesses(self.cluster, self._spec.prefix, self._spec.ledger.topic, spec)
+
+    def _known_ledger(self, witnesses: Witnesses, may_create: MayCreate) -> KnownLedger:
         return verify(
             self.ledger,
             self.authority,
             self.pins,
+            witnesses,
             self._spec.ledger,
             self._spec.prefix,
             may_create=may_create,
         )
+
+    def _be_remembered(self) -> None:
+        """Let the coordinator know that this ledger is in use: where it is lost, that is what tells."""
+        name = identity.ledger_witness_id(self._spec.prefix, self._spec.ledger.topic)
+        try:
+            with self._link.connections() as connections:
+                touch_transactional_id(connections, name, timeout=TOUCH_TIMEOUT)
+        except EosError as error:
+            log.info("The coordinator will not remember the ledger in use: %s", error)
 
     def world(self, data: SealAndSend) -> World:
         """Return the ports of the run protocol.
@@ -72,7 +110,8 @@ class ControlPlane(Closeable):
         :raises LedgerMissing: when there is no ledger and this try may not create one.
         """
         spec = self._spec
-        known = self._known_ledger(may_create=spec.may_create_ledger)
+        known = self.verify_ledger_of_run(may_create=spec.may_create_ledger)
+        self._be_remembered()
         ledger_identity = (known.topic_id, known.partitions)
         boundaries = Boundaries(self.cluster, self.pins, known.prefix, utc_now)
         return World(

@@ -15,6 +15,7 @@ from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.engine.repair import hanging
 from airflow_eos.engine.retention import findings
 from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
+from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.run import identity, laws
 from airflow_eos.run.cursor import CursorRecord
@@ -139,12 +140,29 @@ def _transactional_id(control: ControlPlane, prefix: str) -> Iterator[Check]:
 
 def _ledger(control: ControlPlane, patient: Patient) -> Iterator[Check]:
     try:
-        topic_id, partitions = control.verify_ledger(may_create=False)
+        topic_id, partitions = control.verify_ledger()
     except LedgerMissing as error:
-        advice = "run `airflow eos init`, or leave it to the first run ([eos] create_ledger)"
-        yield Check("ledger", "warn", _said(error), advice)
+        remembered = control.testimony().of_a_ledger
+        if remembered:
+            advice = "restore it; `airflow eos init --adopt-new` makes one that knows nothing of earlier runs"
+            yield Check("ledger", "fail", f"it is lost: {remembered}", advice)
+        else:
+            advice = "run `airflow eos init`, or leave it to the first run ([eos] create_ledger)"
+            yield Check("ledger", "warn", _said(error), advice)
         return
     yield Check("ledger", "ok", f"{patient.ledger.topic}, id {topic_id}, {partitions} partitions")
+    yield _ledger_records(control, [TopicPartition(patient.ledger.topic, one) for one in range(partitions)])
+
+
+def _ledger_records(control: ControlPlane, partitions: Collection[TopicPartition]) -> Check:
+    starts = control.cluster.log_starts(partitions)
+    cut = [
+        f"partition {where.partition} starts at {start}" for where, start in sorted(starts.items()) if start
+    ]
+    if not cut:
+        return Check("ledger records", "ok", "all partitions start at 0: nothing was deleted")
+    advice = "restore the ledger: new runs of pipelines in these partitions are refused (LedgerTruncated)"
+    return Check("ledger records", "fail", ", ".join(cut), advice)
 
 
 def _ledger_topic(permissions: Permissions, patient: Patient, brokers: int) -> Iterator[Check]:

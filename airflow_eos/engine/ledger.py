@@ -12,7 +12,7 @@ from airflow_eos.engine.asking import DEFAULT_PREFIX, asking
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import NotYetVisible
 from airflow_eos.model.record import RunRecord
-from airflow_eos.model.spec import LedgerSettings, RunSpec
+from airflow_eos.model.spec import LedgerSettings, MayCreate, RunSpec
 from airflow_eos.run import identity
 from airflow_eos.run.authority import decide
 from airflow_eos.run.committed import CommittedRuns
@@ -31,15 +31,21 @@ KINDS = ("run:", "cursor:", "boundary:", "reset:", "ledger:")
 
 
 def create_ledger(
-    kafka: Mapping[str, Any], settings: LedgerSettings | None = None, prefix: str = "airflow-eos"
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings | None = None,
+    prefix: str = "airflow-eos",
+    *,
+    adopt_new: bool = False,
 ) -> tuple[str, int]:
     """Create the ledger topic and fix its identity; does nothing when both are there.
 
+    :param adopt_new: also where a ledger was used before and is lost: its runs may be written again.
     :returns: topic id and number of partitions.
-    :raises LedgerReplaced: when the topic is not the one that was initialised.
+    :raises LedgerMissing: there is none, there was one, and ``adopt_new`` is false.
+    :raises LedgerReplaced: when the topic is not the one that was initialised, or lost its identity.
     """
     with ControlPlane(asking(kafka, settings, prefix)) as control:
-        return control.verify_ledger(may_create=True)
+        return control.verify_ledger(may_create=MayCreate.ANYWAY if adopt_new else MayCreate.WHERE_NEW)
 
 
 def look_up(spec: RunSpec) -> RunRecord | None:
@@ -54,12 +60,14 @@ def look_up(spec: RunSpec) -> RunRecord | None:
         return None
 
 
-def answer(spec: RunSpec, *, may_create: bool = False, patient: bool = False) -> RunRecord | None:
+def answer(
+    spec: RunSpec, *, may_create: MayCreate = MayCreate.NEVER, patient: bool = False
+) -> RunRecord | None:
     """Return the record that a run of this spec would be answered with, without touching anything.
 
     None: it would do the work, or find out under its fence that it need not.
 
-    :param may_create: create a missing ledger.
+    :param may_create: whether to make a missing ledger.
     :param patient: wait for a record whose transaction is still being ended.
     :raises RunAlreadyCommitted: ``on_committed`` is ``fail`` and another run committed it.
     :raises NotYetVisible: it is committed, but some leader does not show it.
@@ -68,7 +76,10 @@ def answer(spec: RunSpec, *, may_create: bool = False, patient: bool = False) ->
     if spec.round is not None:
         spec = replace(spec, round=None)
     with ControlPlane(spec) as control:
-        control.verify_ledger(may_create=may_create)
+        if may_create is MayCreate.NEVER:
+            control.verify_ledger()
+        else:
+            control.verify_ledger_of_run(may_create=may_create)
         found = CommittedRuns(spec, control.authority).ask(fenced=False, patient=patient)
         if not isinstance(found, RunRecord):
             return None
@@ -101,7 +112,7 @@ def ledger_status(
     """
     settings = settings or LedgerSettings()
     with ControlPlane(asking(kafka, settings, prefix)) as control:
-        topic_id, partitions = control.verify_ledger(may_create=False)
+        topic_id, partitions = control.verify_ledger()
         status: dict[str, Any] = {
             "ledger": {"topic": settings.topic, "topic_id": topic_id, "partitions": partitions},
             "cursors": {},
@@ -157,7 +168,7 @@ def ledger_records(
     settings = settings or LedgerSettings()
     keys: list[str] = [] if key is None else [key]
     with ControlPlane(asking(kafka, settings, prefix)) as control:
-        _, partitions = control.verify_ledger(may_create=False)
+        _, partitions = control.verify_ledger()
         wanted = [*range(partitions)]
         prefixes: tuple[str, ...] = KINDS if key is None else ()
         if pipeline is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.model.record import RunRecord
+from airflow_eos.model.spec import MayCreate
 from airflow_eos.run import identity
 from airflow_eos.run.boundaries import Boundaries, Boundary
 from airflow_eos.run.ranges import Planner
@@ -26,7 +27,8 @@ def preview(spec: RunSpec) -> dict[str, Any]:
     key = identity.run_key(spec)
     record_key = identity.run_record_key(key)
     with ControlPlane(spec) as control:
-        ledger = control.verify_ledger(may_create=False)
+        known = control.verify_ledger_of_run(may_create=MayCreate.NEVER)
+        ledger = (known.topic_id, known.partitions)
         value = control.authority.peek([record_key], routing=spec.pipeline).get(record_key)
         record = None if value is None else RunRecord.from_json(value)
         boundaries = Unpinned(control, spec.prefix)

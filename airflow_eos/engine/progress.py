@@ -228,7 +228,7 @@ def committed_record(
     names = (run_key, f"rounds/{run_key}/{identity.FINAL_ROUND}")
     keys = [identity.run_record_key(name) for name in names]
     with ControlPlane(asking(kafka, settings, prefix)) as control:
-        control.verify_ledger(may_create=False)
+        control.verify_ledger()
         found = control.authority.peek(keys, routing=pipeline)
         record = next((RunRecord.from_json(found[key]) for key in keys if key in found), None)
         if record is not None and (hidden := Visibility(control.cluster, None).missing(record)):

@@ -38,9 +38,11 @@ class LedgerView:
     :param committed: latest read_committed value per key, below the last stable offset.
     :param tail: raw entries in ``[last stable offset, high watermark)``, in offset order: records of the
         wanted keys, and all control markers.
+    :param log_start: first offset that is left. Compaction never moves it; above 0, records were deleted.
     """
 
     last_stable_offset: int
     high_watermark: int
     committed: Mapping[str, str]
     tail: Sequence[LedgerEntry] = ()
+    log_start: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import enum
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,12 +20,28 @@ _NAME = re.compile(r"[A-Za-z0-9._\-]+")
 _NAME_LIMIT = 180
 
 
+class MayCreate(enum.Enum):
+    """Who may make a ledger where there is none, or give an identity to a topic that has none.
+
+    An empty ledger answers "not committed" to all: one that was lost must not be made again. Nobody but
+    ``ANYWAY`` makes one that a witness remembers (:mod:`airflow_eos.run.witnesses`).
+    """
+
+    NEVER = "never"
+    WHERE_BEGUN = "where begun"
+    """Only where somebody began and died before the identity was committed: for work that may be so old that
+    whoever remembered its ledger has forgotten."""
+    WHERE_NEW = "where new"
+    ANYWAY = "anyway"
+    """Although there was one: somebody has decided that its runs may be written again."""
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerSettings:
     """The ledger topic: the one place that says whether a run is committed.
 
     :param topic: name of the compacted topic.
-    :param create: create it when it is missing; only a first try that was never cleared does so.
+    :param create: let a run create it where none ever was; False: never.
     :param partitions: partitions of a new ledger.
     :param replication_factor: replicas of a new ledger; None takes the broker's default.
     """
@@ -92,12 +109,15 @@ class RunSpec:
         self._check_choices()
 
     @property
-    def may_create_ledger(self) -> bool:
-        """Whether this try may create a missing ledger: the first one, of a run that was never cleared.
+    def may_create_ledger(self) -> MayCreate:
+        """Whether this run may make a ledger.
 
-        Any other has lost its ledger: an empty new one would answer "not committed" to all.
+        Whichever try it is: what remembers a ledger outlives the pause between two tries. A clear may come
+        months after the run.
         """
-        return self.ledger.create and self.try_number <= 1 and self.clear_number == 0
+        if not self.ledger.create:
+            return MayCreate.NEVER
+        return MayCreate.WHERE_BEGUN if self.clear_number else MayCreate.WHERE_NEW
 
     def _check_topics(self) -> None:
         if not self.kafka.get("bootstrap.servers"):

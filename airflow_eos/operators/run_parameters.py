@@ -58,8 +58,8 @@ class RunParameters:
     :param delivery_timeout: a batch not acknowledged within this time fails the attempt.
     :param max_send_attempts: how often one try sends its output, each time in a new transaction.
     :param compression: ``none``, ``gzip``, ``snappy``, ``lz4`` or ``zstd``.
-    :param ledger: default: topic and creation from ``[eos]``; the topic is created only by the first try of a
-        run that was never cleared.
+    :param ledger: default: topic and creation from ``[eos]``; the topic is created only where there never was
+        one (:class:`~airflow_eos.model.spec.MayCreate`).
     :param max_active_tis_per_dag: as in every operator, but 1 unless given where ``ranges`` is a ``Cursor``:
         two Dag runs on one cursor only fence each other. A mapped operator has no such default: its tasks
         have a cursor each.
@@ -169,7 +169,7 @@ class RunParameters:
                 delivery_timeout=self.delivery_timeout,
                 max_send_attempts=self.max_send_attempts,
                 compression=self.compression,
-                ledger=self.ledger or settings.default_ledger(first_attempt=try_number == 1 and clears == 0),
+                ledger=self.ledger or settings.default_ledger(),
             )
         except ValueError as error:  # a range or interval that cannot be
             raise ConfigurationError(str(error)) from error

@@ -158,6 +158,11 @@ def ledger_transactional_id(prefix: str, topic: str) -> str:
     return f"{prefix}.ledger.{topic}"
 
 
+def ledger_witness_id(prefix: str, topic: str) -> str:
+    """Return the id that runs touch once they have verified the ledger; nothing is written under it."""
+    return f"{prefix}.used-ledger.{topic}"
+
+
 def run_record_key(key: str) -> str:
     """Return the ledger key of a run record."""
     return f"run:{key}"

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from airflow_eos.exceptions import LedgerMissing, LedgerReplaced
 from airflow_eos.model.broker import TopicDescription
-from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.model.spec import LedgerSettings, MayCreate
 from airflow_eos.run import identity
 from airflow_eos.run.authority import Authority
 from airflow_eos.run.pins import Pins
 from airflow_eos.run.ports import Ledger
+from airflow_eos.run.witnesses import Testimony, Witnesses
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,46 +35,48 @@ def verify(
     ledger: Ledger,
     authority: Authority,
     pins: Pins,
+    witnesses: Witnesses,
     settings: LedgerSettings,
     prefix: str,
     *,
-    may_create: bool,
+    may_create: MayCreate,
 ) -> KnownLedger:
     """Return the ledger's topic id and partition count, after checking them against what it says of itself.
 
     The first user pins both in partition 0 of the ledger, with its prefix. Adding partitions would route keys
     elsewhere; making the topic again would forget every run: both are found here.
 
-    :param may_create: create a missing ledger, or adopt one without an identity; never on a retry or a clear.
+    :param may_create: whether to make a ledger where there is none, or none with an identity.
     :raises LedgerMissing: when there is none, or none with an identity, and none may be made.
-    :raises LedgerReplaced: when topic id or partition count differ from the pinned ones.
+    :raises LedgerReplaced: when topic id or partition count differ from the pinned ones, or the topic has no
+        identity and somebody remembers that it had one.
     """
     try:
-        topic = ledger.describe(patient=not may_create)
-    except LedgerMissing:
-        if not may_create:
-            raise
-        ledger.create()
-        topic = ledger.describe()
+        topic = ledger.describe(patient=may_create is MayCreate.NEVER)
+    except LedgerMissing as missing:
+        refused = _refusal(witnesses, settings.topic, may_create)
+        if refused is not None:
+            topic = _described(ledger, missing, refused)
+        else:
+            ledger.create()
+            topic = ledger.describe()
     key = identity.LEDGER_IDENTITY_KEY
     routing = identity.LEDGER_IDENTITY_ROUTING
     pinned = authority.peek([key], routing=routing).get(key)
-    if pinned is None and not may_create:
-        # Whoever pins goes on when its commit is answered; the marker that tells others comes after that.
-        pinned = authority.decide([key], routing=routing).get(key)
     if pinned is None:
-        if not may_create:
-            raise LedgerMissing(
-                f"topic {settings.topic!r} exists but was never initialised as a ledger; if it is new, run "
-                "`python -m airflow_eos init`; if it was re-created, restore it: runs committed "
-                "before are unknown to it"
+        refused = _refusal(witnesses, settings.topic, may_create)
+        if refused is not None:
+            # Whoever pins goes on when its commit is answered; the marker that tells others comes after that.
+            pinned = authority.decide([key], routing=routing).get(key)
+            if pinned is None:
+                raise refused
+        else:
+            pinned = pins.pin(
+                identity.ledger_transactional_id(prefix, settings.topic),
+                key,
+                routing,
+                lambda _: _identity_json(topic, prefix),
             )
-        pinned = pins.pin(
-            identity.ledger_transactional_id(prefix, settings.topic),
-            key,
-            routing,
-            lambda _: _identity_json(topic, prefix),
-        )
     recorded = json.loads(pinned)
     if (recorded["topic_id"], recorded["partitions"]) != (topic.topic_id, topic.partitions):
         raise LedgerReplaced(
@@ -83,6 +86,40 @@ def verify(
             "ledger must never be added"
         )
     return KnownLedger(topic.topic_id, topic.partitions, recorded.get("prefix", prefix))
+
+
+def _described(ledger: Ledger, missing: LedgerMissing, refused: Exception) -> TopicDescription:
+    """Ask once more, patiently: a broker may not have heard of a topic that others use already."""
+    try:
+        return ledger.describe()
+    except LedgerMissing:
+        if isinstance(refused, LedgerReplaced):
+            raise LedgerMissing(str(refused)) from missing
+        raise
+
+
+def _refusal(
+    witnesses: Witnesses, topic: str, may_create: MayCreate
+) -> LedgerMissing | LedgerReplaced | None:
+    """Return why no ledger may be made here; None: it may."""
+    if may_create is MayCreate.ANYWAY:
+        return None
+    # Who makes none needs no reason, and may lack the permission to ask for one.
+    said = Testimony() if may_create is MayCreate.NEVER else witnesses.testify()
+    if said.of_a_ledger:
+        return LedgerReplaced(
+            f"the ledger {topic!r} is not there or has no identity, but {said.of_a_ledger}: it was deleted "
+            "or re-created. Restore it: to an empty one every run is uncommitted, and what is cleared or "
+            "retried is written again. Where that is known to be harmless: "
+            "`python -m airflow_eos init --adopt-new`"
+        )
+    if may_create is MayCreate.WHERE_NEW or (may_create is MayCreate.WHERE_BEGUN and said.begun):
+        return None
+    return LedgerMissing(
+        f"topic {topic!r} was never initialised as a ledger, and this run may not do it; if there never was "
+        "one, run `python -m airflow_eos init`; if there was, restore it: runs committed before are unknown "
+        "to an empty one"
+    )
 
 
 def _identity_json(topic: TopicDescription, prefix: str) -> str:

@@ -71,10 +71,11 @@ class Cluster(Protocol):
         """Return per partition the first record with timestamp >= ``timestamp_ms``; None: there is none."""
 
     def committed(
-        self, group: str, partitions: Collection[TopicPartition], *, stable: bool = True
+        self, group: str, partitions: Collection[TopicPartition] | None, *, stable: bool = True
     ) -> Mapping[TopicPartition, CommittedOffset]:
         """Return committed offsets; partitions without one are absent.
 
+        :param partitions: None: all that the group has offsets for.
         :param stable: wait while a transaction holds pending offsets (KIP-447); False returns the last
             committed ones at once, for a caller whose own transaction is the pending one.
         """

@@ -113,22 +113,24 @@ class UnfinishedEnds:
     ) -> bool:
         """Return how the transaction of one epoch was decided."""
         undecided: list[RunRecord] = []
+        complete = True
         for partition in self._witnesses(producer_id, open_there):
-            verdict = decide(self._ledger.view(partition, (), (_RUN_RECORDS,)))
+            view = self._ledger.view(partition, (), (_RUN_RECORDS,))
+            verdict, complete = decide(view), complete and not view.log_start
             known = (RunRecord.from_json(value) for key, value in verdict.committed.items() if value)
             if any(_made_by(record, producer_id, epoch) for record in known):
                 return True
             opened = [RunRecord.from_json(one.value) for one in verdict.open_records if one.value]
             undecided += [record for record in opened if _made_by(record, producer_id, epoch)]
-        if not undecided:
+        if not undecided and complete:
             return False  # a commit without its record cannot be
         said = coordinator_said(self._word, producer_id, epoch)
-        if said is None:
+        if said is None and undecided:
             said = seen_of(self._cluster, undecided[0])
         if said is None:
             raise OutcomeUnknown(
-                f"{undecided[0].run_key}: its record is in an open transaction of producer {producer_id}, "
-                f"epoch {epoch}, whose markers are missing, and nothing tells whether it was committed; see "
+                f"a transaction of producer {producer_id}, epoch {epoch}, was not ended in "
+                f"{', '.join(map(str, sorted(open_there)))}, and nothing tells whether it was committed; see "
                 "`airflow eos repair`"
             )
         return said

@@ -72,7 +72,7 @@ class KafkaLagSensor(WaitingSensor):
             min_records=self.min_records,
             any_after=any_after,
             start=self.start,
-            ledger_topic=settings.default_ledger(first_attempt=False).topic,
+            ledger_topic=settings.default_ledger_topic(),
             kafka_config_id=self.kafka_config_id,
             poll_interval=self.poke_interval,
         )

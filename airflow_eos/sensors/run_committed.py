@@ -98,7 +98,7 @@ class RunCommittedSensor(WaitingSensor):
         return RunCommittedTrigger(
             pipeline=self.pipeline,
             run_key=run_key,
-            ledger_topic=self.ledger_topic or settings.default_ledger(first_attempt=False).topic,
+            ledger_topic=self.ledger_topic or settings.default_ledger_topic(),
             prefix=self.prefix or settings.default_prefix(),
             kafka_config_id=self.kafka_config_id,
             poll_interval=self.poke_interval,

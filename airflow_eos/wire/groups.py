@@ -39,13 +39,14 @@ _NO_MEMBERS = frozenset({"", "Dead", "Empty"})
 def fetch_committed_offsets(
     connections: BrokerConnections,
     group: str,
-    partitions: Collection[TopicPartition],
+    partitions: Collection[TopicPartition] | None,
     *,
     stable: bool = True,
     timeout: float = METADATA_TIMEOUT,
 ) -> Mapping[TopicPartition, CommittedOffset]:
     """Return committed offsets; partitions without one are absent.
 
+    :param partitions: None: all that the group has offsets for, in topics that may be described.
     :param stable: wait for offsets that are pending in an open transaction (``require_stable``, KIP-447);
         False returns the last committed ones at once.
     :param timeout: seconds, with all retries.
@@ -68,7 +69,7 @@ def fetch_committed_offsets(
                     found[where] = CommittedOffset(part.committed_offset, metadata)
         return found
 
-    if not partitions:
+    if partitions is not None and not partitions:
         return {}
     return connections.run(at_coordinator(connections, "group", group, attempt, what, timeout))
 
@@ -150,14 +151,15 @@ def _check(connections: BrokerConnections, group: str, code: int, what: str) -> 
     raise ProtocolViolation(f"{what}: the coordinator answered with error code {code}")
 
 
-def _offsets_request(group: str, partitions: Collection[TopicPartition], *, stable: bool) -> Any:
+def _offsets_request(group: str, partitions: Collection[TopicPartition] | None, *, stable: bool) -> Any:
     topic_class = OffsetFetchRequest.OffsetFetchRequestTopic
     grouped: dict[str, list[int]] = {}
-    for where in sorted(set(partitions)):
+    for where in sorted(set(partitions or ())):
         grouped.setdefault(where.topic, []).append(where.partition)
+    topics = [topic_class(name=topic, partition_indexes=indexes) for topic, indexes in grouped.items()]
     return OffsetFetchRequest(
         group_id=group,
-        topics=[topic_class(name=topic, partition_indexes=indexes) for topic, indexes in grouped.items()],
+        topics=None if partitions is None else topics,
         require_stable=stable,
         min_version=7,
         max_version=7,

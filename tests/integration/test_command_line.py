@@ -161,6 +161,7 @@ def test_doctor_finds_a_healthy_pipeline_healthy(cli: Cli, pipeline: Pipeline) -
         "ledger",
         "ledger topic",
         "ledger topic replicas",
+        "ledger records",
         "ledger settings",
         f"topic {pipeline.source}",
         f"topic {pipeline.sink}",

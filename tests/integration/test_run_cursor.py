@@ -6,6 +6,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from airflow_eos.broker import KafkaCluster
+from airflow_eos.engine.ledger import create_ledger
 from airflow_eos.exceptions import (
     CursorMoved,
     GroupNotEmpty,
@@ -232,7 +233,8 @@ def test_a_ledger_made_again_is_refused(pipeline):
     pipeline.kafka.delete_topic(pipeline.ledger)
     with pytest.raises(LedgerMissing, match="init"):
         pipeline.run("r1", try_number=2)
-    with pytest.raises(LedgerReplaced, match="knows nothing of this group"):
+    create_ledger(pipeline.spec.kafka, pipeline.spec.ledger, "another")
+    with pytest.raises(LedgerReplaced, match="start over with a new group_id"):
         pipeline.run("r2")
     assert pipeline.output() == ["a"]
 

@@ -6,6 +6,7 @@ Each rule used here is also checked once on a real broker, in tests/integration.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from airflow_eos.exceptions import (
@@ -81,6 +82,7 @@ class ModelBroker:
         self.pending: dict[int, dict[tuple[str, TopicPartition], CommittedOffset]] = {}
         """Offsets by producer id, until a marker reaches the offsets' partition."""
         self.groups: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        self.log_starts: dict[TopicPartition, int] = {}
         self.members: dict[str, int] = {}
         self.verifies = verifies
         self.away: set[TopicPartition] = set()
@@ -311,8 +313,10 @@ class ModelBroker:
         return next(found, None)
 
     def committed_offsets(
-        self, group: str, partitions: list[TopicPartition], *, stable: bool
+        self, group: str, partitions: Collection[TopicPartition] | None, *, stable: bool
     ) -> dict[TopicPartition, CommittedOffset]:
+        if partitions is None:
+            partitions = list(self.groups.get(group, {}))
         if stable and self.has_pending(group, partitions):
             raise BrokerTimeout(f"UNSTABLE_OFFSET_COMMIT of {group}")
         mine = self.groups.get(group, {})
@@ -358,7 +362,8 @@ class ModelBroker:
         def wanted(key: str) -> bool:
             return key in keys or any(key.startswith(p) for p in prefixes)
 
-        committed = {e.key: e.value for o, e in self.committed_entries(tp) if wanted(e.key)}
+        start = self.log_starts.get(tp, 0)
+        committed = {e.key: e.value for o, e in self.committed_entries(tp) if o >= start and wanted(e.key)}
         tail = []
         for offset in range(stable, high):
             entry = self.logs[tp][offset]
@@ -366,7 +371,7 @@ class ModelBroker:
                 tail.append(LedgerEntry(offset, entry.producer_id, entry.kind))
             elif wanted(entry.key):
                 tail.append(LedgerEntry(offset, entry.producer_id, "record", entry.key, entry.value))
-        return LedgerView(stable, high, committed, tuple(tail))
+        return LedgerView(stable, high, committed, tuple(tail), start)
 
     def committed_keys(self) -> set[str]:
         """Return the ledger's keys that are committed, also where the marker is still to be written."""

@@ -25,6 +25,7 @@ from airflow_eos.run.ledger_identity import verify
 from airflow_eos.run.pins import Pins
 from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.run.ranges import Planner
+from airflow_eos.run.witnesses import Witnesses
 from airflow_eos.run.world import World
 from tests.run.model.broker import LEDGER, ModelBroker
 from tests.run.model.explorer import Fault, Run
@@ -77,10 +78,12 @@ class ModelCluster:
             lambda: {tp: self._broker.offsets_for_time(tp, timestamp_ms) for tp in partitions},
         )
 
-    def committed(self, group: str, partitions: Collection[TopicPartition], *, stable: bool = True) -> Any:
+    def committed(
+        self, group: str, partitions: Collection[TopicPartition] | None, *, stable: bool = True
+    ) -> Any:
         return self._read(
             "read committed offsets",
-            lambda: self._broker.committed_offsets(group, list(partitions), stable=stable),
+            lambda: self._broker.committed_offsets(group, partitions, stable=stable),
         )
 
     def has_pending_offsets(self, group: str, partitions: Collection[TopicPartition]) -> bool:
@@ -374,7 +377,10 @@ def attempt(
         authority = Authority(ledger, sleep=sleep, clock=clock.monotonic)
         transactions = ModelTransactions(run, broker, scene, name)
         pins = Pins(transactions, authority, sleep=sleep, clock=clock.monotonic)
-        known = verify(ledger, authority, pins, spec.ledger, spec.prefix, may_create=True)
+        witnesses = Witnesses(cluster, spec.prefix, spec.ledger.topic, spec)
+        known = verify(
+            ledger, authority, pins, witnesses, spec.ledger, spec.prefix, may_create=spec.may_create_ledger
+        )
         ledger_id = (known.topic_id, known.partitions)
         boundaries = Boundaries(cluster, pins, known.prefix, clock.now)
         planner = Planner(spec, cluster, authority, boundaries, ledger_id, clock.now)

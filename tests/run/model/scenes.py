@@ -163,7 +163,7 @@ def reset(scene: Scene, offsets: Mapping[TopicPartition, int]) -> None:
         ledger=ledger,
         authority=Authority(ledger),
         transactions=ModelTransactions(inline, scene.broker, scene, "reset"),
-        verify_ledger=lambda may_create: ("id-ledger", 2),
+        verify_ledger=lambda: ("id-ledger", 2),
     )
     base = spec()
     with pytest.MonkeyPatch.context() as patch:

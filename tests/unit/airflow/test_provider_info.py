@@ -82,7 +82,7 @@ def test_every_option_is_read_and_has_the_documented_default(monkeypatch: pytest
     assert settings.ledger_record_url() == documented["ledger_record_url"]["default"]
     assert settings.spark_history_url() == documented["spark_history_url"]["default"]
     assert settings.default_prefix() == documented["prefix"]["default"]
-    ledger = settings.default_ledger(first_attempt=True)
+    ledger = settings.default_ledger()
     assert (ledger.topic, str(ledger.create)) == (
         documented["ledger_topic"]["default"],
         documented["create_ledger"]["default"],
@@ -92,5 +92,5 @@ def test_every_option_is_read_and_has_the_documented_default(monkeypatch: pytest
     assert (
         settings.default_prefix() == settings.ledger_record_url() == settings.spark_history_url() == "False"
     )
-    assert settings.default_ledger(first_attempt=True).topic == "False"
-    assert settings.default_ledger(first_attempt=True).create is False
+    assert settings.default_ledger().topic == "False"
+    assert settings.default_ledger().create is False

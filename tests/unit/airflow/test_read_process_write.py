@@ -20,7 +20,7 @@ from airflow_eos.exceptions import (
     RunFenced,
 )
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
-from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.model.spec import LedgerSettings, MayCreate
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 from tests.unit.airflow.fakes import DAY, START, FakeRun, a_record, make_context
 
@@ -116,17 +116,25 @@ def test_each_clear_of_the_task_is_other_work(dag: DAG, runs: list[FakeRun]) -> 
 @pytest.mark.parametrize(
     ("life", "may_create"),
     [
-        ({"try_number": 1}, True),
-        ({"try_number": 2}, False),
-        ({"try_number": 2, "clear_number": 1, "max_tries": 3}, False),
+        ({"try_number": 1}, MayCreate.WHERE_NEW),
+        ({"try_number": 2}, MayCreate.WHERE_NEW),
+        ({"try_number": 2, "clear_number": 1, "max_tries": 3}, MayCreate.WHERE_BEGUN),
     ],
 )
-def test_only_the_first_try_may_create_the_ledger(
-    dag: DAG, runs: list[FakeRun], life: dict[str, Any], may_create: bool
+def test_a_clear_makes_no_ledger_unless_one_was_begun(
+    dag: DAG,
+    runs: list[FakeRun],
+    monkeypatch: pytest.MonkeyPatch,
+    life: dict[str, Any],
+    may_create: MayCreate,
 ) -> None:
-    """A retry or a clear that finds no ledger must not make an empty one: it would deny every commit."""
-    execute(make(dag), **life)
-    assert runs[0].spec.ledger.create is may_create
+    """Who remembered the ledger of a run that is cleared long after may have forgotten it."""
+    operator = make(dag)
+    execute(operator, **life)
+    assert runs[0].spec.may_create_ledger is may_create
+    monkeypatch.setenv("AIRFLOW__EOS__CREATE_LEDGER", "False")
+    execute(operator, **life)
+    assert runs[1].spec.may_create_ledger is MayCreate.NEVER
 
 
 def test_eos_section_gives_the_defaults(
@@ -361,6 +369,7 @@ FINAL = {
     "GroupOwned",
     "IntervalUnaccountable",
     "LedgerReplaced",
+    "LedgerTruncated",
     "NoStartingPoint",
     "OffsetsOutOfRange",
     "RunAlreadyCommitted",

@@ -19,7 +19,7 @@ from airflow_eos.exceptions import (
     RunFailed,
 )
 from airflow_eos.hooks.spark_driver import SparkDriver
-from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.model.spec import LedgerSettings, MayCreate
 from airflow_eos.operators.submit import ReadProcessWriteSubmitOperator
 from tests.unit.airflow.fakes import a_record, make_context
 
@@ -42,10 +42,10 @@ class Ledger:
 
     def __init__(self) -> None:
         self.answers: list[Any] = [None]
-        self.asked: list[bool] = []
+        self.asked: list[MayCreate] = []
         self.patient: list[bool] = []
 
-    def __call__(self, spec: Any, *, may_create: bool = False, patient: bool = False) -> Any:
+    def __call__(self, spec: Any, *, may_create: MayCreate = MayCreate.NEVER, patient: bool = False) -> Any:
         self.asked.append(may_create)
         self.patient.append(patient)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -100,12 +100,12 @@ def context_of(operator: Any, store: Store | None = None, **dag_run: Any) -> Any
 
 
 def test_committed_run_submits_nothing(dag: DAG, ledger: Ledger) -> None:
-    """Authority first: a cleared task answers from the record; the first try may make the ledger."""
+    """Authority first: a cleared task answers from the record; the first question may make the ledger."""
     ledger.answers = [a_record(found=True)]
     operator = make(dag)
     assert operator.execute(context_of(operator))["found"] is True
     assert operator.calls == []
-    assert ledger.asked == [True]
+    assert ledger.asked == [MayCreate.WHERE_NEW]
 
 
 def test_on_committed_fail_submits_nothing(dag: DAG, ledger: Ledger) -> None:
@@ -140,7 +140,7 @@ def test_retry_takes_up_the_job_of_the_same_life(dag: DAG, ledger: Ledger) -> No
     store = Store(spark_job_id="driver-1", airflow_eos_life="scheduled__2026-11-20 0")
     operator.execute(context_of(operator, store, try_number=2))
     assert operator.calls == ["status driver-1", "poll driver-1"]
-    assert ledger.asked == [False, False], "a retry never creates a ledger"
+    assert ledger.asked == [MayCreate.WHERE_NEW, MayCreate.NEVER]
 
 
 def test_clear_never_takes_up_the_job_of_an_earlier_life(dag: DAG, ledger: Ledger) -> None:
@@ -200,19 +200,19 @@ def test_wait_that_fails_forgets_only_a_driver_that_ended(
 @pytest.mark.parametrize(
     ("dag_run", "may_create"),
     [
-        ({}, True),
-        ({"try_number": 2}, False),
-        ({"clear_number": 1, "try_number": 1, "max_tries": 3}, False),
+        ({}, MayCreate.WHERE_NEW),
+        ({"try_number": 2}, MayCreate.WHERE_NEW),
+        ({"clear_number": 1, "try_number": 1, "max_tries": 3}, MayCreate.WHERE_BEGUN),
     ],
 )
-def test_only_the_first_try_makes_a_ledger_whatever_the_author_gave(
-    dag: DAG, ledger: Ledger, dag_run: dict[str, Any], may_create: bool
+def test_only_the_first_question_makes_a_ledger(
+    dag: DAG, ledger: Ledger, dag_run: dict[str, Any], may_create: MayCreate
 ) -> None:
-    """A retry or a clear that finds none has lost it: an empty one would deny every commit."""
+    """What is asked when the job is over belongs to a run that has a ledger."""
     ledger.answers = [None, a_record(found=True)]
     operator = make(dag, ledger=LedgerSettings(create=True))
     operator.execute(context_of(operator, **dag_run))
-    assert ledger.asked == [may_create, False]
+    assert ledger.asked == [may_create, MayCreate.NEVER]
 
 
 class Deferring(ReadProcessWriteSubmitOperator):

@@ -1,0 +1,44 @@
+"""InitProducerId without a producer: keeps a transactional id known to its coordinator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kafka.protocol.producer import InitProducerIdRequest
+
+from airflow_eos.wire.control import CONTROL_TIMEOUT
+from airflow_eos.wire.coordinators import at_coordinator, refuse
+from airflow_eos.wire.verdicts import COORDINATOR
+
+if TYPE_CHECKING:
+    from airflow_eos.wire.connection import BrokerConnections
+
+_NO_PRODUCER = -1
+_CONCURRENT_TRANSACTIONS = 51
+_MAX_VERSION = 4
+_TRANSACTION_TIMEOUT_MS = 1000  # of transactions that nobody begins; 0 and less are refused
+
+
+def touch_transactional_id(
+    connections: BrokerConnections, transactional_id: str, *, timeout: float = CONTROL_TIMEOUT
+) -> None:
+    """Initialise an id under which nobody writes: ``transactional.id.expiration.ms`` counts from now.
+
+    :raises AuthorizationFailed: without Write on the transactional id.
+    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+    """
+    what = f"InitProducerId of {transactional_id!r}"
+
+    async def attempt(node: int) -> None:
+        request = InitProducerIdRequest(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=_TRANSACTION_TIMEOUT_MS,
+            producer_id=_NO_PRODUCER,
+            producer_epoch=_NO_PRODUCER,
+            max_version=_MAX_VERSION,
+        )
+        answer = await connections.send(request, node)
+        if answer.error_code not in (0, _CONCURRENT_TRANSACTIONS):  # somebody else is touching it
+            refuse(connections, "transaction", transactional_id, COORDINATOR, answer.error_code, what)
+
+    connections.run(at_coordinator(connections, "transaction", transactional_id, attempt, what, timeout))

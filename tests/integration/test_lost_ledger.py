@@ -1,0 +1,275 @@
+"""A ledger that was deleted, made again or cut, on a real broker: it may not answer "not committed"."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from airflow_eos.broker import KafkaCluster
+from airflow_eos.broker.session import KafkaSession
+from airflow_eos.engine.doctor import Patient, examine
+from airflow_eos.engine.ledger import create_ledger
+from airflow_eos.exceptions import LedgerMissing, LedgerReplaced, LedgerTruncated
+from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
+from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.fetch import fetch_range
+from airflow_eos.wire.offsets import list_offsets
+from tests.integration.run_support import Pipeline
+from tests.patience import eventually, wait_until
+
+DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
+RECORDS = 50
+
+
+def between(start: int, end: int) -> Interval:
+    return Interval(DAY + dt.timedelta(minutes=start), DAY + dt.timedelta(minutes=end))
+
+
+class Timed(Pipeline):
+    """Records of four intervals of five minutes, under a prefix of its own."""
+
+    def __init__(self, kafka, **changes):
+        super().__init__(kafka, partitions=1, prefix=f"eos-{uuid.uuid4().hex[:8]}", **changes)
+        for minute in (1, 6, 11, 16):
+            stamp = int((DAY + dt.timedelta(minutes=minute)).timestamp() * 1000)
+            self.publish([f"m{minute}r{n}" for n in range(RECORDS)], timestamp=stamp)
+
+    def interval(self, number, **changes):
+        return self.run(f"i{number}", ranges=between(5 * number, 5 * number + 5), **changes)
+
+    def given(self, run_id, start, **changes):
+        return self.run(run_id, ranges=Explicit((OffsetRange(self.source, 0, start, start + 10),)), **changes)
+
+    def delete_group(self):
+        """As if all offsets had expired."""
+        group = f"{self.spec.group_id}.runs"
+        self.kafka.admin().delete_consumer_groups([group])[group].result()
+
+    def has_ledger(self):
+        return self.ledger in self.kafka.admin().list_topics(timeout=30).topics
+
+    def make_ledger_by_hand(self):
+        self.kafka.create_topic(self.ledger, partitions=2, config={"cleanup.policy": "compact"})
+
+    def configure_ledger(self, **settings):
+        changes = [
+            ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+            for key, value in settings.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, self.ledger, incremental_configs=changes)
+        self.kafka.admin().incremental_alter_configs([resource])[resource].result()
+
+    def cut_ledger(self):
+        """Delete all records of the ledger, as an administrator can."""
+        admin = self.kafka.admin()
+        wanted = [ClientPartition(self.ledger, p, -1) for p in range(2)]
+        for future in admin.delete_records(wanted).values():
+            future.result()
+
+
+@contextmanager
+def impatient():
+    """Believe soon that a topic is missing; only where it is: brokers learn of a new one with a delay."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("airflow_eos.wire.connection.UNKNOWN_TOPIC_GRACE", 0.2)
+        yield
+
+
+@pytest.fixture
+def timed(embedded_kafka):
+    return Timed(embedded_kafka)
+
+
+@pytest.fixture
+def committed(timed):
+    """Two intervals are committed."""
+    assert [timed.interval(n).records_read for n in (0, 1)] == [RECORDS, RECORDS]
+    return timed
+
+
+def refuses_all(pipeline, expected, match=""):
+    """New work, a cleared run and a retried one; nothing is written."""
+    before = len(pipeline.output())
+    for attempt in (
+        lambda: pipeline.interval(2),
+        lambda: pipeline.interval(0, clear_number=1),
+        lambda: pipeline.interval(1, try_number=2),
+        lambda: pipeline.run(
+            "p", ranges=PartitionInterval("k", between(10, 15)), pipeline=f"{pipeline.spec.pipeline}-p"
+        ),
+        lambda: pipeline.given("e", 0),
+    ):
+        with pytest.raises(expected, match=match):
+            attempt()
+    assert len(pipeline.output()) == before
+
+
+@pytest.mark.parametrize("offsets", ["kept", "expired"])
+def test_a_deleted_ledger_is_not_made_again(committed, offsets):
+    """Neither by the next interval's first try nor by a clear; also when no committed offset tells of it."""
+    committed.kafka.delete_topic(committed.ledger)
+    if offsets == "expired":
+        committed.delete_group()
+    with impatient():
+        refuses_all(committed, LedgerMissing, "Restore")
+    assert not committed.has_ledger()
+
+
+@pytest.mark.parametrize("offsets", ["kept", "expired"])
+def test_a_ledger_made_again_by_hand_is_not_adopted(committed, offsets):
+    """An empty topic under the ledger's name is a ledger that lost its runs."""
+    committed.kafka.delete_topic(committed.ledger)
+    committed.make_ledger_by_hand()
+    if offsets == "expired":
+        committed.delete_group()
+    refuses_all(committed, LedgerReplaced, "Restore")
+
+
+def test_init_makes_a_lost_ledger_again_only_when_told(committed):
+    """Even then pipelines whose offsets name the old ledger are refused: they start over in another group."""
+    committed.kafka.delete_topic(committed.ledger)
+    wanted = (committed.spec.kafka, committed.spec.ledger, committed.spec.prefix)
+    with impatient(), pytest.raises(LedgerMissing, match="adopt-new"):
+        create_ledger(*wanted)
+    assert not committed.has_ledger()
+    create_ledger(*wanted, adopt_new=True)
+    refuses_all(committed, LedgerReplaced, "group_id")
+    committed.interval(2, group_id=f"{committed.spec.group_id}-2")
+    assert len(committed.output()) == 3 * RECORDS
+
+
+def test_a_ledger_that_another_environment_made_again_is_refused(committed):
+    """It has an identity and agrees with itself; the offsets of the first one's group name the old topic."""
+    committed.kafka.delete_topic(committed.ledger)
+    create_ledger(committed.spec.kafka, committed.spec.ledger, "another")
+    refuses_all(committed, LedgerReplaced, "group_id")
+
+
+@pytest.mark.parametrize("how", ["DeleteRecords", "retention"])
+def test_a_cut_ledger_partition_says_no_to_nothing(committed, how):
+    """A yes that is left is a yes; what is missing may have been in the part that is gone."""
+    if how == "DeleteRecords":
+        with pytest.raises(KafkaException, match="POLICY_VIOLATION"):
+            committed.cut_ledger()  # a topic that is only compacted
+        committed.configure_ledger(cleanup_policy="compact,delete")
+        committed.cut_ledger()
+    else:
+        committed.configure_ledger(cleanup_policy="compact,delete", retention_ms="1", segment_ms="1")
+    wait_until(lambda: is_cut(committed))
+    found = {check.name: check.status for check in examine(patient(committed))}
+    assert (found["ledger records"], found["ledger settings"]) == ("fail", "fail")
+    before = committed.output()
+    for attempt in (
+        lambda: committed.interval(0, clear_number=1),
+        lambda: committed.interval(1, try_number=2),
+        lambda: committed.interval(2),
+        lambda: committed.given("e", 0),
+    ):
+        with pytest.raises(LedgerTruncated, match="starts at"):
+            attempt()
+    assert committed.output() == before
+
+
+def patient(pipeline):
+    return Patient(pipeline.spec.kafka, pipeline.spec.ledger, pipeline.spec.prefix)
+
+
+def test_doctor_tells_a_lost_ledger_from_a_new_one(committed):
+    """Who remembers it, and what to do."""
+    with impatient():
+        new = {check.name: check for check in examine(replace(patient(committed), prefix="another"))}
+        assert {check.name: check.status for check in examine(patient(committed))}["ledger records"] == "ok"
+        committed.kafka.delete_topic(committed.ledger)
+        lost = {check.name: check for check in examine(patient(committed))}
+    assert new["ledger"].status == "ok"
+    assert (lost["ledger"].status, "used-ledger" in lost["ledger"].found) == ("fail", True)
+    assert "--adopt-new" in lost["ledger"].advice
+
+
+def test_compaction_never_moves_the_log_start(embedded_kafka):
+    """Not even where the first records, and then all of them, are gone: only deletion does."""
+    name = f"compacted-{uuid.uuid4().hex[:8]}"
+    config = {
+        "cleanup.policy": "compact",
+        "segment.ms": "100",
+        "min.cleanable.dirty.ratio": "0.01",
+        "delete.retention.ms": "0",
+    }
+    embedded_kafka.create_topic(name, partitions=1, config=config)
+    producer = Producer({**embedded_kafka.client_config(), "linger.ms": 0})
+    where = TopicPartition(name, 0)
+
+    def first_offset():
+        """The offset of the first record that is left, after one more that rolls the segment."""
+        producer.produce(name, key="k", value=None)
+        assert producer.flush(30) == 0
+        with BrokerConnections(ClientConfig.of(embedded_kafka.client_config())) as connections:
+            end = list_offsets(connections, [where], "latest")[where]
+            assert list_offsets(connections, [where], "earliest")[where] == 0
+            batches = fetch_range(connections, name, 0, 0, end)
+            return min(int(batch.offset[0]) for batch in batches if len(batch))
+
+    eventually(first_offset, lambda found: found > 0, seconds=90, pause=1)
+
+
+def is_cut(pipeline):
+    """Whether every partition of the ledger that ever held a record has lost some."""
+    partitions = [TopicPartition(pipeline.ledger, partition) for partition in range(2)]
+    with KafkaCluster(pipeline.spec.kafka) as cluster:
+        starts, ends = cluster.log_starts(partitions), cluster.log_ends(partitions)
+    return all(starts[where] > 0 for where in partitions if ends[where])
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def die_at(call, pipeline, monkeypatch):
+    """Die in the first transaction of all: the pin of the ledger's identity."""
+
+    def die(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KafkaSession, call, die)
+        with pytest.raises(Killed):
+            pipeline.interval(0)
+
+
+@pytest.mark.parametrize("life", [{"try_number": 2}, {"try_number": 3}, {"clear_number": 1, "try_number": 2}])
+def test_a_first_run_that_died_before_the_pin_is_retried_without_help(timed, monkeypatch, life):
+    """The topic is there and has no identity, and nobody ever had a ledger."""
+    die_at("begin", timed, monkeypatch)
+    assert timed.has_ledger()
+    assert timed.interval(0, **life).records_read == RECORDS
+    assert len(timed.output()) == RECORDS
+
+
+def test_a_first_run_that_died_before_the_topic_is_retried_without_help(timed):
+    """A second try is not the first one, and there is nothing at all."""
+    assert timed.interval(0, try_number=2).records_read == RECORDS
+
+
+def test_a_first_run_that_died_in_its_pin_is_retried_without_help(timed, monkeypatch):
+    """The pin's transaction is open, its record written: the retry ends it and pins anew."""
+    die_at("commit", timed, monkeypatch)
+    assert timed.interval(0, try_number=2).records_read == RECORDS
+
+
+def test_a_cleared_run_makes_no_ledger_where_nobody_began_one(timed):
+    """It ran before: whatever knew of its ledger may have expired."""
+    with pytest.raises(LedgerMissing, match="init"):
+        timed.interval(0, clear_number=1)
+    timed.make_ledger_by_hand()
+    with pytest.raises(LedgerMissing, match="init"):
+        timed.interval(0, clear_number=1)
+    create_ledger(timed.spec.kafka, timed.spec.ledger, timed.spec.prefix)
+    assert timed.interval(0, clear_number=1).records_read == RECORDS
