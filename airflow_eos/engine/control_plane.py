@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger, KafkaTransactions, Link
 from airflow_eos.closeable import Closeable
-from airflow_eos.exceptions import EosError
 from airflow_eos.model.spec import MayCreate
 from airflow_eos.run import identity
 from airflow_eos.run.authority import Authority
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TOUCH_TIMEOUT = 10.0
-"""Seconds to be remembered by the coordinator; what a run needs of it comes later, with more patience."""
+TOUCH_TIMEOUT = 5.0
+"""Seconds for the coordinator to take note of a ledger in use: the next run tells it again."""
 
 
 def utc_now() -> dt.datetime:
@@ -67,7 +66,7 @@ class ControlPlane(Closeable):
         """Return the ledger's topic id and partition count, once it is known to be the one used before."""
         known = self._known_ledger(self._witnesses(None), may_create)
         if may_create is not MayCreate.NEVER:
-            self._be_remembered()
+            self.remember_ledger()
         return known.topic_id, known.partitions
 
     def verify_ledger_of_run(self, *, may_create: MayCreate) -> KnownLedger:
@@ -95,13 +94,16 @@ class ControlPlane(Closeable):
             may_create=may_create,
         )
 
-    def _be_remembered(self) -> None:
-        """Let the coordinator know that this ledger is in use: where it is lost, that is what tells."""
+    def remember_ledger(self) -> None:
+        """Let the coordinator know that this ledger is in use: where it is lost, that is what tells.
+
+        For the end of a run, whose success no longer depends on anything: never raises.
+        """
         name = identity.ledger_witness_id(self._spec.prefix, self._spec.ledger.topic)
         try:
             with self._link.connections() as connections:
                 touch_transactional_id(connections, name, timeout=TOUCH_TIMEOUT)
-        except EosError as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is: the run is committed
             log.info("The coordinator will not remember the ledger in use: %s", error)
 
     def world(self, data: SealAndSend) -> World:
@@ -111,7 +113,6 @@ class ControlPlane(Closeable):
         """
         spec = self._spec
         known = self.verify_ledger_of_run(may_create=spec.may_create_ledger)
-        self._be_remembered()
         ledger_identity = (known.topic_id, known.partitions)
         boundaries = Boundaries(self.cluster, self.pins, known.prefix, utc_now)
         return World(

@@ -73,6 +73,7 @@ class Run:
                 record = run_rounds(self._spec, self._world(control), self._attempt)
             else:
                 record, _ = self._attempt(self._spec, self._world(control))
+            control.remember_ledger()
         log.info(
             "run %s %s: %d records read, %d written",
             record.run_key,

@@ -159,7 +159,7 @@ def ledger_transactional_id(prefix: str, topic: str) -> str:
 
 
 def ledger_witness_id(prefix: str, topic: str) -> str:
-    """Return the id that runs touch once they have verified the ledger; nothing is written under it."""
+    """Return the id that runs touch at their end; nothing is written under it."""
     return f"{prefix}.used-ledger.{topic}"
 
 

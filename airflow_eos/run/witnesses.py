@@ -4,7 +4,7 @@ Three witnesses, none of which needs more permissions than a run has:
 
 - The committed offsets of the run's group name the ledger they were committed beside. They expire with the
   group (``offsets.retention.minutes``).
-- The transaction coordinator knows a transactional id that every run touches once its ledger is verified,
+- The transaction coordinator knows a transactional id that every run touches at its end,
   ``<prefix>.used-ledger.<topic>``; and the id under which the ledger's identity was committed, and the run's
   own one, which is fenced only in sight of a ledger. They expire when nobody uses them
   (``transactional.id.expiration.ms``).

@@ -190,7 +190,9 @@ class Pipeline:
 
         with ControlPlane(spec) as control:
             world = control.world(data(spec))
-            return run_rounds(spec, world, attempt) if loops(spec) else attempt(spec, world)[0]
+            record = run_rounds(spec, world, attempt) if loops(spec) else attempt(spec, world)[0]
+            control.remember_ledger()
+            return record
 
     def output(self, isolation: str = "read_committed") -> list[str]:
         return sorted(r.value.decode() for r in read_topic(self.kafka.client_config(), self.sink, isolation))
