@@ -88,9 +88,9 @@ class ControlPlane(Closeable):
             self.ledger,
             self.authority,
             self.pins,
-            witnesses,
             self._spec.ledger,
             self._spec.prefix,
+            witnesses=witnesses,
             may_create=may_create,
         )
 

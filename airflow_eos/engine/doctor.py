@@ -82,6 +82,7 @@ def examine(patient: Patient) -> list[Check]:
         checks += _guarded("time-outs", lambda: _timeouts(control, patient))
         checks += _guarded("transactional id", lambda: _transactional_id(control, patient.prefix))
         checks += _guarded("ledger", lambda: _ledger(control, patient))
+        checks += _guarded("ledger records", lambda: _ledger_records(control))
         checks += _guarded("ledger topic", lambda: _ledger_topic(permissions, patient, brokers))
         wanted = [*((name, "READ") for name in patient.sources), *((name, "WRITE") for name in patient.sinks)]
         for name, operation in wanted:
@@ -151,18 +152,23 @@ def _ledger(control: ControlPlane, patient: Patient) -> Iterator[Check]:
             yield Check("ledger", "warn", _said(error), advice)
         return
     yield Check("ledger", "ok", f"{patient.ledger.topic}, id {topic_id}, {partitions} partitions")
-    yield _ledger_records(control, [TopicPartition(patient.ledger.topic, one) for one in range(partitions)])
 
 
-def _ledger_records(control: ControlPlane, partitions: Collection[TopicPartition]) -> Check:
+def _ledger_records(control: ControlPlane) -> Iterator[Check]:
+    try:
+        topic = control.ledger.describe(patient=False)
+    except LedgerMissing:
+        return  # said above
+    partitions = [TopicPartition(topic.topic, one) for one in range(topic.partitions)]
     starts = control.cluster.log_starts(partitions)
     cut = [
         f"partition {where.partition} starts at {start}" for where, start in sorted(starts.items()) if start
     ]
     if not cut:
-        return Check("ledger records", "ok", "all partitions start at 0: nothing was deleted")
+        yield Check("ledger records", "ok", "all partitions start at 0: nothing was deleted")
+        return
     advice = "restore the ledger: new runs of pipelines in these partitions are refused (LedgerTruncated)"
-    return Check("ledger records", "fail", ", ".join(cut), advice)
+    yield Check("ledger records", "fail", ", ".join(cut), advice)
 
 
 def _ledger_topic(permissions: Permissions, patient: Patient, brokers: int) -> Iterator[Check]:
@@ -194,7 +200,7 @@ def _ledger_topic(permissions: Permissions, patient: Patient, brokers: int) -> I
 def _hanging(control: ControlPlane, patient: Patient) -> Iterator[Check]:
     name = "hanging transactions"
     try:
-        _, partitions = control.verify_ledger(may_create=False)
+        _, partitions = control.verify_ledger()
     except EosError:
         return  # said above
     topics = {patient.ledger.topic, *patient.sinks}

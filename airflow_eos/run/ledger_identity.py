@@ -35,10 +35,10 @@ def verify(
     ledger: Ledger,
     authority: Authority,
     pins: Pins,
-    witnesses: Witnesses,
     settings: LedgerSettings,
     prefix: str,
     *,
+    witnesses: Witnesses,
     may_create: MayCreate,
 ) -> KnownLedger:
     """Return the ledger's topic id and partition count, after checking them against what it says of itself.
@@ -46,6 +46,7 @@ def verify(
     The first user pins both in partition 0 of the ledger, with its prefix. Adding partitions would route keys
     elsewhere; making the topic again would forget every run: both are found here.
 
+    :param witnesses: asked where there is no ledger, or none with an identity.
     :param may_create: whether to make a ledger where there is none, or none with an identity.
     :raises LedgerMissing: when there is none, or none with an identity, and none may be made.
     :raises LedgerReplaced: when topic id or partition count differ from the pinned ones, or the topic has no

@@ -14,13 +14,16 @@ What they say is evidence of a ledger. That they say nothing is evidence of none
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
-from airflow_eos.exceptions import LedgerReplaced
+from airflow_eos.exceptions import AuthorizationFailed, LedgerReplaced
 from airflow_eos.model.broker import TransactionDescription, TransactionState
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.run import identity
 from airflow_eos.run.ports import Cluster
+
+log = logging.getLogger(__name__)
 
 _COMMITTED = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
 
@@ -71,7 +74,7 @@ class Witnesses:
         for ledger, offset in self._ledgers_of_the_group().items():
             return Testimony(f"{offset} beside ledger {ledger}")
         used = identity.ledger_witness_id(self._prefix, self._topic)
-        if self._transaction(used) is not None:
+        if self._seen(used):
             return Testimony(f"runs have used it (transactional id {used})")
         pinning = identity.ledger_transactional_id(self._prefix, self._topic)
         pin = self._transaction(pinning)
@@ -82,6 +85,14 @@ class Witnesses:
             if self._transaction(own) is not None:
                 return Testimony(f"this work was begun beside it (transactional id {own})")
         return Testimony(begun=pin is not None)
+
+    def _seen(self, transactional_id: str) -> bool:
+        """Return whether the coordinator knows an id that this principal needs for nothing else."""
+        try:
+            return self._transaction(transactional_id) is not None
+        except AuthorizationFailed as refused:
+            log.warning("One witness of a lost ledger cannot be asked: %s", refused)
+            return False
 
     def _transaction(self, transactional_id: str) -> TransactionDescription | None:
         return self._cluster.describe_transaction(transactional_id)

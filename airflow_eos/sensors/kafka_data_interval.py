@@ -81,7 +81,7 @@ class KafkaDataIntervalSensor(WaitingSensor):
             allowed_lateness=interval.allowed_lateness.total_seconds(),
             idle_partitions=self.idle_partitions,
             accept_deleted=interval.accept_deleted or _accepts(self.accept_deleted),
-            ledger_topic=settings.default_ledger(first_attempt=False).topic,
+            ledger_topic=settings.default_ledger_topic(),
             kafka_config_id=self.kafka_config_id,
             poll_interval=self.poke_interval,
         )

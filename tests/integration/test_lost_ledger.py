@@ -7,6 +7,7 @@ import uuid
 from contextlib import contextmanager
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
@@ -22,6 +23,7 @@ from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_range
 from airflow_eos.wire.offsets import list_offsets
+from airflow_eos.wire.partitioner import partitions_for
 from tests.integration.run_support import Pipeline
 from tests.patience import eventually, wait_until
 
@@ -67,13 +69,6 @@ class Timed(Pipeline):
         resource = ConfigResource(ResourceType.TOPIC, self.ledger, incremental_configs=changes)
         self.kafka.admin().incremental_alter_configs([resource])[resource].result()
 
-    def cut_ledger(self):
-        """Delete all records of the ledger, as an administrator can."""
-        admin = self.kafka.admin()
-        wanted = [ClientPartition(self.ledger, p, -1) for p in range(2)]
-        for future in admin.delete_records(wanted).values():
-            future.result()
-
 
 @contextmanager
 def impatient():
@@ -106,6 +101,8 @@ def refuses_all(pipeline, expected, match=""):
             "p", ranges=PartitionInterval("k", between(10, 15)), pipeline=f"{pipeline.spec.pipeline}-p"
         ),
         lambda: pipeline.given("e", 0),
+        lambda: pipeline.run("c", group_id=f"{pipeline.spec.group_id}.runs"),
+        lambda: pipeline.interval(0, clear_number=1, on_committed="reprocess"),
     ):
         with pytest.raises(expected, match=match):
             attempt()
@@ -157,10 +154,10 @@ def test_a_ledger_that_another_environment_made_again_is_refused(committed):
 def test_a_cut_ledger_partition_says_no_to_nothing(committed, how):
     """A yes that is left is a yes; what is missing may have been in the part that is gone."""
     if how == "DeleteRecords":
-        with pytest.raises(KafkaException, match="POLICY_VIOLATION"):
-            committed.cut_ledger()  # a topic that is only compacted
+        everything = [ClientPartition(committed.ledger, partition, -1) for partition in range(2)]
+        assert not deleted(committed, everything), "brokers keep what is only compacted"
         committed.configure_ledger(cleanup_policy="compact,delete")
-        committed.cut_ledger()
+        wait_until(lambda: deleted(committed, everything))
     else:
         committed.configure_ledger(cleanup_policy="compact,delete", retention_ms="1", segment_ms="1")
     wait_until(lambda: is_cut(committed))
@@ -172,10 +169,51 @@ def test_a_cut_ledger_partition_says_no_to_nothing(committed, how):
         lambda: committed.interval(1, try_number=2),
         lambda: committed.interval(2),
         lambda: committed.given("e", 0),
+        lambda: committed.run("c"),
+        lambda: committed.interval(0, clear_number=1, on_committed="reprocess"),
     ):
         with pytest.raises(LedgerTruncated, match="starts at"):
             attempt()
     assert committed.output() == before
+
+
+def test_a_yes_that_a_cut_partition_still_holds_is_a_yes(timed):
+    """The record of i0 is deleted, that of i1 is left; the ledger's identity lies in another partition."""
+    timed.spec = replace(timed.spec, pipeline=a_pipeline_in_partition(1, timed.ledger))
+    where = TopicPartition(timed.ledger, 1)
+    timed.interval(0)
+    with KafkaCluster(timed.spec.kafka) as cluster:
+        end = cluster.log_ends([where])[where]
+    timed.interval(1)
+    timed.configure_ledger(cleanup_policy="compact,delete")
+    asked = [ClientPartition(timed.ledger, 1, end)]
+    wait_until(lambda: deleted(timed, asked))
+    assert timed.interval(1, clear_number=1).found
+    assert timed.interval(1, try_number=2).found
+    for attempt in (lambda: timed.interval(0, clear_number=1), lambda: timed.interval(2)):
+        with pytest.raises(LedgerTruncated, match=f"partition 1 starts at offset {end}"):
+            attempt()
+    assert len(timed.output()) == 2 * RECORDS
+
+
+def a_pipeline_in_partition(wanted, ledger):
+    names = [f"pipe-{uuid.uuid4().hex[:8]}" for _ in range(50)]
+    placed = partitions_for(
+        len(names), 2, topic=ledger, key=pa.array([n.encode() for n in names], pa.binary())
+    )
+    return next(name for name, partition in zip(names, placed, strict=True) if int(partition) == wanted)
+
+
+def deleted(pipeline, partitions):
+    """Delete records; False where the broker has not heard of the new policy yet."""
+    try:
+        for future in pipeline.kafka.admin().delete_records(partitions).values():
+            future.result()
+    except KafkaException as refused:
+        if "POLICY_VIOLATION" not in str(refused):
+            raise
+        return False
+    return True
 
 
 def patient(pipeline):

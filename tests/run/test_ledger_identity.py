@@ -67,7 +67,9 @@ def look(
     pins = Pins(ModelTransactions(run, scene.broker, scene, "attempt"), authority, sleep=sleep)
     witnesses = Witnesses(ModelCluster(run, scene.broker), wanted.prefix, LEDGER, wanted)
     allowed = may_create or wanted.may_create_ledger
-    return verify(ledger, authority, pins, witnesses, wanted.ledger, wanted.prefix, may_create=allowed)
+    return verify(
+        ledger, authority, pins, wanted.ledger, wanted.prefix, witnesses=witnesses, may_create=allowed
+    )
 
 
 @pytest.mark.parametrize("second", [RETRIED, CLEARED, spec(ledger=LedgerSettings(LEDGER, create=False))])

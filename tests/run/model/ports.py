@@ -377,9 +377,14 @@ def attempt(
         authority = Authority(ledger, sleep=sleep, clock=clock.monotonic)
         transactions = ModelTransactions(run, broker, scene, name)
         pins = Pins(transactions, authority, sleep=sleep, clock=clock.monotonic)
-        witnesses = Witnesses(cluster, spec.prefix, spec.ledger.topic, spec)
         known = verify(
-            ledger, authority, pins, witnesses, spec.ledger, spec.prefix, may_create=spec.may_create_ledger
+            ledger,
+            authority,
+            pins,
+            spec.ledger,
+            spec.prefix,
+            witnesses=Witnesses(cluster, spec.prefix, spec.ledger.topic, spec),
+            may_create=spec.may_create_ledger,
         )
         ledger_id = (known.topic_id, known.partitions)
         boundaries = Boundaries(cluster, pins, known.prefix, clock.now)
