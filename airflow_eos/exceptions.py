@@ -6,7 +6,8 @@
     ├── ConfigurationError            a parameter, a client setting or an environment is wrong
     │   ├── UntranslatableConfig      a librdkafka setting has no counterpart in the wire layer
     │   ├── EnvironmentMismatch       driver and executors run different versions
-    │   └── TimeoutsInconsistent      delivery, transaction and broker time-outs do not fit together
+    │   ├── TimeoutsInconsistent      delivery, transaction and broker time-outs do not fit together
+    │   └── DifferentWork             the ledger's record of this name is of other work
     ├── PlanError                     the run cannot be planned: nothing was read, nothing written
     │   ├── UnknownTopic
     │   ├── AuthorizationFailed       the principal lacks a permission
@@ -71,6 +72,10 @@ class EnvironmentMismatch(ConfigurationError):
 
 class TimeoutsInconsistent(ConfigurationError):
     """Delivery, transaction and broker time-outs do not fit together."""
+
+
+class DifferentWork(ConfigurationError):
+    """The ledger holds a run of this name that did other work; the message lists what differs."""
 
 
 class PlanError(EosError):

@@ -19,13 +19,28 @@ _CONFIG = {
                 "description": (
                     "First part of every transactional id. Give each environment that shares a Kafka cluster "
                     "its own,\nand its own ledger topic: two environments with the same Dag ids and prefix "
-                    "would fence each other,\nand a run that one of them committed in a shared ledger is "
-                    "refused in the other.\n"
+                    "would fence each other.\nA run that one of them committed in a shared ledger is refused "
+                    "in the other where prefix, ``origin``,\ntopics, sink or ranges differ.\n"
                 ),
                 "version_added": "0.1.0",
                 "type": "string",
                 "example": "airflow-eos-staging",
                 "default": "airflow-eos",
+            },
+            "origin": {
+                "description": (
+                    "Names this Airflow in the records of its runs. Another environment that shares\n"
+                    "prefix and ledger has another origin: its records are refused here, not taken\n"
+                    "for this one's success. Empty: host, port and path of ``[api] base_url``; where\n"
+                    "that is not set, or is this machine's own (``localhost``), records name no\n"
+                    "origin and none is compared. It must be the same for every worker of a\n"
+                    "deployment. When the address changes set the old value here: records and cursors\n"
+                    "stay this environment's own.\n"
+                ),
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": "airflow-staging",
+                "default": "",
             },
             "ledger_topic": {
                 "description": (

@@ -2,18 +2,50 @@
 
 from __future__ import annotations
 
+import ipaddress
+from urllib.parse import urlsplit
+
 from airflow.providers.common.compat.sdk import conf
 
-from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings
 
 SECTION = "eos"
-DEFAULT_PREFIX = "airflow-eos"
 DEFAULT_LEDGER_TOPIC = "airflow-eos-ledger"
 
 
 def default_prefix() -> str:
     """First part of every transactional id."""
     return str(conf.get(SECTION, "prefix", fallback=DEFAULT_PREFIX))
+
+
+def origin() -> str:
+    """Name this Airflow in records: ``[eos] origin``, or the address that people know it by; empty: no name.
+
+    It must be the same in every process of a deployment, and hold no secret: the address is taken without
+    scheme, user and query.
+    """
+    given = str(conf.get(SECTION, "origin", fallback="") or "").strip()
+    return given or _public_address(str(conf.get("api", "base_url", fallback="") or ""))
+
+
+def _public_address(url: str) -> str:
+    """Return host, port and path; empty where every machine goes by that name."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return ""
+    if not host or _means_itself(host):
+        return ""
+    return f"{host}{'' if port is None else f':{port}'}{parts.path.rstrip('/')}"
+
+
+def _means_itself(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
 
 
 def default_ledger() -> LedgerSettings:

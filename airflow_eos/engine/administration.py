@@ -301,6 +301,7 @@ class _Work:
             run_key=f"reset/{self.pipeline}/{self._moment}",
             ledger_topic_id=self._ledger[0],
             ledger_partitions=self._ledger[1],
+            origin=before.origin if before else "",
         )
 
     def _counts(self, before: CursorRecord | None) -> dict[str, int]:

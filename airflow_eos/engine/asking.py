@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_eos.model.spec import LedgerSettings, RunSpec
-
-DEFAULT_PREFIX = "airflow-eos"
+from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings, RunSpec
 
 
 def asking(

@@ -16,7 +16,7 @@ from airflow_eos.engine.repair import hanging
 from airflow_eos.engine.retention import findings
 from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings
 from airflow_eos.run import identity, laws
 from airflow_eos.run.cursor import CursorRecord
 
@@ -76,7 +76,7 @@ def examine(patient: Patient) -> list[Check]:
         brokers = permissions.brokers()
     except EosError as error:
         return [Check("brokers", "fail", _said(error), "check addresses and security settings")]
-    checks = [Check("brokers", "ok", f"{brokers} reachable")]
+    checks = [Check("brokers", "ok", f"{brokers} reachable"), _prefix(patient.prefix)]
     with ControlPlane(asking(patient.kafka, patient.ledger, patient.prefix)) as control:
         checks += _guarded("partition verification", lambda: _verification(control))
         checks += _guarded("time-outs", lambda: _timeouts(control, patient))
@@ -101,6 +101,13 @@ def _guarded(name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
         return list(look())
     except EosError as error:
         return [Check(name, "fail", _said(error))]
+
+
+def _prefix(prefix: str) -> Check:
+    if prefix != DEFAULT_PREFIX:
+        return Check("prefix", "ok", prefix)
+    advice = "set [eos] prefix and ledger_topic where another environment may use this cluster"
+    return Check("prefix", "warn", f"{prefix}, which is everybody's until they choose one", advice)
 
 
 def _verification(control: ControlPlane) -> Iterator[Check]:

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.engine.asking import DEFAULT_PREFIX, asking
+from airflow_eos.engine.asking import asking
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import NotYetVisible
 from airflow_eos.model.record import RunRecord
-from airflow_eos.model.spec import LedgerSettings, MayCreate, RunSpec
+from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings, MayCreate, RunSpec
 from airflow_eos.run import identity
 from airflow_eos.run.authority import decide
 from airflow_eos.run.committed import CommittedRuns
@@ -52,9 +52,12 @@ def look_up(spec: RunSpec) -> RunRecord | None:
     """Return the committed record of a spec's run, once readers see all of its output.
 
     None says nothing: only a run under its fence may believe a no.
+
+    :raises DifferentWork: the record of that name is of other work.
     """
+    asked = spec if spec.on_committed == "accept" else replace(spec, on_committed="skip")
     try:
-        return answer(replace(spec, on_committed="skip"))
+        return answer(asked)
     except NotYetVisible as error:
         log.info("%s", error)
         return None
@@ -70,6 +73,7 @@ def answer(
     :param may_create: whether to make a missing ledger.
     :param patient: wait for a record whose transaction is still being ended.
     :raises RunAlreadyCommitted: ``on_committed`` is ``fail`` and another run committed it.
+    :raises DifferentWork: the record of that name is of other work.
     :raises NotYetVisible: it is committed, but some leader does not show it.
     :raises OutcomeUnknown: ``patient``, and such a transaction stays open.
     """

@@ -12,15 +12,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from airflow_eos.engine.asking import DEFAULT_PREFIX, asking
+from airflow_eos.engine.asking import asking
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.engine.preview import Unpinned
 from airflow_eos.exceptions import ConfigurationError, IntervalNotReady, LedgerMissing
 from airflow_eos.model.broker import TopicDescription
 from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
 from airflow_eos.model.record import RunRecord
-from airflow_eos.model.spec import LedgerSettings
-from airflow_eos.run import identity
+from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings
+from airflow_eos.run import identity, laws
 from airflow_eos.run.cursor import CursorRecord
 from airflow_eos.run.visibility import Visibility
 
@@ -215,12 +215,16 @@ def committed_record(
     *,
     pipeline: str,
     run_key: str,
+    work: Mapping[str, Any] | None = None,
 ) -> RunRecord | None:
     """Return the committed record of a run key, once readers see all of its output.
 
     None says nothing: only a fence makes a no believable.
 
+    :param work: what is known of the run: fields of the JSON form of a
+        :class:`~airflow_eos.run.work.WorkDefinition`.
     :raises LedgerMissing: when there is no initialised ledger.
+    :raises DifferentWork: the run of that name did something else.
     """
     if not run_key:
         raise ConfigurationError("run_key is empty; `airflow eos ledger --pipeline NAME` lists run keys")
@@ -231,7 +235,9 @@ def committed_record(
         control.verify_ledger()
         found = control.authority.peek(keys, routing=pipeline)
         record = next((RunRecord.from_json(found[key]) for key in keys if key in found), None)
-        if record is not None and (hidden := Visibility(control.cluster, None).missing(record)):
-            log.info("%s is committed, not yet visible in %s", run_key, "; ".join(hidden))
-            return None
+        if record is not None:
+            laws.same_work_as_named(record, work or {})
+            if hidden := Visibility(control.cluster, None).missing(record):
+                log.info("%s is committed, not yet visible in %s", run_key, "; ".join(hidden))
+                return None
     return record

@@ -32,7 +32,7 @@ class RunRecord:
     :param run_id: run that did the work, with ``clear_number`` and ``try_number``.
     :param producer: identity all writers shared.
     :param trace: ``[(state, seconds since the run started)]``.
-    :param details: Spark application id, versions, notes, ids of the topics read.
+    :param details: Spark application id, versions, notes, ids of the topics read, what was asked for.
     :param found: True when a caller was answered from the ledger instead of running; not part of the JSON.
     """
 

@@ -12,12 +12,15 @@ from typing import Any, Literal
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import Cursor, RangeMode
 
-OnCommitted = Literal["skip", "fail", "reprocess"]
+OnCommitted = Literal["skip", "fail", "reprocess", "accept"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 # Topic, group and transactional ids share the broker's limits; a name ends up in all of them.
 _NAME = re.compile(r"[A-Za-z0-9._\-]+")
 _NAME_LIMIT = 180
+
+DEFAULT_PREFIX = "airflow-eos"
+"""Of an environment that has not chosen one: every other such environment has it too."""
 
 
 class MayCreate(enum.Enum):
@@ -66,13 +69,16 @@ class RunSpec:
     :param group_id: consumer group that holds the cursor.
     :param ranges: how offsets are chosen; see :mod:`airflow_eos.model.ranges`.
     :param prefix: first part of every transactional id; one per environment that shares a cluster.
+    :param origin: names the environment that wants the run (an address, never a secret): its records answer
+        for it, and where both name one no other's do. Empty: not known.
     :param source_partition: read this partition only, of the one source topic (mapped cursor: a task per
         partition).
     :param clear_number: how often the run was cleared; with ``run_id`` it names this very work.
     :param try_number: which try this is; recorded only.
     :param round: which round of a cursor that reads until it has caught up, from 0; the engine sets it.
     :param audit: who wants this run and why; kept in the run record.
-    :param on_committed: what to do when the ledger holds the run from another run id or clear.
+    :param on_committed: what to do when the ledger holds the run from another run id or clear; ``accept``
+        also where the author changed what the run is to do.
     :param transaction_timeout: the coordinator aborts the transaction after this time.
     :param delivery_timeout: a batch not acknowledged within this time fails the attempt.
     :param max_send_attempts: how often sealed batches are sent, each time under a new epoch.
@@ -87,7 +93,8 @@ class RunSpec:
     group_id: str
     sink_topic: str | None = None
     ranges: RangeMode = field(default_factory=Cursor)
-    prefix: str = "airflow-eos"
+    prefix: str = DEFAULT_PREFIX
+    origin: str = ""
     source_partition: int | None = None
     clear_number: int = 0
     try_number: int = 1
@@ -145,15 +152,17 @@ class RunSpec:
                     f"{name} {value!r} must be 1 to {_NAME_LIMIT} letters, digits, dots, underscores or "
                     "hyphens: it becomes part of a transactional id"
                 )
+        if len(self.origin) > _NAME_LIMIT:
+            raise ConfigurationError(f"origin must have at most {_NAME_LIMIT} characters: {self.origin!r}")
         if not self.run_id:
             raise ConfigurationError("run_id is empty; give the id of the run, for example its date")
 
     def _check_choices(self) -> None:
         if self.max_send_attempts < 1:
             raise ConfigurationError(f"max_send_attempts must be at least 1, got {self.max_send_attempts}")
-        if self.on_committed not in ("skip", "fail", "reprocess"):
+        if self.on_committed not in ("skip", "fail", "reprocess", "accept"):
             raise ConfigurationError(
-                f"on_committed must be 'skip', 'fail' or 'reprocess', got {self.on_committed!r}"
+                f"on_committed must be 'skip', 'fail', 'reprocess' or 'accept', got {self.on_committed!r}"
             )
         if self.compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
             raise ConfigurationError(f"compression {self.compression!r} is not a Kafka codec")

@@ -18,6 +18,7 @@ _PLAIN = (
     "group_id",
     "sink_topic",
     "prefix",
+    "origin",
     "source_partition",
     "clear_number",
     "try_number",

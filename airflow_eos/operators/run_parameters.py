@@ -51,7 +51,9 @@ class RunParameters:
         a cursor of its own. (templated)
     :param on_committed: what to do when the ledger holds the run from another Dag run or from before a clear:
         ``skip`` (succeed from the record), ``fail``, or ``reprocess`` (the recorded ranges again, without
-        moving offsets). The same work found committed by an earlier try always succeeds.
+        moving offsets, to where the task writes now). The same work found committed by an earlier try always
+        succeeds; a record of other work (topics, sink, ranges) never does, unless this is ``accept``: the
+        record stands, whatever this task was changed to since.
     :param on_empty: when nothing was read: ``succeed``, or ``skip`` the task in Airflow's sense, after the
         commit, so that downstream tasks are skipped too.
     :param transaction_timeout: the coordinator aborts the transaction after this time.
@@ -160,6 +162,7 @@ class RunParameters:
                 group_id=self.group_id,
                 ranges=self._resolved_ranges(context),
                 prefix=self.prefix or settings.default_prefix(),
+                origin=settings.origin(),
                 source_partition=None if self.source_partition is None else int(self.source_partition),
                 audit=self.audit(context),
                 clear_number=clears,

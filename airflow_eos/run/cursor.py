@@ -31,6 +31,7 @@ class CursorRecord:
     :param partition_counts: partitions per topic when the cursor first named it: one that is not below the
         count was added since, and is read from offset 0 unless ``ends`` holds it.
     :param ledger_topic_id: the ledger it was written to.
+    :param origin: the environment that owns it; empty: not known.
     """
 
     group: str
@@ -43,6 +44,7 @@ class CursorRecord:
     run_key: str
     ledger_topic_id: str
     ledger_partitions: int
+    origin: str = ""
 
     def to_json(self) -> str:
         """Return the versioned JSON form."""
@@ -59,6 +61,7 @@ class CursorRecord:
                 "run_key": self.run_key,
                 "ledger_topic_id": self.ledger_topic_id,
                 "ledger_partitions": self.ledger_partitions,
+                **({"origin": self.origin} if self.origin else {}),
             },
             separators=(",", ":"),
         )
@@ -86,6 +89,7 @@ class CursorRecord:
             run_key=data["run_key"],
             ledger_topic_id=data["ledger_topic_id"],
             ledger_partitions=data["ledger_partitions"],
+            origin=data.get("origin", ""),
         )
 
 
@@ -114,6 +118,7 @@ def advanced(
         run_key=run_key,
         ledger_topic_id=ledger[0],
         ledger_partitions=ledger[1],
+        origin=spec.origin or (before.origin if before else ""),
     )
 
 
@@ -153,6 +158,7 @@ def messages(spec: RunSpec, after: CursorRecord, layout_known: bool) -> list[Led
             run_key=after.run_key,
             ledger_topic_id=after.ledger_topic_id,
             ledger_partitions=after.ledger_partitions,
+            origin=after.origin,
         )
         found.append(identity.message(identity.cursor_key(spec.group_id), layout.to_json(), spec.group_id))
     return found

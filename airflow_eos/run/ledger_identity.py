@@ -6,6 +6,7 @@ A look-up in a replaced ledger would answer *not committed* for everything.
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass
 
 from airflow_eos.exceptions import LedgerMissing, LedgerReplaced
@@ -16,6 +17,8 @@ from airflow_eos.run.authority import Authority
 from airflow_eos.run.pins import Pins
 from airflow_eos.run.ports import Ledger
 from airflow_eos.run.witnesses import Testimony, Witnesses
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,13 @@ def verify(
                 routing,
                 lambda _: _identity_json(topic, prefix),
             )
+            if prefix == DEFAULT_PREFIX:
+                log.warning(
+                    "the new ledger %s is used with the default prefix %r: where another environment may use "
+                    "this cluster, give each its own [eos] prefix and ledger_topic before there are runs",
+                    settings.topic,
+                    prefix,
+                )
     recorded = json.loads(pinned)
     if (recorded["topic_id"], recorded["partitions"]) != (topic.topic_id, topic.partitions):
         raise LedgerReplaced(

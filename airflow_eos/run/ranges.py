@@ -213,6 +213,8 @@ class Planner:
             laws.group_is_ours(group, "pipeline", record.pipeline, self._spec.pipeline)
             laws.group_is_ours(group, "prefix", record.prefix, self._spec.prefix)
             laws.group_is_ours(group, "layout", record.layout, layout_of(self._spec))
+            if record.origin and self._spec.origin:
+                laws.group_is_ours(group, "origin", record.origin, self._spec.origin)
             if (record.ledger_topic_id, record.ledger_partitions) != self._ledger:
                 raise LedgerReplaced(
                     f"the cursor of group {group!r} was written to ledger {record.ledger_topic_id} with "

@@ -16,7 +16,7 @@ from airflow_eos.model.ranges import Cursor, OffsetRange, TopicPartition
 from airflow_eos.model.receipts import NO_OFFSET, PartitionReceipt
 from airflow_eos.model.record import TOPIC_IDS, RunRecord
 from airflow_eos.model.spec import RunSpec
-from airflow_eos.run import identity, laws
+from airflow_eos.run import identity
 
 
 def is_last(spec: RunSpec, plan: RunPlan) -> bool:
@@ -26,13 +26,9 @@ def is_last(spec: RunSpec, plan: RunPlan) -> bool:
 
 
 def in_order(spec: RunSpec, records: Mapping[str, RunRecord]) -> tuple[list[RunRecord], RunRecord | None]:
-    """Return the rounds committed without a gap, from 0, and the final one, by run key.
-
-    :raises ConfigurationError: when other work goes by the same run key (law 7).
-    """
+    """Return the rounds committed without a gap, from 0, and the final one; ``records`` are by run key."""
     rounds: list[RunRecord] = []
     while (record := records.get(identity.round_key(spec, len(rounds)))) is not None:
-        laws.same_work(record, identity.transactional_id(spec), spec.source_topics)
         rounds.append(record)
     return rounds, records.get(identity.final_key(spec))
 

@@ -17,6 +17,7 @@ from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.run import cursor, identity, laws
 from airflow_eos.run.ranges import Planned
+from airflow_eos.run.work import WORK, WorkDefinition
 from airflow_eos.run.world import World
 
 
@@ -95,7 +96,7 @@ class Statement:
             started_at=identity.utc_text(self.started_at),
             staged_at=identity.utc_text(self.world.now()),
             trace=trace,
-            details=self.details,
+            details={**self.details, WORK: WorkDefinition.of(self.spec).to_dict()},
         )
 
 

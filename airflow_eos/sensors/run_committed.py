@@ -27,7 +27,8 @@ class RunCommittedSensor(WaitingSensor):
 
     Across Dags, Airflow deployments and clears: the ledger says what is committed, where the state of a task
     instance only says how its last try ended. A run is named as the operator names it: by pipeline and Dag
-    run for a cursor, by pipeline, topics and interval for data intervals, or by its key.
+    run for a cursor, by pipeline, topics and interval for data intervals, or by its key. A run of that name
+    that read other topics or ranges than those given here fails the task.
 
     Example::
 
@@ -92,7 +93,7 @@ class RunCommittedSensor(WaitingSensor):
         :raises AirflowFailException: the run cannot be named.
         """
         try:
-            run_key = self.run_key or self._key(context)
+            run_key, work = (self.run_key, {}) if self.run_key else self._named(context)
         except (ConfigurationError, ValueError) as error:
             raise AirflowFailException(str(error)) from error
         return RunCommittedTrigger(
@@ -100,13 +101,16 @@ class RunCommittedSensor(WaitingSensor):
             run_key=run_key,
             ledger_topic=self.ledger_topic or settings.default_ledger_topic(),
             prefix=self.prefix or settings.default_prefix(),
+            work=work,
             kafka_config_id=self.kafka_config_id,
             poll_interval=self.poke_interval,
         )
 
-    def _key(self, context: Context) -> str:
+    def _named(self, context: Context) -> tuple[str, dict[str, Any]]:
+        """Return the run's key, and what else is said of its work: its record must agree."""
         from airflow_eos.model.spec import RunSpec
         from airflow_eos.run import identity
+        from airflow_eos.run.work import WorkDefinition
 
         topics = (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
         ranges = resolve_ranges(
@@ -131,4 +135,6 @@ class RunCommittedSensor(WaitingSensor):
             ranges=ranges,
             source_partition=self.source_partition,
         )
-        return identity.run_key(spec)
+        said = WorkDefinition.of(spec).to_dict()
+        known = (*(("topics",) if self.topics else ()), "interval", "ranges")
+        return identity.run_key(spec), {name: said[name] for name in known if name in said}

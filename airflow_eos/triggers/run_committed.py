@@ -21,6 +21,7 @@ class RunCommittedTrigger(ConditionTrigger):
     :param run_key: key of the run in the ledger.
     :param ledger_topic: the ledger.
     :param prefix: first part of transactional ids.
+    :param work: what is known of the run, see :func:`~airflow_eos.engine.progress.committed_record`.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class RunCommittedTrigger(ConditionTrigger):
         run_key: str,
         ledger_topic: str,
         prefix: str,
+        work: Mapping[str, Any] | None = None,
         kafka_config_id: str = "kafka_default",
         poll_interval: float = 60.0,
     ) -> None:
@@ -38,6 +40,7 @@ class RunCommittedTrigger(ConditionTrigger):
         self.run_key = run_key
         self.ledger_topic = ledger_topic
         self.prefix = prefix
+        self.work = dict(work or {})
 
     def arguments(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
@@ -46,6 +49,7 @@ class RunCommittedTrigger(ConditionTrigger):
             "run_key": self.run_key,
             "ledger_topic": self.ledger_topic,
             "prefix": self.prefix,
+            "work": self.work,
         }
 
     def ask(self, kafka: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -56,7 +60,12 @@ class RunCommittedTrigger(ConditionTrigger):
         settings = LedgerSettings(topic=self.ledger_topic, create=False)
         try:
             record = committed_record(
-                kafka, settings, self.prefix, pipeline=self.pipeline, run_key=self.run_key
+                kafka,
+                settings,
+                self.prefix,
+                pipeline=self.pipeline,
+                run_key=self.run_key,
+                work=self.work,
             )
         except LedgerMissing as error:
             log.info("Not committed yet: %s", error)  # the first run of all makes the ledger

@@ -155,6 +155,7 @@ def test_doctor_finds_a_healthy_pipeline_healthy(cli: Cli, pipeline: Pipeline) -
     assert set(statuses) == {
         "brokers",
         "hanging transactions",
+        "prefix",
         "partition verification",
         "time-outs",
         "transactional id",
@@ -236,10 +237,19 @@ def test_doctor_without_a_ledger_warns_without_a_broker_stops(
     code, found = cli("doctor")
     assert code == 0
     assert [check["status"] for check in found["checks"] if check["name"] == "ledger"] == ["warn"]
+    assert [check["status"] for check in found["checks"] if check["name"] == "prefix"] == ["ok"]
     monkeypatch.setattr("airflow_eos.broker.permissions.ASK_TIMEOUT", 0.5)
     assert main(["doctor", "--bootstrap-servers", f"127.0.0.1:{unused_port}", "--output", "json"]) == 3
     found = json.loads(capsys.readouterr().out)
     assert [check["name"] for check in found["checks"]] == ["brokers"]
+
+
+def test_doctor_warns_of_a_prefix_that_everybody_has(cli: Cli) -> None:
+    """It stops nothing, until another environment comes."""
+    code, found = cli("doctor", "--prefix", "airflow-eos")
+    checks = {check["name"]: check for check in found["checks"]}
+    assert (code, checks["prefix"]["status"]) == (0, "warn")
+    assert "[eos] prefix" in checks["prefix"]["advice"]
 
 
 def test_doctor_compares_versions_on_the_executors(pipeline: Pipeline) -> None:

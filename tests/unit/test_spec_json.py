@@ -23,6 +23,7 @@ SPEC = RunSpec(
     group_id="g",
     sink_topic="c",
     prefix="x",
+    origin="here",
     clear_number=2,
     try_number=3,
     on_committed="reprocess",

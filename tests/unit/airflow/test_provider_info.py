@@ -74,6 +74,7 @@ def test_every_option_is_read_and_has_the_documented_default(monkeypatch: pytest
     documented: dict[str, Any] = get_provider_info()["config"]["eos"]["options"]
     assert set(documented) == {
         "prefix",
+        "origin",
         "ledger_topic",
         "create_ledger",
         "ledger_record_url",
@@ -82,6 +83,7 @@ def test_every_option_is_read_and_has_the_documented_default(monkeypatch: pytest
     assert settings.ledger_record_url() == documented["ledger_record_url"]["default"]
     assert settings.spark_history_url() == documented["spark_history_url"]["default"]
     assert settings.default_prefix() == documented["prefix"]["default"]
+    assert settings.origin() == documented["origin"]["default"]
     ledger = settings.default_ledger()
     assert (ledger.topic, str(ledger.create)) == (
         documented["ledger_topic"]["default"],
@@ -92,5 +94,6 @@ def test_every_option_is_read_and_has_the_documented_default(monkeypatch: pytest
     assert (
         settings.default_prefix() == settings.ledger_record_url() == settings.spark_history_url() == "False"
     )
+    assert settings.origin() == "False"
     assert settings.default_ledger().topic == "False"
     assert settings.default_ledger().create is False

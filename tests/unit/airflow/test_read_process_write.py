@@ -85,6 +85,15 @@ def test_every_parameter_reaches_the_run(dag: DAG, runs: list[FakeRun]) -> None:
     assert spec.ranges == Cursor(max_records=10)
 
 
+def test_the_runs_origin_is_this_airflow(
+    dag: DAG, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every try of every task names the same environment."""
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example.com/team")
+    execute(make(dag))
+    assert runs[0].spec.origin == "airflow.example.com/team"
+
+
 def test_retry_after_a_neighbour_was_cleared_is_the_same_work(dag: DAG, runs: list[FakeRun]) -> None:
     """A clear of another task raises the Dag run's clear_number, not this task's."""
     operator = make(dag)
@@ -366,6 +375,7 @@ FINAL = {
     "BrokerUnsupported",
     "ConfigurationError",
     "CursorMoved",
+    "DifferentWork",
     "GroupOwned",
     "IntervalUnaccountable",
     "LedgerReplaced",

@@ -12,9 +12,10 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 
 from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, UnknownTopic
-from airflow_eos.model.ranges import Interval, PartitionInterval
+from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 from airflow_eos.run.identity import run_key
+from airflow_eos.run.work import WorkDefinition
 from airflow_eos.sensors.kafka_data_interval import KafkaDataIntervalSensor
 from airflow_eos.sensors.kafka_lag import KafkaLagSensor
 from airflow_eos.sensors.run_committed import RunCommittedSensor
@@ -250,6 +251,20 @@ def test_run_is_named_as_the_operator_names_it(dag: DAG, ranges: Any, extra: dic
         "airflow-eos-ledger",
         "airflow-eos",
     )
+    asked = WorkDefinition.of(operator.build_spec(context)).to_dict()
+    assert trigger.work == {name: asked[name] for name in ("topics", "interval") if name in asked}
+
+
+def test_run_that_is_only_named_may_have_done_anything(dag: DAG) -> None:
+    """Nothing is said of the work by a pipeline and a Dag run, or by a key; given ranges are."""
+    sensor = RunCommittedSensor(task_id="wait", dag=dag, pipeline="p")
+    assert sensor.make_trigger(context_of(sensor)).work == {}
+    sensor = RunCommittedSensor(task_id="key", dag=dag, pipeline="p", topics=["src"], run_key="run/p/r")
+    assert sensor.make_trigger(context_of(sensor)).work == {}
+    given = Explicit((OffsetRange("src", 0, 5, 9),))
+    sensor = RunCommittedSensor(task_id="given", dag=dag, pipeline="p", topics="src", ranges=given)
+    work = {"topics": ["src"], "ranges": [["src", 0, 5, 9]]}
+    assert sensor.make_trigger(context_of(sensor)).work == work
 
 
 def test_run_key_names_the_run_by_itself(dag: DAG) -> None:

@@ -28,7 +28,11 @@ INTERVAL = KafkaDataIntervalTrigger(
     topics=["src"], start="2026-11-20T00:00:00+00:00", end="2026-11-21T00:00:00+00:00", allowed_lateness=0
 )
 COMMITTED = RunCommittedTrigger(
-    pipeline="p", run_key="run/p/r", ledger_topic="airflow-eos-ledger", prefix="airflow-eos"
+    pipeline="p",
+    run_key="run/p/r",
+    ledger_topic="airflow-eos-ledger",
+    prefix="airflow-eos",
+    work={"topics": ["src"]},
 )
 BATCHES = OffsetRangeTrigger(topics=["src"], group_id="g", min_records=5, max_delay=60.0, max_records=100)
 DRIVER = SparkDriverTrigger(backend="standalone", driver_id="driver-1", conn_id="spark")
@@ -192,7 +196,7 @@ def test_run_is_waited_for_until_the_ledger_holds_it(monkeypatch: pytest.MonkeyP
     answers: list[Any] = [LedgerMissing("none"), None, a_record()]
 
     def record(*_: Any, **named: Any) -> Any:
-        assert named == {"pipeline": "p", "run_key": "run/p/r"}
+        assert named == {"pipeline": "p", "run_key": "run/p/r", "work": {"topics": ["src"]}}
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer

@@ -1,0 +1,162 @@
+"""What a run was asked to do: kept in its record, which answers for exactly that (law 7).
+
+What only says *how* is no part of it: how many records at once, where a cursor starts that has no position,
+how late a record may be, codecs, time-outs, the group of an interval. Nor is ``process``: a transform cannot
+be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
+from airflow_eos.model.record import RunRecord
+from airflow_eos.model.spec import RunSpec
+from airflow_eos.run import identity
+
+WORK = "work"
+"""The detail of a run record that holds :meth:`WorkDefinition.to_dict`."""
+
+SINK, ORIGIN = "sink", "origin"
+# Fields, and what a refusal calls them.
+_NAMES: Mapping[str, str] = {
+    "topics": "source topics",
+    "partition": "source partition",
+    SINK: "sink topic",
+    "mode": "range mode",
+    "interval": "interval",
+    "key": "partition key",
+    "ranges": "ranges",
+    "advance": "advance",
+    ORIGIN: "origin",
+}
+AUTHORS: frozenset[str] = frozenset(_NAMES) - {ORIGIN}
+"""The fields that the author of a task chooses, and may change on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkDefinition:
+    """What a run was asked to do.
+
+    :param topics: source topics, sorted.
+    :param partition: the one source partition of a mapped task.
+    :param sink: topic of rows that name none.
+    :param mode: ``cursor``, ``interval``, ``partition`` or ``explicit``: as asked for, of a reprocessing too.
+    :param interval: ``(start, end)`` in UTC, to the millisecond.
+    :param key: partition key.
+    :param ranges: the ranges that were given, sorted.
+    :param advance: whether given ranges move the cursor.
+    :param origin: the environment that asked; empty: not known.
+    """
+
+    topics: tuple[str, ...]
+    mode: str
+    partition: int | None = None
+    sink: str | None = None
+    interval: tuple[str, str] | None = None
+    key: str | None = None
+    ranges: tuple[OffsetRange, ...] = ()
+    advance: bool = False
+    origin: str = ""
+
+    @classmethod
+    def of(cls, spec: RunSpec) -> WorkDefinition:
+        """Return what a spec asks for."""
+        return cls(
+            topics=tuple(sorted(spec.source_topics)),
+            partition=spec.source_partition,
+            sink=spec.sink_topic,
+            origin=spec.origin,
+            **_chosen(spec),
+        )
+
+    @classmethod
+    def recorded(cls, record: RunRecord) -> WorkDefinition | None:
+        """Return what a record answers for; None in records of versions that did not say."""
+        data = record.details.get(WORK)
+        return None if data is None else cls.from_dict(data)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> WorkDefinition:
+        """Read the JSON form."""
+        return cls(
+            topics=tuple(data["topics"]),
+            mode=data["mode"],
+            partition=data.get("partition"),
+            sink=data.get(SINK),
+            interval=tuple(data["interval"]) if "interval" in data else None,
+            key=data.get("key"),
+            ranges=tuple(OffsetRange.from_list(one) for one in data.get("ranges", ())),
+            advance=data.get("advance", False),
+            origin=data.get(ORIGIN, ""),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form: what does not apply is left out."""
+        found = {name: getattr(self, name) for name in _NAMES}
+        found["topics"] = list(self.topics)
+        found["interval"] = None if self.interval is None else list(self.interval)
+        found["ranges"] = [one.to_list() for one in self.ranges]
+        return {name: value for name, value in found.items() if value or (name == "partition" and value == 0)}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One field in which a record's work is not what is asked for.
+
+    :param field: a field of :class:`WorkDefinition`.
+    """
+
+    field: str
+    recorded: str
+    asked: str
+
+    def __str__(self) -> str:
+        return f"{_NAMES[self.field]}: recorded {self.recorded}, asked {self.asked}"
+
+
+def differences(recorded: WorkDefinition, asked: WorkDefinition) -> list[Difference]:
+    """Return every field in which two definitions differ. An origin is compared where both name one."""
+    found = []
+    for name in _NAMES:
+        was, now = getattr(recorded, name), getattr(asked, name)
+        if was == now or (name == ORIGIN and not (was and now)):
+            continue
+        found.append(
+            Difference(name, *(_ranges_texts(was, now) if name == "ranges" else (_text(was), _text(now))))
+        )
+    return found
+
+
+def _chosen(spec: RunSpec) -> dict[str, Any]:
+    mode = spec.ranges
+    if isinstance(mode, Cursor):
+        return {"mode": "cursor"}
+    if isinstance(mode, Interval):
+        return {"mode": "interval", "interval": _span(mode)}
+    if isinstance(mode, PartitionInterval):
+        return {"mode": "partition", "key": mode.key, "interval": _span(mode.interval)}
+    assert isinstance(mode, Explicit)
+    return {"mode": "explicit", "ranges": tuple(sorted(mode.ranges)), "advance": mode.advance}
+
+
+def _span(interval: Interval) -> tuple[str, str]:
+    return identity.utc_text(interval.start), identity.utc_text(interval.end)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return repr(", ".join(value))
+    return "none" if value is None else repr(value)
+
+
+def _ranges_texts(was: Sequence[OffsetRange], now: Sequence[OffsetRange]) -> tuple[str, str]:
+    """Name only those that are not in both: there may be hundreds."""
+
+    def text(ones: Sequence[OffsetRange], others: Sequence[OffsetRange]) -> str:
+        only = [one for one in ones if one not in others]
+        return ", ".join(f"{one.topic_partition} [{one.start}, {one.end})" for one in only) or "no others"
+
+    return text(was, now), text(now, was)

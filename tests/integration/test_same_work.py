@@ -1,0 +1,310 @@
+"""A record answers for exactly the work it did: anything else is a refusal that lists what differs."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import uuid
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Producer
+
+from airflow_eos.engine.ledger import look_up
+from airflow_eos.engine.progress import committed_record
+from airflow_eos.exceptions import DifferentWork, GroupOwned
+from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
+from airflow_eos.model.spec import DEFAULT_PREFIX
+from airflow_eos.run.statement import Statement
+from airflow_eos.testing.readers import read_topic
+from tests.integration.run_support import Pipeline
+
+DAY = dt.datetime(2026, 11, 20, tzinfo=dt.timezone.utc)
+ROUNDS = Cursor(max_records=1, until_caught_up=True)
+
+
+@pytest.fixture
+def pipeline(embedded_kafka):
+    made = Pipeline(embedded_kafka)
+    made.publish(["a", "b", "c"])
+    return made
+
+
+@pytest.fixture
+def other(pipeline):
+    """Another topic."""
+    name = f"other-{uuid.uuid4().hex[:8]}"
+    pipeline.kafka.create_topic(name, partitions=2)
+    return name
+
+
+def held(pipeline, topic):
+    """What a consumer sees in a topic."""
+    return sorted(r.value.decode() for r in read_topic(pipeline.kafka.client_config(), topic))
+
+
+def publish_to(pipeline, topic, *values):
+    producer = Producer(pipeline.kafka.client_config())
+    for value in values:
+        producer.produce(topic, value=value, key=value, partition=0)
+    assert producer.flush(30) == 0
+
+
+def explicit(pipeline, start, end, **settings):
+    return Explicit((OffsetRange(pipeline.source, 0, start, end),), **settings)
+
+
+def interval(days=1):
+    return Interval(DAY - dt.timedelta(days=days), DAY, dt.timedelta(0))
+
+
+@pytest.mark.parametrize("clear_number", [0, 1])
+@pytest.mark.parametrize("on_committed", ["skip", "fail"])
+@pytest.mark.parametrize(
+    "ranges",
+    [Cursor(), ROUNDS, interval(), PartitionInterval("key", interval())],
+    ids=["cursor", "rounds", "interval", "partition"],
+)
+def test_another_sink_is_refused(pipeline, other, ranges, on_committed, clear_number):
+    """Success with nothing in the sink that was asked for would be a lie."""
+    pipeline.run(ranges=ranges)
+    asked = {"sink_topic": other, "clear_number": clear_number, "on_committed": on_committed}
+    with pytest.raises(DifferentWork, match=f"sink topic: recorded '{pipeline.sink}', asked '{other}'"):
+        pipeline.run(ranges=ranges, **asked)
+    assert held(pipeline, other) == []
+    assert pipeline.run(ranges=ranges, clear_number=clear_number).found
+
+
+def test_a_topic_that_was_not_read_is_not_reported_as_read(pipeline, other):
+    """A run read {source, other}; the task was changed to {other, third}, which nobody read."""
+    third = f"third-{uuid.uuid4().hex[:8]}"
+    pipeline.kafka.create_topic(third, partitions=1)
+    publish_to(pipeline, third, "unread")
+    pipeline.run(source_topics=(pipeline.source, other))
+    with pytest.raises(DifferentWork, match=rf"source topics: .*{pipeline.source}.*asked .*{third}"):
+        pipeline.run(source_topics=(other, third), clear_number=1)
+    assert pipeline.run(source_topics=(other, pipeline.source), clear_number=1).found  # in any order
+    assert pipeline.run("r2", source_topics=(other, third)).records_read == 1
+
+
+@pytest.mark.parametrize("life", [{"try_number": 2}, {"clear_number": 1}], ids=["retry", "cleared"])
+def test_given_ranges_that_were_edited_are_refused(pipeline, life):
+    """By hand before a clear, or by a template before a retry: the recorded ones are not what was asked."""
+    pipeline.run(ranges=explicit(pipeline, 0, 1))
+    with pytest.raises(DifferentWork, match=rf"ranges: recorded {pipeline.source}-0 \[0, 1\).*\[1, 3\)"):
+        pipeline.run(ranges=explicit(pipeline, 1, 3), **life)
+    assert pipeline.output() == ["a"]
+    assert pipeline.run(ranges=explicit(pipeline, 0, 1), **life).found
+    assert pipeline.run("r2", ranges=explicit(pipeline, 1, 3)).records_written == 2
+
+
+def test_another_range_mode_is_refused(pipeline):
+    """Given ranges that move the cursor, and the cursor: one run key, one transactional id, other work."""
+    pipeline.run(ranges=explicit(pipeline, 0, 1, advance=True))
+    with pytest.raises(DifferentWork, match="range mode: recorded 'explicit', asked 'cursor'"):
+        pipeline.run(clear_number=1)
+    assert pipeline.run("r2").records_read == 2
+
+
+def test_another_length_of_a_partition_is_refused(pipeline):
+    """A partition key names the run: the records behind it must be the same ones."""
+    pipeline.run(ranges=PartitionInterval("2026-11-19", interval()))
+    with pytest.raises(DifferentWork, match=r"interval: recorded '2026-11-19T.*asked '2026-11-18T"):
+        pipeline.run("r2", ranges=PartitionInterval("2026-11-19", interval(days=2)))
+
+
+def test_settings_that_only_say_how_are_no_other_work(pipeline):
+    """How much at once, from where when there is no position, how late: a retry may change them."""
+    pipeline.run(ranges=Cursor(max_records=2), origin="here")
+    again = Cursor(start="latest")
+    assert pipeline.run(ranges=again, clear_number=1, origin="here", compression="gzip").found
+    patient = Interval(interval().start, DAY, dt.timedelta(minutes=7))
+    pipeline.run("i", ranges=interval())
+    assert pipeline.run("i2", ranges=patient).found
+
+
+# -- two Airflows that share prefix, ledger and Dag ids ------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_committed", ["skip", "fail", "reprocess", "accept"])
+@pytest.mark.parametrize("clear_number", [0, 1])
+def test_two_airflows_are_told_apart(pipeline, other, clear_number, on_committed):
+    """The second one's run is no success of the first, whatever it says of committed runs."""
+    pipeline.run(origin="airflow-a.example.com")
+    second = {"origin": "airflow-b.example.com", "on_committed": on_committed, "clear_number": clear_number}
+    for sink in (other, pipeline.sink):
+        with pytest.raises(DifferentWork, match=r"origin: .*airflow-a.*airflow-b.*\[eos\] origin"):
+            pipeline.run(sink_topic=sink, **second)
+    assert held(pipeline, other) == []
+    assert pipeline.output() == ["a", "b", "c"]
+
+
+def test_an_airflow_does_not_go_on_with_anothers_cursor(pipeline, other):
+    """Run ids of manual runs differ: without this each Airflow's sink would hold a part of the input."""
+    pipeline.run("manual-a", origin="a")
+    pipeline.publish(["d"])
+    with pytest.raises(GroupOwned, match=r"origin 'a', this run says 'b'.*\[eos\] origin"):
+        pipeline.run("manual-b", origin="b", sink_topic=other)
+    assert pipeline.run("manual-c", origin="a").records_read == 1
+    assert pipeline.run("no origin").records_read == 0
+    with pytest.raises(GroupOwned, match="origin 'a'"):  # one that does not say moves it, and leaves it a's
+        pipeline.run("manual-d", origin="b", sink_topic=other)
+
+
+@pytest.mark.parametrize(("first", "second"), [("", "b"), ("a", "")])
+def test_an_origin_that_is_not_known_is_not_compared(pipeline, first, second):
+    """Records from before the setting, and questions from a command line, go on answering."""
+    pipeline.run(origin=first)
+    assert pipeline.run(origin=second, clear_number=1).found
+
+
+# -- the author changed the task on purpose ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranges", [Cursor(), ROUNDS, interval()], ids=["cursor", "rounds", "interval"])
+def test_a_reprocessing_may_write_to_another_sink(pipeline, other, ranges):
+    """The recorded ranges, once, to where the task writes now; the record of that answers from then on."""
+    pipeline.publish(["timed"], timestamp=int((DAY - dt.timedelta(hours=1)).timestamp() * 1000))
+    written = pipeline.run(ranges=ranges).records_written
+    moved = {"ranges": ranges, "sink_topic": other}
+    again = pipeline.run(**moved, clear_number=1, on_committed="reprocess")
+    assert (again.mode, again.found, again.records_written) == ("reprocess", False, written)
+    assert len(held(pipeline, other)) == written
+    assert pipeline.run(**moved, clear_number=1, on_committed="reprocess", try_number=2).found
+    assert pipeline.run(**moved, clear_number=2).run_key == again.run_key
+    assert pipeline.run(ranges=ranges, clear_number=3).run_key != again.run_key
+    with pytest.raises(DifferentWork, match="sink topic"):  # a retry of a life that reprocessed
+        pipeline.run(ranges=ranges, clear_number=1, on_committed="reprocess")
+    assert len(held(pipeline, other)) == written
+
+
+def test_a_reprocessing_reads_nothing_else_than_the_run_did(pipeline, other):
+    """Recorded ranges of other topics, or other than those given, are not what the author asks for."""
+    pipeline.run()
+    with pytest.raises(DifferentWork, match=r"source topics.*start a new run"):
+        pipeline.run(source_topics=(other,), clear_number=1, on_committed="reprocess")
+    pipeline.run("given", ranges=explicit(pipeline, 0, 1))
+    changed = explicit(pipeline, 1, 3)
+    with pytest.raises(DifferentWork, match=r"ranges.*start a new run"):
+        pipeline.run("given", ranges=changed, clear_number=1, on_committed="reprocess")
+
+
+def test_a_retry_never_reprocesses(pipeline, other):
+    """Two tasks that share a pipeline: the second one's first life is refused, not added to the first."""
+    pipeline.run(on_committed="reprocess")
+    with pytest.raises(DifferentWork, match="its own pipeline"):
+        pipeline.run(sink_topic=other, on_committed="reprocess")
+    assert held(pipeline, other) == []
+
+
+def test_accept_lets_the_record_stand(pipeline, other):
+    """The author says so: old runs stay done as they were done; a new run follows the new definition."""
+    pipeline.run()
+    accepted = {"sink_topic": other, "on_committed": "accept"}
+    assert pipeline.run(**accepted, clear_number=1).found
+    assert look_up(pipeline.changed(**accepted, clear_number=1)).found
+    pipeline.run("given", ranges=explicit(pipeline, 0, 1))
+    edited = explicit(pipeline, 1, 3)
+    assert pipeline.run("given", ranges=edited, clear_number=1, on_committed="accept").found
+    assert held(pipeline, other) == []
+    pipeline.publish(["d"])
+    assert pipeline.run("r2", **accepted).records_written == 1
+    assert held(pipeline, other) == ["d"]
+
+
+# -- rounds --------------------------------------------------------------------------------------------------
+
+
+class Dies(Exception):
+    """The process ends."""
+
+
+def rounds_that_stop_after(pipeline, count, **changes):
+    """Commit so many rounds and die."""
+    seen = []
+
+    def die(state):
+        seen.append(state)
+        if seen.count(type(state).COMMITTED) == count:
+            raise Dies
+
+    with pytest.raises(Dies):
+        pipeline.run(ranges=ROUNDS, on_state=die, **changes)
+
+
+def test_rounds_are_not_continued_to_another_sink(pipeline, other):
+    """A run is one piece of work: half of it in one topic and half in another is neither."""
+    rounds_that_stop_after(pipeline, 1)
+    for on_committed in ("skip", "reprocess"):
+        with pytest.raises(DifferentWork, match="sink topic"):
+            pipeline.run(ranges=ROUNDS, sink_topic=other, clear_number=1, on_committed=on_committed)
+    assert held(pipeline, other) == []
+    pipeline.run(ranges=ROUNDS, sink_topic=other, clear_number=1, on_committed="accept")
+    assert (pipeline.output(), held(pipeline, other)) == (["a"], ["b", "c"])
+    for sink in (pipeline.sink, other):  # neither topic holds all of it
+        with pytest.raises(DifferentWork, match="sink topic"):
+            pipeline.run(ranges=ROUNDS, sink_topic=sink, clear_number=2)
+
+
+# -- records of earlier versions -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def older(monkeypatch):
+    """Records are written as they were before they named their work."""
+    record = Statement.record
+
+    def without(self, *arguments):
+        made = record(self, *arguments)
+        return replace(made, details={k: v for k, v in made.details.items() if k != "work"})
+
+    monkeypatch.setattr(Statement, "record", without)
+
+
+def test_a_record_that_does_not_name_its_work_answers_as_before(pipeline, other, older):
+    """It cannot say where it wrote to or from where it came: pipelines that were upgraded go on."""
+    assert "work" not in pipeline.run(origin="a").details
+    assert pipeline.run(sink_topic=other, clear_number=1, origin="a").found
+    with pytest.raises(DifferentWork, match="other work with the same name"):
+        pipeline.run(source_topics=(other,), clear_number=1)
+
+
+def test_the_record_names_its_work_and_nothing_secret(pipeline):
+    """Small, readable JSON."""
+    record = pipeline.run(origin="airflow.example.com")
+    assert record.details["work"] == {
+        "topics": [pipeline.source],
+        "sink": pipeline.sink,
+        "mode": "cursor",
+        "origin": "airflow.example.com",
+    }
+    assert len(json.dumps(record.details["work"])) < 200
+
+
+# -- who waits for a run, and who has not chosen a prefix --
+
+
+def test_a_run_that_read_other_topics_is_not_the_one_waited_for(pipeline, other):
+    """The sensor says which topics it means."""
+    pipeline.run()
+
+    def waited_for(topic):
+        spec = pipeline.spec
+        key = f"run/{spec.pipeline}/r1"
+        return committed_record(
+            spec.kafka, spec.ledger, "test", pipeline=spec.pipeline, run_key=key, work={"topics": [topic]}
+        )
+
+    assert waited_for(pipeline.source).records_read == 3
+    with pytest.raises(DifferentWork, match="source topics"):
+        waited_for(other)
+
+
+@pytest.mark.parametrize(("prefix", "warned"), [(DEFAULT_PREFIX, True), ("test", False)])
+def test_the_first_run_warns_of_a_prefix_that_everybody_has(pipeline, caplog, prefix, warned):
+    """Later it would cost: transactional ids and records carry it."""
+    for run_id in ("r1", "r2"):
+        with caplog.at_level("WARNING", "airflow_eos.run.ledger_identity"):
+            pipeline.run(run_id, prefix=prefix)
+    assert ("default prefix" in caplog.text) is warned
+    assert caplog.text.count("default prefix") <= 1
