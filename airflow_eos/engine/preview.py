@@ -12,6 +12,7 @@ from airflow_eos.model.spec import MayCreate
 from airflow_eos.run import identity
 from airflow_eos.run.boundaries import Boundaries, Boundary
 from airflow_eos.run.ranges import Planner
+from airflow_eos.run.work import SINK, WorkDefinition, differences
 
 if TYPE_CHECKING:
     from airflow_eos.model.broker import TopicDescription
@@ -42,9 +43,20 @@ def preview(spec: RunSpec) -> dict[str, Any]:
         "advances": plan.advances,
         "records_at_most": sum(one.span for one in plan.ranges),
         "ranges": [one.to_list() for one in plan.ranges],
-        "notes": [*plan.notes, *boundaries.notes],
+        "notes": [*plan.notes, *boundaries.notes, *_other_work(spec, record)],
         "committed": None if record is None else record.summary(),
     }
+
+
+def _other_work(spec: RunSpec, record: RunRecord | None) -> list[str]:
+    """Say where the record is of other work; a spec without a sink does not ask for one."""
+    recorded = None if record is None else WorkDefinition.recorded(record)
+    found = [] if recorded is None else differences(recorded, WorkDefinition.of(spec))
+    return [
+        f"the ledger's record is of other work: {one}"
+        for one in found
+        if spec.sink_topic is not None or one.field != SINK
+    ]
 
 
 class Unpinned(Boundaries):

@@ -23,6 +23,7 @@ from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings
 from airflow_eos.run import identity, laws
 from airflow_eos.run.cursor import CursorRecord
 from airflow_eos.run.visibility import Visibility
+from airflow_eos.run.work import as_named
 
 IdlePolicy = Literal["allowed_lateness", "wait"]
 
@@ -235,9 +236,12 @@ def committed_record(
         control.verify_ledger()
         found = control.authority.peek(keys, routing=pipeline)
         record = next((RunRecord.from_json(found[key]) for key in keys if key in found), None)
-        if record is not None:
-            laws.same_work_as_named(record, work or {})
-            if hidden := Visibility(control.cluster, None).missing(record):
-                log.info("%s is committed, not yet visible in %s", run_key, "; ".join(hidden))
-                return None
+        if record is None:
+            return None
+        named = as_named(record, work or {})
+        if named is not None:
+            laws.same_work(record, record.producer.transactional_id, named)
+        if hidden := Visibility(control.cluster, None).missing(record):
+            log.info("%s is committed, not yet visible in %s", run_key, "; ".join(hidden))
+            return None
     return record

@@ -29,7 +29,6 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from airflow_eos.exceptions import (
     BrokerUnsupported,
@@ -58,7 +57,7 @@ from airflow_eos.model.plan import ModeName, RunPlan
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.model.receipts import PartitionReceipt
 from airflow_eos.model.record import RunRecord
-from airflow_eos.run.work import ORIGIN, SINK, Difference, WorkDefinition, differences
+from airflow_eos.run.work import ORIGIN, WorkDefinition, disagreement
 
 MARGIN_SECONDS = 30.0
 
@@ -288,85 +287,18 @@ def group_is_ours(group: str, field: str, recorded: object, ours: object) -> Non
 
 
 def same_work(
-    record: RunRecord,
-    transactional_id: str,
-    asked: WorkDefinition,
-    *,
-    but_for: Collection[str] = (),
+    record: RunRecord, transactional_id: str, asked: WorkDefinition, *, but_for: Collection[str] = ()
 ) -> None:
     """Law 7: a record answers for a run only if that would take the same fence and do the same work.
 
     :param but_for: fields that may differ.
     :raises DifferentWork: listing what was recorded and what is asked.
     """
-    recorded = WorkDefinition.recorded(record)
-    if recorded is None:
-        _same_work_as_far_as_known(record, transactional_id, asked)
-        return
-    differing = [one for one in differences(recorded, asked) if one.field not in but_for]
-    theirs = record.producer.transactional_id
-    said = [str(one) for one in differing]
-    if theirs != transactional_id:
-        said.insert(0, f"it was committed under transactional id {theirs!r}, not {transactional_id!r}")
-    if said:
-        raise _different(record, said, _how_to_go_on(differing))
-
-
-def same_work_as_named(record: RunRecord, asked: Mapping[str, Any]) -> None:
-    """Law 7, for who only waits for a run: it did what he says of it.
-
-    :param asked: some fields of the JSON form of a :class:`~airflow_eos.run.work.WorkDefinition`.
-    :raises DifferentWork: listing what was recorded and what is asked.
-    """
-    recorded = WorkDefinition.recorded(record)
-    if recorded is None:
-        return
-    named = WorkDefinition.from_dict({**recorded.to_dict(), **asked})
-    said = [str(one) for one in differences(recorded, named)]
-    if said:
-        raise _different(record, said, "Name the run that is meant: as its task has it, or by its run key")
-
-
-def _different(record: RunRecord, said: Sequence[str], advice: str) -> DifferentWork:
-    return DifferentWork(
-        f"the ledger's record of {record.run_key} is of other work with the same name: {'; '.join(said)}. "
-        f"{advice}"
-    )
-
-
-def _how_to_go_on(differing: Sequence[Difference]) -> str:
-    fields = {one.field for one in differing}
-    if ORIGIN in fields:
-        was = next(one.recorded for one in differing if one.field == ORIGIN)
-        return (
-            "Give each environment its own prefix and its own ledger; where this is the environment that "
-            f"made the record, under another address, set [eos] origin to {was}"
+    refusal = disagreement(record, transactional_id, asked, but_for)
+    if refusal is not None:
+        raise DifferentWork(
+            f"the ledger's record of {record.run_key} is of other work with the same name: {refusal}"
         )
-    advice = "Give each task, and each instance of a mapped one, its own pipeline"
-    if not fields:
-        return (
-            f"{advice}, or each environment its own ledger; where prefix, group_id or range mode of this "
-            "very task were changed since, start a new run"
-        )
-    again = "clear it with on_committed='reprocess' to write the recorded ranges to the new sink, or "
-    return (
-        f"{advice}. Where this very task was changed since: {again if fields == {SINK} else ''}start a new "
-        "run; on_committed='accept' lets the record stand"
-    )
-
-
-def _same_work_as_far_as_known(record: RunRecord, transactional_id: str, asked: WorkDefinition) -> None:
-    """Judge a record of a version that did not say what its run was asked to do."""
-    theirs = {one.topic for one in record.ranges}
-    same_topics = not theirs or theirs.intersection(asked.topics)
-    if record.producer.transactional_id == transactional_id and same_topics:
-        return
-    raise DifferentWork(
-        f"{record.run_key} was committed under transactional id {record.producer.transactional_id!r}, "
-        f"reading {', '.join(sorted(theirs)) or 'nothing'}; this run has {transactional_id!r} and reads "
-        f"{', '.join(asked.topics)}: the ledger's record is of other work with the same name. "
-        f"{_how_to_go_on(())}"
-    )
 
 
 def deserves_commit(plan: RunPlan, manifest: SealedManifest) -> bool:

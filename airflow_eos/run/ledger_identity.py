@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from airflow_eos.exceptions import LedgerMissing, LedgerReplaced
 from airflow_eos.model.broker import TopicDescription
-from airflow_eos.model.spec import LedgerSettings, MayCreate
+from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings, MayCreate
 from airflow_eos.run import identity
 from airflow_eos.run.authority import Authority
 from airflow_eos.run.pins import Pins

@@ -7,7 +7,7 @@ be compared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,6 +128,59 @@ def differences(recorded: WorkDefinition, asked: WorkDefinition) -> list[Differe
             Difference(name, *(_ranges_texts(was, now) if name == "ranges" else (_text(was), _text(now))))
         )
     return found
+
+
+def disagreement(
+    record: RunRecord, transactional_id: str, asked: WorkDefinition, but_for: Collection[str] = ()
+) -> str | None:
+    """Return why a record does not answer for a run, and how to go on; None where it does.
+
+    :param transactional_id: the run's.
+    :param but_for: fields that may differ.
+    """
+    recorded = WorkDefinition.recorded(record)
+    theirs = record.producer.transactional_id
+    said = []
+    if theirs != transactional_id:
+        said.append(f"it was committed under transactional id {theirs!r}, not {transactional_id!r}")
+    if recorded is None:  # of a version that did not say: what it read must do
+        read = sorted({one.topic for one in record.ranges})
+        if read and not set(read).intersection(asked.topics):
+            said.append(f"it read {', '.join(read)}, not {', '.join(asked.topics)}")
+        return f"{'; '.join(said)}. {_how_to_go_on([])}" if said else None
+    differing = [one for one in differences(recorded, asked) if one.field not in but_for]
+    said += [str(one) for one in differing]
+    return f"{'; '.join(said)}. {_how_to_go_on(differing)}" if said else None
+
+
+def as_named(record: RunRecord, fields: Mapping[str, Any]) -> WorkDefinition | None:
+    """Return a record's work as somebody describes it who only waits for it; None where it names none.
+
+    :param fields: some fields of :meth:`WorkDefinition.to_dict`; the others are taken as recorded.
+    """
+    recorded = WorkDefinition.recorded(record)
+    return None if recorded is None else WorkDefinition.from_dict({**recorded.to_dict(), **fields})
+
+
+def _how_to_go_on(differing: Sequence[Difference]) -> str:
+    fields = {one.field for one in differing}
+    if ORIGIN in fields:
+        was = next(one.recorded for one in differing if one.field == ORIGIN)
+        return (
+            "Give each environment its own prefix and its own ledger; where this is the environment that "
+            f"made the record, under another address, set [eos] origin to {was}"
+        )
+    advice = "Give each task, and each instance of a mapped one, its own pipeline"
+    if not fields:
+        return (
+            f"{advice}, or each environment its own ledger; where prefix, group_id or range mode of this "
+            "very task were changed since, start a new run"
+        )
+    again = "clear it with on_committed='reprocess' to write the recorded ranges to the new sink, or "
+    return (
+        f"{advice}. Where this very task was changed since: {again if fields == {SINK} else ''}start a new "
+        "run; on_committed='accept' lets the record stand"
+    )
 
 
 def _chosen(spec: RunSpec) -> dict[str, Any]:

@@ -326,7 +326,13 @@ REMOVALS: dict[str, Removal] = {
         "a record answers for its own work only",
         f"{_LAWS}same_work",
         _nothing,
-        ("tests/run/test_found_records.py::test_a_commit_of_another_environment_is_not_this_ones_success",),
+        (
+            "tests/run/test_found_records.py::test_a_commit_of_another_environment_is_not_this_ones_success",
+            "tests/integration/test_same_work.py::test_two_airflows_are_told_apart",
+            "tests/integration/test_same_work.py::test_another_sink_is_refused",
+            "tests/integration/test_same_work.py::test_a_topic_that_was_not_read_is_not_reported_as_read",
+            "tests/integration/test_same_work.py::test_given_ranges_that_were_edited_are_refused",
+        ),
     ),
     "deserves_commit": Removal(
         "8",

@@ -20,7 +20,7 @@ from airflow_eos.cli.definition import COMMANDS
 from airflow_eos.cli.main import main
 from airflow_eos.engine.ledger import ledger_records
 from airflow_eos.exceptions import CursorMoved, EosError
-from airflow_eos.model.ranges import Interval, TopicPartition
+from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.run.states import State
 from tests.integration.run_support import LocalDataPlane, LocalSealed, Paused, Pipeline
 from tests.patience import wait_until
@@ -289,7 +289,14 @@ def test_plan_shows_the_next_run_and_changes_nothing(cli: Cli, pipeline: Pipelin
     assert found["transactional_id"] == f"test.{pipeline.spec.group_id}"
     assert [one.to_list() for one in pipeline.run("r2").ranges] == found["ranges"]
     _, found = cli("plan", *asked, "--run-id", "r2", "--max-records", "1")
-    assert found["committed"]["run_id"] == "r2"
+    assert (found["committed"]["run_id"], found["notes"]) == ("r2", [])
+    pipeline.run("r3", ranges=Explicit((OffsetRange(pipeline.source, 1, 1, 1),), advance=True))
+    _, found = cli("plan", *asked, "--run-id", "r3")
+    assert found["notes"] == [
+        "the ledger's record is of other work: range mode: recorded 'explicit', asked 'cursor'",
+        f"the ledger's record is of other work: ranges: recorded {pipeline.source}-1 [1, 1), asked no others",
+        "the ledger's record is of other work: advance: recorded True, asked False",
+    ]
 
 
 def test_plan_of_an_interval_pins_nothing(cli: Cli, pipeline: Pipeline) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Producer
 
+from airflow_eos.engine.administration import Reset, reset_cursor
 from airflow_eos.engine.ledger import look_up
 from airflow_eos.engine.progress import committed_record
 from airflow_eos.exceptions import DifferentWork, GroupOwned
@@ -151,6 +152,25 @@ def test_an_airflow_does_not_go_on_with_anothers_cursor(pipeline, other):
         pipeline.run("manual-d", origin="b", sink_topic=other)
 
 
+def test_a_mapped_cursor_is_one_airflows(pipeline):
+    """Its layout names the owner, for partitions that have no position yet."""
+    pipeline.run("r1", origin="a", source_partition=0)
+    with pytest.raises(GroupOwned, match="origin 'a'"):
+        pipeline.run("r2", origin="b", source_partition=1)
+    assert pipeline.run("r3", origin="a", source_partition=1).records_read == 0
+
+
+def test_a_reset_leaves_the_cursor_to_its_airflow(pipeline):
+    """Whoever resets it from a command line names no origin."""
+    pipeline.run("r1", origin="a")
+    spec = pipeline.spec
+    reset = Reset(group=spec.group_id, to="earliest")
+    reset_cursor(spec.kafka, spec.ledger, spec.prefix, reset)
+    with pytest.raises(GroupOwned, match="origin 'a'"):
+        pipeline.run("r2", origin="b")
+    assert pipeline.run("r2", origin="a").records_read == 3
+
+
 @pytest.mark.parametrize(("first", "second"), [("", "b"), ("a", "")])
 def test_an_origin_that_is_not_known_is_not_compared(pipeline, first, second):
     """Records from before the setting, and questions from a command line, go on answering."""
@@ -176,6 +196,8 @@ def test_a_reprocessing_may_write_to_another_sink(pipeline, other, ranges):
     with pytest.raises(DifferentWork, match="sink topic"):  # a retry of a life that reprocessed
         pipeline.run(ranges=ranges, clear_number=1, on_committed="reprocess")
     assert len(held(pipeline, other)) == written
+    third = pipeline.run(**moved, clear_number=4, on_committed="reprocess")
+    assert pipeline.run(**moved, clear_number=5).run_key == third.run_key  # the latest
 
 
 def test_a_reprocessing_reads_nothing_else_than_the_run_did(pipeline, other):

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from airflow_eos.exceptions import ConfigurationError, DifferentWork
+from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.operators.failures import is_final
-from airflow_eos.run import laws
-from airflow_eos.run.work import AUTHORS, WORK, WorkDefinition, differences
+from airflow_eos.run import identity, laws
+from airflow_eos.run.work import AUTHORS, WORK, WorkDefinition, as_named, differences
 from tests.unit.airflow.fakes import a_record
 from tests.unit.run.test_committed_runs import Ledger, a_spec, ask, made_by
 
@@ -136,10 +137,37 @@ def test_no_on_committed_answers_for_another_fence(on_committed: str) -> None:
 def test_who_waits_for_a_run_compares_what_he_says_of_it() -> None:
     """A sensor does not know the sink or the group."""
     record = recorded("explicit", sink_topic="out", origin="a", ranges=Explicit((A,)))
-    laws.same_work_as_named(record, {})
-    laws.same_work_as_named(record, {"topics": ["src"], "ranges": [A.to_list()]})
-    laws.same_work_as_named(a_record(details={}), {"topics": ["other"]})
+
+    def wait(**said: Any) -> None:
+        named = as_named(record, said)
+        assert named is not None
+        laws.same_work(record, record.producer.transactional_id, named)
+
+    wait()
+    wait(topics=["src"], ranges=[A.to_list()])
     with pytest.raises(DifferentWork, match="source topics: recorded 'src', asked 'other'"):
-        laws.same_work_as_named(record, {"topics": ["other"]})
+        wait(topics=["other"])
     with pytest.raises(DifferentWork, match=r"asked src-1 \[0, 3\)"):
-        laws.same_work_as_named(record, {"ranges": [B.to_list()]})
+        wait(ranges=[B.to_list()])
+    assert as_named(a_record(details={}), {"topics": ["other"]}) is None
+
+
+def test_reprocessing_answers_only_where_the_run_itself_is_ours() -> None:
+    """It did what is asked, but of a run that was made under another cursor."""
+    first = recorded(sink_topic="out")
+    there = a_spec(sink_topic="new")
+    again = made_by(
+        there,
+        "reprocess",
+        run_key=identity.reprocess_key(first.run_key, 1),
+        clear_number=1,
+        producer=ProducerIdentity(identity.reprocess_transactional_id(there, first.run_key), 2, 0),
+        details={WORK: WorkDefinition.of(there).to_dict()},
+    )
+    ledger = Ledger(first, again)
+    asked = replace(there, clear_number=2)
+    assert ask(asked, ledger).run_key == again.run_key
+    for on_committed in ("skip", "fail", "accept"):
+        with pytest.raises(DifferentWork, match=r"transactional id 'airflow-eos.g', not 'airflow-eos.other'"):
+            ask(replace(asked, group_id="other", on_committed=on_committed), ledger)
+    assert not differences(WorkDefinition.of(asked), WorkDefinition.of(there))
