@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.receipts import PartitionReceipt
     from airflow_eos.model.spec import RunSpec
+    from airflow_eos.run.kill import Kill
     from airflow_eos.spark.data_plane import SparkDataPlane
 
 
@@ -19,14 +20,20 @@ class LazyDataPlane:
     """Implements :class:`airflow_eos.run.ports.SealAndSend` on a session made on first use.
 
     :param spark: a session, or a function that makes one.
+    :param kill: says whether the run shall end.
     """
 
     def __init__(
-        self, spark: SparkSession | Callable[[], SparkSession], spec: RunSpec, process: Callable[..., Any]
+        self,
+        spark: SparkSession | Callable[[], SparkSession],
+        spec: RunSpec,
+        process: Callable[..., Any],
+        kill: Kill,
     ) -> None:
         self._spark = spark
         self._spec = spec
         self._process = process
+        self._kill = kill
         self._plane: SparkDataPlane | None = None
 
     def _started(self) -> SparkDataPlane:
@@ -37,6 +44,8 @@ class LazyDataPlane:
             if not hasattr(session, "createDataFrame"):
                 session = session()
             self._plane = SparkDataPlane(session, self._spec, self._process)
+        # Last: a kill that came while the session was made had nothing to cancel.
+        self._kill.check()
         return self._plane
 
     def preflight(self) -> Mapping[str, Any]:
@@ -53,9 +62,13 @@ class LazyDataPlane:
 
     def release(self, sealed: Any) -> None:
         """Free the materialised blocks."""
-        self._started().release(sealed)
-
-    def cancel(self) -> None:
-        """Cancel what runs, if anything was started."""
         if self._plane is not None:
-            self._plane.cancel()
+            self._plane.release(sealed)
+
+    def cancel(self, timeout: float) -> None:
+        """Cancel what runs, if anything was started.
+
+        :param timeout: seconds to wait for Spark's answer.
+        """
+        if self._plane is not None:
+            self._plane.cancel(timeout)

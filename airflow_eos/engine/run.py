@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.engine.lazy_data import LazyDataPlane
 from airflow_eos.engine.rounds import run_rounds
 from airflow_eos.run import identity
+from airflow_eos.run.kill import KILL_SECONDS, Kill
 from airflow_eos.run.protocol import RunProtocol
 
 if TYPE_CHECKING:
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from airflow_eos.run.world import World
 
 log = logging.getLogger(__name__)
-
-KILL_SECONDS = 4.0
 
 
 class Run:
@@ -56,9 +56,9 @@ class Run:
     ) -> None:
         self._spec = spec
         self._on_state = on_state
-        self._data = LazyDataPlane(spark, spec, process)
+        self._kill = Kill()
+        self._data = LazyDataPlane(spark, spec, process, self._kill)
         self._protocol: RunProtocol | None = None
-        self._killed = False
 
     def execute(self) -> RunRecord:
         """Run, or answer from the ledger (then ``record.found`` is true).
@@ -68,6 +68,7 @@ class Run:
         :raises RunFailed: aborted after all attempts; nothing is visible.
         :raises OutcomeUnknown: the cluster could not say; a retry finds out.
         """
+        self._kill.check()
         with ControlPlane(self._spec) as control:
             if identity.loops(self._spec):
                 record = run_rounds(self._spec, self._world(control), self._attempt)
@@ -84,33 +85,38 @@ class Run:
         return record
 
     def _attempt(self, spec: RunSpec, world: World) -> tuple[RunRecord, ProducerIdentity | None]:
-        self._protocol = RunProtocol(spec, world, self._on_state)
-        if self._killed:
-            self._protocol.kill()
+        self._protocol = RunProtocol(spec, world, self._on_state, self._kill)
         return self._protocol.execute(), self._protocol.producer
 
     def _world(self, control: ControlPlane) -> World:
         return control.world(self._data)
 
-    def kill(self) -> None:
-        """Cancel this run's Spark jobs and end its transaction under its own identity; for ``on_kill``.
+    def kill(self, timeout: float = KILL_SECONDS) -> None:
+        """End this run: no state is entered any more, its Spark jobs and its transaction are ended.
 
-        Never initialises a producer: the process that is killed is often the one that was replaced. Returns
-        within 5 s, never raises, and may be called from a signal handler.
+        After it has returned nothing is committed. Of a commit under way the coordinator says which came
+        first; only where it answers neither the commit nor this call in time, the commit may still be done.
+        Never initialises a producer: the process that is killed is often the one that was replaced. Never
+        raises, and may be called from a signal handler, before :meth:`execute`, and again; for ``on_kill``.
+
+        :param timeout: seconds, for all of it.
         """
-        self._killed = True
-        workers = [threading.Thread(target=self._quietly, args=(self._data.cancel,), daemon=True)]
+        deadline = time.monotonic() + timeout
+        # Here, not in a thread: what is done next in the thread that is interrupted must see it.
+        self._kill.ask()
+        ends: list[Callable[[float], None]] = [self._data.cancel]
         if self._protocol is not None:
-            workers.append(threading.Thread(target=self._quietly, args=(self._protocol.kill,), daemon=True))
+            ends.append(self._protocol.kill)
+        workers = [threading.Thread(target=self._quietly, args=(end, timeout), daemon=True) for end in ends]
         for worker in workers:
             worker.start()
         for worker in workers:
-            worker.join(KILL_SECONDS / len(workers))
+            worker.join(max(deadline - time.monotonic(), 0.0))
 
     @staticmethod
-    def _quietly(action: Callable[[], None]) -> None:
+    def _quietly(end: Callable[[float], None], timeout: float) -> None:
         try:
-            action()
+            end(timeout)
         except Exception:
             log.warning("the run could not be ended cleanly; its transaction times out", exc_info=True)
 

@@ -63,9 +63,11 @@ def main(process: Callable[..., Any], arguments: Sequence[str] | None = None) ->
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     log.info("airflow-eos %s from %s", sys.modules["airflow_eos"].__version__, Path(__file__).parent.parent)
+    termination = _Termination()
+    signal.signal(signal.SIGTERM, termination)
     try:
         spark = _session()
-        return _carry_out(_read_spec(name), process, spark)
+        return _carry_out(_read_spec(name), process, spark, termination)
     except EosError as error:
         text = " ".join(str(error).split())
         print(f"{FAILED} {type(error).__name__}: {text}", file=sys.stderr, flush=True)  # noqa: T201
@@ -85,14 +87,22 @@ def command_line() -> None:
     main(getattr(import_module(module), function))
 
 
-def _carry_out(spec: RunSpec, process: Callable[..., Any], spark: SparkSession) -> RunRecord:
-    run = Run(spark, spec, process)
+class _Termination:
+    """What SIGTERM does, from before there is a session to the end of the run."""
 
-    def terminated(_number: int, _frame: FrameType | None) -> None:
-        run.kill()
+    def __init__(self) -> None:
+        self.run: Run | None = None
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        if self.run is not None:
+            self.run.kill()
         os._exit(_TERMINATED_CODE)  # the JVM may be gone: nothing to tidy, and nothing to wait for
 
-    signal.signal(signal.SIGTERM, terminated)
+
+def _carry_out(
+    spec: RunSpec, process: Callable[..., Any], spark: SparkSession, termination: _Termination
+) -> RunRecord:
+    termination.run = run = Run(spark, spec, process)
     try:
         record = run.execute()
         log.info("%s: %s", "found in the ledger" if record.found else "committed", record.summary())

@@ -89,6 +89,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
         super().__init__(python_callable=_unused, **kwargs)
         self.process = process
         self._run: Run | None = None
+        self._killed = False
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run, or find the run in the ledger; return :meth:`RunRecord.summary` for XCom.
@@ -102,8 +103,10 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
         """End this attempt's transaction by its own identity, and its Spark job; see :meth:`Run.kill`.
 
         The killed process is often the replaced one: it never initialises transactions, which would abort
-        the attempt that replaced it.
+        the attempt that replaced it. Airflow goes on with the task when this returns: a run that is not there
+        yet must not begin.
         """
+        self._killed = True
         if self._run is not None:
             self._run.kill()
 
@@ -124,6 +127,8 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
         telemetry = RunTelemetry(context)
         try:
             self._run = Run(start_spark, spec, process, on_state=telemetry.entered)
+            if self._killed:
+                self._run.kill()
             record = self._execute_or_find(self._run, spec, telemetry)
         except EosError as error:
             telemetry.failed(error)

@@ -18,6 +18,7 @@ from airflow_eos.operators.outcome import outcome
 from airflow_eos.operators.run_parameters import RunParameters
 from airflow_eos.operators.submitted_files import SubmittedFiles, joined, split_process
 from airflow_eos.operators.telemetry import RunTelemetry
+from airflow_eos.run.kill import KILL_SECONDS
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from airflow_eos.model.spec import RunSpec
 
 _LIFE_KEY = "airflow_eos_life"
-_KILL_SECONDS = 3.0
 
 
 class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
@@ -100,6 +100,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         self.process = process
         self.deferrable = deferrable
         self._submitted: SubmittedFiles | None = None
+        self._killed = False
         self._module: str | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -165,12 +166,14 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
     def on_kill(self) -> None:
         """End the driver, if it runs here, so that it aborts under its own identity; then the job.
 
-        This process has no transaction of its own and never takes an epoch.
+        This process has no transaction of its own and never takes an epoch. Airflow goes on with the task
+        when this returns: what is not submitted yet must not be.
         """
+        self._killed = True
         if self._hook is not None:
             process = getattr(self._hook, "_submit_sp", None)
             if process is not None and process.poll() is None:
-                terminate_children(process.pid, _KILL_SECONDS)
+                terminate_children(process.pid, KILL_SECONDS)
             super().on_kill()
         if self._submitted is not None:
             self._submitted.remove()
@@ -245,6 +248,8 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             hook = super()._get_hook()
         finally:
             self.files, self.py_files, self.application_args = before
+        if self._killed:
+            raise RunFailed("the task was killed before it had submitted its application")
         self._check_deferrable(hook)
         if hook._connection["deploy_mode"] != "cluster":  # noqa: SLF001 - the provider's own operators do
             # The driver runs here, by this Python; a python3 on PATH may be any other.

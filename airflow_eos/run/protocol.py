@@ -35,6 +35,7 @@ from airflow_eos.model.spec import RunSpec
 from airflow_eos.run import identity, laws, rounds
 from airflow_eos.run.committed import CommittedRuns
 from airflow_eos.run.failures import let_go
+from airflow_eos.run.kill import KILL_SECONDS, Kill
 from airflow_eos.run.ports import (
     ProducerSession,
     Sealed,
@@ -52,8 +53,6 @@ log = logging.getLogger(__name__)
 
 MAX_ENDED_OLDER = 4
 """Targets, ledger and offsets, of a commit and of an abort: each takes an epoch at most once."""
-KILL_SECONDS = 4.0
-"""A killed task has 5 s; the transaction's time-out ends what could not be aborted in time."""
 
 # An attempt that failed for one of these would fail again under a new epoch.
 _NOT_WORTH_RESENDING = (AuthorizationFailed, ConfigurationError, PlanError, ProcessFailed, RecordTooLarge)
@@ -82,12 +81,20 @@ class RunProtocol:
     :param spec: the run.
     :param world: the ports.
     :param on_state: called at each state entered.
+    :param kill: says whether the run shall end; shared with the other rounds of the run.
     """
 
-    def __init__(self, spec: RunSpec, world: World, on_state: Callable[[State], None] | None = None) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        world: World,
+        on_state: Callable[[State], None] | None = None,
+        kill: Kill | None = None,
+    ) -> None:
         self._spec = spec
         self._world = world
-        self._trace = Trace(world.clock, on_state)
+        self._kill = kill or Kill()
+        self._trace = Trace(world.clock, self._kill.watched(on_state))
         self._started_at = world.now()
         self._committed = CommittedRuns(spec, world.authority)
         self._unfinished = UnfinishedEnds(
@@ -95,7 +102,6 @@ class RunProtocol:
         )
         self._visibility = Visibility(world.cluster, world.transactions, clock=world.clock, sleep=world.sleep)
         self._identity: ProducerIdentity | None = None
-        self._killed = False
 
     @property
     def producer(self) -> ProducerIdentity | None:
@@ -123,12 +129,25 @@ class RunProtocol:
         finally:
             self._release(work)
 
-    def kill(self) -> None:
-        """End our own transaction, if any, and never take another epoch. Safe from a signal handler."""
-        self._killed = True
-        if self._identity is not None:
-            answer = self._world.transactions.abort(self._identity, timeout=KILL_SECONDS)
-            log.info("killed: EndTxn(abort) of %s: %s", self._identity.transactional_id, answer.value)
+    def kill(self, timeout: float = KILL_SECONDS) -> None:
+        """End our own transaction, if any, and never take another epoch. Safe from a signal handler.
+
+        A commit under way is decided when this returns: the coordinator says which came first. Where it
+        cannot be asked, the commit's own answer is waited for.
+
+        :param timeout: seconds; the transaction's time-out ends what could not be aborted in time.
+        :raises Exception: the coordinator could not be asked.
+        """
+        deadline = self._world.clock() + timeout
+        self._kill.ask()
+        if self._identity is None:
+            return
+        try:
+            answer = self._world.transactions.abort(self._identity, timeout=timeout)
+        except Exception:
+            self._kill.await_commit(deadline - self._world.clock())
+            raise
+        log.info("killed: EndTxn(abort) of %s: %s", self._identity.transactional_id, answer.value)
 
     def _ask(self, work: _Work, *, fenced: bool) -> RunRecord | None:
         """Ask the authority; a record is the answer to give, None means: do the work (again)."""
@@ -143,13 +162,12 @@ class RunProtocol:
 
     def _attempt(self, work: _Work) -> RunRecord | None:
         """Return the record when the work is done, None when it must be tried under a new epoch."""
-        if self._killed:
-            raise RunFailed(f"{work.key} was killed; its transaction was aborted")
+        self._kill.check()
         self._unfinished.before_fence(work.transactional_id)
         session = self._world.transactions.fence(work.transactional_id)
-        self._trace.enter(State.FENCED)
         try:
             self._identity = session.identity
+            self._trace.enter(State.FENCED)
             if self._ended_older(work, session, self._unfinished.end_in_ledger(session.identity)):
                 return None
             return self._owned(work, session)
@@ -277,7 +295,7 @@ class RunProtocol:
             self._abort_quietly(session.identity)
             raise
         try:
-            session.commit()
+            self._kill.commit(session)
         except Exception as failure:  # noqa: BLE001 - the exception says nothing about the outcome
             return self._unknown(work, session, failure)
         self._visibility.wait_for_own(
@@ -314,6 +332,7 @@ class RunProtocol:
 
         prove(self._world, statement, record, messages)
         self._trace.enter(State.PROVEN)
+        self._kill.take_turn()
         return record, messages
 
     def _statement(self, work: _Work, planned: Planned, manifest: SealedManifest) -> Statement:
@@ -343,7 +362,7 @@ class RunProtocol:
             self._release(work)  # what is left of it; the same ranges are sealed again
         if isinstance(failure, _NOT_WORTH_RESENDING):
             raise failure
-        if work.attempts >= self._spec.max_send_attempts or self._killed:
+        if work.attempts >= self._spec.max_send_attempts or self._kill.asked:
             raise self._failed(work)
         return None
 
@@ -354,7 +373,7 @@ class RunProtocol:
         if not laws.may_take_epoch(first_act=False, answer=answer):
             return self._superseded(work, failure)
         self._count(work, answer, failure)
-        if self._killed:
+        if self._kill.asked:
             raise OutcomeUnknown(
                 f"{work.key} was killed while it committed; a retry asks the ledger"
             ) from failure

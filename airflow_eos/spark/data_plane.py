@@ -27,6 +27,7 @@ from airflow_eos.spark.progress import progress
 from airflow_eos.spark.routing import route
 from airflow_eos.spark.sealing import make_sealing
 from airflow_eos.spark.session import (
+    CANCEL_TIMEOUT,
     cancel_tag,
     checkpointed,
     executed_once,
@@ -196,10 +197,13 @@ class SparkDataPlane:
         """Free the materialised blocks."""
         free_checkpoint(sealed.frame)
 
-    def cancel(self) -> None:
-        """Cancel this object's Spark jobs, from any thread; never raises."""
+    def cancel(self, timeout: float = CANCEL_TIMEOUT) -> None:
+        """Cancel this object's Spark jobs, from any thread; never raises.
+
+        :param timeout: seconds to wait for Spark's answer.
+        """
         self._cancelled.set()
-        cancel_tag(self._spark, self._tag)
+        cancel_tag(self._spark, self._tag, timeout)
 
     def _check_cancelled(self) -> None:
         if self._cancelled.is_set():

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_eos.run.kill import KILL_SECONDS
+
 if TYPE_CHECKING:
     from airflow_eos.hooks.spark_driver import Backend, SparkDriver
 
 log = logging.getLogger(__name__)
 
-KILL_SECONDS = 5.0
 _LOOKS_TO_BE_MISSING = 3
 
 

@@ -21,10 +21,8 @@ def pipeline(embedded_kafka):
     return found
 
 
-@pytest.fixture
-def patient_kill(monkeypatch):
-    """Time for a kill on a slow machine: it gives up after 4 s, and leaves the rest to the time-out."""
-    monkeypatch.setattr("airflow_eos.run.protocol.KILL_SECONDS", 60.0)
+PATIENT = 60.0
+"""Seconds for a kill on a slow machine: otherwise it leaves the rest to the time-out."""
 
 
 @pytest.mark.parametrize(
@@ -110,7 +108,7 @@ def test_lost_batches_never_commit(pipeline):
     assert pipeline.output() == []
 
 
-def test_a_killed_run_aborts_its_transaction_and_takes_no_other_epoch(pipeline, patient_kill):
+def test_a_killed_run_aborts_its_transaction_and_takes_no_other_epoch(pipeline):
     """on_kill's way: EndTxn(abort) by its own identity; the attempt fails, the next one commits."""
     spec = pipeline.spec
     opened, go = threading.Event(), threading.Event()
@@ -139,7 +137,7 @@ def test_a_killed_run_aborts_its_transaction_and_takes_no_other_epoch(pipeline, 
         thread = threading.Thread(target=body)
         thread.start()
         assert opened.wait(60)
-        protocol.kill()
+        protocol.kill(PATIENT)
         assert pipeline.output("read_uncommitted") != []
         go.set()
         thread.join(60)
@@ -149,7 +147,7 @@ def test_a_killed_run_aborts_its_transaction_and_takes_no_other_epoch(pipeline, 
     assert pipeline.run(try_number=2).records_written == 20
 
 
-def test_a_late_kill_of_a_replaced_attempt_leaves_the_live_one_alone(pipeline, patient_kill):
+def test_a_late_kill_of_a_replaced_attempt_leaves_the_live_one_alone(pipeline):
     """SIGTERM reaches the zombie while its successor's transaction is open: the successor commits."""
     spec = pipeline.spec
     with ControlPlane(spec) as control:
@@ -158,7 +156,7 @@ def test_a_late_kill_of_a_replaced_attempt_leaves_the_live_one_alone(pipeline, p
         session = control.transactions.fence("test." + spec.group_id)
         replaced._identity = session.identity
         live = Paused(pipeline, State.STAGED, try_number=2)
-        replaced.kill()
+        replaced.kill(PATIENT)
         session.close()
         live.resume()
     assert live.error is None

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_eos.engine import submit
+from airflow_eos.engine import look_up, submit
 from airflow_eos.exceptions import RunFailed
 from airflow_eos.model.spec_json import spec_to_json
 from airflow_eos.run.states import State
@@ -37,9 +40,7 @@ def start(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     """Start the application with the run's specification, as a cluster manager does, once or again."""
     spark = FakeSpark()
     monkeypatch.setattr(submit, "_session", lambda: spark)
-    monkeypatch.setattr(
-        "airflow_eos.engine.run.LazyDataPlane", lambda _spark, spec, _process: LocalDataPlane(spec)
-    )
+    monkeypatch.setattr("airflow_eos.engine.run.LazyDataPlane", lambda _spark, spec, *_: LocalDataPlane(spec))
     monkeypatch.setattr("pyspark.SparkFiles.get", lambda name: str(tmp_path / name))
     file = tmp_path / "spec.json"
     file.write_text(spec_to_json(pipeline.spec))
@@ -85,3 +86,53 @@ def test_application_that_cannot_commit_says_so_in_one_line_and_ends_with_3(
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith(submit.FAILED)]
     assert lines == [f"{submit.FAILED} RunFailed: the transform failed at line 3"]
     assert pipeline.output("read_uncommitted") == []
+
+
+STOPS = [state.value for state in State if state not in (State.ABORTED, State.UNKNOWN)]
+TOLD_TO_STOP = """
+import os, signal, sys
+from types import SimpleNamespace
+from airflow_eos.engine import submit
+from airflow_eos.run.states import State
+from tests.integration.run_support import LocalDataPlane
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as a parent may have left it
+where, file = sys.argv[1:]
+
+def told(place):
+    if place == where:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+def session():
+    told("session")
+    return SimpleNamespace(stop=lambda: None)
+
+class Run(submit.Run):
+    def __init__(self, _spark, spec, process):
+        super().__init__(_spark, spec, process, on_state=lambda state: told(state.value))
+        self._data = LocalDataPlane(spec)
+        self._data.cancel = lambda *_: None
+
+submit._session, submit.Run = session, Run
+import pyspark
+pyspark.SparkFiles.get = staticmethod(lambda name: name)
+submit.main(lambda df: df, [submit.SPEC_OPTION, file])
+"""
+
+
+@pytest.mark.parametrize("where", ["session", *STOPS])
+def test_application_told_to_stop_ends_and_commits_nothing_more(
+    pipeline: Pipeline, tmp_path: Path, where: str
+) -> None:
+    """SIGTERM at any moment, also while Spark is being started."""
+    file, script = tmp_path / "spec.json", tmp_path / "told.py"
+    file.write_text(spec_to_json(pipeline.spec))
+    script.write_text(TOLD_TO_STOP)
+    done = subprocess.run(
+        [sys.executable, str(script), where, str(file)], check=False, timeout=60, stderr=subprocess.PIPE
+    )
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr.decode()
+    committed = where == "COMMITTED"
+    assert len(pipeline.output()) == (5 if committed else 0)
+    if where not in ("session", "ASKED"):
+        assert (look_up(pipeline.spec) is not None) is committed

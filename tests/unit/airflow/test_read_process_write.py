@@ -122,6 +122,22 @@ def test_each_clear_of_the_task_is_other_work(dag: DAG, runs: list[FakeRun]) -> 
     assert [run.spec.clear_number for run in runs] == [0, 1, 1, 3]
 
 
+def test_a_kill_before_there_is_a_run_reaches_it(
+    dag: DAG, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow goes on with the task behind ``on_kill``: a run made later must know that it shall end."""
+    operator = make(dag)
+    build_spec = operator.build_spec
+
+    def killed(context: Any) -> Any:
+        operator.on_kill()
+        return build_spec(context)
+
+    monkeypatch.setattr(operator, "build_spec", killed)
+    execute(operator)
+    assert runs[0].kills == 1
+
+
 @pytest.mark.parametrize(
     ("life", "may_create"),
     [
@@ -420,9 +436,8 @@ def test_nothing_read_succeeds_or_skips_as_the_author_says(dag: DAG, runs: list[
 
 
 def test_on_kill_ends_this_attempt_only(dag: DAG, runs: list[FakeRun]) -> None:
-    """on_kill reaches the run of this process; before there is one it does nothing."""
+    """on_kill reaches the run of this process."""
     operator = make(dag)
-    operator.on_kill()
     execute(operator)
     operator.on_kill()
     assert [run.kills for run in runs] == [1]

@@ -401,6 +401,29 @@ def test_on_kill_kills_the_job_and_never_asks_for_an_epoch(dag: DAG, ledger: Led
     assert killed == ["hook"]
 
 
+def test_a_task_killed_before_it_submitted_submits_nothing(
+    dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow goes on with the task behind ``on_kill``: what would be submitted then, nobody would end."""
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", CLIENT)
+    submitted: list[str] = []
+    monkeypatch.setattr(
+        "airflow.providers.apache.spark.hooks.spark_submit.SparkSubmitHook.submit",
+        lambda _self, application="", **_: submitted.append(application),
+    )
+    operator = make(dag, ReadProcessWriteSubmitOperator)
+    build_spec = operator.build_spec
+
+    def killed(context: Any) -> Any:
+        operator.on_kill()
+        return build_spec(context)
+
+    monkeypatch.setattr(operator, "build_spec", killed)
+    with pytest.raises(RunFailed, match="killed before it had submitted"):
+        operator.execute(context_of(operator))
+    assert submitted == []
+
+
 @pytest.mark.parametrize("given", [{}, {"process": "a:b", "application": "app.py"}, {"process": ""}])
 def test_exactly_one_thing_is_submitted(dag: DAG, given: dict[str, str]) -> None:
     """A function or an application."""

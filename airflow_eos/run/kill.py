@@ -1,0 +1,88 @@
+"""A kill: looked at before every state is entered, and decided against the commit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from airflow_eos.exceptions import RunFailed
+from airflow_eos.run.states import State
+
+if TYPE_CHECKING:
+    from airflow_eos.run.ports import ProducerSession
+
+KILL_SECONDS = 4.5
+"""Seconds of a kill, all its steps together: Airflow sends SIGKILL 5 s after SIGTERM."""
+
+# The answer of the ledger, and what ends an attempt, hold for a killed run, too.
+_ENTERED_NEVERTHELESS = frozenset({State.ASKED, State.COMMITTED, State.ABORTED, State.UNKNOWN})
+
+
+class Kill:
+    """Whether a run was told to end: one object for all its rounds, attempts and Spark jobs.
+
+    Guarantee: once :meth:`ask` has returned, no commit is sent but one that had taken its turn before.
+
+    Who takes the turn first decides between kill and commit. Neither waits for it: a signal handler runs in
+    the very thread that it interrupts, so nothing here may block on what that thread holds.
+    """
+
+    def __init__(self) -> None:
+        self._asked = False
+        self._turn = threading.Lock()
+        self._kept = False
+
+    @property
+    def asked(self) -> bool:
+        """Whether the run shall end."""
+        return self._asked
+
+    def ask(self) -> None:
+        """Tell the run to end."""
+        self._asked = True
+        if self._turn.acquire(blocking=False):
+            self._kept = True  # for good: who would commit later finds it taken
+
+    def check(self) -> None:
+        """Go on only where nobody asked for an end.
+
+        :raises RunFailed: the run was killed.
+        """
+        if self._asked:
+            raise RunFailed("the run was killed; what it had not committed by then is not committed")
+
+    def watched(self, on_state: Callable[[State], None] | None) -> Callable[[State], None]:
+        """Return a call-back that looks for a kill at each state that leads on to the commit."""
+
+        def entered(state: State) -> None:
+            if on_state is not None:
+                on_state(state)
+            if state not in _ENTERED_NEVERTHELESS:
+                self.check()
+
+        return entered
+
+    def take_turn(self) -> None:
+        """Be the one that decides, right before the commit; :meth:`commit` gives the turn back.
+
+        :raises RunFailed: the kill was first.
+        """
+        if self._turn.acquire(blocking=False) and self._asked:
+            self._turn.release()
+        self.check()
+
+    def commit(self, session: ProducerSession) -> None:
+        """Commit, with the turn taken; raises what the session raises."""
+        try:
+            session.commit()
+        finally:
+            self._turn.release()
+
+    def await_commit(self, timeout: float) -> None:
+        """Wait until no commit is under way; for a kill that could not ask the coordinator.
+
+        :param timeout: seconds. In the thread that commits the wait is in vain.
+        """
+        if not self._kept and self._turn.acquire(timeout=max(timeout, 0.0)):
+            self._kept = True
