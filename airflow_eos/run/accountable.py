@@ -105,15 +105,25 @@ def look(cluster: Cluster, partitions: Collection[TopicPartition], moment: dt.da
             break
     else:
         raise IntervalNotReady(f"the log starts of {min(partitions).topic!r} keep moving; retry later")
-    # Brokers look into the first segment that is new enough, and into no other.
-    hidden = [tp for tp in cut if oldest[tp] is None and stable[tp] > starts[tp]]
+    refuse_hidden([tp for tp in cut if oldest[tp] is None and stable[tp] > starts[tp]])
+    return Look(starts, oldest, stable, found)
+
+
+def refuse_hidden(hidden: Collection[TopicPartition]) -> None:
+    """Refuse to believe brokers that find no record by time where there are some.
+
+    They look into the first segment that is new enough, and into no other; one that DeleteRecords has emptied
+    is still there until the broker cleans up.
+
+    :param hidden: partitions in which no record was found, though their logs hold offsets.
+    :raises IntervalNotReady: naming them, and until when.
+    """
     if hidden:
         raise IntervalNotReady(
             f"{', '.join(map(str, sorted(hidden)))}: the broker finds no record by time, because segments "
             "that DeleteRecords has emptied are still there; it removes them after "
             "log.retention.check.interval.ms (5 minutes by default); retry then"
         )
-    return Look(starts, oldest, stable, found)
 
 
 def deleted_heads(

@@ -8,7 +8,8 @@
 4. Every request carries the writers' identity; counts gate the commit: :func:`receipts_match`,
    :func:`proof_holds`. The ledger is written by the driver alone: :func:`ledger_is_no_target`.
 5. Ranges lie between the log start and the last stable offset, in the topics that were planned:
-   :func:`within_log`, :func:`is_decided`, :func:`topics_unchanged`.
+   :func:`within_log`, :func:`is_decided`, :func:`topics_unchanged`. What the log cannot tell of an interval
+   is refused before its boundary is fixed (:mod:`airflow_eos.run.accountable`).
 6. The cursor's group has no live members and moves forward only, from the plan's start:
    :func:`group_is_empty`, :func:`cursor_unmoved`.
 7. A group has one owner; ids name the work (:mod:`airflow_eos.run.identity`): :func:`group_is_ours`,

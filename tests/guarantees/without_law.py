@@ -37,6 +37,7 @@ SWITCH = "EOS_WITHOUT_LAW"
 JUDGED, PASSED = "failed", "passed"
 _VERDICT = f"{SWITCH}: "
 _ENVIRONMENT = (EmbeddedAirflowError, EmbeddedDriverError, EmbeddedKafkaError, EmbeddedSparkError)
+_RANGES = "tests/integration/test_unaccountable_ranges.py::"
 _SEARCH = "tests/run/test_interleavings.py::test_every_interleaving_is_exactly_once"
 _SEARCHES = "tests/run/test_interleavings.py::"
 _SEND_TASK = "tests/unit/spark/test_spark_send_task.py"
@@ -124,6 +125,7 @@ def _whole_time(transaction: Any, open_for: float) -> float:
 
 
 _LAWS = "airflow_eos.run.laws:"
+_ACCOUNTABLE = "airflow_eos.run.accountable:"
 
 REMOVALS: dict[str, Removal] = {
     "second-attempt": Removal(
@@ -252,6 +254,32 @@ REMOVALS: dict[str, Removal] = {
         f"{_LAWS}within_log",
         _nothing,
         (f"{_OFFSETS}test_a_deleted_head_is_refused_with_both_offsets_and_both_ways_on",),
+    ),
+    "refuse_deleted": Removal(
+        "5",
+        "an interval whose records may be deleted is refused",
+        f"{_ACCOUNTABLE}refuse_deleted",
+        _nothing,
+        (
+            f"{_RANGES}test_an_interval_over_deleted_records_is_refused_and_nothing_is_pinned",
+            f"{_RANGES}test_deleted_records_before_a_later_interval_that_has_run_are_no_empty_interval",
+            f"{_RANGES}test_a_boundary_that_one_run_accepted_is_believed_by_none_that_does_not",
+            f"{_RANGES}test_a_sensor_says_what_the_run_would_say",
+        ),
+    ),
+    "refuse_future": Removal(
+        "5",
+        "a record of the far future fixes no boundary",
+        f"{_ACCOUNTABLE}refuse_future",
+        _nothing,
+        (f"{_RANGES}test_a_record_of_the_far_future_is_refused_and_nothing_is_pinned",),
+    ),
+    "refuse_hidden": Removal(
+        "5",
+        "brokers are not believed before they have cleaned up",
+        f"{_ACCOUNTABLE}refuse_hidden",
+        _nothing,
+        (f"{_RANGES}test_segments_that_are_emptied_and_not_yet_removed_hide_no_record",),
     ),
     "is_decided": Removal(
         "5",

@@ -205,9 +205,12 @@ def test_doctor_names_every_missing_permission(user):
         "partition verification",
         "time-outs",
         "ledger settings",
+        "topic source retention",
+        f"topic {LEDGER} retention",
     }
     user.grant("DESCRIBE_CONFIGS", cluster=True)
-    user.grant("DESCRIBE_CONFIGS", topic=LEDGER)
+    for topic in (LEDGER, "source"):
+        user.grant("DESCRIBE_CONFIGS", topic=topic)
     checks = {check.name: check.status for check in examine(patient)}
     assert "unknown" not in checks.values()
 

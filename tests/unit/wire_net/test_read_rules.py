@@ -89,7 +89,10 @@ class FakeLeader(FakeConnections):
                     name=topic.name,
                     partitions=[
                         SimpleNamespace(
-                            partition_index=p.partition_index, error_code=0, offset=answer[p.timestamp]
+                            partition_index=p.partition_index,
+                            error_code=0,
+                            offset=answer[p.timestamp],
+                            timestamp=-1,
                         )
                         for p in topic.partitions
                     ],

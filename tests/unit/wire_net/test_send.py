@@ -87,7 +87,9 @@ class FakeBrokers(FakeConnections):
             for part in topic.partitions:
                 where = TopicPartition(topic.name, part.partition_index)
                 topics.setdefault(topic.name, []).append(
-                    SimpleNamespace(partition_index=part.partition_index, error_code=0, offset=ends[where])
+                    SimpleNamespace(
+                        partition_index=part.partition_index, error_code=0, offset=ends[where], timestamp=-1
+                    )
                 )
         return SimpleNamespace(
             topics=[SimpleNamespace(name=name, partitions=found) for name, found in topics.items()]
