@@ -41,7 +41,7 @@ class Deleted:
         left = (
             "no record is found from there on"
             if self.first_timestamp is None
-            else f"from {moment_text(self.first_timestamp)} on"
+            else f"its first record is of {moment_text(self.first_timestamp)}"
         )
         return f"the log starts at offset {self.log_start}, {left}"
 

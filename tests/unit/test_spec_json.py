@@ -43,6 +43,7 @@ SPEC = RunSpec(
         Cursor(max_records=5, start="latest", until_caught_up=True, max_rounds=3),
         DAY,
         PartitionInterval("k", DAY),
+        replace(DAY, accept_deleted=True),
         Explicit((OffsetRange("a", 0, 1, 2), OffsetRange("b", 1, 0, 0)), advance=True),
     ],
     ids=lambda ranges: type(ranges).__name__,
