@@ -12,8 +12,10 @@ from airflow_eos.engine.doctor import Patient, examine
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError
 from airflow_eos.model.broker import CommittedOffset, EndTxnAnswer
 from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.run import identity
 from airflow_eos.testing import EmbeddedKafka
 from tests.integration.broker_support import assert_hidden, make_transactions, message, tp, unique
+from tests.integration.run_support import Pipeline
 
 LEDGER = "kept-runs"  # no word of a message about ledgers
 
@@ -81,6 +83,30 @@ def test_a_user_with_few_permissions_can_run_a_whole_transaction(user, cluster, 
     assert transactions.abort(session.identity) is EndTxnAnswer.NOTHING_OPEN
     assert cluster.transaction_max_timeout_ms() is None
     assert cluster.partition_verification() is None
+
+
+def test_a_run_without_a_grant_for_the_witness_of_its_ledger_goes_on(kafka, user, cluster):
+    """It asks and touches an id that it needs for nothing else; with the grant it is remembered."""
+    pipeline = Pipeline(kafka, partitions=1)
+    pipeline.publish(["a"])
+    kafka.create_topic(pipeline.ledger, partitions=2, config={"cleanup.policy": "compact"})
+    spec = pipeline.spec
+    user.grant("READ", "WRITE", "DESCRIBE", topic=pipeline.ledger)
+    user.grant("READ", "DESCRIBE", topic=pipeline.source)
+    user.grant("READ", "WRITE", "DESCRIBE", topic=pipeline.sink)
+    user.grant("DESCRIBE", topic="__consumer_offsets")
+    user.grant("READ", "DESCRIBE", group=spec.group_id)
+    for name in (
+        identity.transactional_id(spec),
+        identity.ledger_transactional_id(spec.prefix, pipeline.ledger),
+    ):
+        user.grant("WRITE", "DESCRIBE", transactional_id=name)
+    assert pipeline.run("r1", kafka=user.config).records_read == 1
+    witness = identity.ledger_witness_id(spec.prefix, pipeline.ledger)
+    user.grant("WRITE", "DESCRIBE", transactional_id=witness)
+    assert cluster.describe_transaction(witness) is None
+    pipeline.run("r2", kafka=user.config)
+    assert cluster.describe_transaction(witness) is not None
 
 
 def test_settings_are_read_with_describe_configs_on_the_cluster(user, cluster):
