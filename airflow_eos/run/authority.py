@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from airflow_eos.exceptions import LedgerTruncated, OutcomeUnknown
+from airflow_eos.exceptions import OutcomeUnknown
 from airflow_eos.model.ledger import LedgerEntry, LedgerView
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.run import laws
 from airflow_eos.run.ports import Ledger
 
 UNDECIDED_WAIT_SECONDS = 60.0
@@ -52,16 +53,6 @@ def decide(view: LedgerView) -> Verdict:
             decided.extend(ended)
     committed.update({one.key: one.value for one in sorted(decided, key=lambda one: one.offset)})
     return Verdict(committed, tuple(one for records in open_records.values() for one in records))
-
-
-def _accounted_for(view: LedgerView, partition: int, missing: Collection[str]) -> None:
-    """Refuse a no about keys that may have been committed in records that are deleted."""
-    if missing and view.log_start > 0:
-        raise LedgerTruncated(
-            f"ledger partition {partition} starts at offset {view.log_start}: records before it were "
-            f"deleted, and {min(missing)!r}, which it does not hold, may have been among them; restore the "
-            "ledger, and see that its cleanup.policy is 'compact'"
-        )
 
 
 class Authority:
@@ -120,7 +111,9 @@ class Authority:
             view = self._ledger.view(partition, keys, prefixes)
             verdict = decide(view)
             if not verdict.undecided:
-                _accounted_for(view, partition, [key for key in keys if key not in verdict.committed])
+                laws.nothing_is_missing(
+                    partition, view.log_start, [key for key in keys if key not in verdict.committed]
+                )
                 return verdict.committed
             if self._clock() >= deadline:
                 raise OutcomeUnknown(

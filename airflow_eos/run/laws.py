@@ -4,7 +4,8 @@
    (:mod:`airflow_eos.spark.send`); :func:`exactly_one_receipt` is the guard behind it.
 2. One transaction per producer instance; only a first act or a proved owner takes an epoch:
    :func:`may_take_epoch`.
-3. A yes may be believed before the fence, a no only after it: :func:`no_is_final`.
+3. A yes may be believed before the fence, a no only after it, and only of a ledger that lost nothing:
+   :func:`no_is_final`, :func:`nothing_is_missing`.
 4. Every request carries the writers' identity; counts gate the commit: :func:`receipts_match`,
    :func:`proof_holds`. The ledger is written by the driver alone: :func:`ledger_is_no_target`.
 5. Ranges lie between the log start and the last stable offset, in the topics that were planned:
@@ -38,6 +39,7 @@ from airflow_eos.exceptions import (
     DuplicateReceipt,
     GroupNotEmpty,
     GroupOwned,
+    LedgerTruncated,
     OffsetsOutOfRange,
     ProcessFailed,
     ProtocolViolation,
@@ -81,6 +83,20 @@ def may_take_epoch(first_act: bool, answer: EndTxnAnswer | None) -> bool:
 def no_is_final(fenced: bool) -> bool:
     """Law 3: a look-up that found nothing is believed only when it was made after the fence."""
     return fenced
+
+
+def nothing_is_missing(partition: int, log_start: int, keys: Collection[str]) -> None:
+    """Law 3: a no is none where the first records of the ledger partition were deleted.
+
+    :param log_start: of the ledger partition; compaction never moves it.
+    :param keys: what the partition does not hold.
+    """
+    if keys and log_start > 0:
+        raise LedgerTruncated(
+            f"ledger partition {partition} starts at offset {log_start}: records before it were deleted, and "
+            f"{min(keys)!r}, which it does not hold, may have been among them; restore the ledger, and see "
+            "that its cleanup.policy is 'compact'"
+        )
 
 
 def receipts_match(manifest: SealedManifest, receipts: Sequence[PartitionReceipt]) -> None:

@@ -28,6 +28,7 @@ from airflow_eos.exceptions import (
     EmbeddedSparkError,
     EosError,
 )
+from airflow_eos.run.witnesses import Testimony
 from airflow_eos.wire.crc import crc32c
 from airflow_eos.wire.header import ATTRIBUTES_AT, CRC_AT, TRANSACTIONAL_BIT
 from airflow_eos.wire.offsets import list_offsets
@@ -45,6 +46,8 @@ _EXPERIMENTS = "tests/guarantees/test_laws.py::"
 _OFFSETS = "tests/guarantees/test_consumer_offsets.py::"
 _DELIVERY = "tests/guarantees/test_delivery.py::"
 _TRANSACTIONS = "tests/guarantees/test_transactions.py::"
+_LOST = "tests/integration/test_lost_ledger.py::"
+_LEDGER = "tests/run/test_ledger_identity.py::"
 _ZOMBIES = "tests/guarantees/test_transactions_zombies.py::"
 
 
@@ -186,6 +189,33 @@ REMOVALS: dict[str, Removal] = {
             f"{_EXPERIMENTS}test_a_commit_before_the_fence_is_found_behind_it",
             f"{_TRANSACTIONS}test_given_ranges_whose_commit_has_lost_its_answer_are_written_once",
         ),
+    ),
+    "nothing_is_missing": Removal(
+        "3",
+        "a no counts of a whole partition only",
+        f"{_LAWS}nothing_is_missing",
+        _nothing,
+        (
+            f"{_LOST}test_a_cut_ledger_partition_says_no_to_nothing",
+            f"{_LEDGER}test_what_a_cut_partition_lacks_is_not_denied",
+        ),
+    ),
+    "witnesses": Removal(
+        "3",
+        "an empty ledger that is remembered is no new one",
+        "airflow_eos.run.witnesses:Witnesses.testify",
+        lambda self: Testimony(),
+        (
+            f"{_LOST}test_a_deleted_ledger_is_not_made_again",
+            f"{_LEDGER}test_a_ledger_that_somebody_remembers_is_lost_when_it_is_empty",
+        ),
+    ),
+    "ledger-of-offsets": Removal(
+        "3",
+        "offsets name the ledger in use",
+        "airflow_eos.run.witnesses:Witnesses.agree",
+        _nothing,
+        (f"{_LOST}test_a_ledger_that_another_environment_made_again_is_refused",),
     ),
     "ask-first": Removal(
         "3",
