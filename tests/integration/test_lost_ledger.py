@@ -19,6 +19,8 @@ from airflow_eos.engine.doctor import Patient, examine
 from airflow_eos.engine.ledger import create_ledger
 from airflow_eos.exceptions import LedgerMissing, LedgerReplaced, LedgerTruncated
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
+from airflow_eos.run import identity
+from airflow_eos.testing import EmbeddedKafka
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_range
@@ -256,6 +258,36 @@ def test_compaction_never_moves_the_log_start(embedded_kafka):
             return min(int(batch.offset[0]) for batch in batches if len(batch))
 
     eventually(first_offset, lambda found: found > 0, seconds=90, pause=1)
+
+
+def test_a_ledger_in_use_is_remembered_longer_than_the_id_that_pinned_it():
+    """Brokers that forget ids soon: each run tells anew. Long after the last one nobody remembers a thing."""
+    config = {
+        "transactional.id.expiration.ms": "8000",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
+    }
+    with EmbeddedKafka(broker_config=config) as kafka:
+        pipeline = Timed(kafka)
+        pinning = identity.ledger_transactional_id(pipeline.spec.prefix, pipeline.ledger)
+        witness = identity.ledger_witness_id(pipeline.spec.prefix, pipeline.ledger)
+        pipeline.interval(0)
+        with KafkaCluster(pipeline.spec.kafka) as cluster:
+
+            def pin_is_forgotten():
+                assert pipeline.interval(0).found
+                assert cluster.describe_transaction(witness) is not None
+                return cluster.describe_transaction(pinning) is None
+
+            eventually(pin_is_forgotten, bool, seconds=60, pause=0.5)
+            pipeline.kafka.delete_topic(pipeline.ledger)
+            pipeline.make_ledger_by_hand()
+            pipeline.delete_group()
+            with pytest.raises(LedgerReplaced, match="used-ledger"):
+                pipeline.interval(2)
+            wait_until(lambda: cluster.describe_transaction(witness) is None)
+        with pytest.raises(LedgerMissing, match="init"):
+            pipeline.interval(0, clear_number=1)
+        assert pipeline.interval(2).records_read == RECORDS  # docs/guarantees/limits.md names it
 
 
 def is_cut(pipeline):
