@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -110,7 +109,9 @@ class SparkDataPlane:
         """Check executors, once per session; return versions and the application id.
 
         :raises EnvironmentMismatch: listing host and fix.
+        :raises RunFailed: executors were lost, or this was cancelled.
         """
+        self._check_cancelled()
         return self._environment().to_dict()
 
     def seal(self, plan: RunPlan) -> SealedFrame:
@@ -166,12 +167,11 @@ class SparkDataPlane:
             expected={t.topic_partition: (t.batches, t.records) for t in manifest.targets},
             attempts=sealed.attempts,
             delivery_timeout=self._spec.delivery_timeout.total_seconds(),
-            deadline=time.time() + timeout,
             timeout=timeout,
             streamed=streamed,
             second_attempt_wait=wait,
         )
-        # The tasks keep the deadline themselves; this is for tasks that never start or hang.
+        # The tasks keep the time-out themselves; this is for those that start late, never start or hang.
         watchdog = threading.Timer(timeout + _CANCEL_GRACE, cancel_tag, (self._spark, self._tag))
         watchdog.daemon = True
         watchdog.start()
@@ -219,6 +219,8 @@ class SparkDataPlane:
         sealing = make_sealing(self._spark, self._spec, plan, self._config, self._process, environment.slots)
         with self._process_errors():
             rows = sealing.rows()
+        # The author's function may have taken its time, and had no job that could be cancelled.
+        self._check_cancelled()
         routed = route(rows, sealing.layout.tasks, "owner")
         with (
             progress(self._spark, f"sealing {sum(r.span for r in plan.ranges)} offsets"),

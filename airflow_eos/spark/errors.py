@@ -149,9 +149,15 @@ def environment_error(error: BaseException) -> EosError:
     """Translate what the preflight job has raised."""
     if isinstance(error, EosError):
         return error
-    ours = find_error(str(error))
+    text = str(error)
+    ours = find_error(text)
     if ours is not None:
         return ours
+    if any(reason in text for reason in _INFRASTRUCTURE):
+        return RunFailed(
+            f"Spark could not ask the executors for their versions: {root_cause(error)}; another try may "
+            "find others, see the executors' logs"
+        )
     return EnvironmentMismatch(
         f"executors cannot run this package: {root_cause(error)}; install the driver's Python minor version, "
         "pyarrow, numpy and google-crc32c there, or set spark.archives / PYSPARK_PYTHON"

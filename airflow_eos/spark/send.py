@@ -59,8 +59,8 @@ class SendTask:
 
     :param expected: (batches, records) per target partition, from the manifest.
     :param attempts: attempt per seal task, from the manifest.
-    :param deadline: wall clock, seconds since 1970.
-    :param timeout: seconds; bounds the task where its host's clock is wrong.
+    :param timeout: seconds from the task's start; those that were left to the driver. No time of day: clocks
+        of hosts differ. A task that starts late ends with the others nevertheless: the driver cancels it.
     :param second_attempt_wait: seconds a second attempt waits to be killed before it fails; Spark starts
         a few more, one after the other.
     :param streamed: rows come in :data:`STREAM_ORDER`: send partition after partition, in constant memory.
@@ -71,7 +71,6 @@ class SendTask:
     expected: Mapping[TopicPartition, tuple[int, int]]
     attempts: Mapping[int, int]
     delivery_timeout: float
-    deadline: float
     timeout: float
     streamed: bool = False
     second_attempt_wait: float = SECOND_ATTEMPT_WAIT
@@ -84,7 +83,7 @@ class SendTask:
         assert context is not None
         if context.attemptNumber() > 0:
             with task_errors():
-                wait = min(self.second_attempt_wait, self.left)
+                wait = min(self.second_attempt_wait, self.timeout)
                 refuse_second_attempt(context.partitionId(), context.attemptNumber(), wait)
         try:
             answers = [json.dumps({"receipt": r.to_dict()}) for r in self.send(batches)]
@@ -98,14 +97,9 @@ class SendTask:
             yield pa.RecordBatch.from_arrays([pa.array(answers, pa.string())], schema=_ANSWER)
         tidy()
 
-    @property
-    def left(self) -> float:
-        """Seconds until the deadline."""
-        return max(0.0, min(self.deadline - time.time(), self.timeout))
-
     def send(self, batches: Iterable[pa.RecordBatch]) -> list[PartitionReceipt]:
         """Write one owner's batches; return a receipt per partition."""
-        end = time.monotonic() + self.left
+        end = time.monotonic() + self.timeout
         if self.streamed:
             return self._send_streamed(batches, end)
         mine = gather(batches, self.attempts)

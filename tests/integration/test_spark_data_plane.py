@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import os
+import signal
 import threading
 import time
 from collections import Counter, defaultdict
@@ -29,7 +30,7 @@ from airflow_eos.exceptions import (
 from airflow_eos.model.manifest import NOT_COUNTED
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
-from airflow_eos.spark import SparkDataPlane
+from airflow_eos.spark import SparkDataPlane, preflight
 from airflow_eos.spark.datasource import read_ranges
 from airflow_eos.spark.routing import route, route_by_hash
 from airflow_eos.spark.slices import plan_slices
@@ -655,6 +656,34 @@ def test_cancel_before_the_job_runs_ends_the_seal(broker, spark, topics, fn, tmp
     assert [type(e) for e in caught] == [RunFailed]
     assert spark.range(10).count() == 10
     assert time.monotonic() - begun < 60
+
+
+def test_a_worker_lost_while_executors_are_asked_is_no_mismatch(spark, monkeypatch):
+    """Nothing is to be installed: another try may find other executors."""
+
+    def dies(batches, modules):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(preflight.probe, "report", dies)
+    with pytest.raises(RunFailed, match=r"ask the executors.*another try"):
+        preflight._look(spark)
+
+
+def test_cancel_before_or_while_the_function_is_called_starts_no_job(broker, spark, topics, fn, tmp_path):
+    """It may take its time before Spark has anything to cancel."""
+    marker = tmp_path / "begun"
+    slow = slow_process(fn, marker, 1.5)
+
+    def cancelled(df):
+        plane.cancel()
+        return slow(df)
+
+    plane = SparkDataPlane(spark, broker.spec(*topics), cancelled)
+    with pytest.raises(RunFailed, match="cancelled"):
+        plane.seal(broker.plan(topics[0]))
+    assert not marker.exists()
+    with pytest.raises(RunFailed, match="cancelled"):
+        plane.preflight()
 
 
 def test_executors_are_asked_once_per_session(broker, spark, topics, monkeypatch):

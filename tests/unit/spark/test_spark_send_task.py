@@ -45,7 +45,7 @@ def rows(*given, attempts=ATTEMPTS):
 
 
 def send_task(expected=None, **changes):
-    settings = {"delivery_timeout": 5.0, "deadline": time.time() + 60, "timeout": 60.0, **changes}
+    settings = {"delivery_timeout": 5.0, "timeout": 60.0, **changes}
     return SendTask(CONFIG, IDENTITY, expected or {}, ATTEMPTS, **settings)
 
 
@@ -292,10 +292,24 @@ def test_the_cause_is_shown_rather_than_what_other_tasks_saw_of_it():
         read_answers(found, SealedManifest(()))
 
 
-def test_a_wrong_clock_cannot_lengthen_a_task():
-    """The deadline is wall clock time of the driver; the time-out bounds it."""
-    assert send_task(deadline=time.time() + 10_000, timeout=5.0).left <= 5.0
-    assert send_task(deadline=time.time() - 1).left == 0.0
+@pytest.mark.parametrize("ahead", [280.0, -280.0])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_wrong_clock_neither_shortens_nor_lengthens_a_task(monkeypatch, attempt, ahead, streamed):
+    """The task has the seconds that were left to the driver, whatever time its host says it is."""
+    attempt(0)
+    wire, given = FakeWire(monkeypatch), []
+    send = wire.send
+
+    def timed(*arguments, timeout, **more):
+        given.append(timeout)
+        return send(*arguments, timeout=timeout, **more)
+
+    monkeypatch.setattr(send_module, "send_partitions", timed)
+    task = send_task({TopicPartition("out", 0): (1, 5)}, timeout=60.0, streamed=streamed)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + ahead)
+    assert "receipt" in answers(task, rows(("out", 0, 0, 0, 5, b"x")))[0]
+    assert 55 < given[0] <= 60
 
 
 def test_bytes_stay_in_arrow_until_they_are_sent():
