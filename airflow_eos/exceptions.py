@@ -18,6 +18,7 @@
     │   ├── NoStartingPoint           no cursor, and the start policy is ``fail``
     │   ├── OffsetsOutOfRange         the range lies outside the log: records are gone, or never were
     │   ├── RangeUndecided            a transaction is still open inside the range
+    │   ├── SinkChanged               a sink topic lost partitions that records were sealed for
     │   ├── TopicRecreated            the topic has another id than the cursor remembers
     │   ├── IntervalNotReady          the boundary cannot be pinned yet
     │   ├── IntervalUnaccountable     records of the interval may be deleted, or timestamps run far ahead
@@ -29,6 +30,7 @@
     │   ├── RunAlreadyCommitted       ``on_committed="fail"`` found the run in the ledger
     │   ├── RunFailed                 the run was aborted; nothing is visible
     │   ├── OutcomeUnknown            the authority could not be asked: neither yes nor no
+    │   ├── OutputLost                committed, and a sink topic was deleted or made again meanwhile
     │   ├── SealedBlockLost           sealed batches are gone, or were replaced
     │   └── ProcessFailed             the author's ``process`` raised or returned wrong columns
     ├── SendError                     the wire layer could not write a batch
@@ -122,6 +124,10 @@ class TopicRecreated(PlanError):
     """The topic has another id than the one the plan or the cursor remembers."""
 
 
+class SinkChanged(PlanError):
+    """A sink topic has fewer partitions than records were sealed for; the next try seals anew."""
+
+
 class IntervalNotReady(PlanError):
     """The interval's boundary cannot be pinned yet, or the log has not reached it."""
 
@@ -164,6 +170,10 @@ class OutcomeUnknown(RunError):
 
 class NotYetVisible(RunError):
     """The run is committed, but some leader does not show it yet; names the partitions. A retry waits."""
+
+
+class OutputLost(RunError):
+    """The run is committed, and a sink topic was deleted or made again before it was: output is gone."""
 
 
 class ProcessFailed(RunError):

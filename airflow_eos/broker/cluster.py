@@ -6,7 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from airflow_eos.broker.admin import Admin
-from airflow_eos.broker.features import brokers_of, partition_verification, transaction_max_timeout_ms
+from airflow_eos.broker.features import (
+    brokers_of,
+    partition_verification,
+    transaction_max_timeout_ms,
+    transactional_id_expiration_ms,
+)
 from airflow_eos.broker.groups import offsets_partition
 from airflow_eos.broker.link import Link
 from airflow_eos.broker.permissions import topic_settings
@@ -162,6 +167,10 @@ class KafkaCluster(Closeable):
     def transaction_max_timeout_ms(self) -> int | None:
         """Return the smallest ``transaction.max.timeout.ms`` of all brokers; None where unreadable."""
         return transaction_max_timeout_ms(self._asked(), timeout=REQUEST_TIMEOUT)
+
+    def transactional_id_expiration_ms(self) -> int | None:
+        """Return the smallest ``transactional.id.expiration.ms`` of all brokers; None where unreadable."""
+        return transactional_id_expiration_ms(self._asked(), timeout=REQUEST_TIMEOUT)
 
     def partition_verification(self) -> bool | None:
         """Return whether brokers verify that a partition is in the transaction (KIP-890), None if unknown."""

@@ -16,6 +16,7 @@ from airflow_eos.wire.failures import NotYet, is_transient, translated
 log = logging.getLogger(__name__)
 
 MAX_TIMEOUT = "transaction.max.timeout.ms"
+ID_EXPIRATION = "transactional.id.expiration.ms"
 VERIFICATION = "transaction.partition.verification.enable"
 
 _ADD_PARTITIONS_TO_TXN = 24
@@ -28,6 +29,12 @@ _FORBIDDEN = KafkaError.CLUSTER_AUTHORIZATION_FAILED
 def transaction_max_timeout_ms(admin: Admin, *, timeout: float) -> int | None:
     """Return the smallest ``transaction.max.timeout.ms`` of all brokers, None where it may not be read."""
     values = _broker_settings(admin, MAX_TIMEOUT, timeout=timeout)
+    return min(map(int, values)) if values else None
+
+
+def transactional_id_expiration_ms(admin: Admin, *, timeout: float) -> int | None:
+    """Return the smallest ``transactional.id.expiration.ms`` of all brokers, None where unreadable."""
+    values = _broker_settings(admin, ID_EXPIRATION, timeout=timeout)
     return min(map(int, values)) if values else None
 
 

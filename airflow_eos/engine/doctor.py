@@ -23,6 +23,8 @@ from airflow_eos.run.cursor import CursorRecord
 Status = Literal["ok", "warn", "fail", "unknown"]
 
 _DURABLE_REPLICAS = 3
+_SAFE_EXPIRATION = dt.timedelta(days=1)
+"""Longer than any run computes before its transaction opens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ def examine(patient: Patient) -> list[Check]:
     with ControlPlane(asking(patient.kafka, patient.ledger, patient.prefix)) as control:
         checks += _guarded("partition verification", lambda: _verification(control))
         checks += _guarded("time-outs", lambda: _timeouts(control, patient))
+        checks += _guarded("expiry of ids", lambda: _expiry(control))
         checks += _guarded("transactional id", lambda: _transactional_id(control, patient.prefix))
         checks += _guarded("ledger", lambda: _ledger(control, patient))
         checks += _guarded("ledger records", lambda: _ledger_records(control))
@@ -133,6 +136,22 @@ def _timeouts(control: ControlPlane, patient: Patient) -> Iterator[Check]:
         yield Check("time-outs", "unknown", f"{found}, transaction.max.timeout.ms may not be read")
     else:
         yield Check("time-outs", "ok", f"{found}, brokers allow {dt.timedelta(milliseconds=maximum)}")
+
+
+def _expiry(control: ControlPlane) -> Iterator[Check]:
+    expiration = control.cluster.transactional_id_expiration_ms()
+    if expiration is None:
+        yield Check("expiry of ids", "unknown", "transactional.id.expiration.ms may not be read")
+        return
+    found = f"unused transactional ids are forgotten after {dt.timedelta(milliseconds=expiration)}"
+    if expiration < _SAFE_EXPIRATION.total_seconds() * 1000:
+        advice = (
+            "raise transactional.id.expiration.ms (7 days by default): a run that reads and computes for "
+            "longer finds its id forgotten, and each of its tries ends as RunFenced"
+        )
+        yield Check("expiry of ids", "warn", found, advice)
+    else:
+        yield Check("expiry of ids", "ok", found)
 
 
 def _transactional_id(control: ControlPlane, prefix: str) -> Iterator[Check]:

@@ -15,6 +15,7 @@ from airflow_eos.exceptions import (
     LedgerTruncated,
     NoStartingPoint,
     OffsetsOutOfRange,
+    OutputLost,
     RunAlreadyCommitted,
     TopicRecreated,
 )
@@ -30,6 +31,7 @@ FINAL: tuple[type[EosError], ...] = (
     LedgerTruncated,
     NoStartingPoint,
     OffsetsOutOfRange,
+    OutputLost,
     RunAlreadyCommitted,
     TopicRecreated,
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from airflow_eos import exceptions
-from airflow_eos.exceptions import ConfigurationError, EosError, RunFailed
+from airflow_eos.exceptions import ConfigurationError, EosError, OutputLost, RunFailed
 from airflow_eos.operators.child_processes import terminate_children
 from airflow_eos.operators.outcome import outcome
 from airflow_eos.operators.run_parameters import RunParameters
@@ -205,6 +205,9 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         except EosError as error:
             raise error from failure
         if record is not None:
+            told = self._error_of_the_application()
+            if isinstance(told, OutputLost):
+                raise told from failure
             if failure is not None:
                 self.log.warning("The Spark job failed after its commit, which stands: %s", failure)
             return record

@@ -44,6 +44,7 @@ from airflow_eos.run.ports import (
 from airflow_eos.run.ranges import Planned, Recorded
 from airflow_eos.run.statement import Statement, prove
 from airflow_eos.run.states import State
+from airflow_eos.run.targets_check import Targets
 from airflow_eos.run.trace import Trace
 from airflow_eos.run.unfinished import UnfinishedEnds
 from airflow_eos.run.visibility import Visibility
@@ -101,6 +102,7 @@ class RunProtocol:
             spec, world.cluster, world.transactions, world.ledger, world.authority
         )
         self._visibility = Visibility(world.cluster, world.transactions, clock=world.clock, sleep=world.sleep)
+        self._targets = Targets(world.cluster)
         self._identity: ProducerIdentity | None = None
 
     @property
@@ -115,6 +117,7 @@ class RunProtocol:
         :raises RunFenced: a newer attempt owns the work.
         :raises RunFailed: aborted after all attempts.
         :raises OutcomeUnknown: the ledger could not be asked; a retry finds out.
+        :raises OutputLost: committed, and a topic that was written is gone.
         """
         work = _Work(identity.run_key(self._spec), identity.transactional_id(self._spec))
         found = self._ask(work, fenced=False)
@@ -240,6 +243,7 @@ class RunProtocol:
             self._spec.transaction_timeout,
             self._world.cluster.transaction_max_timeout_ms(),
         )
+        self._targets.are_there(self._spec)
         work.planned = self._world.planner.plan(work.recorded)
         plan = work.planned.plan
         if self._spec.round is not None and work.recorded is None and rounds.is_last(self._spec, plan):
@@ -305,6 +309,7 @@ class RunProtocol:
             planned.plan.offsets_group,
             seconds=self._visible_seconds,
         )
+        self._targets.are_kept()
         self._trace.enter(State.COMMITTED)
         return replace(record, trace=self._trace.steps)
 
@@ -312,6 +317,7 @@ class RunProtocol:
         self, work: _Work, statement: Statement, session: ProducerSession
     ) -> tuple[RunRecord, Sequence[LedgerMessage]]:
         manifest = statement.manifest
+        self._targets.fit(manifest)
         opened = self._world.clock()
         session.begin()
         if manifest.targets:
@@ -409,8 +415,9 @@ class RunProtocol:
         if found is not None:
             return self._visible(found)
         raise RunFenced(
-            f"{work.key}: transactional id {work.transactional_id} was taken by a newer attempt or "
-            "timed out, and the ledger "
+            f"{work.key}: transactional id {work.transactional_id} was taken by a newer attempt, "
+            "timed out, or was forgotten by the brokers (transactional.id.expiration.ms shorter than the "
+            "run: `airflow eos doctor` tells), and the ledger "
             f"does not hold the run; a retry asks again. First error: {failure}"
         ) from failure
 

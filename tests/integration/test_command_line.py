@@ -158,6 +158,7 @@ def test_doctor_finds_a_healthy_pipeline_healthy(cli: Cli, pipeline: Pipeline) -
         "prefix",
         "partition verification",
         "time-outs",
+        "expiry of ids",
         "transactional id",
         "ledger",
         "ledger topic",

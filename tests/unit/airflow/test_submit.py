@@ -15,6 +15,7 @@ from airflow_eos.exceptions import (
     ConfigurationError,
     CursorMoved,
     OutcomeUnknown,
+    OutputLost,
     RunAlreadyCommitted,
     RunFailed,
 )
@@ -387,6 +388,23 @@ def test_error_of_the_application_keeps_its_class(
     monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.SparkSubmitHook.submit", submit)
     operator = make(dag, ReadProcessWriteSubmitOperator)
     with pytest.raises(CursorMoved, match="stands at 7"):
+        operator.execute(context_of(operator))
+
+
+def test_an_application_whose_output_is_lost_is_no_success(
+    dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger holds the run; its sink was deleted before the commit."""
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", CLIENT)
+
+    def submit(self: Any, application: str = "", **_: Any) -> None:
+        self._last_submit_log_lines.append("airflow-eos failed: OutputLost: topic out was deleted")
+        raise AirflowException("Cannot execute. Error code is: 3")
+
+    monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.SparkSubmitHook.submit", submit)
+    ledger.answers = [None, a_record()]
+    operator = make(dag, ReadProcessWriteSubmitOperator)
+    with pytest.raises(OutputLost, match="topic out was deleted"):
         operator.execute(context_of(operator))
 
 

@@ -1,0 +1,53 @@
+"""Brokers that forget transactional ids within minutes: a run that computes for longer is told why."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.engine.doctor import Patient, examine
+from airflow_eos.exceptions import RunFenced
+from airflow_eos.testing import EmbeddedKafka
+from tests.integration.run_support import LocalDataPlane, Pipeline
+from tests.patience import wait_until
+
+FORGETFUL = {
+    "transactional.id.expiration.ms": "2000",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
+}
+
+
+@pytest.fixture(scope="module")
+def forgetful():
+    with EmbeddedKafka(broker_config=FORGETFUL) as kafka:
+        yield kafka
+
+
+def test_a_run_whose_id_was_forgotten_says_so(forgetful):
+    """Its epoch is gone before its transaction opens: the error names the setting, too."""
+    pipeline = Pipeline(forgetful)
+    pipeline.publish(["v"])
+    name = f"test.{pipeline.spec.group_id}"
+
+    class Slow(LocalDataPlane):
+        def seal(self, plan):
+            sealed = super().seal(plan)
+            with ControlPlane(self._spec) as control:
+                wait_until(lambda: control.cluster.describe_transaction(name) is None)
+            return sealed
+
+    with pytest.raises(RunFenced, match=rf"{name}.*transactional\.id\.expiration\.ms.*doctor"):
+        pipeline.run(data=Slow)
+    assert pipeline.output() == []
+    # A run that is quicker has no trouble.
+    assert pipeline.run(try_number=2).records_written == 1
+
+
+def test_doctor_warns_of_brokers_that_forget_ids_too_soon(forgetful):
+    """Nothing fails yet: short runs work."""
+    pipeline = Pipeline(forgetful)
+    spec = pipeline.spec
+    checks = {check.name: check for check in examine(Patient(spec.kafka, spec.ledger, spec.prefix))}
+    found = checks["expiry of ids"]
+    assert (found.status, found.found) == ("warn", "unused transactional ids are forgotten after 0:00:02")
+    assert "raise transactional.id.expiration.ms" in found.advice

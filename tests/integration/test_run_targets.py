@@ -1,0 +1,110 @@
+"""Sinks that are missing, shrink or vanish under a run: it fails at once, and reports no lost output."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from airflow_eos.engine import look_up
+from airflow_eos.exceptions import OutputLost, SinkChanged, UnknownTopic
+from airflow_eos.operators.failures import is_final
+from airflow_eos.run.states import State
+from tests.integration.run_support import LocalDataPlane, Out, Pipeline
+from tests.patience import wait_until
+
+COUNT = 20
+AT_ONCE = 30.0
+"""Seconds: adding partitions that are not there was tried for 60 s, three times."""
+
+
+class Unread(LocalDataPlane):
+    def seal(self, plan):
+        raise AssertionError("Spark has read for nothing")
+
+
+@pytest.fixture
+def pipeline(embedded_kafka):
+    found = Pipeline(embedded_kafka)
+    found.publish([f"v{i}" for i in range(COUNT)])
+    return found
+
+
+def delete(pipeline, topic):
+    admin = pipeline.kafka.admin()
+    admin.delete_topics([topic])[topic].result()
+    wait_until(lambda: topic not in admin.list_topics(timeout=30).topics)
+
+
+def at(state, act):
+    """Return a call-back that acts once, where the run enters a state."""
+    done = []
+
+    def entered(now):
+        if now is state and not done:
+            done.append(now)
+            act()
+
+    return entered
+
+
+def remade(pipeline, partitions):
+    def act():
+        delete(pipeline, pipeline.sink)
+        pipeline.kafka.create_topic(pipeline.sink, partitions=partitions)
+
+    return act
+
+
+@pytest.mark.parametrize("records", [0, COUNT])
+def test_a_missing_sink_is_found_before_anything_is_read(pipeline, records):
+    """Beside the sources, not behind Spark's work."""
+    pipeline.spec = replace(pipeline.spec, sink_topic="no-such-sink")
+    begun = time.monotonic()
+    with pytest.raises(UnknownTopic, match="no-such-sink"):
+        pipeline.run(data=Unread)
+    assert time.monotonic() - begun < AT_ONCE
+
+
+def test_a_sink_made_again_with_fewer_partitions_fails_at_once_and_the_next_try_fits(pipeline):
+    """What is sealed names partitions that are not there; sealed again it does not."""
+    begun = time.monotonic()
+    with pytest.raises(SinkChanged, match=r"has 1 partition.*sealed for partition 1") as failed:
+        pipeline.run(on_state=at(State.SEALED, remade(pipeline, 1)))
+    assert time.monotonic() - begun < AT_ONCE
+    assert not is_final(failed.value)
+    assert look_up(pipeline.spec) is None
+    assert pipeline.run(try_number=2).records_written == COUNT
+    assert len(pipeline.output()) == COUNT
+
+
+def test_a_sink_that_is_deleted_before_it_is_written_fails_at_once(pipeline):
+    """The same for topics that rows name."""
+    other = f"{pipeline.sink}-other"
+    pipeline.kafka.create_topic(other, partitions=1)
+
+    class Elsewhere(LocalDataPlane):
+        def transform(self, rows):
+            return [Out(row.value, row.key, topic=other) for row in rows]
+
+    begun = time.monotonic()
+    with pytest.raises(UnknownTopic, match=other):
+        pipeline.run(data=Elsewhere, on_state=at(State.SEALED, lambda: delete(pipeline, other)))
+    assert time.monotonic() - begun < AT_ONCE
+    assert look_up(pipeline.spec) is None
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_sink_that_vanishes_before_the_commit_is_no_success(pipeline, again):
+    """The commit cannot be taken back: the task fails for good and says how to write again."""
+    act = remade(pipeline, 2) if again else lambda: delete(pipeline, pipeline.sink)
+    with pytest.raises(OutputLost, match=rf"{pipeline.sink}.*reprocess") as failed:
+        pipeline.run(on_state=at(State.PROVEN, act))
+    assert is_final(failed.value)
+    assert look_up(pipeline.spec).records_written == COUNT
+    if not again:
+        pipeline.kafka.create_topic(pipeline.sink, partitions=2)
+    assert pipeline.output() == []
+    pipeline.run(clear_number=1, on_committed="reprocess")
+    assert len(pipeline.output()) == COUNT
