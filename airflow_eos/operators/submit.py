@@ -253,6 +253,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             self.files, self.py_files, self.application_args = before
         if self._killed:
             raise RunFailed("the task was killed before it had submitted its application")
+        self._end_what_starts_late(hook)
         self._check_deferrable(hook)
         if hook._connection["deploy_mode"] != "cluster":  # noqa: SLF001 - the provider's own operators do
             # The driver runs here, by this Python; a python3 on PATH may be any other.
@@ -260,6 +261,17 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             if hook._connection["master"].startswith("local"):  # noqa: SLF001
                 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         return hook
+
+    def _end_what_starts_late(self, hook: Any) -> None:
+        """Look for a kill once the process is there: one that came while it was made had nothing to end."""
+        read = hook._process_spark_submit_log  # noqa: SLF001 - the first that is called then
+
+        def ended_or_read(lines: Any) -> None:
+            if self._killed:
+                self.on_kill()
+            read(lines)
+
+        hook._process_spark_submit_log = ended_or_read  # noqa: SLF001
 
     def _check_deferrable(self, hook: Any) -> None:
         """Refuse to wait on the worker where the triggerer should: the provider would, and say nothing."""

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -389,6 +391,29 @@ def test_error_of_the_application_keeps_its_class(
     operator = make(dag, ReadProcessWriteSubmitOperator)
     with pytest.raises(CursorMoved, match="stands at 7"):
         operator.execute(context_of(operator))
+
+
+def test_an_application_that_is_started_while_the_task_is_killed_is_ended(
+    dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal that comes while the process is made finds none to end; the task reads its output then."""
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", CLIENT)
+    operator = make(dag, ReadProcessWriteSubmitOperator)
+    started: list[subprocess.Popen[str]] = []
+
+    def popen(_command: Any, **more: Any) -> subprocess.Popen[str]:
+        started.append(subprocess.Popen(["sleep", "60"], **more))
+        operator.on_kill()
+        return started[0]
+
+    fake = SimpleNamespace(Popen=popen, PIPE=subprocess.PIPE, STDOUT=subprocess.STDOUT)
+    monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.subprocess", fake)
+    begun = time.monotonic()
+    with pytest.raises(AirflowException):
+        operator.execute(context_of(operator))
+    with started[0] as ended:
+        assert ended.wait(10) < 0
+    assert time.monotonic() - begun < 30
 
 
 def test_an_application_whose_output_is_lost_is_no_success(
