@@ -69,12 +69,14 @@ def verify(
     pinned = authority.peek([key], routing=routing).get(key)
     if pinned is None:
         refused = _refusal(witnesses, settings.topic, may_create)
-        if refused is not None:
+        begun = authority.look([key], routing=routing).open_records
+        if refused is not None and not (begun and may_create is not MayCreate.NEVER):
             # Whoever pins goes on when its commit is answered; the marker that tells others comes after that.
             pinned = authority.decide([key], routing=routing).get(key)
             if pinned is None:
                 raise refused
         else:
+            # One that is begun, by somebody who might, is finished, also where a broker forgot its marker.
             pinned = pins.pin(
                 identity.ledger_transactional_id(prefix, settings.topic),
                 key,

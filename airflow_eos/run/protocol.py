@@ -200,6 +200,8 @@ class RunProtocol:
             return self._superseded(work, refusal)
         self._trace.enter(State.PLANNED)
         self._seal(work, planned)
+        if work.sealed is not None:
+            self._targets.fit(work.sealed.manifest)
         ended = self._unfinished.end_in_topics(session.identity, self._topics_written(work))
         if self._ended_older(work, session, ended):
             return None
@@ -302,6 +304,7 @@ class RunProtocol:
             self._kill.commit(session)
         except Exception as failure:  # noqa: BLE001 - the exception says nothing about the outcome
             return self._unknown(work, session, failure)
+        self._targets.are_kept()
         self._visibility.wait_for_own(
             record,
             statement.ledger_partitions(messages),
@@ -309,7 +312,6 @@ class RunProtocol:
             planned.plan.offsets_group,
             seconds=self._visible_seconds,
         )
-        self._targets.are_kept()
         self._trace.enter(State.COMMITTED)
         return replace(record, trace=self._trace.steps)
 
@@ -317,7 +319,6 @@ class RunProtocol:
         self, work: _Work, statement: Statement, session: ProducerSession
     ) -> tuple[RunRecord, Sequence[LedgerMessage]]:
         manifest = statement.manifest
-        self._targets.fit(manifest)
         opened = self._world.clock()
         session.begin()
         if manifest.targets:

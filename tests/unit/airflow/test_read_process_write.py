@@ -398,6 +398,7 @@ FINAL = {
     "LedgerTruncated",
     "NoStartingPoint",
     "OffsetsOutOfRange",
+    "OutputLost",
     "RunAlreadyCommitted",
     "TimeoutsInconsistent",
     "TopicRecreated",
