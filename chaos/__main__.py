@@ -25,7 +25,7 @@ from chaos.drivers import ClusterDriver, DriverPool
 from chaos.experiments import Experiments
 from chaos.report import Report, last_line
 from chaos.stage import Stage
-from chaos.table import CELLS, SHORT, Cell, Fault, cell_of
+from chaos.table import BROKER_FAULTS, CELLS, SHORT, Cell, cell_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,7 +129,7 @@ def _campaign(plan: Plan, report: Report) -> tuple[str, bool]:
         begun = time.monotonic()
         while time.monotonic() - begun < plan.minutes * 60:
             cell = chance.choice(CELLS)
-            storm = cell.fault not in (Fault.BROKER, Fault.COORDINATOR) and chance.random() < _STORMS
+            storm = cell.fault not in BROKER_FAULTS and chance.random() < _STORMS
             _inject(report, experiments, cell, storm=storm)
         stage.stop_feeding()
         stage.publish(max(0, plan.records - len(stage.inputs)))

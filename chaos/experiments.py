@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import DriverDied, EmbeddedDriverError, EosError
 from airflow_eos.run.states import State
+from airflow_eos.testing import Broker
 from airflow_eos.testing.faults import HALF_WRITTEN
 from chaos.nasty import nasty_requests
 from chaos.report import Outcome
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from airflow_eos.model.record import RunRecord
     from airflow_eos.model.spec import RunSpec
-    from airflow_eos.testing import Broker
     from airflow_eos.testing.faults import Attempt, DriverProcess
     from chaos.airflow_task import AirflowTasks
     from chaos.drivers import ClusterDriver, DriverPool
@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 _NEXT_TRY, _TRIES = 2, 5
 _TIMEOUT = 240.0
 _STORM_SECONDS = 8.0
+_OUTAGE_SECONDS = 5.0
 _COUNTED = 10.0
 """Seconds until the proxy has counted what a run that is over has met."""
 _ONCE_COMMITTED = (State.OPEN, State.WRITTEN, State.PROVEN)
@@ -70,6 +71,8 @@ class Experiments:
         self._do: dict[Fault, Callable[[State], Outcome]] = {
             Fault.BROKER: lambda state: self._broker(state, stage.sink_leader),
             Fault.COORDINATOR: lambda state: self._broker(state, stage.coordinator),
+            Fault.DISK: lambda state: self._broker(state, stage.sink_leader, Broker.fill_disk),
+            Fault.ALL_REPLICAS: self._all_replicas,
             Fault.DRIVER: self._driver,
             Fault.ZOMBIE: self._zombie,
             Fault.EXECUTOR: self._executor,
@@ -112,13 +115,32 @@ class Experiments:
 
     # -- brokers ------------------------------------------------------------------------------------------
 
-    def _broker(self, state: State, choose: Callable[[], Broker]) -> Outcome:
+    def _all_replicas(self, state: State) -> Outcome:
+        """Every broker has a replica of every sink partition: nobody is left, for some seconds."""
+        spec = self._stage.next_run()
+        self._stage.wait_whole()
+        with self._driver_of_pool() as driver:
+            attempt = self._held(driver, spec, state)
+            for broker in self._stage.kafka.brokers:
+                broker.kill()
+            begun = time.monotonic()
+            try:
+                attempt.release(for_good=True)
+                time.sleep(_OUTAGE_SECONDS)
+            finally:
+                for broker in self._stage.kafka.brokers:
+                    broker.start(wait=False)
+            return self._ended(driver, spec, attempt, begun)
+
+    def _broker(
+        self, state: State, choose: Callable[[], Broker], damage: Callable[[Broker], None] = Broker.kill
+    ) -> Outcome:
         spec = self._stage.next_run()
         self._stage.wait_whole()
         with self._driver_of_pool() as driver:
             attempt = self._held(driver, spec, state)
             broker = choose()
-            broker.kill()
+            damage(broker)
             begun = time.monotonic()
             try:
                 attempt.release(for_good=True)

@@ -14,12 +14,18 @@ class Fault(str, enum.Enum):
 
     BROKER = "broker leader SIGKILL"
     COORDINATOR = "coordinator broker SIGKILL"
+    ALL_REPLICAS = "all sink replicas SIGKILL"
+    DISK = "log directory full"
     DRIVER = "driver SIGKILL"
     ZOMBIE = "driver SIGSTOP zombie"
     EXECUTOR = "executor SIGKILL"
     PRODUCE_ACK = "lost Produce ack"
     END_TXN_ACK = "lost EndTxn ack"
     AIRFLOW_TASK = "Airflow task SIGKILL"
+
+
+BROKER_FAULTS = frozenset({Fault.BROKER, Fault.COORDINATOR, Fault.ALL_REPLICAS, Fault.DISK})
+"""Faults that take brokers away: no other broker is killed beside them."""
 
 
 class Cell(NamedTuple):
@@ -52,9 +58,11 @@ UNREACHABLE: dict[Cell, str] = {
 
 _TURNS = (
     Fault.BROKER,
+    Fault.DISK,
     Fault.DRIVER,
     Fault.EXECUTOR,
     Fault.COORDINATOR,
+    Fault.ALL_REPLICAS,
     Fault.PRODUCE_ACK,
     Fault.AIRFLOW_TASK,
     Fault.ZOMBIE,

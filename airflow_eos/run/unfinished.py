@@ -122,9 +122,9 @@ class UnfinishedEnds:
                 return True
             opened = [RunRecord.from_json(one.value) for one in verdict.open_records if one.value]
             undecided += [record for record in opened if _made_by(record, producer_id, epoch)]
-        if not undecided and complete:
-            return False  # a commit without its record cannot be
         said = coordinator_said(self._word, producer_id, epoch)
+        if said is None and not undecided and complete:
+            return False  # a commit of a run without its record cannot be
         if said is None and undecided:
             said = seen_of(self._cluster, undecided[0])
         if said is None:

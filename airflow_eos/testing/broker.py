@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -119,6 +120,20 @@ class Broker:
     def kill(self) -> None:
         """End the process at once (SIGKILL), paused or not, and wait until it is gone; no-op if it is."""
         self._end(signal.SIGKILL, timeout=30)
+
+    def fill_disk(self, *, timeout: float = 30) -> None:
+        """Let no file of the process grow any more (EFBIG), as on a full disk; wait until it ends by that.
+
+        A broker with one log directory stops itself at the next append. Its files stay as they are.
+
+        :param timeout: seconds; a broker that has nothing to append is killed then.
+        """
+        process = self._running("fill the disk of")
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, 0))
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
 
     def stop(self, *, timeout: float = 60) -> None:
         """Shut down in an orderly way (SIGTERM): leaders move first. No-op if it is not running."""

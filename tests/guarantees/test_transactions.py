@@ -79,10 +79,10 @@ def test_the_coordinator_agrees_with_the_trace_at_every_state(any_kafka):
 STEPS = {
     # What must have been sent for the first time when a state is entered, and not before.
     State.FENCED: ["FindCoordinator", "InitProducerId"],
+    State.CHECKED: ["DescribeProducers"],
     State.OPEN: ["AddPartitionsToTxn"],
     State.WRITTEN: ["Produce"],
     State.STAGED: ["AddOffsetsToTxn", "TxnOffsetCommit"],
-    State.PROVEN: ["DescribeProducers"],
     State.COMMITTED: ["EndTxn"],
 }
 

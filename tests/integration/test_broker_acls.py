@@ -230,6 +230,7 @@ def test_doctor_names_every_missing_permission(user):
     assert {name for name, status in checks.items() if status == "unknown"} == {
         "partition verification",
         "time-outs",
+        "expiry of ids",
         "ledger settings",
         "topic source retention",
         f"topic {LEDGER} retention",

@@ -6,7 +6,6 @@ reported before every leader shows it.
 
 from __future__ import annotations
 
-import resource
 import threading
 import time
 from collections import Counter
@@ -125,8 +124,7 @@ class Away:
 
     def fill(self):
         """Let the broker's disk be full from now on: not one byte can be appended. It ends by that."""
-        resource.prlimit(self.broker.pid, resource.RLIMIT_FSIZE, (0, 0))
-        wait_until(lambda: not self.broker.is_alive)
+        self.broker.fill_disk()
         self.lose()
 
     def back(self):

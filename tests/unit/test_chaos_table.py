@@ -17,7 +17,7 @@ from chaos.table import CELLS, SHORT, UNREACHABLE, Cell, Fault, cell_of
 def test_every_cell_is_reachable_or_has_a_reason():
     """Eight faults, eight states."""
     every = {Cell(fault, state) for fault in Fault for state in TABLE_STATES}
-    assert len(every) == 64
+    assert len(every) == 80
     assert set(CELLS) | set(UNREACHABLE) == every
     assert not set(CELLS) & set(UNREACHABLE)
     assert all(UNREACHABLE.values())
@@ -51,7 +51,7 @@ def test_the_table_has_a_line_for_every_cell():
     report.add(cell, Outcome("next try committed", 1.25))
     report.add(cell, Outcome("next try committed", 3.5))
     lines = report.table().splitlines()
-    assert len(lines) == 65
+    assert len(lines) == 81
     (line,) = [line for line in lines if line.startswith("driver SIGKILL ") and "OPEN" in line]
     assert line.split()[3:] == ["2", "1.2-3.5", "next", "try", "committed"]
     assert sum("n/a: " in line for line in lines) == len(UNREACHABLE)
