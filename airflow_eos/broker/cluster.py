@@ -27,6 +27,7 @@ from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.control import describe_producers, describe_transactions, list_transactions
 from airflow_eos.wire.fetch import fetch_range
+from airflow_eos.wire.first_record import first_record_since
 from airflow_eos.wire.groups import count_live_members, fetch_committed_offsets, has_pending_offsets
 from airflow_eos.wire.offsets import Isolation, first_since, list_offsets
 
@@ -92,14 +93,19 @@ class KafkaCluster(Closeable):
             return list_offsets(connections, partitions, "latest", timeout=REQUEST_TIMEOUT)
 
     def offsets_for_time(
-        self, partitions: Collection[TopicPartition], timestamp_ms: int
+        self, partitions: Collection[TopicPartition], timestamp_ms: int, *, markers: bool = False
     ) -> Mapping[TopicPartition, TimedOffset | None]:
         """Return per partition the first record with timestamp >= ``timestamp_ms``, None where there is none.
 
         Records of open and aborted transactions count: a boundary that is fixed for ever must not depend on
         when somebody else's transaction ends.
+
+        :param markers: transaction markers count too, which have the brokers' time; without them a log whose
+            first hit is one is read from there on.
         """
         with self._link.connections() as connections:
+            if not markers:
+                return first_record_since(connections, partitions, timestamp_ms, timeout=REQUEST_TIMEOUT)
             return first_since(
                 connections, partitions, timestamp_ms, isolation="read_uncommitted", timeout=REQUEST_TIMEOUT
             )

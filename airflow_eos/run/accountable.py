@@ -99,7 +99,7 @@ def look(cluster: Cluster, partitions: Collection[TopicPartition], moment: dt.da
         # The stable offsets come first: a record that arrives in between is then found, never skipped.
         stable = cluster.last_stable_offsets(partitions)
         cut = [tp for tp in partitions if starts[tp] > 0]
-        oldest = cluster.offsets_for_time(cut, 0) if cut else {}
+        oldest = cluster.offsets_for_time(cut, 0, markers=True) if cut else {}
         found = cluster.offsets_for_time(partitions, timestamp_of(moment))
         if cluster.log_starts(partitions) == starts:
             break
@@ -133,7 +133,7 @@ def deleted_heads(
 
     :param log_starts: first offset that may still be there, of these partitions.
     """
-    oldest = cluster.offsets_for_time(list(log_starts), 0) if log_starts else {}
+    oldest = cluster.offsets_for_time(list(log_starts), 0, markers=True) if log_starts else {}
     return {tp: _head(log_start, oldest[tp]) for tp, log_start in log_starts.items()}
 
 

@@ -66,9 +66,12 @@ class Cluster(Protocol):
         """
 
     def offsets_for_time(
-        self, partitions: Collection[TopicPartition], timestamp_ms: int
+        self, partitions: Collection[TopicPartition], timestamp_ms: int, *, markers: bool = False
     ) -> Mapping[TopicPartition, TimedOffset | None]:
-        """Return per partition the first record with timestamp >= ``timestamp_ms``; None: there is none."""
+        """Return per partition the first record with timestamp >= ``timestamp_ms``; None: there is none.
+
+        :param markers: transaction markers, which have the brokers' time, may count too: cheaper.
+        """
 
     def committed(
         self, group: str, partitions: Collection[TopicPartition] | None, *, stable: bool = True

@@ -70,7 +70,8 @@ def _of_sink(cluster: Cluster, plan: RunPlan, sink: str, now: dt.datetime) -> li
     if keeps is None or is_stamped_by_broker(settings):
         return []
     oldest = now - keeps
-    found = cluster.offsets_for_time({r.topic_partition for r in ranges}, timestamp_of(oldest))
+    # A note is not worth reading a log for: markers may count.
+    found = cluster.offsets_for_time({r.topic_partition for r in ranges}, timestamp_of(oldest), markers=True)
     expired = []
     for r in ranges:
         first = found[r.topic_partition]

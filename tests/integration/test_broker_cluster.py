@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
+import uuid
 import warnings
 
 import confluent_kafka
@@ -110,6 +111,31 @@ def test_offsets_for_a_time_do_not_depend_on_open_transactions(config, cluster, 
     with foreign_transaction(config, topic, ("k", "open")) as foreign:
         assert cluster.offsets_for_time(both, 3001)[both[0]].offset == 3
         foreign.abort_transaction(30)
+
+
+def test_the_first_record_of_a_time_is_no_marker(config, cluster, kafka_topic):
+    """Brokers name a commit marker, of their own time; what lies behind it may be older, or nothing."""
+    topic = kafka_topic(config={"retention.ms": "-1"})
+    where = tp(topic)
+    for timestamp in (1000, 3000):
+        producer = confluent_kafka.Producer(
+            {**config, **QUIET, "transactional.id": f"history-{uuid.uuid4()}"}
+        )
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        producer.produce(topic, b"v", partition=0, timestamp=timestamp)
+        producer.produce(topic, b"v", partition=0, timestamp=timestamp + 500)
+        producer.commit_transaction(30)
+    wait_until(lambda: cluster.last_stable_offsets([where])[where] == 6)
+
+    def first(timestamp, **how):
+        return cluster.offsets_for_time([where], timestamp, **how)[where]
+
+    assert first(1200) == TimedOffset(1, 1500)
+    assert first(2000) == TimedOffset(3, 3000)
+    assert first(3200) == TimedOffset(4, 3500)
+    assert first(4000) is None
+    assert first(2000, markers=True).offset == first(4000, markers=True).offset == 2
 
 
 # -- groups -----------------------------------------------------------------------------------------------

@@ -140,6 +140,24 @@ def test_an_open_transaction_before_the_boundary_is_waited_for(timed):
     assert timed.output() == ["open-m3", "p0m1", "p1m2"]
 
 
+def test_markers_of_transactions_are_no_records_of_their_time(pipeline):
+    """History that a transactional producer loads: markers have the brokers' time, and are in no interval."""
+    producer = Producer({**pipeline.kafka.client_config(), "transactional.id": f"upstream-{uuid.uuid4()}"})
+    producer.init_transactions(30)
+    for minutes in ((1, 6), (11, 16)):
+        producer.begin_transaction()
+        for minute in minutes:
+            producer.produce(pipeline.source, value=f"m{minute}", partition=0, timestamp=ms(minute))
+        producer.commit_transaction(30)
+    wait_for_markers(pipeline.kafka.client_config(), [TopicPartition(pipeline.source, 0)])
+    reads = {
+        start: pipeline.run(f"i{start}", ranges=between(start, start + 5)).records_read
+        for start in (0, 5, 10, 15)
+    }
+    assert reads == {0: 1, 5: 1, 10: 1, 15: 1}
+    assert pipeline.output() == ["m1", "m11", "m16", "m6"]
+
+
 def test_a_partition_key_names_the_work(timed):
     """One key is committed once, and does not collide with the interval of the same time."""
     keyed = PartitionInterval("2026-01-05", between(0, 5))

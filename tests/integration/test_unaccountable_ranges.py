@@ -83,11 +83,11 @@ def test_a_head_that_is_deleted_while_a_boundary_is_looked_up_is_found_gone(time
     """The log began at 0 when it was asked: the answer to the next question is of another log."""
     ask, asked = KafkaCluster.offsets_for_time, []
 
-    def late(self, *about):
+    def late(self, *about, **how):
         if not asked:
             delete_head(timed, 2)
         asked.append(about)
-        return ask(self, *about)
+        return ask(self, *about, **how)
 
     monkeypatch.setattr(KafkaCluster, "offsets_for_time", late)
     with pytest.raises(IntervalUnaccountable):

@@ -72,7 +72,10 @@ class ModelCluster:
             lambda: {tp: self._broker.stable_offset_of_leader(tp) for tp in partitions},
         )
 
-    def offsets_for_time(self, partitions: Collection[TopicPartition], timestamp_ms: int) -> Any:
+    def offsets_for_time(
+        self, partitions: Collection[TopicPartition], timestamp_ms: int, *, markers: bool = False
+    ) -> Any:
+        del markers  # have no time here
         return self._read(
             "look up offsets for time",
             lambda: {tp: self._broker.offsets_for_time(tp, timestamp_ms) for tp in partitions},

@@ -1,0 +1,110 @@
+"""The first record of a time, where brokers name the first *thing* of a time.
+
+A look-up by time (ListOffsets) finds transaction markers too, and a marker has the broker's clock, whatever
+the timestamps around it are. Behind the first transaction of a topic into which history is loaded every
+moment of the past would lie at that marker.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from airflow_eos.exceptions import OffsetsOutOfRange
+from airflow_eos.model.broker import TimedOffset
+from airflow_eos.wire.connection import METADATA_TIMEOUT
+from airflow_eos.wire.decode import decode_batch
+from airflow_eos.wire.fetch import fetch_answers
+from airflow_eos.wire.offsets import first_since, list_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from airflow_eos.model.ranges import TopicPartition
+    from airflow_eos.wire.connection import BrokerConnections
+
+_LOOKS = 5
+
+
+def first_record_since(
+    connections: BrokerConnections,
+    partitions: Collection[TopicPartition],
+    timestamp: int,
+    *,
+    timeout: float = METADATA_TIMEOUT,
+) -> dict[TopicPartition, TimedOffset | None]:
+    """Return the first record with timestamp >= ``timestamp`` ms in each partition; None: there is none.
+
+    Below the high watermark; records of open and aborted transactions count, markers do not. Where a broker
+    names a marker the log is read from there on, until a record is found: as far as to the end of the log.
+
+    :raises OffsetsOutOfRange: the head of a log is deleted as fast as it is read.
+
+    Raises else as :func:`~airflow_eos.wire.fetch.fetch_answers`.
+    """
+    found = first_since(connections, partitions, timestamp, isolation="read_uncommitted", timeout=timeout)
+    return {
+        where: None if one is None else _behind_markers(connections, where, one, timestamp, timeout)
+        for where, one in found.items()
+    }
+
+
+def _behind_markers(
+    connections: BrokerConnections, where: TopicPartition, first: TimedOffset, timestamp: int, timeout: float
+) -> TimedOffset | None:
+    """Return what a broker named if it is a record, else the next record of the time."""
+    named: TimedOffset | None = first
+    for looks_left in reversed(range(_LOOKS)):
+        if named is None:
+            return None
+        try:
+            if _is_marker(connections, where, named.offset):
+                return _search(connections, where, named.offset + 1, timestamp, timeout)
+            break
+        except OffsetsOutOfRange:  # deleted since it was named
+            if not looks_left:
+                raise
+            again = first_since(
+                connections, [where], timestamp, isolation="read_uncommitted", timeout=timeout
+            )
+            named = again[where]
+    return named
+
+
+def _is_marker(connections: BrokerConnections, where: TopicPartition, offset: int) -> bool:
+    answers = fetch_answers(
+        connections,
+        where.topic,
+        where.partition,
+        offset,
+        offset + 1,
+        isolation="read_uncommitted",
+        max_bytes=1,  # one whole batch in any case
+    )
+    return any(
+        batch.header.is_control
+        for answer in answers
+        for batch in answer.batches
+        if batch.header.base_offset <= offset <= batch.header.last_offset
+    )
+
+
+def _search(
+    connections: BrokerConnections, where: TopicPartition, start: int, timestamp: int, timeout: float
+) -> TimedOffset | None:
+    """Return the first record of the time at or behind an offset, by reading on."""
+    end = list_offsets(connections, [where], "latest", isolation="read_uncommitted", timeout=timeout)[where]
+    answers = fetch_answers(
+        connections, where.topic, where.partition, start, end, isolation="read_uncommitted"
+    )
+    for answer in answers:
+        for batch in answer.batches:
+            if batch.header.is_control or batch.header.max_timestamp < timestamp:
+                continue
+            records = decode_batch(batch, start=start, end=end)
+            hits = np.flatnonzero(records.timestamp >= timestamp)
+            if len(hits):
+                first = int(hits[0])
+                return TimedOffset(int(records.offset[first]), int(records.timestamp[first]))
+    return None
