@@ -140,7 +140,6 @@ class SendTwice:
                 {0: 0},
                 delivery_timeout=20.0,
                 timeout=60.0,
-                timeout=60.0,
                 second_attempt_wait=0.0,
             )
             try:
