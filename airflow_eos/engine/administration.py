@@ -14,10 +14,12 @@ from airflow_eos.exceptions import ConfigurationError, OffsetsOutOfRange, Outcom
 from airflow_eos.model.broker import CommittedOffset, TopicDescription, TransactionState
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.run import identity, laws
 from airflow_eos.run.cursor import CursorRecord, counts_kept
 from airflow_eos.run.unfinished import open_of
+from airflow_eos.run.visibility import Visibility
 
 Target = Literal["earliest", "latest", "cursor", "committed"]
 RESET_PREFIX = "reset:"
@@ -112,6 +114,7 @@ def reset_cursor(
     :param execute: False only says what would change.
     :raises GroupNotEmpty: the group has live members.
     :raises OffsetsOutOfRange: an offset lies outside the log.
+    :raises NotYetVisible: it is committed, and some leader does not show it.
     """
     with ControlPlane(asking(kafka, settings, prefix)) as control:
         ledger = control.verify_ledger()
@@ -180,7 +183,7 @@ class _Work:
                     raise
             finally:
                 session.close()
-            _settle(self._control, name)
+            self._wait_until_seen(session.identity, mine)
             changes += mine
         return changes
 
@@ -197,6 +200,40 @@ class _Work:
                 f"{producer.transactional_id} was not ended there; run the pipeline once, which ends it, "
                 "or see `airflow eos repair`"
             )
+
+    def _wait_until_seen(self, producer: ProducerIdentity, changes: list[_Change]) -> None:
+        """Law 12: a move is done when ledger and offsets show it, whatever the coordinator says.
+
+        What lacks its marker the next run would take for aborted, and undo.
+
+        :raises NotYetVisible: it is committed, and a marker is missing that this principal may not write.
+        """
+        move = RunRecord(
+            run_key=self._run_key,
+            pipeline=self.pipeline,
+            mode="explicit",
+            run_id=self._moment,
+            clear_number=0,
+            try_number=0,
+            group_id="",  # of no group that only goes forward
+            ranges=(),
+            records_read_by_partition={},
+            receipts=(),
+            producer=producer,
+            started_at=self._moment,
+            staged_at=self._moment,
+        )
+        Visibility(self._control.cluster, self._control.transactions).wait_for_own(
+            move,
+            [self._control.authority.place(self._reset.group)],
+            {where: new for where, _, _, new in changes},
+            self._reset.group,
+            seconds=_SETTLE_SECONDS,
+        )
+
+    @property
+    def _run_key(self) -> str:
+        return f"reset/{self.pipeline}/{self._moment}"
 
     def _works(self) -> list[TopicPartition | None]:
         """One transaction for a whole cursor, one a partition for a mapped one."""
@@ -298,7 +335,7 @@ class _Work:
                 **{name: one.topic_id for name, one in topics.items()},
             },
             partition_counts=self._counts(before),
-            run_key=f"reset/{self.pipeline}/{self._moment}",
+            run_key=self._run_key,
             ledger_topic_id=self._ledger[0],
             ledger_partitions=self._ledger[1],
             origin=before.origin if before else "",

@@ -124,7 +124,7 @@ class UnfinishedEnds:
             undecided += [record for record in opened if _made_by(record, producer_id, epoch)]
         said = coordinator_said(self._word, producer_id, epoch)
         if said is None and not undecided and complete:
-            return False  # a commit of a run without its record cannot be
+            return False  # a run's commit has its record; of a moved cursor the coordinator knows
         if said is None and undecided:
             said = seen_of(self._cluster, undecided[0])
         if said is None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from airflow_eos.model.ranges import Cursor, Explicit, OffsetRange, TopicPartition
-from tests.run.model.broker import ModelBroker
-from tests.run.model.scenes import Scene, before, reset, spec
+from tests.run.model import scenes
+from tests.run.model.broker import LEDGER, OFFSETS, ModelBroker
+from tests.run.model.scenes import Inline, Scene, before, reset, spec
 
 LATEST = Cursor(start="latest")
 Mover = Callable[[Scene], None]
@@ -64,3 +66,53 @@ def test_a_cursor_moved_on_a_topic_that_was_made_again_counts_its_partitions_ane
     moved_by_hand(scene)
     record = before(scene, spec("next", ranges=LATEST))
     assert OffsetRange("src", 2, 1, 1) in record.ranges
+
+
+@pytest.mark.parametrize("to", [0, 2])
+@pytest.mark.parametrize(
+    "away", [{TopicPartition(LEDGER, 0)}, {OFFSETS}, {TopicPartition(LEDGER, 0), OFFSETS}]
+)
+def test_a_move_whose_end_was_forgotten_is_made(
+    monkeypatch: pytest.MonkeyPatch, away: set[TopicPartition], to: int
+) -> None:
+    """The coordinator calls it complete without a marker: taken for aborted it would be undone."""
+    scene = a_cursor()
+    monkeypatch.setattr(scenes, "Inline", forgetting(away))
+    reset(scene, {TopicPartition("src", 0): to})
+    monkeypatch.undo()
+    record = before(scene, spec("next"))
+    assert OffsetRange("src", 0, to, 2) in record.ranges
+
+
+@pytest.mark.parametrize("to", [0, 2])
+def test_a_move_whose_command_died_is_not_taken_for_aborted(monkeypatch: pytest.MonkeyPatch, to: int) -> None:
+    """Nobody wrote the marker that was forgotten: the coordinator still says how it was decided."""
+    scene = a_cursor()
+    with monkeypatch.context() as patch:
+        patch.setattr(scenes, "Inline", forgetting({TopicPartition(LEDGER, 0)}, dies=True))
+        with pytest.raises(Death):
+            reset(scene, {TopicPartition("src", 0): to})
+    record = before(scene, spec("next"))
+    assert OffsetRange("src", 0, to, 2) in record.ranges
+
+
+class Death(BaseException):
+    """The process ends here."""
+
+
+def forgetting(away: set[TopicPartition], *, dies: bool = False) -> type[Inline]:
+    """Return steps whose commit leaves out the markers of some partitions."""
+
+    class Forgetting(Inline):
+        def step(self, name: str, run: Callable[[], Any], faults: Any = (), late: Any = None) -> Any:
+            if name != "commit":
+                return super().step(name, run, faults, late)
+            self._broker.away.update(away)
+            done = super().step(name, run, faults, late)
+            self._broker.settle()
+            self._broker.away.clear()
+            if dies:
+                raise Death
+            return done
+
+    return Forgetting
