@@ -23,12 +23,15 @@ from airflow_eos.model.broker import (
     TopicDescription,
     TransactionDescription,
 )
+from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.control import describe_producers, describe_transactions, list_transactions
-from airflow_eos.wire.fetch import fetch_range
+from airflow_eos.wire.decode import decode_batch
+from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.first_record import first_record_since
 from airflow_eos.wire.groups import count_live_members, fetch_committed_offsets, has_pending_offsets
+from airflow_eos.wire.isolation import data_batches
 from airflow_eos.wire.offsets import Isolation, first_since, list_offsets
 
 REQUEST_TIMEOUT = 60.0
@@ -110,10 +113,10 @@ class KafkaCluster(Closeable):
                 connections, partitions, timestamp_ms, isolation="read_uncommitted", timeout=REQUEST_TIMEOUT
             )
 
-    def is_visible(self, tp: TopicPartition, offset: int) -> bool | None:
-        """Return whether ``read_committed`` readers get the record at ``offset``.
+    def is_visible(self, tp: TopicPartition, offset: int, producer: ProducerIdentity) -> bool | None:
+        """Return whether ``read_committed`` readers get the record that a producer wrote at ``offset``.
 
-        None: it is not decided yet, or no longer in the log.
+        None: it is not decided yet, or no longer in the log, where somebody else's may be instead.
         """
         with self._link.connections() as connections:
             start = list_offsets(connections, [tp], "earliest", timeout=REQUEST_TIMEOUT)[tp]
@@ -121,11 +124,18 @@ class KafkaCluster(Closeable):
             if not start <= offset < stable:
                 return None
 
+            writer = (producer.producer_id, producer.producer_epoch)
+
             def holds(isolation: Isolation) -> bool:
-                found = fetch_range(
+                answers = fetch_answers(
                     connections, tp.topic, tp.partition, offset, offset + 1, isolation=isolation
                 )
-                return any(len(batch) for batch in found)
+                return any(
+                    (batch.header.producer_id, batch.header.producer_epoch) == writer
+                    and len(decode_batch(batch, start=offset, end=offset + 1))
+                    for answer in answers
+                    for batch in data_batches(answer.batches, answer.aborted)
+                )
 
             return holds("read_committed") or (False if holds("read_uncommitted") else None)
 

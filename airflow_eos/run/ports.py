@@ -86,10 +86,10 @@ class Cluster(Protocol):
     def has_pending_offsets(self, group: str, partitions: Collection[TopicPartition]) -> bool:
         """Return whether an open transaction holds offsets of the group (KIP-447), asked once."""
 
-    def is_visible(self, tp: TopicPartition, offset: int) -> bool | None:
-        """Return whether ``read_committed`` readers get the record at ``offset``.
+    def is_visible(self, tp: TopicPartition, offset: int, producer: ProducerIdentity) -> bool | None:
+        """Return whether ``read_committed`` readers get the record that a producer wrote at ``offset``.
 
-        None: it is not decided yet, or no longer in the log.
+        None: it is not decided yet, or no longer in the log, where somebody else's may be instead.
         """
 
     def group_members(self, group: str) -> int:

@@ -247,7 +247,7 @@ def seen_of(cluster: Cluster, record: RunRecord) -> bool | None:
     for receipt in record.receipts:
         if receipt.records:
             tp = TopicPartition(receipt.topic, receipt.partition)
-            visible = cluster.is_visible(tp, receipt.last_offset)
+            visible = cluster.is_visible(tp, receipt.last_offset, record.producer)
             if visible is not None:
                 return visible
     partitions = sorted({r.topic_partition for r in record.ranges})

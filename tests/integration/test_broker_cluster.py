@@ -15,6 +15,7 @@ from confluent_kafka import TopicPartition as Position
 from airflow_eos.broker import KafkaCluster
 from airflow_eos.exceptions import BrokersUnavailable, UnknownTopic
 from airflow_eos.model.broker import CommittedOffset, TimedOffset, TopicDescription
+from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.testing import EmbeddedKafka
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.groups import fetch_committed_offsets
@@ -111,6 +112,28 @@ def test_offsets_for_a_time_do_not_depend_on_open_transactions(config, cluster, 
     with foreign_transaction(config, topic, ("k", "open")) as foreign:
         assert cluster.offsets_for_time(both, 3001)[both[0]].offset == 3
         foreign.abort_transaction(30)
+
+
+def test_a_record_is_seen_as_its_producers(config, cluster, kafka_topic):
+    """Committed, aborted, open: of the producer that is asked for. What another one wrote is nothing."""
+    topic = kafka_topic()
+    where = tp(topic)
+    with foreign_transaction(config, topic, ("k", "committed")) as producer:
+        producer.commit_transaction(30)
+    with foreign_transaction(config, topic, ("k", "aborted")) as producer:
+        producer.abort_transaction(30)
+    wait_until(lambda: cluster.last_stable_offsets([where])[where] == 4)
+    with foreign_transaction(config, topic, ("k", "open")) as producer:
+        known = cluster.describe_producers([where])[where]
+        first, second, third = (
+            ProducerIdentity("any", one.producer_id, one.producer_epoch)
+            for one in sorted(known, key=lambda one: one.producer_id)
+        )
+        assert cluster.is_visible(where, 0, first) is True
+        assert cluster.is_visible(where, 2, second) is False
+        assert cluster.is_visible(where, 4, third) is None
+        assert cluster.is_visible(where, 0, second) is cluster.is_visible(where, 2, first) is None
+        producer.abort_transaction(30)
 
 
 def test_the_first_record_of_a_time_is_no_marker(config, cluster, kafka_topic):

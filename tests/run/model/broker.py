@@ -343,9 +343,12 @@ class ModelBroker:
             for pid, s in self.producers[tp].items()
         ]
 
-    def is_visible(self, tp: TopicPartition, offset: int) -> bool | None:
+    def is_visible(self, tp: TopicPartition, offset: int, producer: ProducerIdentity) -> bool | None:
         self._leader(tp)
         if offset >= self.last_stable_offset(tp):
+            return None
+        entry = self.logs[tp][offset]
+        if (entry.producer_id, entry.epoch) != (producer.producer_id, producer.producer_epoch):
             return None
         return any(found == offset for found, _ in self.committed_entries(tp))
 

@@ -94,8 +94,8 @@ class ModelCluster:
             "look for pending offsets", lambda: self._broker.has_pending(group, list(partitions))
         )
 
-    def is_visible(self, tp: TopicPartition, offset: int) -> bool | None:
-        return self._read(f"look at {tp}", lambda: self._broker.is_visible(tp, offset))
+    def is_visible(self, tp: TopicPartition, offset: int, producer: ProducerIdentity) -> bool | None:
+        return self._read(f"look at {tp}", lambda: self._broker.is_visible(tp, offset, producer))
 
     def group_members(self, group: str) -> int:
         return self._read("count group members", lambda: self._broker.members.get(group, 0))
