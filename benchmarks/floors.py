@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
+from airflow_eos.recordbatch.header import ATTRIBUTES_AT, LENGTH_END, TRANSACTIONAL_BIT
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.control import add_partitions_to_txn, end_txn
 from airflow_eos.wire.fetch import fetch_answers
-from airflow_eos.wire.header import ATTRIBUTES_AT, LENGTH_END, TRANSACTIONAL_BIT
 from airflow_eos.wire.offsets import list_offsets
 from airflow_eos.wire.produce import send_partitions
+from airflow_eos.wire.txn_requests import add_partitions_to_txn, end_txn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_eos.wire.codecs import Compressor
-from airflow_eos.wire.decode import decode_batches
-from airflow_eos.wire.header import iter_batches
-from airflow_eos.wire.partitioner import murmur2, partitions_for
-from airflow_eos.wire.seal import seal
-from airflow_eos.wire.stamp import stamp
+from airflow_eos.recordbatch.compression import Compressor
+from airflow_eos.recordbatch.decode import decode_batches
+from airflow_eos.recordbatch.header import iter_batches
+from airflow_eos.recordbatch.partitioner import murmur2, partitions_for
+from airflow_eos.recordbatch.sealer import seal
+from airflow_eos.recordbatch.stamp import stamp
 from benchmarks.broker import benchmark_broker
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_eos.exceptions import ProducerFenced
+from airflow_eos.recordbatch.sealer import seal
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.control import EndTxnResult, add_partitions_to_txn, end_txn
 from airflow_eos.wire.produce import send_partitions
-from airflow_eos.wire.seal import seal
+from airflow_eos.wire.txn_requests import EndTxnResult, add_partitions_to_txn, end_txn
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,11 +12,11 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.engine.progress import unread
-from airflow_eos.model.broker import TransactionState
+from airflow_eos.engine.lag import unread
+from airflow_eos.ledger import keys
+from airflow_eos.model.kafka import TransactionState
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import LedgerSettings, RunSpec
-from airflow_eos.run import identity
 from airflow_eos.testing import EmbeddedKafka, read_topic
 from airflow_eos.testing.agreement import (
     WatchingReader,
@@ -182,7 +182,7 @@ class Stage:
     @property
     def transactional_id(self) -> str:
         """The one id all runs of the pipeline use."""
-        return identity.transactional_id(self.spec)
+        return keys.transactional_id(self.spec)
 
     def current_identity(self) -> ProducerIdentity:
         """Return the identity that the coordinator holds for valid now."""

@@ -18,8 +18,8 @@ from airflow_eos.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from airflow_eos.broker.cluster import KafkaCluster
-    from airflow_eos.broker.ledger import KafkaLedger
-    from airflow_eos.broker.link import Link
+    from airflow_eos.broker.ledger_topic import KafkaLedger
+    from airflow_eos.broker.shared_connections import Link
     from airflow_eos.broker.transactions import KafkaTransactions
 
 __all__ = ["KafkaCluster", "KafkaLedger", "KafkaTransactions", "Link"]
@@ -29,8 +29,8 @@ __getattr__ = lazy_exports(
     __name__,
     {
         ".cluster": ("KafkaCluster",),
-        ".ledger": ("KafkaLedger",),
+        ".ledger_topic": ("KafkaLedger",),
         ".transactions": ("KafkaTransactions",),
-        ".link": ("Link",),
+        ".shared_connections": ("Link",),
     },
 )

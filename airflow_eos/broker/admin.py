@@ -10,9 +10,9 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from airflow_eos.broker.clients import QuietLog, Refusals, base_settings
-from airflow_eos.broker.failures import attempt, explained
-from airflow_eos.wire.backoff import Backoff
+from airflow_eos.broker.librdkafka import attempt, explained
 from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.retry import Backoff
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from confluent_kafka import KafkaError
 
-from airflow_eos.broker.failures import checked, explained
+from airflow_eos.broker.librdkafka import checked, explained
 
 T = TypeVar("T")
 
@@ -25,10 +25,10 @@ def bounded(doing: str, call: Callable[[float], T], timeout: float, *, grace: fl
     is aborted.
     Signals reach the caller while it waits, as they would not inside of librdkafka.
 
-    :param doing: for messages, see :func:`airflow_eos.broker.failures.explained`.
+    :param doing: for messages, see :func:`airflow_eos.broker.librdkafka.explained`.
     :param call: called with ``timeout``.
     :param timeout: seconds.
-    :raises EosError: as :func:`~airflow_eos.broker.failures.checked`; a call that is given up timed out.
+    :raises EosError: as :func:`~airflow_eos.broker.librdkafka.checked`; a call that is given up timed out.
     """
     future: Future[T] = Future()
 

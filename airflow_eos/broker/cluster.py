@@ -13,26 +13,26 @@ from airflow_eos.broker.features import (
     transactional_id_expiration_ms,
 )
 from airflow_eos.broker.groups import offsets_partition
-from airflow_eos.broker.link import Link
 from airflow_eos.broker.permissions import topic_settings
+from airflow_eos.broker.shared_connections import Link
 from airflow_eos.closeable import Closeable
-from airflow_eos.model.broker import (
+from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import (
     ActiveProducer,
     CommittedOffset,
     TimedOffset,
     TopicDescription,
     TransactionDescription,
 )
-from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.recordbatch.decode import decode_batch
+from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.wire.client_config import ClientConfig
-from airflow_eos.wire.control import describe_producers, describe_transactions, list_transactions
-from airflow_eos.wire.decode import decode_batch
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.first_record import first_record_since
 from airflow_eos.wire.groups import count_live_members, fetch_committed_offsets, has_pending_offsets
-from airflow_eos.wire.isolation import data_batches
 from airflow_eos.wire.offsets import Isolation, first_since, list_offsets
+from airflow_eos.wire.txn_requests import describe_producers, describe_transactions, list_transactions
 
 REQUEST_TIMEOUT = 60.0
 """Seconds for one question, with all retries."""

@@ -9,7 +9,7 @@ from confluent_kafka.admin import ConfigResource
 from kafka.protocol.metadata import ApiVersionsRequest
 
 from airflow_eos.broker.admin import Admin
-from airflow_eos.broker.failures import attempt
+from airflow_eos.broker.librdkafka import attempt
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.failures import NotYet, is_transient, translated
 

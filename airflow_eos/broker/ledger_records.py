@@ -1,8 +1,8 @@
 """Reads the small batches of a ledger: one to three records of text, or one marker.
 
-:mod:`airflow_eos.wire.decode` reads whole columns by Arrow, which pays from some dozen records on; a batch
-of one record takes it 50 times as long as the walk here. Layout of a record (KIP-98), all numbers but the
-attributes as zigzag varints::
+:mod:`airflow_eos.recordbatch.decode` reads whole columns by Arrow, which pays from some dozen records on; a
+batch of one record takes it 50 times as long as the walk here. Layout of a record (KIP-98), all numbers but
+the attributes as zigzag varints::
 
     length | attributes 1 | timestamp delta | offset delta | key length, key | value length, value | headers
 """
@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 
 from airflow_eos.exceptions import CorruptBatch
 from airflow_eos.model.ledger import LedgerEntry
-from airflow_eos.wire.decode import decode_batch
-from airflow_eos.wire.header import HEADER_BYTES, RawBatch
-from airflow_eos.wire.isolation import ControlType, control_type
+from airflow_eos.recordbatch.decode import decode_batch
+from airflow_eos.recordbatch.header import HEADER_BYTES, RawBatch
+from airflow_eos.recordbatch.isolation import ControlType, control_type
 
 Record = tuple[int, str, str | None]
 """Offset, key and value; None is a tombstone."""

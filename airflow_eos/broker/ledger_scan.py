@@ -17,9 +17,9 @@ from itertools import accumulate
 from airflow_eos.broker.ledger_records import Record, markers_of, records_of
 from airflow_eos.model.ledger import LedgerEntry
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.recordbatch.header import RawBatch
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import FetchedAnswer, fetch_answers
-from airflow_eos.wire.header import RawBatch
 
 _MORE = 0x80  # a varint goes on
 

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from airflow_eos.broker.bounded import GRACE, bounded
 from airflow_eos.broker.clients import QuietLog, Refusals, base_settings
-from airflow_eos.broker.failures import attempt, checked, explained
+from airflow_eos.broker.librdkafka import attempt, checked, explained
 from airflow_eos.exceptions import BrokersUnavailable, DeliveryTimedOut
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.wire.client_config import ClientConfig

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
-from airflow_eos.broker.failures import checked
+from airflow_eos.broker.librdkafka import checked
 from airflow_eos.broker.producer import TransactionalProducer
 from airflow_eos.exceptions import ProtocolViolation
-from airflow_eos.model.broker import CommittedOffset
 from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import CommittedOffset
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
 

@@ -8,18 +8,18 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from airflow_eos.broker.link import Link
 from airflow_eos.broker.producer import TransactionalProducer
 from airflow_eos.broker.session import KafkaSession, LedgerAddress
+from airflow_eos.broker.shared_connections import Link
 from airflow_eos.closeable import Closeable
 from airflow_eos.exceptions import ProducerFenced
-from airflow_eos.model.broker import CommittedOffset, EndTxnAnswer
 from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.control import EndTxnResult, add_partitions_to_txn, end_txn, write_txn_markers
 from airflow_eos.wire.txn_offsets import add_offsets_to_txn, stage_offsets
+from airflow_eos.wire.txn_requests import EndTxnResult, add_partitions_to_txn, end_txn, write_txn_markers
 
 _ANSWERS = {
     EndTxnResult.OK: EndTxnAnswer.ABORTED,
@@ -42,7 +42,7 @@ class KafkaTransactions(Closeable):
 
     :param config: client configuration in librdkafka's names.
     :param ledger: where sessions stage their ledger messages; a
-        :class:`~airflow_eos.broker.ledger.KafkaLedger`.
+        :class:`~airflow_eos.broker.ledger_topic.KafkaLedger`.
     :param transaction_timeout: the coordinator aborts a transaction after this time.
     :param delivery_timeout: for offsets and ledger messages of one transaction.
     :param commit_timeout: until the answer to a commit counts as lost.

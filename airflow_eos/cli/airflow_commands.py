@@ -63,7 +63,7 @@ def _function(command: Command) -> Callable[[argparse.Namespace], None]:
 
 
 def _carry_out(command: Command, options: argparse.Namespace) -> None:
-    from airflow_eos.cli.run import carry_out
+    from airflow_eos.cli.execution import carry_out
 
     code = carry_out(command, options, _target)
     if code:

@@ -38,7 +38,7 @@ class Target:
 
 def init(target: Target, options: Namespace) -> Outcome:
     """Create the ledger."""
-    from airflow_eos.engine.ledger import create_ledger
+    from airflow_eos.engine.queries import create_ledger
 
     settings = replace(
         target.ledger, partitions=options.partitions, replication_factor=options.replication_factor
@@ -106,8 +106,8 @@ def plan(target: Target, options: Namespace) -> Outcome:
 
 def status(target: Target, options: Namespace) -> Outcome:
     """Show ledger, cursors and runs."""
-    from airflow_eos.engine.ledger import ledger_status
-    from airflow_eos.engine.progress import unread
+    from airflow_eos.engine.lag import unread
+    from airflow_eos.engine.queries import ledger_status
 
     found = ledger_status(
         target.kafka,
@@ -136,7 +136,7 @@ def status(target: Target, options: Namespace) -> Outcome:
 
 def ledger(target: Target, options: Namespace) -> Outcome:
     """List records."""
-    from airflow_eos.engine.ledger import ledger_records
+    from airflow_eos.engine.queries import ledger_records
 
     if options.key and options.pipeline:
         raise WrongUsage("give --pipeline or --key, not both")
@@ -151,7 +151,7 @@ def ledger(target: Target, options: Namespace) -> Outcome:
 
 def verify(target: Target, options: Namespace) -> Outcome:
     """Read output again; 3 when something does not match."""
-    from airflow_eos.engine.ledger import run_records
+    from airflow_eos.engine.queries import run_records
     from airflow_eos.engine.verification import verify_output
 
     records = run_records(target.kafka, target.ledger, pipeline=options.pipeline, prefix=target.prefix)
@@ -180,7 +180,7 @@ def verify(target: Target, options: Namespace) -> Outcome:
 
 def abort(target: Target, options: Namespace) -> Outcome:
     """End a transaction."""
-    from airflow_eos.engine.administration import abort_transaction
+    from airflow_eos.engine.admin import abort_transaction
 
     if bool(options.transactional_id) == bool(options.group):
         raise WrongUsage("give --transactional-id or --group")
@@ -208,7 +208,7 @@ def repair(target: Target, options: Namespace) -> Outcome:
 
 def reset_offsets(target: Target, options: Namespace) -> Outcome:
     """Move a cursor."""
-    from airflow_eos.engine.administration import Reset, reset_cursor
+    from airflow_eos.engine.admin import Reset, reset_cursor
 
     try:
         reset = Reset(

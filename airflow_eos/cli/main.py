@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_eos.cli.commands import Target
 from airflow_eos.cli.definition import COMMANDS, COMMON, EXIT_CODES
-from airflow_eos.cli.run import carry_out
+from airflow_eos.cli.execution import carry_out
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import DecoratedOperator, task_decorator_factory
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.operators.process import with_arguments
+from airflow_eos.operators.process_function import with_arguments
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import TaskDecorator
     from airflow.sdk import Context
 
-    from airflow_eos.operators.process import Process
+    from airflow_eos.operators.process_function import Process
 
 _RUN = "run"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_eos.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from airflow_eos.engine.ledger import answer, create_ledger, ledger_status, look_up, partition_counts
+    from airflow_eos.engine.queries import answer, create_ledger, ledger_status, look_up, partition_counts
     from airflow_eos.engine.run import Run, read_process_write
 
 __all__ = [
@@ -25,6 +25,6 @@ __getattr__ = lazy_exports(
     __name__,
     {
         ".run": ("Run", "read_process_write"),
-        ".ledger": ("answer", "create_ledger", "ledger_status", "look_up", "partition_counts"),
+        ".queries": ("answer", "create_ledger", "ledger_status", "look_up", "partition_counts"),
     },
 )

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger, KafkaTransactions, Link
 from airflow_eos.closeable import Closeable
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import Authority
+from airflow_eos.ledger.pins import Pins
+from airflow_eos.ledger.topic_check import KnownLedger, verify
+from airflow_eos.ledger.witnesses import Testimony, Witnesses
 from airflow_eos.model.spec import MayCreate
-from airflow_eos.run import identity
-from airflow_eos.run.authority import Authority
 from airflow_eos.run.boundaries import Boundaries
-from airflow_eos.run.ledger_identity import KnownLedger, verify
-from airflow_eos.run.pins import Pins
-from airflow_eos.run.ranges import Planner
-from airflow_eos.run.witnesses import Testimony, Witnesses
-from airflow_eos.run.world import World
+from airflow_eos.run.collaborators import World
+from airflow_eos.run.planner import Planner
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.producer_ids import touch_transactional_id
 
 if TYPE_CHECKING:
     from airflow_eos.model.spec import RunSpec
-    from airflow_eos.run.ports import SealAndSend
+    from airflow_eos.ports import SealAndSend
 
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class ControlPlane(Closeable):
 
         For the end of a run, whose success no longer depends on anything: never raises.
         """
-        name = identity.ledger_witness_id(self._spec.prefix, self._spec.ledger.topic)
+        name = keys.ledger_witness_id(self._spec.prefix, self._spec.ledger.topic)
         try:
             with self._link.connections() as connections:
                 touch_transactional_id(connections, name, timeout=TOUCH_TIMEOUT)

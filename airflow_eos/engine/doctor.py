@@ -8,17 +8,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from airflow_eos.broker.ledger import TOPIC_CONFIG
+from airflow_eos.broker.ledger_topic import TOPIC_CONFIG
 from airflow_eos.broker.permissions import Permissions, TopicCare
 from airflow_eos.engine.asking import asking
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.engine.repair import hanging
-from airflow_eos.engine.retention import findings
+from airflow_eos.engine.retention_report import findings
 from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.cursor import CursorRecord
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings
-from airflow_eos.run import identity, laws
-from airflow_eos.run.cursor import CursorRecord
+from airflow_eos.run import laws
 
 Status = Literal["ok", "warn", "fail", "unknown"]
 
@@ -292,7 +293,7 @@ def _group(control: ControlPlane, permissions: Permissions, patient: Patient) ->
         return
     laws.group_is_empty(group, control.cluster.group_members(group))
     control.cluster.group_offsets_partition(group)  # the proof before a commit asks for it
-    key = identity.cursor_key(group)
+    key = keys.cursor_key(group)
     try:
         value = control.authority.peek([key], routing=group).get(key)
     except LedgerMissing:

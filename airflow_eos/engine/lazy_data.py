@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LazyDataPlane:
-    """Implements :class:`airflow_eos.run.ports.SealAndSend` on a session made on first use.
+    """Implements :class:`airflow_eos.ports.SealAndSend` on a session made on first use.
 
     :param spark: a session, or a function that makes one.
     :param kill: says whether the run shall end.

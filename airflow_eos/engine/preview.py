@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
+from airflow_eos.ledger import keys
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import MayCreate
-from airflow_eos.run import identity
 from airflow_eos.run.boundaries import Boundaries, Boundary
-from airflow_eos.run.ranges import Planner
+from airflow_eos.run.planner import Planner
 from airflow_eos.run.work import SINK, WorkDefinition, differences
 
 if TYPE_CHECKING:
-    from airflow_eos.model.broker import TopicDescription
+    from airflow_eos.ledger.authority import Authority
+    from airflow_eos.model.kafka import TopicDescription
     from airflow_eos.model.spec import RunSpec
-    from airflow_eos.run.authority import Authority
 
 
 def preview(spec: RunSpec) -> dict[str, Any]:
@@ -25,8 +25,8 @@ def preview(spec: RunSpec) -> dict[str, Any]:
 
     :raises PlanError: what a run would raise: no starting point, a moved cursor, an interval not over, ...
     """
-    key = identity.run_key(spec)
-    record_key = identity.run_record_key(key)
+    key = keys.run_key(spec)
+    record_key = keys.run_record_key(key)
     with ControlPlane(spec) as control:
         known = control.verify_ledger_of_run(may_create=MayCreate.NEVER)
         ledger = (known.topic_id, known.partitions)
@@ -37,7 +37,7 @@ def preview(spec: RunSpec) -> dict[str, Any]:
         plan = planner.plan().plan
     return {
         "run_key": key,
-        "transactional_id": identity.transactional_id(spec),
+        "transactional_id": keys.transactional_id(spec),
         "mode": plan.mode,
         "group": plan.offsets_group,
         "advances": plan.advances,
@@ -88,12 +88,12 @@ class Unpinned(Boundaries):
         accept_deleted: bool = False,
     ) -> Boundary:
         """Return the boundary as the ledger has it, or as it would be pinned now."""
-        key = identity.boundary_key(topic.topic, moment)
-        prefixes = (identity.boundary_prefix(topic.topic),)
+        key = keys.boundary_key(topic.topic, moment)
+        prefixes = (keys.boundary_prefix(topic.topic),)
         pinned: Mapping[str, str] = {}
         if self._asks_ledger:
             pinned = self._authority.decide([key], routing=topic.topic, prefixes=prefixes)
         if key in pinned:
             return self.known(topic, pinned[key], accept_deleted=accept_deleted)
-        self.notes.append(f"{topic.topic}: the boundary at {identity.utc_text(moment)} is not pinned yet")
+        self.notes.append(f"{topic.topic}: the boundary at {keys.utc_text(moment)} is not pinned yet")
         return self.compute(topic, moment, lateness, pinned, accept_deleted=accept_deleted)

@@ -14,12 +14,12 @@ from typing import Any, Literal
 from airflow_eos.engine.asking import asking
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import AuthorizationFailed, ProducerFenced, UnknownTopic
-from airflow_eos.model.broker import ActiveProducer, TransactionDescription, TransactionState
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import decide
+from airflow_eos.model.kafka import ActiveProducer, TransactionDescription, TransactionState
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import LedgerSettings
-from airflow_eos.run import identity
-from airflow_eos.run.authority import decide
 from airflow_eos.run.unfinished import coordinator_said, seen_of
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ _UNDER_WAY = (
     TransactionState.PREPARE_ABORT,
     TransactionState.PREPARE_EPOCH_FENCE,
 )
-_RUNS = identity.run_record_key("")
+_RUNS = keys.run_record_key("")
 
 
 @dataclass(frozen=True, slots=True)

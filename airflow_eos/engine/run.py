@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.engine.catch_up import run_rounds
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.engine.lazy_data import LazyDataPlane
-from airflow_eos.engine.rounds import run_rounds
-from airflow_eos.run import identity
+from airflow_eos.ledger import keys
 from airflow_eos.run.kill import KILL_SECONDS, Kill
 from airflow_eos.run.protocol import RunProtocol
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from airflow_eos.model.identity import ProducerIdentity
     from airflow_eos.model.record import RunRecord
     from airflow_eos.model.spec import RunSpec
+    from airflow_eos.run.collaborators import World
     from airflow_eos.run.states import State
-    from airflow_eos.run.world import World
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class Run:
         """
         self._kill.check()
         with ControlPlane(self._spec) as control:
-            if identity.loops(self._spec):
+            if keys.loops(self._spec):
                 record = run_rounds(self._spec, self._world(control), self._attempt)
             else:
                 record, _ = self._attempt(self._spec, self._world(control))

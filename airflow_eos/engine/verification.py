@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_eos.broker import Link
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.wire.fetch import fetch_answers
-from airflow_eos.wire.isolation import data_batches
 from airflow_eos.wire.offsets import list_offsets
 
 if TYPE_CHECKING:

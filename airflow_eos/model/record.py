@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from airflow_eos.model.identity import ProducerIdentity
-from airflow_eos.model.manifest import total
+from airflow_eos.model.output import total
 from airflow_eos.model.plan import ModeName
 from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.model.receipts import PartitionReceipt

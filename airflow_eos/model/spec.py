@@ -27,7 +27,7 @@ class MayCreate(enum.Enum):
     """Who may make a ledger where there is none, or give an identity to a topic that has none.
 
     An empty ledger answers "not committed" to all: one that was lost must not be made again. Nobody but
-    ``ANYWAY`` makes one that a witness remembers (:mod:`airflow_eos.run.witnesses`).
+    ``ANYWAY`` makes one that a witness remembers (:mod:`airflow_eos.ledger.witnesses`).
     """
 
     NEVER = "never"
@@ -59,7 +59,7 @@ class LedgerSettings:
 class RunSpec:
     """One read-process-write run: what to read, where to write, under which identity.
 
-    Transactional ids, run keys and ledger keys are derived from it (:mod:`airflow_eos.run.identity`).
+    Transactional ids, run keys and ledger keys are derived from it (:mod:`airflow_eos.ledger.keys`).
 
     :param kafka: client configuration in librdkafka names; never part of a repr or a record.
     :param pipeline: stable name of the pipeline; renaming a Dag keeps its ledger when this stays.

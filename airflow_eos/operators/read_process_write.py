@@ -15,10 +15,10 @@ from airflow_eos.exceptions import (
     RunAlreadyCommitted,
     RunFenced,
 )
-from airflow_eos.operators.outcome import outcome
-from airflow_eos.operators.process import Process, load_process, ship_by_value, with_arguments
+from airflow_eos.operators.last_answer import outcome
+from airflow_eos.operators.process_function import Process, load_process, ship_by_value, with_arguments
 from airflow_eos.operators.run_parameters import RunParameters
-from airflow_eos.operators.session import TaskSession, spark_settings
+from airflow_eos.operators.spark_session import TaskSession, spark_settings
 from airflow_eos.operators.telemetry import RunTelemetry
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from airflow.sdk import RetryDecision, RetryPolicy
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_eos.exceptions import EosError, NotYetVisible, OutcomeUnknown, RunFenced
-from airflow_eos.operators.failures import is_final
+from airflow_eos.operators.retriable import is_final
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

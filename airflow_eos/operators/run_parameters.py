@@ -176,7 +176,7 @@ class RunParameters:
             )
         except ValueError as error:  # a range or interval that cannot be
             raise ConfigurationError(str(error)) from error
-        from airflow_eos.run.identity import run_key
+        from airflow_eos.ledger.keys import run_key
 
         self._run_key = run_key(spec)
         return spec

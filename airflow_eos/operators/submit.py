@@ -14,7 +14,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow_eos import exceptions
 from airflow_eos.exceptions import ConfigurationError, EosError, OutputLost, RunFailed
 from airflow_eos.operators.child_processes import terminate_children
-from airflow_eos.operators.outcome import outcome
+from airflow_eos.operators.last_answer import outcome
 from airflow_eos.operators.run_parameters import RunParameters
 from airflow_eos.operators.submitted_files import SubmittedFiles, joined, split_process
 from airflow_eos.operators.telemetry import RunTelemetry
@@ -226,7 +226,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         if self._module is not None:
             from importlib.util import find_spec
 
-            found = find_spec("airflow_eos.spark.submit")
+            found = find_spec("airflow_eos.spark.submit_main")
             assert found is not None
             self.application = str(found.origin)
         elif (folder / self.application).is_file():
@@ -329,7 +329,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
 
     def _error_of_the_application(self) -> EosError | None:
         """Return the error the application reported, where its output came by here (client mode)."""
-        from airflow_eos.engine.submit import FAILED
+        from airflow_eos.engine.application import FAILED
 
         lines = getattr(self._hook, "_last_submit_log_lines", ())
         for line in reversed(list(lines)):

@@ -8,12 +8,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from airflow_eos.exceptions import IntervalNotReady, TopicRecreated
-from airflow_eos.model.broker import TopicDescription
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.pins import Pins
+from airflow_eos.model.kafka import TopicDescription
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.run import accountable, identity
-from airflow_eos.run.accountable import Deleted
-from airflow_eos.run.pins import Pins
-from airflow_eos.run.ports import Cluster
+from airflow_eos.ports import Cluster
+from airflow_eos.run import log_coverage
+from airflow_eos.run.log_coverage import Deleted
 
 BOUNDARY_VERSION = 1
 UNPROVEN_VERSION = 2
@@ -100,15 +101,15 @@ class Boundaries:
             time.
         :raises TopicRecreated: when the boundary was pinned on an earlier incarnation of the topic.
         """
-        key = identity.boundary_key(topic.topic, moment)
+        key = keys.boundary_key(topic.topic, moment)
         value = self._pins.pin(
-            identity.boundary_transactional_id(self._prefix, topic.topic),
+            keys.boundary_transactional_id(self._prefix, topic.topic),
             key,
             topic.topic,
             lambda pinned: self.compute(
                 topic, moment, lateness, pinned, accept_deleted=accept_deleted
             ).to_json(),
-            prefixes=(identity.boundary_prefix(topic.topic),),
+            prefixes=(keys.boundary_prefix(topic.topic),),
         )
         return self.known(topic, value, accept_deleted=accept_deleted)
 
@@ -127,7 +128,7 @@ class Boundaries:
                 f"has id {topic.topic_id}: it was deleted and made again; give the new one another name"
             )
         if not accept_deleted:
-            accountable.refuse_deleted(topic.topic, found.moment, found.unproven, pinned=True)
+            log_coverage.refuse_deleted(topic.topic, found.moment, found.unproven, pinned=True)
         return found
 
     def compute(
@@ -146,15 +147,15 @@ class Boundaries:
         :raises IntervalUnaccountable: as :meth:`boundary`.
         """
         partitions = [TopicPartition(topic.topic, p) for p in range(topic.partitions)]
-        look = accountable.look(self._cluster, partitions, moment)
+        look = log_coverage.look(self._cluster, partitions, moment)
         stable, found = look.stable, look.found
-        now, text = self._now(), identity.utc_text(moment)
-        accountable.refuse_future(found, now)
+        now, text = self._now(), keys.utc_text(moment)
+        log_coverage.refuse_future(found, now)
         idle = [tp.partition for tp in partitions if found[tp] is None]
         if idle and now < moment + lateness:
             raise IntervalNotReady(
                 f"{topic.topic!r}: partitions {idle} hold nothing at or after {text} yet; the boundary "
-                f"is fixed at {identity.utc_text(moment + lateness)} at the latest (allowed_lateness "
+                f"is fixed at {keys.utc_text(moment + lateness)} at the latest (allowed_lateness "
                 f"{lateness})"
             )
         offsets: dict[int, int] = {}
@@ -168,13 +169,13 @@ class Boundaries:
         gone = look.unproven(bounds, moment)
         unproven = {tp.partition: head for tp, head in gone.items()}
         if not accept_deleted:
-            accountable.refuse_deleted(topic.topic, text, unproven, pinned=False)
+            log_coverage.refuse_deleted(topic.topic, text, unproven, pinned=False)
         return Boundary(
             topic.topic,
             topic.topic_id,
             text,
             _clamped(offsets, text, neighbours),
-            identity.utc_text(now),
+            keys.utc_text(now),
             {tp.partition: stable[tp] for tp in partitions},
             unproven,
         )

@@ -10,7 +10,7 @@ from airflow_eos.exceptions import RunFailed
 from airflow_eos.run.states import State
 
 if TYPE_CHECKING:
-    from airflow_eos.run.ports import ProducerSession
+    from airflow_eos.ports import ProducerSession
 
 KILL_SECONDS = 4.5
 """Seconds of a kill, all its steps together: Airflow sends SIGKILL 5 s after SIGTERM."""

@@ -1,19 +1,19 @@
 """The laws of a run, one function each. The protocol calls them by module, so a test can switch one off.
 
 1. Never a second attempt of a send task within one epoch. The refusal stands in the send task
-   (:mod:`airflow_eos.spark.send`); :func:`exactly_one_receipt` is the guard behind it.
+   (:mod:`airflow_eos.spark.send_task`); :func:`exactly_one_receipt` is the guard behind it.
 2. One transaction per producer instance; only a first act or a proved owner takes an epoch:
    :func:`may_take_epoch`.
 3. A yes may be believed before the fence, a no only after it, and only of a ledger that lost nothing:
-   :func:`no_is_final`, :func:`nothing_is_missing`.
+   :func:`no_is_final`, :func:`~airflow_eos.ledger.authority.nothing_is_missing`.
 4. Every request carries the writers' identity; counts gate the commit: :func:`receipts_match`,
    :func:`proof_holds`. The ledger is written by the driver alone: :func:`ledger_is_no_target`.
 5. Ranges lie between the log start and the last stable offset, in the topics that were planned:
    :func:`within_log`, :func:`is_decided`, :func:`topics_unchanged`. What the log cannot tell of an interval
-   is refused before its boundary is fixed (:mod:`airflow_eos.run.accountable`).
+   is refused before its boundary is fixed (:mod:`airflow_eos.run.log_coverage`).
 6. The cursor's group has no live members and moves forward only, from the plan's start:
    :func:`group_is_empty`, :func:`cursor_unmoved`.
-7. A group has one owner; ids name the work (:mod:`airflow_eos.run.identity`): :func:`group_is_ours`,
+7. A group has one owner; ids name the work (:mod:`airflow_eos.ledger.keys`): :func:`group_is_ours`,
    :func:`same_work`.
 8. No input or no output is a success that still commits: :func:`deserves_commit`.
 9. Brokers without partition verification are refused: :func:`broker_verifies`.
@@ -39,7 +39,6 @@ from airflow_eos.exceptions import (
     DuplicateReceipt,
     GroupNotEmpty,
     GroupOwned,
-    LedgerTruncated,
     OffsetsOutOfRange,
     ProcessFailed,
     ProtocolViolation,
@@ -47,15 +46,15 @@ from airflow_eos.exceptions import (
     TimeoutsInconsistent,
     TopicRecreated,
 )
-from airflow_eos.model.broker import (
+from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import (
     ActiveProducer,
     CommittedOffset,
     EndTxnAnswer,
     TransactionDescription,
     TransactionState,
 )
-from airflow_eos.model.identity import ProducerIdentity
-from airflow_eos.model.manifest import SealedManifest
+from airflow_eos.model.output import SealedManifest
 from airflow_eos.model.plan import ModeName, RunPlan
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.model.receipts import PartitionReceipt
@@ -83,20 +82,6 @@ def may_take_epoch(first_act: bool, answer: EndTxnAnswer | None) -> bool:
 def no_is_final(fenced: bool) -> bool:
     """Law 3: a look-up that found nothing is believed only when it was made after the fence."""
     return fenced
-
-
-def nothing_is_missing(partition: int, log_start: int, keys: Collection[str]) -> None:
-    """Law 3: a no is none where the first records of the ledger partition were deleted.
-
-    :param log_start: of the ledger partition; compaction never moves it.
-    :param keys: what the partition does not hold.
-    """
-    if keys and log_start > 0:
-        raise LedgerTruncated(
-            f"ledger partition {partition} starts at offset {log_start}: records before it were deleted, and "
-            f"{min(keys)!r}, which it does not hold, may have been among them; restore the ledger, and see "
-            "that its cleanup.policy is 'compact'"
-        )
 
 
 def receipts_match(manifest: SealedManifest, receipts: Sequence[PartitionReceipt]) -> None:

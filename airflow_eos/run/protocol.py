@@ -25,30 +25,31 @@ from airflow_eos.exceptions import (
     RunFailed,
     RunFenced,
 )
-from airflow_eos.model.broker import EndTxnAnswer, TransactionDescription
+from airflow_eos.ledger import keys
 from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import EndTxnAnswer, TransactionDescription
 from airflow_eos.model.ledger import LedgerMessage
-from airflow_eos.model.manifest import SealedManifest
+from airflow_eos.model.output import SealedManifest
 from airflow_eos.model.receipts import PartitionReceipt
 from airflow_eos.model.record import TOPIC_IDS, RunRecord
 from airflow_eos.model.spec import RunSpec
-from airflow_eos.run import identity, laws, rounds
-from airflow_eos.run.committed import CommittedRuns
-from airflow_eos.run.failures import let_go
-from airflow_eos.run.kill import KILL_SECONDS, Kill
-from airflow_eos.run.ports import (
+from airflow_eos.ports import (
     ProducerSession,
     Sealed,
     SealedBlockLost,
 )
-from airflow_eos.run.ranges import Planned, Recorded
-from airflow_eos.run.statement import Statement, prove
+from airflow_eos.run import laws, rounds
+from airflow_eos.run.collaborators import World
+from airflow_eos.run.commit_entry import Statement, prove
+from airflow_eos.run.kept_failures import let_go
+from airflow_eos.run.kill import KILL_SECONDS, Kill
+from airflow_eos.run.lookup import CommittedRuns
+from airflow_eos.run.planner import Planned, Recorded
+from airflow_eos.run.sink_check import Targets
 from airflow_eos.run.states import State
-from airflow_eos.run.targets_check import Targets
 from airflow_eos.run.trace import Trace
 from airflow_eos.run.unfinished import UnfinishedEnds
 from airflow_eos.run.visibility import Visibility
-from airflow_eos.run.world import World
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ class RunProtocol:
         :raises OutcomeUnknown: the ledger could not be asked; a retry finds out.
         :raises OutputLost: committed, and a topic that was written is gone.
         """
-        work = _Work(identity.run_key(self._spec), identity.transactional_id(self._spec))
+        work = _Work(keys.run_key(self._spec), keys.transactional_id(self._spec))
         found = self._ask(work, fenced=False)
         self._trace.enter(State.ASKED)
         if found is not None:
@@ -249,7 +250,7 @@ class RunProtocol:
         work.planned = self._world.planner.plan(work.recorded)
         plan = work.planned.plan
         if self._spec.round is not None and work.recorded is None and rounds.is_last(self._spec, plan):
-            work.key = identity.final_key(self._spec)
+            work.key = keys.final_key(self._spec)
         for note in plan.notes:
             log.warning("%s", note)
         log.info(

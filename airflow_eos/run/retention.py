@@ -11,11 +11,11 @@ import logging
 from collections.abc import Collection, Mapping
 
 from airflow_eos.exceptions import EosError
+from airflow_eos.ledger import keys
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Interval
-from airflow_eos.run import identity
-from airflow_eos.run.accountable import timestamp_of
-from airflow_eos.run.ports import Cluster
+from airflow_eos.ports import Cluster
+from airflow_eos.run.log_coverage import timestamp_of
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def _of_sink(cluster: Cluster, plan: RunPlan, sink: str, now: dt.datetime) -> li
         return []
     note = (
         f"{sink} keeps records for {keeps} (retention.ms); these are older, of before "
-        f"{identity.utc_text(oldest)}: {', '.join(expired)}. Where process passes their timestamps on, the "
+        f"{keys.utc_text(oldest)}: {', '.join(expired)}. Where process passes their timestamps on, the "
         "brokers delete the output soon after its commit; raise retention.ms, or return a timestamp column"
     )
     return [note]

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from airflow_eos.model.manifest import total
+from airflow_eos.ledger import keys
+from airflow_eos.model.output import total
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Cursor, OffsetRange, TopicPartition
 from airflow_eos.model.receipts import NO_OFFSET, PartitionReceipt
 from airflow_eos.model.record import TOPIC_IDS, RunRecord
 from airflow_eos.model.spec import RunSpec
-from airflow_eos.run import identity
 
 
 def is_last(spec: RunSpec, plan: RunPlan) -> bool:
@@ -28,9 +28,9 @@ def is_last(spec: RunSpec, plan: RunPlan) -> bool:
 def in_order(spec: RunSpec, records: Mapping[str, RunRecord]) -> tuple[list[RunRecord], RunRecord | None]:
     """Return the rounds committed without a gap, from 0, and the final one; ``records`` are by run key."""
     rounds: list[RunRecord] = []
-    while (record := records.get(identity.round_key(spec, len(rounds)))) is not None:
+    while (record := records.get(keys.round_key(spec, len(rounds)))) is not None:
         rounds.append(record)
-    return rounds, records.get(identity.final_key(spec))
+    return rounds, records.get(keys.final_key(spec))
 
 
 def merged(rounds: Sequence[RunRecord]) -> RunRecord:

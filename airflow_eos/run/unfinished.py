@@ -17,18 +17,19 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from airflow_eos.exceptions import AuthorizationFailed, NotYetVisible, OutcomeUnknown
-from airflow_eos.model.broker import ActiveProducer, EndTxnAnswer, TransactionDescription, TransactionState
+from airflow_eos.ledger import cursor, keys
+from airflow_eos.ledger.authority import Authority, decide
 from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import ActiveProducer, EndTxnAnswer, TransactionDescription, TransactionState
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import RunSpec
-from airflow_eos.run import cursor, identity, laws
-from airflow_eos.run.authority import Authority, decide
-from airflow_eos.run.ports import Cluster, Ledger, Transactions
+from airflow_eos.ports import Cluster, Ledger, Transactions
+from airflow_eos.run import laws
 
 log = logging.getLogger(__name__)
 
-_RUN_RECORDS, _CURSORS = identity.run_record_key(""), identity.cursor_key("")
+_RUN_RECORDS, _CURSORS = keys.run_record_key(""), keys.cursor_key("")
 _COMMITS = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
 _ABORTS = (
     TransactionState.ONGOING,
@@ -156,7 +157,7 @@ class UnfinishedEnds:
 
     def _ledger_partitions(self) -> list[TopicPartition]:
         routings = {self._spec.pipeline}
-        if identity.moves_cursor(self._spec):
+        if keys.moves_cursor(self._spec):
             routings.add(self._spec.group_id)
         return sorted(
             {TopicPartition(self._spec.ledger.topic, self._ledger.partition_for(one)) for one in routings}
@@ -164,9 +165,9 @@ class UnfinishedEnds:
 
     def _end_offsets(self, producer: ProducerIdentity) -> EndTxnAnswer | None:
         """End pending offsets of the cursor: behind the fence they can be nobody's but ours."""
-        if not identity.moves_cursor(self._spec) or self._offsets_ended:
+        if not keys.moves_cursor(self._spec) or self._offsets_ended:
             return None
-        group, only = self._spec.group_id, identity.mapped_partition(self._spec)
+        group, only = self._spec.group_id, keys.mapped_partition(self._spec)
         topics = self._cluster.describe_topics(self._spec.source_topics)
         partitions = [TopicPartition(t.topic, p) for t in topics.values() for p in range(t.partitions)]
         if only is not None:
@@ -174,7 +175,7 @@ class UnfinishedEnds:
         if not self._cluster.has_pending_offsets(group, partitions):
             return None
         self._offsets_ended = True
-        key = identity.cursor_key(group, only)
+        key = keys.cursor_key(group, only)
         value = self._authority.decide([key], routing=group).get(key)
         known = cursor.CursorRecord.from_json(value) if value else None
         committed = self._cluster.committed(group, partitions, stable=False)
@@ -187,7 +188,7 @@ class UnfinishedEnds:
 
     def _commit_offsets(self, producer: ProducerIdentity, group: str, known: cursor.CursorRecord) -> None:
         """Write the marker for the offsets of the run that moved the cursor last."""
-        key = identity.run_record_key(known.run_key)
+        key = keys.run_record_key(known.run_key)
         value = self._authority.decide([key], routing=known.pipeline).get(key)
         if value is None:
             return  # a reset moved it; the planner says how offsets and cursor differ
@@ -253,7 +254,7 @@ def seen_of(cluster: Cluster, record: RunRecord) -> bool | None:
     partitions = sorted({r.topic_partition for r in record.ranges})
     for group in (record.group_id, f"{record.group_id}.runs"):
         committed = cluster.committed(group, partitions, stable=False)
-        if any(identity.metadata_names(one.metadata, record.run_key) for one in committed.values()):
+        if any(keys.metadata_names(one.metadata, record.run_key) for one in committed.values()):
             return True
     return None
 

@@ -11,12 +11,13 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from airflow_eos.exceptions import BrokersUnavailable, NotYetVisible, UnknownTopic
-from airflow_eos.model.broker import ActiveProducer, TransactionState
+from airflow_eos.ledger import keys
 from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import ActiveProducer, TransactionState
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
-from airflow_eos.run import identity, laws
-from airflow_eos.run.ports import Cluster, Transactions
+from airflow_eos.ports import Cluster, Transactions
+from airflow_eos.run import laws
 from airflow_eos.run.unfinished import open_of, write_commit_markers
 
 log = logging.getLogger(__name__)
@@ -182,7 +183,7 @@ class Visibility:
         if not offsets or not self._cluster.has_pending_offsets(group, sorted(offsets)):
             return False
         committed = self._cluster.committed(group, sorted(offsets), stable=False)
-        if any(identity.metadata_names(one.metadata, record.run_key) for one in committed.values()):
+        if any(keys.metadata_names(one.metadata, record.run_key) for one in committed.values()):
             return False
         behind = any(tp not in committed or committed[tp].offset < end for tp, end in offsets.items())
         return group != record.group_id or behind

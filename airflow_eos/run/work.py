@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import RunSpec
-from airflow_eos.run import identity
 
 WORK = "work"
 """The detail of a run record that holds :meth:`WorkDefinition.to_dict`."""
@@ -196,7 +196,7 @@ def _chosen(spec: RunSpec) -> dict[str, Any]:
 
 
 def _span(interval: Interval) -> tuple[str, str]:
-    return identity.utc_text(interval.start), identity.utc_text(interval.end)
+    return keys.utc_text(interval.start), keys.utc_text(interval.end)
 
 
 def _text(value: Any) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_eos.engine.progress import IdlePolicy
+    from airflow_eos.engine.lag import IdlePolicy
 
 
 class KafkaDataIntervalSensor(WaitingSensor):

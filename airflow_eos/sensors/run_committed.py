@@ -108,8 +108,8 @@ class RunCommittedSensor(WaitingSensor):
 
     def _named(self, context: Context) -> tuple[str, dict[str, Any]]:
         """Return the run's key, and what else is said of its work: its record must agree."""
+        from airflow_eos.ledger import keys
         from airflow_eos.model.spec import RunSpec
-        from airflow_eos.run import identity
         from airflow_eos.run.work import WorkDefinition
 
         topics = (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
@@ -137,4 +137,4 @@ class RunCommittedSensor(WaitingSensor):
         )
         said = WorkDefinition.of(spec).to_dict()
         known = (*(("topics",) if self.topics else ()), "interval", "ranges")
-        return identity.run_key(spec), {name: said[name] for name in known if name in said}
+        return keys.run_key(spec), {name: said[name] for name in known if name in said}

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from airflow_eos import exceptions
 from airflow_eos.exceptions import EosError
-from airflow_eos.operators.failures import is_final
+from airflow_eos.operators.retriable import is_final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,8 +20,8 @@ from airflow_eos.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_eos.spark.context import RunContext
     from airflow_eos.spark.data_plane import SparkDataPlane
+    from airflow_eos.spark.process import RunContext
 
     main: Callable[..., Any]
 
@@ -32,8 +32,8 @@ __all__ = ["RunContext", "SparkDataPlane", "main"]
 __getattr__ = lazy_exports(
     __name__,
     {
-        ".context": ("RunContext",),
+        ".process": ("RunContext",),
         ".data_plane": ("SparkDataPlane",),
-        "airflow_eos.engine.submit": ("main",),
+        "airflow_eos.engine.application": ("main",),
     },
 )

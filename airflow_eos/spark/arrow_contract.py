@@ -1,4 +1,4 @@
-"""The sink contract for Arrow results: the same columns and rules as :mod:`airflow_eos.spark.contract`.
+"""The sink contract for Arrow results: the same columns and rules as :mod:`airflow_eos.spark.frame_contract`.
 
 Wider Arrow types of the same meaning are welcome: large and view strings, dictionaries, any integer width
 that fits a partition number, any timestamp unit with a time zone.

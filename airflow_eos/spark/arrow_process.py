@@ -9,10 +9,11 @@ Reading, transform and sealing then run in one Python task, and no record enters
 
 The function gets the records of one source partition, some thousand at a time and in offset order, with the
 columns of Spark's Kafka source (``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp``,
-``timestampType``, ``headers``). It returns rows by the sink contract (:mod:`airflow_eos.spark.contract`) as
-anything with Arrow's C data interface: a pyarrow record batch or table, a polars data frame; or a pandas one;
-or None for no rows. It is called many times, in several processes: it must not remember anything that changes
-its results, since a batch's size is not part of the contract.
+``timestampType``, ``headers``). It returns rows by the sink contract
+(:mod:`airflow_eos.spark.frame_contract`) as anything with Arrow's C data interface: a pyarrow record batch or
+table, a polars data frame; or a pandas one; or None for no rows. It is called many times, in several
+processes: it must not remember anything that changes its results, since a batch's size is not part of the
+contract.
 """
 
 from __future__ import annotations

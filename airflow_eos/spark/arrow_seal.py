@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_eos.spark.arrow_contract import sink_rows
-from airflow_eos.spark.context import call_process
-from airflow_eos.spark.counting import SliceCount
 from airflow_eos.spark.errors import task_errors
+from airflow_eos.spark.process import call_process
+from airflow_eos.spark.read_counts import SliceCount
 from airflow_eos.spark.sealed_rows import READ_TRAILER_PARTITION, SealedRows
 from airflow_eos.spark.source import read_slice
 
 if TYPE_CHECKING:
     from airflow_eos.model.ranges import OffsetRange
-    from airflow_eos.spark.context import RunContext
-    from airflow_eos.spark.seal import SealTask
+    from airflow_eos.spark.process import RunContext
+    from airflow_eos.spark.seal_task import SealTask
 
 
 @dataclass(frozen=True, slots=True)

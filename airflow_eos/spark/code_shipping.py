@@ -29,8 +29,17 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 # The Airflow layer stays at home: executors have no Airflow.
-_OURS = ("__init__.py", "closeable.py", "exceptions.py", "lazy_exports.py", "model", "spark", "wire")
-_DRIVERS = (*_OURS, "broker", "engine", "run")
+_OURS = (
+    "__init__.py",
+    "closeable.py",
+    "exceptions.py",
+    "lazy_exports.py",
+    "model",
+    "recordbatch",
+    "spark",
+    "wire",
+)
+_DRIVERS = (*_OURS, "broker", "engine", "ledger", "ports.py", "run")
 _PYC_HEADER = 16  # magic 4, flags 4, then source hash 8, or time 4 and size 4 (PEP 552)
 _UNCHECKED_HASH = (1).to_bytes(4, "little")
 _shipped: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()

@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import RunFailed
-from airflow_eos.model.manifest import SealedManifest
+from airflow_eos.model.output import SealedManifest
 from airflow_eos.spark.by_value import pickled_by_value
 from airflow_eos.spark.errors import process_error, send_error
-from airflow_eos.spark.manifest import InconsistentSeal, read_manifest
 from airflow_eos.spark.preflight import Environment, check_environment
-from airflow_eos.spark.progress import progress
 from airflow_eos.spark.routing import route
+from airflow_eos.spark.sealed_blocks import InconsistentSeal, read_manifest
 from airflow_eos.spark.sealing import make_sealing
 from airflow_eos.spark.session import (
     CANCEL_TIMEOUT,
@@ -35,6 +34,7 @@ from airflow_eos.spark.session import (
     speculates,
     tagged,
 )
+from airflow_eos.spark.stage_log import progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.receipts import PartitionReceipt
     from airflow_eos.model.spec import RunSpec
-    from airflow_eos.spark.owners import OwnerLayout
+    from airflow_eos.spark.placement import OwnerLayout
 
 _log = logging.getLogger(__name__)
 Process = Callable[..., Any]
@@ -83,11 +83,11 @@ class SealedFrame:
 
 
 class SparkDataPlane:
-    """Implements ``airflow_eos.run.ports.SealAndSend`` on a Spark session, classic or Connect.
+    """Implements ``airflow_eos.ports.SealAndSend`` on a Spark session, classic or Connect.
 
     :param spark: the author's session; its settings are left as they were.
     :param spec: the run; its client configuration reaches executors only inside serialised tasks.
-    :param process: ``process(df)`` or ``process(df, run)``; see :mod:`airflow_eos.spark.context`.
+    :param process: ``process(df)`` or ``process(df, run)``; see :mod:`airflow_eos.spark.process`.
     """
 
     def __init__(self, spark: SparkSession, spec: RunSpec, process: Process) -> None:
@@ -144,7 +144,7 @@ class SparkDataPlane:
         :raises SendError: a writer failed; some batches may have been written.
         :raises SealedBlockLost: sealed batches are gone, or are not those that the manifest counted.
         """
-        from airflow_eos.spark.send import (
+        from airflow_eos.spark.send_task import (
             ANSWER_DDL,
             SECOND_ATTEMPT_WAIT,
             STREAM_ORDER,

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_eos.spark.arrow_process import is_arrow_process
-from airflow_eos.spark.context import RunContext, call_process
-from airflow_eos.spark.contract import sink_columns
-from airflow_eos.spark.counting import read_counter, sums
-from airflow_eos.spark.manifest import InconsistentSeal
-from airflow_eos.spark.owners import OwnerLayout, plan_owners
+from airflow_eos.spark.frame_contract import sink_columns
+from airflow_eos.spark.placement import OwnerLayout, plan_owners
+from airflow_eos.spark.process import RunContext, call_process
+from airflow_eos.spark.read_counts import read_counter, sums
+from airflow_eos.spark.sealed_blocks import InconsistentSeal
 from airflow_eos.spark.slices import plan_slices
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.ranges import TopicPartition
     from airflow_eos.model.spec import RunSpec
-    from airflow_eos.spark.manifest import BlockCounts
-    from airflow_eos.spark.seal import SealTask
+    from airflow_eos.spark.seal_task import SealTask
+    from airflow_eos.spark.sealed_blocks import BlockCounts
     from airflow_eos.wire.client_config import ClientConfig
 
 
@@ -76,7 +76,7 @@ class _Base:
         self.layout = OwnerLayout(1)
 
     def _seal_task(self, *, open_ended: bool) -> SealTask:
-        from airflow_eos.spark.seal import SealTask
+        from airflow_eos.spark.seal_task import SealTask
         from airflow_eos.spark.targets import describe_targets
         from airflow_eos.wire.connection import BrokerConnections
 

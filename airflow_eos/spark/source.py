@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from airflow_eos.spark.counting import SliceCount, Tally
 from airflow_eos.spark.errors import task_errors
+from airflow_eos.spark.read_counts import SliceCount, Tally
 from airflow_eos.spark.worker_memory import tidy
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_range
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_eos.model.ranges import OffsetRange
+    from airflow_eos.recordbatch.decode import DecodedBatch
     from airflow_eos.wire.client_config import ClientConfig
-    from airflow_eos.wire.decode import DecodedBatch
 
 SCHEMA = (
     "key binary, value binary, topic string, partition int, offset bigint, "

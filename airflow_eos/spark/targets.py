@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.protocol.admin import DescribeConfigsRequest
 
+from airflow_eos.recordbatch.sealer import MAX_MESSAGE_BYTES
 from airflow_eos.wire.failures import is_transient
-from airflow_eos.wire.seal import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from airflow_eos.wire.connection import BrokerConnections

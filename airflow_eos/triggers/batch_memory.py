@@ -62,8 +62,8 @@ class BatchMemory:
 
         :param unplaced: partitions that belong to the batch even with an empty range.
         """
-        from airflow_eos.run.identity import ranges_digest
-        from airflow_eos.run.ranges import bounded
+        from airflow_eos.ledger.keys import ranges_digest
+        from airflow_eos.run.planner import bounded
 
         ends = bounded({one.topic_partition: (one.start, one.end) for one in pending}, max_records)
         ranges = [

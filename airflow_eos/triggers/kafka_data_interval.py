@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.triggers.condition import ConditionTrigger
 
 if TYPE_CHECKING:
-    from airflow_eos.engine.progress import IdlePolicy
+    from airflow_eos.engine.lag import IdlePolicy
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class KafkaDataIntervalTrigger(ConditionTrigger):
 
         :raises IntervalUnaccountable: the log cannot tell what it holds; the run would say the same.
         """
-        from airflow_eos.engine.progress import interval_progress
+        from airflow_eos.engine.lag import interval_progress
         from airflow_eos.model.ranges import Interval
         from airflow_eos.model.spec import LedgerSettings
 

@@ -59,7 +59,7 @@ class KafkaLagTrigger(ConditionTrigger):
 
     def ask(self, kafka: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return ``{"group_id", "lag", "ranges"}`` once the lag is large enough."""
-        from airflow_eos.engine.progress import unread
+        from airflow_eos.engine.lag import unread
         from airflow_eos.model.spec import LedgerSettings
 
         ledger = None if self.ledger_topic is None else LedgerSettings(topic=self.ledger_topic, create=False)

@@ -14,7 +14,7 @@ from airflow_eos.exceptions import EosError
 from airflow_eos.triggers.batch_memory import BatchMemory
 
 if TYPE_CHECKING:
-    from airflow_eos.engine.progress import Unread
+    from airflow_eos.engine.lag import Unread
 
 log = logging.getLogger(__name__)
 
@@ -141,7 +141,7 @@ class OffsetRangeTrigger(BaseEventTrigger):
 
     def _look(self) -> Unread:
         from airflow_eos import settings
-        from airflow_eos.engine.progress import unread
+        from airflow_eos.engine.lag import unread
         from airflow_eos.hooks.kafka_eos import KafkaEosHook
         from airflow_eos.model.spec import LedgerSettings
 

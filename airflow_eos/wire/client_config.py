@@ -134,7 +134,7 @@ def for_kafka_python(config: ClientConfig | Mapping[str, Any]) -> dict[str, Any]
     frozen = ClientConfig.of(config)
     out = _translate(frozen)
     if frozen.uses_tls:
-        from airflow_eos.wire.tls import ssl_context
+        from airflow_eos.wire.security import ssl_context
 
         out["ssl_context"] = ssl_context(frozen)
     if "oauth_cb" in frozen:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NoReturn, TypeVar
 
+from airflow_eos.wire.error_codes import Fatal, verdict
 from airflow_eos.wire.failures import NotYet, is_transient
-from airflow_eos.wire.verdicts import Fatal, verdict
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from airflow_eos.wire.connection import BrokerConnections
-    from airflow_eos.wire.verdicts import Verdict
+    from airflow_eos.wire.error_codes import Verdict
 
 T = TypeVar("T")
 CoordinatorKind = Literal["transaction", "group"]
@@ -54,7 +54,7 @@ def refuse(
 ) -> NoReturn:
     """Raise what the table says about a coordinator's code: an error, or :class:`NotYet` to be asked again.
 
-    :param table: one of :mod:`airflow_eos.wire.verdicts`.
+    :param table: one of :mod:`airflow_eos.wire.error_codes`.
     :param code: not 0.
     """
     decision = verdict(table, code)

@@ -24,13 +24,13 @@ from kafka.protocol.consumer import FetchRequest
 
 from airflow_eos.exceptions import CorruptBatch, FetchStalled, OffsetsOutOfRange
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.wire.backoff import Backoff
-from airflow_eos.wire.decode import DecodedBatch, decode_batches
+from airflow_eos.recordbatch.decode import DecodedBatch, decode_batches
+from airflow_eos.recordbatch.header import RawBatch, iter_batches
+from airflow_eos.recordbatch.isolation import AbortedTransaction, data_batches
+from airflow_eos.wire.error_codes import FETCH, Fatal, Retry, verdict
 from airflow_eos.wire.failures import NotYet, describe, is_transient, translated
-from airflow_eos.wire.header import RawBatch, iter_batches
-from airflow_eos.wire.isolation import AbortedTransaction, data_batches
 from airflow_eos.wire.offsets import Isolation, list_offsets_async
-from airflow_eos.wire.verdicts import FETCH, Fatal, Retry, verdict
+from airflow_eos.wire.retry import Backoff
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

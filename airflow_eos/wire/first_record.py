@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from airflow_eos.exceptions import OffsetsOutOfRange
-from airflow_eos.model.broker import TimedOffset
+from airflow_eos.model.kafka import TimedOffset
+from airflow_eos.recordbatch.decode import decode_batch
 from airflow_eos.wire.connection import METADATA_TIMEOUT
-from airflow_eos.wire.decode import decode_batch
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.offsets import first_since, list_offsets
 

@@ -12,7 +12,7 @@ from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
 
 from airflow_eos.exceptions import AuthorizationFailed, ProtocolViolation
-from airflow_eos.model.broker import CommittedOffset
+from airflow_eos.model.kafka import CommittedOffset
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.connection import METADATA_TIMEOUT
 from airflow_eos.wire.coordinators import at_coordinator

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_eos.exceptions import BrokersUnavailable
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.wire.backoff import Backoff
+from airflow_eos.wire.error_codes import FETCH, Fatal, Verdict, verdict
 from airflow_eos.wire.failures import NotYet, describe, is_transient, translated
-from airflow_eos.wire.verdicts import FETCH, Fatal, Verdict, verdict
+from airflow_eos.wire.retry import Backoff
 
 if TYPE_CHECKING:
     from airflow_eos.wire.connection import BrokerConnections
@@ -33,7 +33,7 @@ async def ask_leaders(
     :param request_for: makes the request about some partitions.
     :param read: yields partition, error code and value of a broker's answer.
     :param what: names the question in errors: "offsets".
-    :param table: what error codes mean, of :mod:`airflow_eos.wire.verdicts`.
+    :param table: what error codes mean, of :mod:`airflow_eos.wire.error_codes`.
     :raises UnknownTopic: naming the topic or partition.
     :raises AuthorizationFailed: naming the partition and what to grant.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last reason.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kafka.protocol.consumer import ListOffsetsRequest
 
-from airflow_eos.model.broker import TimedOffset
+from airflow_eos.model.kafka import TimedOffset
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.connection import METADATA_TIMEOUT
 from airflow_eos.wire.leaders import ask_leaders

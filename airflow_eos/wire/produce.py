@@ -18,10 +18,10 @@ comparing it.
 Mechanism: sequences start at 0, so the caller owns these partitions in this epoch. One request per broker
 carries one batch of each of its partitions; the first batches of all partitions go in one request, because a
 broker verifies with the coordinator that a partition is in the transaction, and parallel verifications
-collide. A batch is repeated with the same bytes. See :mod:`airflow_eos.wire.lane` for the order of things in
-a partition and
-:data:`airflow_eos.wire.verdicts.PRODUCE` for what an error means. Produce stays at version 9 to 11: from 12
-    on a broker adds partitions to the transaction by itself (KIP-890).
+collide. A batch is repeated with the same bytes. See :mod:`airflow_eos.wire.partition_queue` for the order of
+things in a partition and
+:data:`airflow_eos.wire.error_codes.PRODUCE` for what an error means. Produce stays at version 9 to 11: from
+    12 on a broker adds partitions to the transaction by itself (KIP-890).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from kafka.future import Future
 from kafka.protocol.producer import ProduceRequest
 
 from airflow_eos.exceptions import DeliveryTimedOut, EosError
+from airflow_eos.wire.error_codes import PRODUCE, Retry, verdict
 from airflow_eos.wire.failures import describe, is_transient, translated
-from airflow_eos.wire.lane import Ack, Batch, PartitionLane, Refusal
 from airflow_eos.wire.offsets import list_offsets_async
-from airflow_eos.wire.verdicts import PRODUCE, Retry, verdict
+from airflow_eos.wire.partition_queue import Ack, Batch, PartitionLane, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

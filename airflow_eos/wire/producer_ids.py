@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from kafka.protocol.producer import InitProducerIdRequest
 
-from airflow_eos.wire.control import CONTROL_TIMEOUT
 from airflow_eos.wire.coordinators import at_coordinator, refuse
-from airflow_eos.wire.verdicts import COORDINATOR
+from airflow_eos.wire.error_codes import COORDINATOR
+from airflow_eos.wire.txn_requests import CONTROL_TIMEOUT
 
 if TYPE_CHECKING:
     from airflow_eos.wire.connection import BrokerConnections

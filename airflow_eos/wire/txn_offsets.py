@@ -15,13 +15,13 @@ from kafka.protocol.producer import AddOffsetsToTxnRequest, TxnOffsetCommitReque
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.connection import METADATA_TIMEOUT
 from airflow_eos.wire.coordinators import at_coordinator, refuse
-from airflow_eos.wire.verdicts import ADD_OFFSETS, TXN_OFFSET_COMMIT
+from airflow_eos.wire.error_codes import ADD_OFFSETS, TXN_OFFSET_COMMIT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_eos.model.broker import CommittedOffset
     from airflow_eos.model.identity import ProducerIdentity
+    from airflow_eos.model.kafka import CommittedOffset
     from airflow_eos.wire.connection import BrokerConnections
 
 ANSWER_SECONDS = 10.0

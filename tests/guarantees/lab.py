@@ -13,10 +13,10 @@ from confluent_kafka import TopicPartition as ClientPartition
 from typing_extensions import Self
 
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.model.broker import TransactionDescription
+from airflow_eos.ledger import keys
+from airflow_eos.model.kafka import TransactionDescription
 from airflow_eos.model.ranges import Explicit, OffsetRange, TopicPartition
 from airflow_eos.model.spec import LedgerSettings
-from airflow_eos.run import identity
 from airflow_eos.testing.agreement import (
     ledger_complaints,
     ledger_records,
@@ -115,7 +115,7 @@ class Experiment(Pipeline):
 def described(experiment: Experiment) -> TransactionDescription | None:
     """What the coordinator says of the pipeline's transactional id."""
     with ControlPlane(experiment.spec) as control:
-        return control.cluster.describe_transaction(identity.transactional_id(experiment.spec))
+        return control.cluster.describe_transaction(keys.transactional_id(experiment.spec))
 
 
 def given(experiment: Experiment) -> Explicit:

@@ -10,11 +10,11 @@ from typing import Any
 from confluent_kafka import Producer
 
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.recordbatch.decode import decode_batch
+from airflow_eos.recordbatch.isolation import ControlType, ReadCommittedFilter, control_type
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.decode import decode_batch
 from airflow_eos.wire.fetch import fetch_answers
-from airflow_eos.wire.isolation import ControlType, ReadCommittedFilter, control_type
 from airflow_eos.wire.offsets import list_offsets
 from tests.markers import wait_for_markers
 

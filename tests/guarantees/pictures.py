@@ -20,7 +20,7 @@ from typing_extensions import Self
 
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import EosError
-from airflow_eos.run import identity
+from airflow_eos.ledger import keys
 from airflow_eos.run.states import State
 from airflow_eos.testing import EmbeddedKafka
 from airflow_eos.testing.faults import KafkaProxy
@@ -111,7 +111,7 @@ class Recorder:
 
     def _ask(self) -> None:
         spec = self._experiment.spec
-        name = identity.transactional_id(spec)
+        name = keys.transactional_id(spec)
         with ControlPlane(spec) as control:
             while not self._stop.is_set():
                 try:

@@ -23,18 +23,19 @@ from airflow_eos.exceptions import (
     RunFailed,
     TimeoutsInconsistent,
 )
+from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.run import identity, laws
+from airflow_eos.recordbatch.sealer import seal
+from airflow_eos.run import laws
 from airflow_eos.run.states import State
-from airflow_eos.spark import send
+from airflow_eos.spark import send_task
 from airflow_eos.spark.errors import TaskError
 from airflow_eos.spark.sealed_rows import SCHEMA
-from airflow_eos.spark.send import SendTask
+from airflow_eos.spark.send_task import SendTask
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.control import end_txn
 from airflow_eos.wire.produce import send_partitions
-from airflow_eos.wire.seal import seal
+from airflow_eos.wire.txn_requests import end_txn
 from tests.guarantees import without_law
 from tests.guarantees.lab import given, judged
 from tests.integration.run_support import LocalDataPlane, Paused
@@ -117,7 +118,7 @@ class SendTwice:
         self.first, self.second = (self._batches(letter) for letter in "ab")
         monkeypatch.setattr("pyspark.TaskContext.get", classmethod(lambda cls: TaskContext()))
         self._config = ClientConfig.of(experiment.kafka.client_config())
-        self._name = identity.transactional_id(experiment.spec)
+        self._name = keys.transactional_id(experiment.spec)
         self._spec = experiment.spec
 
     def _batches(self, letter):
@@ -175,7 +176,7 @@ def test_a_second_attempt_of_a_send_task_writes_nothing(experiment, monkeypatch)
 
 def test_without_law_1_the_second_attempt_is_found_out_by_its_offsets(experiment, monkeypatch):
     """Law 1, the second guard: the broker says yes to a batch it did not write, at an offset of the past."""
-    monkeypatch.setattr(send, "refuse_second_attempt", lambda *args: None)
+    monkeypatch.setattr(send_task, "refuse_second_attempt", lambda *args: None)
     (text,) = SendTwice(experiment, monkeypatch).play()
     answer = json.loads(text)
     assert "error" in answer, f"the second attempt has a receipt: {answer}"
@@ -184,7 +185,7 @@ def test_without_law_1_the_second_attempt_is_found_out_by_its_offsets(experiment
 
 def test_without_both_guards_two_attempts_are_mixed(experiment, monkeypatch):
     """Law 1, counter-test: the receipt is perfect; readers get the first half of one, the rest of another."""
-    monkeypatch.setattr(send, "refuse_second_attempt", lambda *args: None)
+    monkeypatch.setattr(send_task, "refuse_second_attempt", lambda *args: None)
     without_law.remove("end-before", monkeypatch.setattr)
     task = SendTwice(experiment, monkeypatch)
     (answer,) = task.play()

@@ -14,10 +14,10 @@ import pytest
 from airflow_eos.broker.session import KafkaSession
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import RunFailed, SendError
-from airflow_eos.model.broker import TransactionState
+from airflow_eos.ledger import keys
+from airflow_eos.model.kafka import TransactionState
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.run import identity
-from airflow_eos.run.committed import CommittedRuns
+from airflow_eos.run.lookup import CommittedRuns
 from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.run.states import State
 from airflow_eos.testing import read_topic
@@ -131,7 +131,7 @@ def transaction_log(experiment):
     A key is a version and a string; a value a version, producer id 8, epoch 2, time-out 4, state 1, ...
     (TransactionLogKey.json, TransactionLogValue.json).
     """
-    wanted = identity.transactional_id(experiment.spec).encode()
+    wanted = keys.transactional_id(experiment.spec).encode()
     found = read_topic(experiment.kafka.client_config(), "__transaction_state", "read_uncommitted")
     return [_STATES[r.value[16]] for r in found if r.value is not None and r.key[4:] == wanted]
 
@@ -159,7 +159,7 @@ def test_a_step_that_is_left_out_is_refused(experiment):
 
 def coordinator_of(experiment):
     """The broker that coordinates the pipeline's transactional id."""
-    name = identity.transactional_id(experiment.spec)
+    name = keys.transactional_id(experiment.spec)
     with BrokerConnections(ClientConfig.of(experiment.kafka.client_config())) as connections:
         node = connections.run(connections.coordinator_async("transaction", name, timeout=30))
     return experiment.kafka.brokers[node - 1]
@@ -192,7 +192,7 @@ def test_a_coordinator_that_dies_while_it_answers_the_commit_loses_nothing(repli
     replicated.feed(20)
     states, carried_out = [], []
     with KafkaProxy(replicated.kafka.bootstrap_servers) as proxy:
-        fault = proxy.hold("EndTxn", response=True, containing=identity.transactional_id(replicated.spec))
+        fault = proxy.hold("EndTxn", response=True, containing=keys.transactional_id(replicated.spec))
 
         def kill():
             fault.wait()
@@ -237,7 +237,7 @@ def lost_commit(experiment, monkeypatch, lost, **changes):
 
     monkeypatch.setattr(CommittedRuns, "ask", told)
     with KafkaProxy(experiment.kafka.bootstrap_servers) as proxy:
-        name = identity.transactional_id(experiment.changed(**changes))
+        name = keys.transactional_id(experiment.changed(**changes))
         if lost == "answer lost":
             fault = proxy.lose_response("EndTxn", silent=True, containing=name)
         else:

@@ -8,15 +8,16 @@ import pytest
 
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import ProducerFenced, RunFenced
-from airflow_eos.model.broker import EndTxnAnswer
+from airflow_eos.ledger import keys
 from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import EndTxnAnswer
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.run import identity, laws
+from airflow_eos.run import laws
 from airflow_eos.run.states import State
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.control import EndTxnResult, add_partitions_to_txn, end_txn
 from airflow_eos.wire.produce import send_partitions
+from airflow_eos.wire.txn_requests import EndTxnResult, add_partitions_to_txn, end_txn
 from tests.guarantees.lab import Experiment, described, given, judged
 from tests.guarantees.planes import ExecutorPlane
 from tests.integration.run_support import LocalDataPlane, Paused
@@ -108,9 +109,7 @@ def test_everything_a_zombie_may_try_is_refused(any_kafka, state, successor):
     experiment.feed(20)
     zombie = experiment.driver("r1", stop_at=state).wait_for(state)
     found = described(experiment)
-    old = ProducerIdentity(
-        identity.transactional_id(experiment.spec), found.producer_id, found.producer_epoch
-    )
+    old = ProducerIdentity(keys.transactional_id(experiment.spec), found.producer_id, found.producer_epoch)
     zombie.pause()
     live = experiment.driver("r1", try_number=2, stop_at=State.PROVEN).wait_for(State.PROVEN)
     if successor == "committed":
@@ -188,9 +187,9 @@ def test_without_law_2_a_zombie_takes_the_epoch_from_the_live_attempt(experiment
 
 def test_without_law_7_a_zombie_is_not_fenced_and_writes_twice(experiment, monkeypatch):
     """T5, counter-test: with an id per try both commit: every record is there twice."""
-    stable = identity.transactional_id
+    stable = keys.transactional_id
     experiment.feed(20)
-    monkeypatch.setattr(identity, "transactional_id", lambda spec: f"{stable(spec)}.{spec.try_number}")
+    monkeypatch.setattr(keys, "transactional_id", lambda spec: f"{stable(spec)}.{spec.try_number}")
     # The zombie's open transaction hides what the second try commits: law 12 would wait for it.
     monkeypatch.setattr(laws, "over_everywhere", lambda missing: True)
     zombie = Paused(experiment, State.WRITTEN, "r1", ranges=given(experiment))
@@ -231,8 +230,8 @@ def test_an_executor_that_was_stopped_and_replaced_errs_and_changes_nothing(any_
 
 def test_without_law_7_an_executor_goes_on_and_its_driver_commits(experiment, monkeypatch):
     """T5, counter-test: an id per try: nobody tells the executor, both attempts commit."""
-    stable = identity.transactional_id
-    monkeypatch.setattr(identity, "transactional_id", lambda spec: f"{stable(spec)}.{spec.try_number}")
+    stable = keys.transactional_id
+    monkeypatch.setattr(keys, "transactional_id", lambda spec: f"{stable(spec)}.{spec.try_number}")
     # What hangs in the sink until the executor's driver commits hides the other's output: law 12 would wait.
     monkeypatch.setattr(laws, "over_everywhere", lambda missing: True)
     experiment.feed(20)

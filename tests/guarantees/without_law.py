@@ -28,9 +28,9 @@ from airflow_eos.exceptions import (
     EmbeddedSparkError,
     EosError,
 )
-from airflow_eos.run.witnesses import Testimony
-from airflow_eos.wire.crc import crc32c
-from airflow_eos.wire.header import ATTRIBUTES_AT, CRC_AT, TRANSACTIONAL_BIT
+from airflow_eos.ledger.witnesses import Testimony
+from airflow_eos.recordbatch.crc import crc32c
+from airflow_eos.recordbatch.header import ATTRIBUTES_AT, CRC_AT, TRANSACTIONAL_BIT
 from airflow_eos.wire.offsets import list_offsets
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,7 +128,7 @@ def _whole_time(transaction: Any, open_for: float) -> float:
 
 
 _LAWS = "airflow_eos.run.laws:"
-_ACCOUNTABLE = "airflow_eos.run.accountable:"
+_ACCOUNTABLE = "airflow_eos.run.log_coverage:"
 
 REMOVALS: dict[str, Removal] = {
     "second-attempt": Removal(
@@ -141,7 +141,7 @@ REMOVALS: dict[str, Removal] = {
     "second-attempt-task": Removal(
         "1",
         "the same, in the task that executors run",
-        "airflow_eos.spark.send:refuse_second_attempt",
+        "airflow_eos.spark.send_task:refuse_second_attempt",
         _nothing,
         (
             f"{_EXPERIMENTS}test_a_second_attempt_of_a_send_task_writes_nothing",
@@ -151,7 +151,7 @@ REMOVALS: dict[str, Removal] = {
     "end-before": Removal(
         "1",
         "an acknowledgement of the past is another attempt's",
-        "airflow_eos.wire.lane:PartitionLane._accept",
+        "airflow_eos.wire.partition_queue:PartitionLane._accept",
         _blind_to_the_past,
         (
             f"{_EXPERIMENTS}test_without_law_1_the_second_attempt_is_found_out_by_its_offsets",
@@ -193,7 +193,7 @@ REMOVALS: dict[str, Removal] = {
     "nothing_is_missing": Removal(
         "3",
         "a no counts of a whole partition only",
-        f"{_LAWS}nothing_is_missing",
+        "airflow_eos.ledger.authority:nothing_is_missing",
         _nothing,
         (
             f"{_LOST}test_a_cut_ledger_partition_says_no_to_nothing",
@@ -203,7 +203,7 @@ REMOVALS: dict[str, Removal] = {
     "witnesses": Removal(
         "3",
         "an empty ledger that is remembered is no new one",
-        "airflow_eos.run.witnesses:Witnesses.testify",
+        "airflow_eos.ledger.witnesses:Witnesses.testify",
         lambda self: Testimony(),
         (
             f"{_LOST}test_a_deleted_ledger_is_not_made_again",
@@ -213,7 +213,7 @@ REMOVALS: dict[str, Removal] = {
     "ledger-of-offsets": Removal(
         "3",
         "offsets name the ledger in use",
-        "airflow_eos.run.witnesses:Witnesses.agree",
+        "airflow_eos.ledger.witnesses:Witnesses.agree",
         _nothing,
         (f"{_LOST}test_a_ledger_that_another_environment_made_again_is_refused",),
     ),
@@ -273,7 +273,7 @@ REMOVALS: dict[str, Removal] = {
     "transactional-bit": Removal(
         "4",
         "every batch belongs to the transaction",
-        "airflow_eos.wire.lane:stamp",
+        "airflow_eos.wire.partition_queue:stamp",
         _plain_batch,
         (f"{_TRANSACTIONS}test_aborted_output_stays_hidden_for_ever",),
         wraps=True,
@@ -364,7 +364,7 @@ REMOVALS: dict[str, Removal] = {
     "transactional_id": Removal(
         "7",
         "ids name the work, not the worker",
-        "airflow_eos.run.identity:transactional_id",
+        "airflow_eos.ledger.keys:transactional_id",
         _id_per_try,
         (
             f"{_SEARCH}[explicit]",
@@ -436,7 +436,7 @@ REMOVALS: dict[str, Removal] = {
     "one-attempt": Removal(
         "S5",
         "the blocks hold one attempt of each seal task",
-        "airflow_eos.spark.manifest:_Blocks.add",
+        "airflow_eos.spark.sealed_blocks:_Blocks.add",
         _any_attempt,
         (f"{_DELIVERY}test_blocks_of_two_attempts_are_never_sent",),
         wraps=True,
@@ -444,7 +444,7 @@ REMOVALS: dict[str, Removal] = {
     "counted-attempts": Removal(
         "S5",
         "a send writes the attempts that were counted",
-        "airflow_eos.spark.send:_pieces",
+        "airflow_eos.spark.send_task:_pieces",
         _whatever_was_counted,
         (
             f"{_SEND_TASK}::test_rows_of_another_seal_attempt_are_not_written",

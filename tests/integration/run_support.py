@@ -12,23 +12,23 @@ import pyarrow as pa
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
+from airflow_eos.engine.catch_up import run_rounds
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.engine.rounds import run_rounds
-from airflow_eos.model.manifest import SealedManifest, SealedTarget
+from airflow_eos.ledger.keys import loops
+from airflow_eos.model.output import SealedManifest, SealedTarget
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import LedgerSettings, RunSpec
-from airflow_eos.run.identity import loops
+from airflow_eos.recordbatch.partitioner import partitions_for
+from airflow_eos.recordbatch.sealer import seal
+from airflow_eos.run.collaborators import World
 from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.run.states import State
-from airflow_eos.run.world import World
 from airflow_eos.testing.readers import read_topic
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_range
-from airflow_eos.wire.partitioner import partitions_for
 from airflow_eos.wire.produce import send_partitions
-from airflow_eos.wire.seal import seal
 from tests.patience import wait_until
 
 

@@ -18,8 +18,8 @@ from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.spark import SparkDataPlane
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.control import EndTxnResult, add_partitions_to_txn, end_txn
 from airflow_eos.wire.offsets import list_offsets
+from airflow_eos.wire.txn_requests import EndTxnResult, add_partitions_to_txn, end_txn
 from tests.markers import wait_for_markers
 
 KIND = "AIRFLOW_EOS_TEST_SPARK"

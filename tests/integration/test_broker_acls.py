@@ -10,9 +10,9 @@ import pytest
 from airflow_eos.broker import KafkaCluster, KafkaLedger
 from airflow_eos.engine.doctor import Patient, examine
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError
-from airflow_eos.model.broker import CommittedOffset, EndTxnAnswer
+from airflow_eos.ledger import keys
+from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer
 from airflow_eos.model.spec import LedgerSettings
-from airflow_eos.run import identity
 from airflow_eos.testing import EmbeddedKafka
 from tests.integration.broker_support import assert_hidden, make_transactions, message, tp, unique
 from tests.integration.run_support import Pipeline
@@ -97,12 +97,12 @@ def test_a_run_without_a_grant_for_the_witness_of_its_ledger_goes_on(kafka, user
     user.grant("DESCRIBE", topic="__consumer_offsets")
     user.grant("READ", "DESCRIBE", group=spec.group_id)
     for name in (
-        identity.transactional_id(spec),
-        identity.ledger_transactional_id(spec.prefix, pipeline.ledger),
+        keys.transactional_id(spec),
+        keys.ledger_transactional_id(spec.prefix, pipeline.ledger),
     ):
         user.grant("WRITE", "DESCRIBE", transactional_id=name)
     assert pipeline.run("r1", kafka=user.config).records_read == 1
-    witness = identity.ledger_witness_id(spec.prefix, pipeline.ledger)
+    witness = keys.ledger_witness_id(spec.prefix, pipeline.ledger)
     user.grant("WRITE", "DESCRIBE", transactional_id=witness)
     assert cluster.describe_transaction(witness) is None
     pipeline.run("r2", kafka=user.config)

@@ -14,8 +14,8 @@ from confluent_kafka import TopicPartition as Position
 
 from airflow_eos.broker import KafkaCluster
 from airflow_eos.exceptions import BrokersUnavailable, UnknownTopic
-from airflow_eos.model.broker import CommittedOffset, TimedOffset, TopicDescription
 from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import CommittedOffset, TimedOffset, TopicDescription
 from airflow_eos.testing import EmbeddedKafka
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.groups import fetch_committed_offsets
@@ -312,7 +312,7 @@ def test_a_fresh_cluster_with_other_settings():
 def test_an_unreachable_cluster_is_reported(unused_port, monkeypatch):
     """Questions through either client end at the time-out and name the servers or the request."""
     monkeypatch.setattr("airflow_eos.broker.cluster.REQUEST_TIMEOUT", 2.0)
-    monkeypatch.setattr("airflow_eos.broker.link.BOOTSTRAP_TIMEOUT", 2.0)
+    monkeypatch.setattr("airflow_eos.broker.shared_connections.BOOTSTRAP_TIMEOUT", 2.0)
     started = time.monotonic()
     with warnings.catch_warnings():
         # kafka-python leaves the sockets of refused connections to the garbage collector.

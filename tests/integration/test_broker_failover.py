@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ConfigResource
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
-from airflow_eos.model.broker import CommittedOffset, EndTxnAnswer, TransactionState
+from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, TransactionState
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.testing import EmbeddedKafka, read_topic
 from airflow_eos.wire.connection import BrokerConnections

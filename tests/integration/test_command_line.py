@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from airflow_eos.broker import KafkaLedger
 from airflow_eos.cli.definition import COMMANDS
 from airflow_eos.cli.main import main
-from airflow_eos.engine.ledger import ledger_records
+from airflow_eos.engine.queries import ledger_records
 from airflow_eos.exceptions import CursorMoved, EosError
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.run.states import State
@@ -89,7 +89,7 @@ def test_broker_that_is_not_there_is_an_error_in_both_forms(
     unused_port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exit code 1: one line on standard error, and an object for programs."""
-    monkeypatch.setattr("airflow_eos.broker.link.BOOTSTRAP_TIMEOUT", 0.5)
+    monkeypatch.setattr("airflow_eos.broker.shared_connections.BOOTSTRAP_TIMEOUT", 0.5)
     where = ["--bootstrap-servers", f"127.0.0.1:{unused_port}"]
     assert main(["status", *where, "--output", "json"]) == 1
     printed = capsys.readouterr()

@@ -7,18 +7,18 @@ import logging
 import pytest
 
 from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, ConfigurationError, ProducerFenced
-from airflow_eos.model.broker import TransactionState
 from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import TransactionState
 from airflow_eos.testing import EmbeddedKafka
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.control import (
+from airflow_eos.wire.produce import send_partitions
+from airflow_eos.wire.txn_requests import (
     EndTxnResult,
     add_partitions_to_txn,
     describe_producers,
     describe_transactions,
     end_txn,
 )
-from airflow_eos.wire.produce import send_partitions
 from tests.integration import wire_support as support
 from tests.integration.broker_support import assert_hidden
 from tests.integration.wire_support import (

@@ -16,15 +16,16 @@ from confluent_kafka.admin import NewTopic
 
 from airflow_eos.engine.repair import repair
 from airflow_eos.exceptions import AuthorizationFailed, NotYetVisible
+from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import LedgerSettings
-from airflow_eos.run import identity, laws
+from airflow_eos.run import laws
 from airflow_eos.run.states import State
 from airflow_eos.run.visibility import Visibility
 from airflow_eos.testing import EmbeddedKafka
 from airflow_eos.testing.readers import read_topic
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.control import describe_producers
+from airflow_eos.wire.txn_requests import describe_producers
 from tests.integration.run_support import Pipeline
 from tests.patience import wait_until
 
@@ -71,7 +72,7 @@ class Away:
         pipeline = self.pipeline = Pipeline(kafka, partitions=2)
         group = pipeline.spec.group_id
         with BrokerConnections(self.config) as connections:
-            keeper = connections.transaction_coordinator(identity.transactional_id(pipeline.spec))
+            keeper = connections.transaction_coordinator(keys.transactional_id(pipeline.spec))
             home = connections.group_coordinator(group)
         # Groups are placed by their name: one whose coordinator can be lost on its own.
         number = 0

@@ -16,16 +16,16 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from airflow_eos.broker import KafkaCluster
 from airflow_eos.broker.session import KafkaSession
 from airflow_eos.engine.doctor import Patient, examine
-from airflow_eos.engine.ledger import create_ledger
+from airflow_eos.engine.queries import create_ledger
 from airflow_eos.exceptions import LedgerMissing, LedgerReplaced, LedgerTruncated
+from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
-from airflow_eos.run import identity
+from airflow_eos.recordbatch.partitioner import partitions_for
 from airflow_eos.testing import EmbeddedKafka
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_range
 from airflow_eos.wire.offsets import list_offsets
-from airflow_eos.wire.partitioner import partitions_for
 from tests.integration.run_support import Pipeline
 from tests.patience import eventually, wait_until
 
@@ -268,8 +268,8 @@ def test_a_ledger_in_use_is_remembered_longer_than_the_id_that_pinned_it():
     }
     with EmbeddedKafka(broker_config=config) as kafka:
         pipeline = Timed(kafka)
-        pinning = identity.ledger_transactional_id(pipeline.spec.prefix, pipeline.ledger)
-        witness = identity.ledger_witness_id(pipeline.spec.prefix, pipeline.ledger)
+        pinning = keys.ledger_transactional_id(pipeline.spec.prefix, pipeline.ledger)
+        witness = keys.ledger_witness_id(pipeline.spec.prefix, pipeline.ledger)
         pipeline.interval(0)
         with KafkaCluster(pipeline.spec.kafka) as cluster:
 

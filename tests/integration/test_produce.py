@@ -23,10 +23,10 @@ from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.receipts import PartitionReceipt
 from airflow_eos.testing import EmbeddedKafka
 from airflow_eos.testing.faults import KafkaProxy
-from airflow_eos.wire import lane
+from airflow_eos.wire import partition_queue
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.control import describe_producers, end_txn
 from airflow_eos.wire.produce import send_partitions
+from airflow_eos.wire.txn_requests import describe_producers, end_txn
 from tests.integration import wire_support as support
 from tests.integration.wire_support import end_of, open_transaction, partition, read, sealed, texts, values_of
 from tests.patience import wait_until
@@ -296,7 +296,7 @@ def test_the_source_is_read_only_as_fast_as_it_is_sent(connections, kafka_topic)
 
 def test_a_killed_broker_that_comes_back_costs_nothing_but_time(monkeypatch):
     """One broker, SIGKILL in the middle of a send, one batch at a time, started again: exact."""
-    monkeypatch.setattr(lane, "MAX_IN_FLIGHT", 1)
+    monkeypatch.setattr(partition_queue, "MAX_IN_FLIGHT", 1)
     with (
         EmbeddedKafka(broker_config=support.QUICK_SESSIONS) as kafka,
         BrokerConnections(kafka.client_config()) as connections,

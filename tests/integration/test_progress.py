@@ -11,10 +11,10 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from airflow_eos.engine.progress import Unread, committed_record, interval_progress, unread
+from airflow_eos.engine.lag import Unread, committed_record, interval_progress, unread
 from airflow_eos.exceptions import LedgerMissing, UnknownTopic
+from airflow_eos.ledger.keys import cursor_run_key
 from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
-from airflow_eos.run.identity import cursor_run_key
 from tests.integration.run_support import Pipeline
 from tests.markers import wait_for_markers
 

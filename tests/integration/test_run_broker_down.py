@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from airflow_eos.broker import link
+from airflow_eos.broker import shared_connections
 from airflow_eos.exceptions import BrokersUnavailable
 from airflow_eos.run.states import State
 from airflow_eos.testing import EmbeddedKafka
@@ -32,7 +32,7 @@ def pipeline(own_kafka):
 
 def test_a_broker_that_is_down_at_the_start_is_named(pipeline, unused_port, monkeypatch):
     """Nobody listens: one clear error with the address, nothing started."""
-    monkeypatch.setattr(link, "BOOTSTRAP_TIMEOUT", 5.0)
+    monkeypatch.setattr(shared_connections, "BOOTSTRAP_TIMEOUT", 5.0)
     kafka = {"bootstrap.servers": f"127.0.0.1:{unused_port}"}
     with pytest.raises(BrokersUnavailable, match=str(unused_port)):
         pipeline.run("r1", kafka=kafka)

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from airflow_eos.broker import KafkaCluster
-from airflow_eos.engine.ledger import create_ledger
+from airflow_eos.engine.queries import create_ledger
 from airflow_eos.exceptions import (
     CursorMoved,
     GroupNotEmpty,

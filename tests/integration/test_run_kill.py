@@ -13,8 +13,8 @@ from airflow_eos.broker.session import KafkaSession
 from airflow_eos.engine import create_ledger, look_up
 from airflow_eos.engine.run import Run
 from airflow_eos.exceptions import BrokersUnavailable, OutcomeUnknown, RunFailed
+from airflow_eos.ledger.pins import Pins
 from airflow_eos.model.ranges import Cursor, Interval
-from airflow_eos.run.pins import Pins
 from airflow_eos.run.states import State
 from tests.integration.run_support import LocalDataPlane, Pipeline
 

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_eos.engine import look_up
 from airflow_eos.exceptions import OutputLost, SinkChanged, UnknownTopic
-from airflow_eos.operators.failures import is_final
+from airflow_eos.operators.retriable import is_final
 from airflow_eos.run.states import State
 from tests.integration.run_support import LocalDataPlane, Out, Pipeline
 from tests.patience import wait_until

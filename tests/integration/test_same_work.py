@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Producer
 
-from airflow_eos.engine.administration import Reset, reset_cursor
-from airflow_eos.engine.ledger import look_up
-from airflow_eos.engine.progress import committed_record
+from airflow_eos.engine.admin import Reset, reset_cursor
+from airflow_eos.engine.lag import committed_record
+from airflow_eos.engine.queries import look_up
 from airflow_eos.exceptions import DifferentWork, GroupOwned
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.model.spec import DEFAULT_PREFIX
-from airflow_eos.run.statement import Statement
+from airflow_eos.run.commit_entry import Statement
 from airflow_eos.testing.readers import read_topic
 from tests.integration.run_support import Pipeline
 
@@ -326,7 +326,7 @@ def test_a_run_that_read_other_topics_is_not_the_one_waited_for(pipeline, other)
 def test_the_first_run_warns_of_a_prefix_that_everybody_has(pipeline, caplog, prefix, warned):
     """Later it would cost: transactional ids and records carry it."""
     for run_id in ("r1", "r2"):
-        with caplog.at_level("WARNING", "airflow_eos.run.ledger_identity"):
+        with caplog.at_level("WARNING", "airflow_eos.ledger.topic_check"):
             pipeline.run(run_id, prefix=prefix)
     assert ("default prefix" in caplog.text) is warned
     assert caplog.text.count("default prefix") <= 1

@@ -27,7 +27,7 @@ from airflow_eos.exceptions import (
     SendError,
     UnknownTopic,
 )
-from airflow_eos.model.manifest import NOT_COUNTED
+from airflow_eos.model.output import NOT_COUNTED
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
 from airflow_eos.spark import SparkDataPlane, preflight
@@ -480,7 +480,7 @@ def test_a_function_that_cannot_be_serialised_says_why(broker, spark, topics, fn
 
 def test_every_owner_task_is_started_once(broker, spark, topics, tmp_path, monkeypatch):
     """Law 1 begins with Spark: one job, one stage, one attempt per task, on Connect as well."""
-    from airflow_eos.spark import send as send_module
+    from airflow_eos.spark import send_task as send_module
 
     class CountedSend(send_module.SendTask):
         def __call__(self, batches):
@@ -699,9 +699,9 @@ def test_executors_are_asked_once_per_session(broker, spark, topics, monkeypatch
 
 def test_long_stages_say_how_far_they_are(spark, caplog, fn, tmp_path):
     """A line with elapsed time and tasks."""
-    from airflow_eos.spark.progress import progress
+    from airflow_eos.spark.stage_log import progress
 
-    caplog.set_level(logging.INFO, "airflow_eos.spark.progress")
+    caplog.set_level(logging.INFO, "airflow_eos.spark.stage_log")
     told, end = tmp_path / "told", time.time() + 120
 
     def note(record):

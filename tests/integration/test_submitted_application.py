@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.engine import look_up, submit
+from airflow_eos.engine import application, look_up
 from airflow_eos.exceptions import RunFailed
 from airflow_eos.model.spec_json import spec_to_json
 from airflow_eos.run.states import State
@@ -39,14 +39,14 @@ def pipeline(embedded_kafka: Any) -> Pipeline:
 def start(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
     """Start the application with the run's specification, as a cluster manager does, once or again."""
     spark = FakeSpark()
-    monkeypatch.setattr(submit, "_session", lambda: spark)
+    monkeypatch.setattr(application, "_session", lambda: spark)
     monkeypatch.setattr("airflow_eos.engine.run.LazyDataPlane", lambda _spark, spec, *_: LocalDataPlane(spec))
     monkeypatch.setattr("pyspark.SparkFiles.get", lambda name: str(tmp_path / name))
     file = tmp_path / "spec.json"
     file.write_text(spec_to_json(pipeline.spec))
 
     def started() -> Any:
-        return submit.main(lambda df: df, [submit.SPEC_OPTION, file.name])
+        return application.main(lambda df: df, [application.SPEC_OPTION, file.name])
 
     yield started
     assert spark.stops > 0
@@ -83,8 +83,8 @@ def test_application_that_cannot_commit_says_so_in_one_line_and_ends_with_3(
     with pytest.raises(SystemExit) as ended:
         start()
     assert ended.value.code == 3
-    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith(submit.FAILED)]
-    assert lines == [f"{submit.FAILED} RunFailed: the transform failed at line 3"]
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith(application.FAILED)]
+    assert lines == [f"{application.FAILED} RunFailed: the transform failed at line 3"]
     assert pipeline.output("read_uncommitted") == []
 
 
@@ -107,16 +107,16 @@ def session():
     told("session")
     return SimpleNamespace(stop=lambda: None)
 
-class Run(submit.Run):
+class Run(application.Run):
     def __init__(self, _spark, spec, process):
         super().__init__(_spark, spec, process, on_state=lambda state: told(state.value))
         self._data = LocalDataPlane(spec)
         self._data.cancel = lambda *_: None
 
-submit._session, submit.Run = session, Run
+application._session, application.Run = session, Run
 import pyspark
 pyspark.SparkFiles.get = staticmethod(lambda name: name)
-submit.main(lambda df: df, [submit.SPEC_OPTION, file])
+application.main(lambda df: df, [application.SPEC_OPTION, file])
 """
 
 

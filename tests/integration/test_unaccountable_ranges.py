@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import TopicPartition as ClientPartition
 
 from airflow_eos.broker import KafkaCluster
+from airflow_eos.engine.lag import interval_progress
 from airflow_eos.engine.preview import preview
-from airflow_eos.engine.progress import interval_progress
 from airflow_eos.exceptions import IntervalNotReady, IntervalUnaccountable, OffsetsOutOfRange
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.testing.readers import read_topic

@@ -10,16 +10,16 @@ import pytest
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from py4j.protocol import Py4JJavaError
 
+from airflow_eos.recordbatch.columns import HEADERS_TYPE
+from airflow_eos.recordbatch.compression import Codec
+from airflow_eos.recordbatch.decode import decode_batch
+from airflow_eos.recordbatch.isolation import ControlType, control_type
+from airflow_eos.recordbatch.partitioner import murmur2
+from airflow_eos.recordbatch.sealer import seal
+from airflow_eos.recordbatch.stamp import next_sequence, stamp
 from airflow_eos.testing.cluster import DEFAULT_VERSION
 from airflow_eos.testing.jars import broker_classpath, pyspark_jar
 from airflow_eos.testing.java import find_java
-from airflow_eos.wire.codecs import Codec
-from airflow_eos.wire.columns import HEADERS_TYPE
-from airflow_eos.wire.decode import decode_batch
-from airflow_eos.wire.isolation import ControlType, control_type
-from airflow_eos.wire.partitioner import murmur2
-from airflow_eos.wire.seal import seal
-from airflow_eos.wire.stamp import next_sequence, stamp
 from tests.unit.wire.batches import Record, raw, rows
 
 CODECS = [codec.label for codec in Codec]

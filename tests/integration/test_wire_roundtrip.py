@@ -12,16 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_eos.exceptions import RecordTooLarge
-from airflow_eos.wire.codecs import Codec
-from airflow_eos.wire.columns import HEADERS_TYPE
+from airflow_eos.recordbatch.columns import HEADERS_TYPE
+from airflow_eos.recordbatch.compression import Codec
+from airflow_eos.recordbatch.decode import decode_batch
+from airflow_eos.recordbatch.isolation import data_batches
+from airflow_eos.recordbatch.partitioner import partitions_for
+from airflow_eos.recordbatch.sealer import seal
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.control import end_txn
-from airflow_eos.wire.decode import decode_batch
 from airflow_eos.wire.fetch import fetch_answers
-from airflow_eos.wire.isolation import data_batches
-from airflow_eos.wire.partitioner import partitions_for
 from airflow_eos.wire.produce import send_partitions
-from airflow_eos.wire.seal import seal
+from airflow_eos.wire.txn_requests import end_txn
 from tests.integration.wire_support import end_of, open_transaction, partition, wait_for_marker
 from tests.unit.wire.batches import ALPHABET, Record, records, rows
 

@@ -8,11 +8,11 @@ from kafka.protocol.producer import InitProducerIdRequest
 
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.wire.control import add_partitions_to_txn, end_txn
+from airflow_eos.recordbatch.sealer import seal
 from airflow_eos.wire.fetch import fetch_range
 from airflow_eos.wire.offsets import list_offsets
 from airflow_eos.wire.produce import send_partitions
-from airflow_eos.wire.seal import seal
+from airflow_eos.wire.txn_requests import add_partitions_to_txn, end_txn
 from tests.patience import wait_until
 
 # A killed broker may register again, and others take over, when its session has ended: 9 s by default.

@@ -7,7 +7,7 @@ import pytest
 from airflow_eos.exceptions import OffsetsOutOfRange, RangeUndecided
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Explicit, OffsetRange, TopicPartition
-from airflow_eos.operators.failures import is_final
+from airflow_eos.operators.retriable import is_final
 from tests.run.model.broker import ModelBroker
 from tests.run.model.scenes import Scene, before, spec
 

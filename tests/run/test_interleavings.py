@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from airflow_eos.ledger import authority, keys, pins
 from airflow_eos.model.ledger import LedgerView
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.run import authority, boundaries, identity, laws, pins, protocol
+from airflow_eos.run import boundaries, laws, protocol
 from tests.run.model import ports, scenes
 from tests.run.model.broker import LEDGER, OFFSETS, ModelBroker
 from tests.run.model.explorer import Run, explore
@@ -184,8 +185,8 @@ def test_law_6_the_cursor_moves_from_the_plans_start_only(monkeypatch: pytest.Mo
 
 def test_law_7_ids_name_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """With an id per try nobody is fenced, and the zombie's output is published too."""
-    stable = identity.transactional_id
-    monkeypatch.setattr(identity, "transactional_id", lambda s: f"{stable(s)}.{s.try_number}")
+    stable = keys.transactional_id
+    monkeypatch.setattr(keys, "transactional_id", lambda s: f"{stable(s)}.{s.try_number}")
     monkeypatch.setattr(laws, "same_work", lambda *_, **__: None)
     assert "duplicated" in _counter_example(scenes.explicit)
 

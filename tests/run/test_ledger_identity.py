@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from airflow_eos.exceptions import LedgerMissing, LedgerReplaced, LedgerTruncated
-from airflow_eos.model.broker import CommittedOffset
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import Authority
+from airflow_eos.ledger.pins import Pins
+from airflow_eos.ledger.topic_check import KnownLedger, verify
+from airflow_eos.ledger.witnesses import Witnesses
+from airflow_eos.model.kafka import CommittedOffset
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import LedgerSettings, MayCreate, RunSpec
-from airflow_eos.run import identity
-from airflow_eos.run.authority import Authority
-from airflow_eos.run.ledger_identity import KnownLedger, verify
-from airflow_eos.run.pins import Pins
-from airflow_eos.run.witnesses import Witnesses
 from tests.run.model.broker import LEDGER, Entry, ModelBroker
 from tests.run.model.ports import Clock, ModelCluster, ModelLedger, ModelTransactions
 from tests.run.model.scenes import Scene, spec
@@ -77,7 +77,7 @@ def test_a_second_try_waits_for_the_marker_of_the_first_ones_pin(scene: Scene, s
     """The first try has committed the ledger's identity and dies; its marker is not in the log yet."""
     with pytest.raises(Died):
         look(scene, spec(), dies=True)
-    scene.broker.init_producer(identity.ledger_witness_id("eos", LEDGER))
+    scene.broker.init_producer(keys.ledger_witness_id("eos", LEDGER))
     assert scene.broker.unsettled() == ["eos.ledger.ledger"]
     assert look(scene, second) == KnownLedger("id-ledger", 2, "eos")
 
@@ -113,16 +113,16 @@ def test_a_retry_makes_the_ledger_of_a_first_try_that_died(scene: Scene) -> None
 @pytest.mark.parametrize("open_transaction", [False, True])
 def test_a_pin_that_was_begun_is_made_anew(scene: Scene, wanted: RunSpec, open_transaction: bool) -> None:
     """Whoever began died before the commit: nothing was ever in this ledger."""
-    died = scene.broker.init_producer(identity.ledger_transactional_id("eos", LEDGER))
+    died = scene.broker.init_producer(keys.ledger_transactional_id("eos", LEDGER))
     if open_transaction:
         partition = TopicPartition(LEDGER, 0)
         scene.broker.add_partitions(died, [partition])
-        scene.broker.produce(died, partition, 0, "{}", identity.LEDGER_IDENTITY_KEY)
+        scene.broker.produce(died, partition, 0, "{}", keys.LEDGER_IDENTITY_KEY)
     assert look(scene, wanted).topic_id == "id-ledger"
 
 
 def a_run_used_it(scene: Scene) -> None:
-    scene.broker.init_producer(identity.ledger_witness_id("eos", LEDGER))
+    scene.broker.init_producer(keys.ledger_witness_id("eos", LEDGER))
 
 
 def its_identity_was_committed(scene: Scene) -> None:
@@ -131,11 +131,11 @@ def its_identity_was_committed(scene: Scene) -> None:
 
 
 def this_work_was_begun(scene: Scene) -> None:
-    scene.broker.init_producer(identity.transactional_id(spec()))
+    scene.broker.init_producer(keys.transactional_id(spec()))
 
 
 def the_group_names_it(scene: Scene) -> None:
-    metadata = identity.offset_metadata("run/pipe/r0", 0, "id-before")
+    metadata = keys.offset_metadata("run/pipe/r0", 0, "id-before")
     scene.broker.groups["group"] = {TopicPartition("src", 0): CommittedOffset(1, metadata)}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.exceptions import CursorMoved, RunFenced
-from airflow_eos.model.broker import CommittedOffset
+from airflow_eos.model.kafka import CommittedOffset
 from airflow_eos.model.ranges import TopicPartition
 from tests.run.model.broker import ModelBroker
 from tests.run.model.ports import ModelCluster

@@ -9,7 +9,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from airflow_eos.engine.ledger import run_records
+from airflow_eos.engine.queries import run_records
 from airflow_eos.exceptions import LedgerMissing
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import LedgerSettings

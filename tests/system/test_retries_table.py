@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.engine.administration import abort_transaction
+from airflow_eos.engine.admin import abort_transaction
 from airflow_eos.testing import EmbeddedKafka, read_topic
 from airflow_eos.testing.airflow import AirflowStandalone
 from tests.patience import eventually

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_eos.model.manifest import NOT_COUNTED, total
+from airflow_eos.model.output import NOT_COUNTED, total
 from airflow_eos.run.rounds import merged
 from tests.unit.airflow.fakes import a_record
 

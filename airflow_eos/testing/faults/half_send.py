@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.spark import send as send_module
+from airflow_eos.spark import send_task as send_module
 
 if TYPE_CHECKING:
     from pathlib import Path

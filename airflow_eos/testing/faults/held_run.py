@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from airflow_eos.engine.control_plane import ControlPlane
     from airflow_eos.model.identity import ProducerIdentity
     from airflow_eos.model.spec import RunSpec
-    from airflow_eos.run.ports import ProducerSession, Transactions
-    from airflow_eos.run.world import World
+    from airflow_eos.ports import ProducerSession, Transactions
+    from airflow_eos.run.collaborators import World
 
 Hold = Callable[[str], None]
 

@@ -16,7 +16,8 @@ from airflow_eos.exceptions import (
     ProtocolViolation,
     UnknownTopic,
 )
-from airflow_eos.model.broker import (
+from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import (
     ActiveProducer,
     CommittedOffset,
     EndTxnAnswer,
@@ -25,7 +26,6 @@ from airflow_eos.model.broker import (
     TransactionDescription,
     TransactionState,
 )
-from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.ledger import LedgerEntry, LedgerView
 from airflow_eos.model.ranges import TopicPartition
 

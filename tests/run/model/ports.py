@@ -8,25 +8,25 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_eos.engine.rounds import run_rounds
+from airflow_eos.engine.catch_up import run_rounds
 from airflow_eos.exceptions import EosError, ProducerFenced, SealedBlockLost, SecondAttempt
-from airflow_eos.model.broker import CommittedOffset, EndTxnAnswer
+from airflow_eos.ledger.authority import Authority
+from airflow_eos.ledger.keys import loops
+from airflow_eos.ledger.pins import Pins
+from airflow_eos.ledger.topic_check import verify
+from airflow_eos.ledger.witnesses import Witnesses
 from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer
 from airflow_eos.model.ledger import LedgerMessage
-from airflow_eos.model.manifest import SealedManifest, SealedTarget
+from airflow_eos.model.output import SealedManifest, SealedTarget
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.receipts import PartitionReceipt
 from airflow_eos.model.spec import RunSpec
-from airflow_eos.run.authority import Authority
 from airflow_eos.run.boundaries import Boundaries
-from airflow_eos.run.identity import loops
-from airflow_eos.run.ledger_identity import verify
-from airflow_eos.run.pins import Pins
+from airflow_eos.run.collaborators import World
+from airflow_eos.run.planner import Planner
 from airflow_eos.run.protocol import RunProtocol
-from airflow_eos.run.ranges import Planner
-from airflow_eos.run.witnesses import Witnesses
-from airflow_eos.run.world import World
 from tests.run.model.broker import LEDGER, ModelBroker
 from tests.run.model.explorer import Fault, Run
 

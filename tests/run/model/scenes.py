@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.engine import administration
+from airflow_eos.engine import admin
 from airflow_eos.exceptions import CursorMoved, EosError
-from airflow_eos.model.broker import CommittedOffset, TransactionState
+from airflow_eos.ledger.authority import Authority
+from airflow_eos.model.kafka import CommittedOffset, TransactionState
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import LedgerSettings, RunSpec
-from airflow_eos.run.authority import Authority
 from tests.run.model.broker import LEDGER, ModelBroker, Transaction
 from tests.run.model.explorer import Run
 from tests.run.model.ports import Clock, ModelCluster, ModelData, ModelLedger, ModelTransactions, attempt
@@ -167,10 +167,8 @@ def reset(scene: Scene, offsets: Mapping[TopicPartition, int]) -> None:
     )
     base = spec()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(administration, "ControlPlane", lambda asked: contextlib.nullcontext(control))
-        administration.reset_cursor(
-            base.kafka, base.ledger, base.prefix, administration.Reset(base.group_id, offsets=offsets)
-        )
+        patch.setattr(admin, "ControlPlane", lambda asked: contextlib.nullcontext(control))
+        admin.reset_cursor(base.kafka, base.ledger, base.prefix, admin.Reset(base.group_id, offsets=offsets))
 
 
 def spec(run_id: str = "r1", **changes: Any) -> RunSpec:

@@ -53,7 +53,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[FakeRun]:
 @pytest.fixture
 def spark_starts(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
     """Settings of every Spark session that was started; none is."""
-    from airflow_eos.operators.session import TaskSession
+    from airflow_eos.operators.spark_session import TaskSession
 
     started: list[dict[str, str]] = []
 

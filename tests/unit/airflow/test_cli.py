@@ -77,7 +77,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Target, argparse.
             raise LedgerMissing("there is none")
         return Outcome({"called": name}, {"called": [{"name": name}]}, 3 if name == "doctor" else 0)
 
-    monkeypatch.setattr("airflow_eos.cli.run.call", call)
+    monkeypatch.setattr("airflow_eos.cli.execution.call", call)
     return calls
 
 

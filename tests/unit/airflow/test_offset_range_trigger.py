@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.engine.progress import Unread
+from airflow_eos.engine.lag import Unread
 from airflow_eos.exceptions import UnknownTopic
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.model.spec import LedgerSettings
@@ -69,7 +69,7 @@ class State:
 @pytest.fixture
 def topic(monkeypatch: pytest.MonkeyPatch) -> Topic:
     made = Topic()
-    monkeypatch.setattr("airflow_eos.engine.progress.unread", made.unread)
+    monkeypatch.setattr("airflow_eos.engine.lag.unread", made.unread)
     return made
 
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark import cloudpickle
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.operators.process import load_process, ship_by_value
+from airflow_eos.operators.process_function import load_process, ship_by_value
 
 
 @pytest.fixture

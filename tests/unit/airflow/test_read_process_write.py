@@ -339,7 +339,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock that only pauses move; the pauses that were made."""
     made: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: sum(made), sleep=made.append)
-    monkeypatch.setattr("airflow_eos.operators.outcome.time", clock)
+    monkeypatch.setattr("airflow_eos.operators.last_answer.time", clock)
     return made
 
 

@@ -12,9 +12,9 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 
 from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, UnknownTopic
+from airflow_eos.ledger.keys import run_key
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
-from airflow_eos.run.identity import run_key
 from airflow_eos.run.work import WorkDefinition
 from airflow_eos.sensors.kafka_data_interval import KafkaDataIntervalSensor
 from airflow_eos.sensors.kafka_lag import KafkaLagSensor

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.operators.session import TaskSession, spark_settings
+from airflow_eos.operators.spark_session import TaskSession, spark_settings
 from tests.unit.airflow.fakes import FakeSession
 
 QUIET = {"spark.ui.showConsoleProgress": "false"}

@@ -256,7 +256,7 @@ def test_ended_driver_is_judged_when_the_ledger_can_be_asked(
     """Brokers that are away for a minute hide no commit, and a record is waited for until it is decided."""
     pauses: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: sum(pauses), sleep=pauses.append)
-    monkeypatch.setattr("airflow_eos.operators.outcome.time", clock)
+    monkeypatch.setattr("airflow_eos.operators.last_answer.time", clock)
     ledger.answers = [BrokersUnavailable("no broker answered")] * 5 + [a_record(found=True)]
     operator = make(dag, Deferring, deferrable=True)
     ended = {"driver_id": "driver-2", "status": "FINISHED", "succeeded": True}
@@ -371,7 +371,7 @@ def test_nothing_secret_is_on_the_command_line(
         "package.module:process",
         "--airflow-eos-spec",
     ]
-    assert seen["command"][-7].endswith("airflow_eos/spark/submit.py")
+    assert seen["command"][-7].endswith("airflow_eos/spark/submit_main.py")
     assert seen["py_files"][0] == "a.zip"
     assert seen["py_files"][1].startswith("airflow_eos-driver-")
     assert (operator.files, operator.py_files, operator.application_args) == (None, "a.zip", ["--mine", "1"])

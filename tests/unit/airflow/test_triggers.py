@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from airflow.models.trigger import Trigger
 
-from airflow_eos.engine.progress import IntervalProgress, Unread
+from airflow_eos.engine.lag import IntervalProgress, Unread
 from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, LedgerMissing
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.triggers.condition import MAX_FAILURES, ConditionTrigger
@@ -154,7 +154,7 @@ def test_lag_fires_when_there_is_enough_or_anything_late(
     monkeypatch: pytest.MonkeyPatch, any_after: str | None, found: Unread, fires: bool
 ) -> None:
     """min_records over all partitions; after the delay one record is enough, none never is."""
-    monkeypatch.setattr("airflow_eos.engine.progress.unread", lambda *_, **__: found)
+    monkeypatch.setattr("airflow_eos.engine.lag.unread", lambda *_, **__: found)
     trigger = KafkaLagTrigger(topics=["src"], group_id="g", min_records=10, any_after=any_after)
     answer = trigger.ask({})
     assert (answer is not None) is fires
@@ -169,7 +169,7 @@ def test_group_that_begins_at_the_end_is_not_waited_for_before_it_has_a_position
 ) -> None:
     """Nothing is unread where it begins, at whatever look: the run behind the sensor fixes the position."""
     nowhere = Unread(lag((7, 7), (3, 5)).ranges, {"src": "id"}, frozenset({TopicPartition("src", 0)}))
-    monkeypatch.setattr("airflow_eos.engine.progress.unread", lambda *_, **__: nowhere)
+    monkeypatch.setattr("airflow_eos.engine.lag.unread", lambda *_, **__: nowhere)
     trigger = KafkaLagTrigger(topics=["src"], group_id="g", min_records=10, start=start)
     answer = {"group_id": "g", "lag": 2, "ranges": [["src", 1, 3, 5]]}
     assert trigger.ask({}) == (answer if fires else None)
@@ -185,7 +185,7 @@ def test_interval_fires_when_no_partition_is_waited_for(monkeypatch: pytest.Monk
         asked.append((topics, interval.end.isoformat(), interval.allowed_lateness.total_seconds(), idle))
         return answers.pop(0)
 
-    monkeypatch.setattr("airflow_eos.engine.progress.interval_progress", progress)
+    monkeypatch.setattr("airflow_eos.engine.lag.interval_progress", progress)
     assert INTERVAL.ask({}) is None
     assert INTERVAL.ask({}) == {"start": INTERVAL.start, "end": INTERVAL.end}
     assert asked == [(["src"], "2026-11-21T00:00:00+00:00", 0.0, "allowed_lateness")] * 2
@@ -202,7 +202,7 @@ def test_run_is_waited_for_until_the_ledger_holds_it(monkeypatch: pytest.MonkeyP
             raise answer
         return answer
 
-    monkeypatch.setattr("airflow_eos.engine.progress.committed_record", record)
+    monkeypatch.setattr("airflow_eos.engine.lag.committed_record", record)
     assert COMMITTED.ask({}) is None
     assert COMMITTED.ask({}) is None
     assert COMMITTED.ask({}) == a_record().summary()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from airflow_eos.broker.failures import attempt, checked, explained
+from airflow_eos.broker.librdkafka import attempt, checked, explained
 from airflow_eos.exceptions import (
     AuthorizationFailed,
     BrokersUnavailable,

@@ -11,9 +11,9 @@ from airflow_eos.broker.ledger_records import records_of
 from airflow_eos.broker.ledger_scan import Wanted, committed_values, needle, raw_entries
 from airflow_eos.model.ledger import LedgerEntry
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.recordbatch.header import iter_batches
+from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.wire.fetch import FetchedAnswer
-from airflow_eos.wire.header import iter_batches
-from airflow_eos.wire.isolation import data_batches
 from tests.unit.wire.batches import ABORT, COMMIT, TRANSACTIONAL, Record, marker, write
 
 WHERE = TopicPartition("ledger", 0)

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import Authority
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.ledger import LedgerEntry, LedgerView
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import RunSpec
-from airflow_eos.run import identity
-from airflow_eos.run.authority import Authority
-from airflow_eos.run.committed import CommittedRuns
+from airflow_eos.run.lookup import CommittedRuns
 from tests.unit.airflow.fakes import a_record
 
 RANGES = (OffsetRange("src", 0, 5, 15),)
@@ -35,11 +35,11 @@ class Ledger:
         assert routing == "pipe"
         return 3
 
-    def view(self, partition: int, keys: Any, prefixes: Any = ()) -> LedgerView:
+    def view(self, partition: int, wanted: Any, prefixes: Any = ()) -> LedgerView:
         assert partition == 3
         self.looks += 1
-        known = {identity.run_record_key(one.run_key): one.to_json() for one in self.records}
-        found = {k: v for k, v in known.items() if k in keys or k.startswith(tuple(prefixes))}
+        known = {keys.run_record_key(one.run_key): one.to_json() for one in self.records}
+        found = {k: v for k, v in known.items() if k in wanted or k.startswith(tuple(prefixes))}
         tail = self.tails.pop(0) if len(self.tails) > 1 else self.tails[0]
         return LedgerView(last_stable_offset=1, high_watermark=9, committed=found, tail=tail)
 
@@ -57,13 +57,13 @@ def a_spec(**changes: Any) -> RunSpec:
 
 def made_by(spec: RunSpec, mode: str, **changes: Any) -> RunRecord:
     fields: dict[str, Any] = {
-        "run_key": identity.run_key(spec),
+        "run_key": keys.run_key(spec),
         "pipeline": spec.pipeline,
         "mode": mode,
         "run_id": spec.run_id,
         "group_id": spec.group_id,
         "ranges": tuple(OffsetRange(name, 0, 5, 15) for name in spec.source_topics),
-        "producer": ProducerIdentity(identity.transactional_id(spec), 1, 0),
+        "producer": ProducerIdentity(keys.transactional_id(spec), 1, 0),
     }
     return a_record(**{**fields, **changes})
 
@@ -114,7 +114,7 @@ def test_interval_that_an_earlier_run_did_under_another_group_stays_done() -> No
 def staged_by_seven(spec: RunSpec) -> LedgerEntry:
     """The run's record, written by producer 7 and not decided."""
     record = made_by(spec, "cursor")
-    key = identity.run_record_key(record.run_key)
+    key = keys.run_record_key(record.run_key)
     return LedgerEntry(offset=5, producer_id=7, kind="record", key=key, value=record.to_json())
 
 

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from airflow_eos.exceptions import ConfigurationError, DifferentWork
+from airflow_eos.ledger import keys
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
-from airflow_eos.operators.failures import is_final
-from airflow_eos.run import identity, laws
+from airflow_eos.operators.retriable import is_final
+from airflow_eos.run import laws
 from airflow_eos.run.work import AUTHORS, WORK, WorkDefinition, as_named, differences
 from tests.unit.airflow.fakes import a_record
 from tests.unit.run.test_committed_runs import Ledger, a_spec, ask, made_by
@@ -159,9 +160,9 @@ def test_reprocessing_answers_only_where_the_run_itself_is_ours() -> None:
     again = made_by(
         there,
         "reprocess",
-        run_key=identity.reprocess_key(first.run_key, 1),
+        run_key=keys.reprocess_key(first.run_key, 1),
         clear_number=1,
-        producer=ProducerIdentity(identity.reprocess_transactional_id(there, first.run_key), 2, 0),
+        producer=ProducerIdentity(keys.reprocess_transactional_id(there, first.run_key), 2, 0),
         details={WORK: WorkDefinition.of(there).to_dict()},
     )
     ledger = Ledger(first, again)

@@ -11,7 +11,7 @@ from airflow_eos.exceptions import ProcessFailed
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Interval, OffsetRange, PartitionInterval
 from airflow_eos.model.spec import RunSpec
-from airflow_eos.spark.context import RunContext, call_process
+from airflow_eos.spark.process import RunContext, call_process
 
 RUN = RunContext("p", "r", "cursor", (), ("src",), "out")
 

@@ -69,8 +69,9 @@ def test_the_shipped_archive_runs_without_the_package_installed(tmp_path):
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]);"
         "sys.modules['airflow'] = None;"
-        "import airflow_eos.spark.datasource, airflow_eos.spark.seal, airflow_eos.spark.send, kafka;"
-        "assert sys.argv[1] in airflow_eos.spark.send.__file__, airflow_eos.spark.send.__file__;"
+        "import airflow_eos.spark.datasource, airflow_eos.spark.seal_task;"
+        "import airflow_eos.spark.send_task, kafka;"
+        "assert sys.argv[1] in airflow_eos.spark.send_task.__file__, airflow_eos.spark.send_task.__file__;"
         "assert sys.argv[1] in kafka.__file__, kafka.__file__;"
         "from airflow_eos.spark import probe, code_shipping;"
         "print(probe.code_digest(sys.argv[2].split(',')))"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from airflow_eos.model.manifest import SealedTarget
-from airflow_eos.spark.manifest import InconsistentSeal, count_blocks
+from airflow_eos.model.output import SealedTarget
+from airflow_eos.spark.sealed_blocks import InconsistentSeal, count_blocks
 
 
 def batch(partition, seal, seq, records, *, attempt=None, topic="out", size=100):

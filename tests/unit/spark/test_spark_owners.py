@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_eos.spark.owners import OwnerLayout, plan_owners
+from airflow_eos.spark.placement import OwnerLayout, plan_owners
 from airflow_eos.spark.routing import hash_keys
 
 layouts = st.dictionaries(

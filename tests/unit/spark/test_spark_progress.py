@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.spark import progress
+from airflow_eos.spark import stage_log
 
 
 def test_no_line_comes_after_the_one_that_says_done(
@@ -22,10 +22,10 @@ def test_no_line_comes_after_the_one_that_says_done(
         answer.wait(60)
         return 1, 4
 
-    monkeypatch.setattr(progress, "_watch", lambda _: (tasks, lambda: None))
-    caplog.set_level(logging.INFO, progress.__name__)
+    monkeypatch.setattr(stage_log, "_watch", lambda _: (tasks, lambda: None))
+    caplog.set_level(logging.INFO, stage_log.__name__)
     session: Any = None
-    with progress.progress(session, "sealing", interval=0.01):
+    with stage_log.progress(session, "sealing", interval=0.01):
         assert asked.wait(60)
     answer.set()
     for thread in threading.enumerate():

@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.exceptions import ProcessFailed
-from airflow_eos.spark import seal as seal_module
-from airflow_eos.spark.owners import OwnerLayout, plan_owners
-from airflow_eos.spark.seal import SealTask
+from airflow_eos.recordbatch.decode import decode_batch
+from airflow_eos.recordbatch.header import iter_batches
+from airflow_eos.recordbatch.partitioner import partitions_for
+from airflow_eos.spark import seal_task as seal_module
+from airflow_eos.spark.placement import OwnerLayout, plan_owners
+from airflow_eos.spark.seal_task import SealTask
 from airflow_eos.spark.sealed_rows import SCHEMA
 from airflow_eos.spark.targets import TargetTopic
 from airflow_eos.wire.client_config import ClientConfig
-from airflow_eos.wire.decode import decode_batch
-from airflow_eos.wire.header import iter_batches
-from airflow_eos.wire.partitioner import partitions_for
 
 CONFIG = ClientConfig.of({"bootstrap.servers": "nowhere:1"})
 TARGETS = {

@@ -19,13 +19,13 @@ from airflow_eos.exceptions import (
     SendError,
 )
 from airflow_eos.model.identity import ProducerIdentity
-from airflow_eos.model.manifest import SealedManifest, SealedTarget
+from airflow_eos.model.output import SealedManifest, SealedTarget
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.receipts import PartitionReceipt
-from airflow_eos.spark import send as send_module
+from airflow_eos.spark import send_task as send_module
 from airflow_eos.spark.errors import mark
 from airflow_eos.spark.sealed_rows import SCHEMA
-from airflow_eos.spark.send import SendTask, gather, read_answers, refuse_second_attempt
+from airflow_eos.spark.send_task import SendTask, gather, read_answers, refuse_second_attempt
 from airflow_eos.wire.client_config import ClientConfig
 
 IDENTITY = ProducerIdentity("eos.g", 7, 2)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 from kafka.record.util import calc_crc32c
 
-from airflow_eos.wire.header import iter_batches
+from airflow_eos.recordbatch.header import iter_batches
 
 TRANSACTIONAL = 0x10
 CONTROL = 0x20

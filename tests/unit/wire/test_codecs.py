@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.wire.codecs import Codec, Compressor, decompress, zstd_content_size
+from airflow_eos.recordbatch.compression import Codec, Compressor, decompress, zstd_content_size
 
 TEXT = b"".join(b'{"id": %d}' % number for number in range(20_000))
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]

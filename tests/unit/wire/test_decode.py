@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_eos.exceptions import CorruptBatch
-from airflow_eos.wire.codecs import Compressor
-from airflow_eos.wire.decode import decode_batch, decode_batches
-from airflow_eos.wire.header import TimestampType, iter_batches
-from airflow_eos.wire.walk import _walk, record_starts
+from airflow_eos.recordbatch.compression import Compressor
+from airflow_eos.recordbatch.decode import decode_batch, decode_batches
+from airflow_eos.recordbatch.header import TimestampType, iter_batches
+from airflow_eos.recordbatch.record_starts import _walk, record_starts
 from tests.unit.wire.batches import LOG_APPEND_TIME, Record, body, raw, records, rows, varint, write
 
 HOLED = [

@@ -9,7 +9,7 @@ from kafka.record import MemoryRecords
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from airflow_eos.exceptions import CorruptBatch, UnsupportedMagic
-from airflow_eos.wire.header import HEADER_BYTES, BatchHeader, TimestampType, iter_batches
+from airflow_eos.recordbatch.header import HEADER_BYTES, BatchHeader, TimestampType, iter_batches
 from tests.unit.wire.batches import Record, marker, raw, write
 
 ONE = write(

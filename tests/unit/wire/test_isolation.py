@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_eos.exceptions import CorruptBatch
-from airflow_eos.wire.decode import decode_batch
-from airflow_eos.wire.header import iter_batches
-from airflow_eos.wire.isolation import ControlType, ReadCommittedFilter, control_type, data_batches
+from airflow_eos.recordbatch.decode import decode_batch
+from airflow_eos.recordbatch.header import iter_batches
+from airflow_eos.recordbatch.isolation import ControlType, ReadCommittedFilter, control_type, data_batches
 from tests.unit.wire.batches import ABORT, COMMIT, CONTROL, TRANSACTIONAL, Record, marker, raw, rows, write
 
 

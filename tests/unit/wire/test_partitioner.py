@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
 from airflow_eos.exceptions import ProcessFailed
-from airflow_eos.wire.partitioner import NULL_KEY_RUN, murmur2, partitions_for
+from airflow_eos.recordbatch.partitioner import NULL_KEY_RUN, murmur2, partitions_for
 
 # org.apache.kafka.common.utils.UtilsTest.testMurmur2
 JAVA = {

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from airflow_eos.wire.codecs import Codec, Compressor
-from airflow_eos.wire.columns import HEADERS_TYPE
-from airflow_eos.wire.decode import decode_batch, decode_batches
-from airflow_eos.wire.header import iter_batches
-from airflow_eos.wire.seal import seal
-from airflow_eos.wire.stamp import stamp
+from airflow_eos.recordbatch.columns import HEADERS_TYPE
+from airflow_eos.recordbatch.compression import Codec, Compressor
+from airflow_eos.recordbatch.decode import decode_batch, decode_batches
+from airflow_eos.recordbatch.header import iter_batches
+from airflow_eos.recordbatch.sealer import seal
+from airflow_eos.recordbatch.stamp import stamp
 from tests.unit.wire.batches import Record, payload, raw, records, rows, write
 
 CODECS = [codec.label for codec in Codec]
@@ -139,7 +139,7 @@ def test_batches_decoded_together_are_what_they_are_one_by_one(contents, gap, gr
     end = data.draw(st.none() | st.integers(0, offset))
     single = [decode_batch(batch, start=start, end=end) for batch in batches]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("airflow_eos.wire.decode._GROUP_BYTES", group_bytes)
+        patch.setattr("airflow_eos.recordbatch.decode._GROUP_BYTES", group_bytes)
         together = list(decode_batches(batches, start=start, end=end))
     kinds = [decoded.timestamp_type for decoded in together for _ in range(len(decoded))]
     assert [row for decoded in together for row in rows(decoded)] == [

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from kafka.record import MemoryRecords
 
 from airflow_eos.exceptions import ProtocolViolation
-from airflow_eos.wire.seal import seal
-from airflow_eos.wire.stamp import next_sequence, stamp
+from airflow_eos.recordbatch.sealer import seal
+from airflow_eos.recordbatch.stamp import next_sequence, stamp
 from tests.unit.wire.batches import Record, marker, write
 
 (SEALED,) = seal(pa.array([b"a", None, b"c"], pa.binary()), np.zeros(3, np.int32), topic="t")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.util import decode_varint
 
-from airflow_eos.wire.varint import pack_varints, read_varints
+from airflow_eos.recordbatch.varint import pack_varints, read_varints
 from tests.unit.wire.batches import varint
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)

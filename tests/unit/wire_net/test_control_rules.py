@@ -10,8 +10,8 @@ import pytest
 from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, ProducerFenced, ProtocolViolation
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.wire.control import EndTxnResult, add_partitions_to_txn, describe_transactions, end_txn
-from airflow_eos.wire.verdicts import ADD_PARTITIONS, COORDINATOR, Fatal, Retry
+from airflow_eos.wire.error_codes import ADD_PARTITIONS, COORDINATOR, Fatal, Retry
+from airflow_eos.wire.txn_requests import EndTxnResult, add_partitions_to_txn, describe_transactions, end_txn
 from tests.unit.wire_net.fakes import ScriptedCoordinator, kind_of
 
 IDENTITY = ProducerIdentity("work", 7, 2)

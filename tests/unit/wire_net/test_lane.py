@@ -10,11 +10,11 @@ from airflow_eos.exceptions import DeliveryTimedOut, DuplicateReceipt, ProducerF
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.receipts import PartitionReceipt
-from airflow_eos.wire.backoff import FIRST_PAUSE
-from airflow_eos.wire.header import BatchHeader
-from airflow_eos.wire.lane import MAX_IN_FLIGHT, Ack, PartitionLane, Refusal
-from airflow_eos.wire.seal import seal
-from airflow_eos.wire.verdicts import PRODUCE, Retry, verdict
+from airflow_eos.recordbatch.header import BatchHeader
+from airflow_eos.recordbatch.sealer import seal
+from airflow_eos.wire.error_codes import PRODUCE, Retry, verdict
+from airflow_eos.wire.partition_queue import MAX_IN_FLIGHT, Ack, PartitionLane, Refusal
+from airflow_eos.wire.retry import FIRST_PAUSE
 
 WHERE = TopicPartition("out", 3)
 IDENTITY = ProducerIdentity("work", 7, 2)

@@ -18,12 +18,12 @@ from airflow_eos.exceptions import (
     OffsetsOutOfRange,
 )
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.recordbatch.header import BatchHeader
+from airflow_eos.recordbatch.sealer import seal
+from airflow_eos.recordbatch.stamp import stamp
+from airflow_eos.wire.error_codes import FETCH, Fatal, Retry
 from airflow_eos.wire.fetch import fetch_answers, fetch_range
-from airflow_eos.wire.header import BatchHeader
 from airflow_eos.wire.offsets import list_offsets
-from airflow_eos.wire.seal import seal
-from airflow_eos.wire.stamp import stamp
-from airflow_eos.wire.verdicts import FETCH, Fatal, Retry
 from tests.unit.wire_net.fakes import FakeConnections, as_usual, kind_of
 
 WHERE = TopicPartition("src", 0)

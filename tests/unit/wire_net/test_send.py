@@ -22,11 +22,11 @@ from airflow_eos.exceptions import (
 )
 from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.recordbatch.header import BatchHeader
+from airflow_eos.recordbatch.sealer import seal
 from airflow_eos.wire import produce
-from airflow_eos.wire.header import BatchHeader
+from airflow_eos.wire.error_codes import PRODUCE, Fatal
 from airflow_eos.wire.produce import send_partitions
-from airflow_eos.wire.seal import seal
-from airflow_eos.wire.verdicts import PRODUCE, Fatal
 from tests.unit.wire_net.fakes import FakeConnections, as_usual, kind_of
 
 IDENTITY = ProducerIdentity("work", 7, 2)

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.wire.client_config import ClientConfig, for_kafka_python
-from airflow_eos.wire.tls import ssl_context
+from airflow_eos.wire.security import ssl_context
 
 BASE = {"bootstrap.servers": "a:1", "security.protocol": "ssl"}
 

@@ -16,7 +16,7 @@ from airflow_eos.exceptions import (
     RecordTooLarge,
     RequestRefused,
 )
-from airflow_eos.wire.verdicts import (
+from airflow_eos.wire.error_codes import (
     ADD_OFFSETS,
     ADD_PARTITIONS,
     COORDINATOR,

@@ -1,0 +1,175 @@
+"""The ledger topic as a log: the ``Ledger`` port on a real cluster. What it means, the authority decides."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import NewTopic
+
+from airflow_eos.broker.admin import Admin
+from airflow_eos.broker.ledger_scan import Wanted, committed_values, raw_entries
+from airflow_eos.broker.librdkafka import attempt
+from airflow_eos.broker.shared_connections import Link
+from airflow_eos.closeable import Closeable
+from airflow_eos.exceptions import BrokersUnavailable, LedgerMissing, UnknownTopic
+from airflow_eos.model.kafka import TopicDescription
+from airflow_eos.model.ledger import LedgerView
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.recordbatch.partitioner import partitions_for
+from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.offsets import list_offsets
+from airflow_eos.wire.retry import Backoff
+
+log = logging.getLogger(__name__)
+
+CREATE_TIMEOUT = 60.0
+_REPLICAS_WITH_ONE_TO_SPARE = 3
+
+TOPIC_CONFIG: Mapping[str, str] = {
+    "cleanup.policy": "compact",
+    # Boundaries of look-ups by time must not depend on writers' clocks.
+    "message.timestamp.type": "LogAppendTime",
+    # Look-ups search the log for the bytes of a key.
+    "compression.type": "uncompressed",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+}
+"""Settings of a new ledger topic; ``min.insync.replicas`` is one below a replication factor of 3 or more."""
+
+
+class KafkaLedger(Closeable):
+    """A compacted topic of run, cursor and boundary records; a context manager.
+
+    :param config: client configuration in librdkafka's names.
+    :param settings: name of the topic, and how to create it.
+    :param link: raw connections to share; own ones by default.
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig | Mapping[str, Any],
+        settings: LedgerSettings,
+        *,
+        link: Link | None = None,
+    ) -> None:
+        self._config = ClientConfig.of(config)
+        self._settings = settings
+        self._owns_link = link is None
+        self._link = link or Link(self._config)
+        self._partitions: int | None = None
+
+    def close(self) -> None:
+        """Close the raw connections."""
+        if self._owns_link:
+            self._link.close()
+
+    @property
+    def topic(self) -> str:
+        """Name of the ledger topic."""
+        return self._settings.topic
+
+    def describe(self, *, patient: bool = True) -> TopicDescription:
+        """Return the ledger topic, asked for now.
+
+        :param patient: ask for some seconds before a topic is taken for missing.
+        :raises LedgerMissing: naming the command that creates it.
+        :raises AuthorizationFailed: without Describe on the topic.
+        """
+        try:
+            with self._link.connections() as connections:
+                found = connections.topics([self.topic], patient=patient)[self.topic]
+        except UnknownTopic as error:
+            raise LedgerMissing(
+                f"the ledger topic {self.topic!r} does not exist, so nobody can tell what is committed; "
+                "create it once with 'python -m airflow_eos init', or let the first run do it: "
+                "LedgerSettings(create=True)"
+            ) from error
+        self._partitions = len(found.leaders)
+        return TopicDescription(topic=self.topic, topic_id=found.topic_id, partitions=self._partitions)
+
+    def partition_for(self, routing: str) -> int:
+        """Return the partition of a routing string, as the Java producer places a key; "" is partition 0."""
+        if not routing:
+            return 0
+        if self._partitions is None:
+            self.describe()
+        assert self._partitions is not None
+        key = pa.array([routing.encode()], pa.binary())
+        return int(partitions_for(1, self._partitions, topic=self.topic, key=key)[0])
+
+    def view(self, partition: int, keys: Collection[str], prefixes: Collection[str] = ()) -> LedgerView:
+        """Read the partition up to the high watermark taken when the call starts.
+
+        Below the last stable offset the broker decides what is committed; above it the entries are returned
+        as they are, for the authority to decide by the control markers. The high watermark is taken first:
+        what was finished before the call is then below it, and an LSO taken later only moves decided records
+        down.
+
+        :param partition: a partition of the ledger.
+        :param keys: keys that are wanted; a tombstone removes its key from ``committed`` and has the value
+            ``""`` in ``tail``.
+        :param prefixes: every key that begins with one of these is wanted too.
+        :raises CorruptBatch: when a batch cannot be read.
+        :raises FetchStalled: when the leader did not answer in time.
+        """
+        where = TopicPartition(self.topic, partition)
+        wanted = Wanted(frozenset(keys), tuple(prefixes))
+        with self._link.connections() as connections:
+            high = list_offsets(connections, [where], "latest", isolation="read_uncommitted")[where]
+            stable = list_offsets(connections, [where], "latest", isolation="read_committed")[where]
+            start = list_offsets(connections, [where], "earliest")[where]
+            committed = committed_values(connections, where, start, stable, wanted)
+            tail = raw_entries(connections, where, stable, high, wanted) if stable < high else ()
+        return LedgerView(
+            last_stable_offset=stable,
+            high_watermark=max(high, stable),
+            committed=committed,
+            tail=tail,
+            log_start=start,
+        )
+
+    def create(self) -> None:
+        """Create the ledger topic, unless it is there, and wait until every partition has a leader.
+
+        :raises AuthorizationFailed: without Create on the cluster or the topic.
+        :raises BrokersUnavailable: when a partition still has no leader after a minute.
+        """
+        admin = Admin(self._config)
+        config = dict(TOPIC_CONFIG)
+        replicas = self._settings.replication_factor or -1
+        if replicas >= _REPLICAS_WITH_ONE_TO_SPARE:
+            config["min.insync.replicas"] = str(replicas - 1)
+        topic = NewTopic(
+            self.topic, num_partitions=self._settings.partitions, replication_factor=replicas, config=config
+        )
+
+        def call(left: float) -> bool:
+            _, error = attempt(admin.client.create_topics([topic], request_timeout=left)[self.topic].result)
+            if error is not None and error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise KafkaException(error)
+            return error is None
+
+        if admin.ask(f"creating the ledger topic {self.topic!r}", call, timeout=CREATE_TIMEOUT):
+            log.info("Created the ledger topic %s with %d partitions", self.topic, self._settings.partitions)
+        self._wait_for_leaders()
+
+    def _wait_for_leaders(self) -> None:
+        backoff = Backoff(CREATE_TIMEOUT)
+        missing: list[TopicPartition] = []
+        while not backoff.expired:
+            with self._link.connections() as connections:
+                leaders = connections.leaders([self.topic])
+            missing = sorted(where for where, node in leaders.items() if node == -1)
+            if not missing:
+                return
+            time.sleep(backoff.next_pause())
+        raise BrokersUnavailable(
+            f"{missing[0]} ({len(missing)} partitions of the ledger) has no leader after "
+            f"{CREATE_TIMEOUT:.0f} s; check that enough brokers run"
+        )

@@ -1,0 +1,350 @@
+"""What an operator of the system does by hand: end a transaction, move a cursor."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from airflow_eos.engine.asking import asking
+from airflow_eos.engine.control_plane import ControlPlane, utc_now
+from airflow_eos.exceptions import ConfigurationError, OffsetsOutOfRange, OutcomeUnknown, UnknownTopic
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.cursor import CursorRecord, counts_kept
+from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import CommittedOffset, TopicDescription, TransactionState
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.record import RunRecord
+from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.run import laws
+from airflow_eos.run.unfinished import open_of
+from airflow_eos.run.visibility import Visibility
+
+Target = Literal["earliest", "latest", "cursor", "committed"]
+RESET_PREFIX = "reset:"
+"""What the ledger keys of resets begin with."""
+_OPEN = (TransactionState.ONGOING, TransactionState.PREPARE_ABORT, TransactionState.PREPARE_COMMIT)
+_SETTLE_SECONDS = 30.0
+_POLL_SECONDS = 0.1
+
+
+def abort_transaction(
+    kafka: Mapping[str, Any], transactional_id: str, *, execute: bool = True
+) -> dict[str, Any]:
+    """End an open transaction by EndTxn(abort) under the very identity the coordinator names.
+
+    Nothing is initialised: no epoch is taken. A live owner learns of it by an error at its next request, and
+    its run starts over or is retried.
+
+    :param execute: False only says what is there.
+    :raises ConfigurationError: the coordinator does not know the id.
+    """
+    with ControlPlane(asking(kafka)) as control:
+        found = control.cluster.describe_transaction(transactional_id)
+        if found is None:
+            raise ConfigurationError(
+                f"the coordinator does not know the transactional id {transactional_id!r}; a cursor's "
+                "is <prefix>.<group>, and the log of every run names it at 'Fenced older attempts'"
+            )
+        is_open = found.state is TransactionState.ONGOING
+        # One that is being ended already ends by itself, the way the coordinator has decided.
+        answer = "dry run" if is_open else "ending" if found.state in _OPEN else "nothing open"
+        if is_open and execute:
+            owner = ProducerIdentity(transactional_id, found.producer_id, found.producer_epoch)
+            answer = control.transactions.abort(owner).value
+            _settle(control, transactional_id)
+        after = control.cluster.describe_transaction(transactional_id)
+    return {
+        "transactional_id": transactional_id,
+        "producer_id": found.producer_id,
+        "producer_epoch": found.producer_epoch,
+        "state_before": found.state.value,
+        "state": after.state.value if after else None,
+        "partitions": sorted(str(one) for one in found.partitions),
+        "answer": answer,
+        "done": is_open and execute,
+    }
+
+
+def _settle(control: ControlPlane, transactional_id: str) -> None:
+    """Wait until markers are written everywhere; a time-out is no failure."""
+    deadline = time.monotonic() + _SETTLE_SECONDS
+    while time.monotonic() < deadline:
+        found = control.cluster.describe_transaction(transactional_id)
+        if found is None or found.state not in _OPEN:
+            return
+        time.sleep(_POLL_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Where to put a cursor.
+
+    :param group: the consumer group.
+    :param to: start or end of the log, what the ledger says, or what the group has committed.
+    :param offsets: these offsets instead, per partition.
+    :param topics: only these topics; default: those of the cursor.
+    :param pipeline: owner of a group that has no cursor yet.
+    """
+
+    group: str
+    to: Target | None = None
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    topics: Collection[str] = ()
+    pipeline: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.to is None) == (not self.offsets):
+            raise ConfigurationError("give either a target (earliest, latest, cursor, committed) or offsets")
+
+
+def reset_cursor(
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings,
+    prefix: str,
+    reset: Reset,
+    *,
+    execute: bool = True,
+) -> dict[str, Any]:
+    """Move a group's offsets and its cursor together, in one transaction that fences live runs.
+
+    The reset is recorded in the ledger beside the cursor. A mapped cursor is moved partition by partition.
+
+    :param execute: False only says what would change.
+    :raises GroupNotEmpty: the group has live members.
+    :raises OffsetsOutOfRange: an offset lies outside the log.
+    :raises NotYetVisible: it is committed, and some leader does not show it.
+    """
+    with ControlPlane(asking(kafka, settings, prefix)) as control:
+        ledger = control.verify_ledger()
+        work = _Work(control, reset, prefix, ledger)
+        changes = work.carry_out() if execute else work.dry_run()
+    return {
+        "group": reset.group,
+        "pipeline": work.pipeline,
+        "done": execute,
+        "offsets": [
+            {"partition": str(where), "committed": before, "cursor": recorded, "new": new}
+            for where, before, recorded, new in changes
+        ],
+    }
+
+
+_Change = tuple[TopicPartition, "int | None", "int | None", int]
+
+
+class _Work:
+    def __init__(self, control: ControlPlane, reset: Reset, prefix: str, ledger: tuple[str, int]) -> None:
+        self._control = control
+        self._reset = reset
+        self._ledger = ledger
+        self._moment = keys.utc_text(utc_now())
+        self._known = known = self._record(control.authority.peek, None)
+        if known is None and reset.pipeline is None:
+            raise ConfigurationError(
+                f"group {reset.group!r} has no cursor in the ledger; name the pipeline that will own it"
+            )
+        self.pipeline = known.pipeline if known else str(reset.pipeline)
+        self._prefix = known.prefix if known else prefix
+        self._mapped = known is not None and known.layout == "mapped"
+        topics = (
+            set(reset.topics) or {one.topic for one in reset.offsets} or set(known.topic_ids if known else ())
+        )
+        if not topics:
+            raise ConfigurationError(f"group {reset.group!r} has no cursor in the ledger; name its topics")
+        self._topics = control.cluster.describe_topics(topics)
+        self._partitions = self._wanted()
+        laws.group_is_empty(reset.group, control.cluster.group_members(reset.group))
+
+    def dry_run(self) -> list[_Change]:
+        return [
+            change
+            for only in self._works()
+            for change in self._changes(self._record(self._control.authority.peek, only), only)
+        ]
+
+    def carry_out(self) -> list[_Change]:
+        changes: list[_Change] = []
+        for only in self._works():
+            name = f"{self._prefix}.{self._reset.group}" + ("" if only is None else f".{only}")
+            session = self._control.transactions.fence(name)
+            try:
+                self._refuse_unfinished(session.identity)
+                # Under the fence nobody moves the cursor any more.
+                before = self._record(self._control.authority.decide, only)
+                mine = self._changes(before, only)
+                session.begin()
+                try:
+                    self._stage(session, before, only, mine)
+                    session.commit()
+                except Exception:
+                    self._control.transactions.abort(session.identity)
+                    raise
+            finally:
+                session.close()
+            self._wait_until_seen(session.identity, mine)
+            changes += mine
+        return changes
+
+    def _refuse_unfinished(self, producer: ProducerIdentity) -> None:
+        """Law 12: an earlier transaction of this id that a leader holds for open would be decided by ours.
+
+        :raises OutcomeUnknown: naming the partitions.
+        """
+        places = {self._control.authority.place(one) for one in (self._reset.group, self.pipeline)}
+        left_open = open_of(self._control.cluster, producer.producer_id, sorted(places))
+        if not laws.nothing_open(left_open):
+            raise OutcomeUnknown(
+                f"{', '.join(map(str, sorted(left_open)))}: an earlier transaction of "
+                f"{producer.transactional_id} was not ended there; run the pipeline once, which ends it, "
+                "or see `airflow eos repair`"
+            )
+
+    def _wait_until_seen(self, producer: ProducerIdentity, changes: list[_Change]) -> None:
+        """Law 12: a move is done when ledger and offsets show it, whatever the coordinator says.
+
+        What lacks its marker the next run would take for aborted, and undo.
+
+        :raises NotYetVisible: it is committed, and a marker is missing that this principal may not write.
+        """
+        move = RunRecord(
+            run_key=self._run_key,
+            pipeline=self.pipeline,
+            mode="explicit",
+            run_id=self._moment,
+            clear_number=0,
+            try_number=0,
+            group_id="",  # of no group that only goes forward
+            ranges=(),
+            records_read_by_partition={},
+            receipts=(),
+            producer=producer,
+            started_at=self._moment,
+            staged_at=self._moment,
+        )
+        Visibility(self._control.cluster, self._control.transactions).wait_for_own(
+            move,
+            [self._control.authority.place(self._reset.group)],
+            {where: new for where, _, _, new in changes},
+            self._reset.group,
+            seconds=_SETTLE_SECONDS,
+        )
+
+    @property
+    def _run_key(self) -> str:
+        return f"reset/{self.pipeline}/{self._moment}"
+
+    def _works(self) -> list[TopicPartition | None]:
+        """One transaction for a whole cursor, one a partition for a mapped one."""
+        return [*self._partitions] if self._mapped else [None]
+
+    def _wanted(self) -> list[TopicPartition]:
+        every = [
+            TopicPartition(name, partition)
+            for name in sorted(self._topics)
+            for partition in range(self._topics[name].partitions)
+        ]
+        unknown = sorted(set(self._reset.offsets) - set(every))
+        if unknown:
+            raise UnknownTopic(f"{', '.join(map(str, unknown))} does not exist")
+        return sorted(self._reset.offsets) if self._reset.offsets else every
+
+    def _record(
+        self, ask: Callable[..., Mapping[str, str]], only: TopicPartition | None
+    ) -> CursorRecord | None:
+        key = keys.cursor_key(self._reset.group, only)
+        value = ask([key], routing=self._reset.group).get(key)
+        return None if value is None else CursorRecord.from_json(value)
+
+    def _changes(self, before: CursorRecord | None, only: TopicPartition | None) -> list[_Change]:
+        partitions = self._partitions if only is None else [only]
+        cluster = self._control.cluster
+        committed = cluster.committed(self._reset.group, partitions)
+        recorded = {where: (before.ends.get(where) if before else None) for where in partitions}
+        begins, ends = cluster.log_starts(partitions), cluster.last_stable_offsets(partitions)
+        changes = []
+        for where in partitions:
+            offset = committed[where].offset if where in committed else None
+            new = {
+                "earliest": begins[where],
+                "latest": ends[where],
+                "cursor": recorded[where],
+                "committed": offset,
+                None: self._reset.offsets.get(where),
+            }[self._reset.to]
+            if new is None:
+                raise ConfigurationError(
+                    f"group {self._reset.group!r} has no {self._reset.to} offset for {where}; give offsets, "
+                    "or earliest or latest"
+                )
+            if not begins[where] <= new <= ends[where]:
+                raise OffsetsOutOfRange(
+                    f"{where}: offset {new} is outside the log, which has {begins[where]} to {ends[where]}"
+                )
+            changes.append((where, offset, recorded[where], new))
+        return changes
+
+    def _stage(
+        self, session: Any, before: CursorRecord | None, only: TopicPartition | None, changes: list[_Change]
+    ) -> None:
+        new = {where: offset for where, _, _, offset in changes}
+        after = self._moved(before, new)
+        run_key = after.run_key
+        group = self._reset.group
+        partition = self._control.ledger.partition_for(group)
+        metadata = keys.offset_metadata(run_key, partition, self._ledger[0])
+        audit = {
+            "v": 1,
+            "group": group,
+            "pipeline": self.pipeline,
+            "changes": [[str(where), was, recorded, offset] for where, was, recorded, offset in changes],
+        }
+        messages = [
+            keys.message(keys.cursor_key(group, only), after.to_json(), group),
+            keys.message(f"{RESET_PREFIX}{group}/{self._moment}", json.dumps(audit), group),
+        ]
+        if only is not None and self._known is not None:
+            layout = replace(
+                self._known, topic_ids=after.topic_ids, partition_counts=self._counts(self._known)
+            )
+            messages.append(keys.message(keys.cursor_key(group), layout.to_json(), group))
+        session.stage(
+            group, {where: CommittedOffset(offset, metadata) for where, offset in new.items()}, messages
+        )
+
+    def _moved(self, before: CursorRecord | None, new: Mapping[TopicPartition, int]) -> CursorRecord:
+        topics: Mapping[str, TopicDescription] = self._topics
+        kept = dict(before.ends) if before else {}
+        if before is not None:
+            # Offsets of a topic that was made again mean nothing.
+            kept = {
+                where: end
+                for where, end in kept.items()
+                if where.topic not in topics
+                or before.topic_ids.get(where.topic) == topics[where.topic].topic_id
+            }
+        return CursorRecord(
+            group=self._reset.group,
+            pipeline=self.pipeline,
+            prefix=self._prefix,
+            layout="mapped" if self._mapped else "whole",
+            ends={**kept, **new},
+            topic_ids={
+                **(before.topic_ids if before else {}),
+                **{name: one.topic_id for name, one in topics.items()},
+            },
+            partition_counts=self._counts(before),
+            run_key=self._run_key,
+            ledger_topic_id=self._ledger[0],
+            ledger_partitions=self._ledger[1],
+            origin=before.origin if before else "",
+        )
+
+    def _counts(self, before: CursorRecord | None) -> dict[str, int]:
+        return counts_kept(
+            before,
+            {name: one.topic_id for name, one in self._topics.items()},
+            {name: one.partitions for name, one in self._topics.items()},
+        )

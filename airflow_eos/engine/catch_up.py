@@ -1,0 +1,68 @@
+"""Runs a cursor in rounds until it has caught up, each round by the whole protocol."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from airflow_eos.exceptions import RunFenced
+from airflow_eos.ledger import keys
+from airflow_eos.model.record import RunRecord
+from airflow_eos.run import laws, rounds
+
+if TYPE_CHECKING:
+    from airflow_eos.model.identity import ProducerIdentity
+    from airflow_eos.model.spec import RunSpec
+    from airflow_eos.run.collaborators import World
+
+log = logging.getLogger(__name__)
+
+Attempt = Callable[["RunSpec", "World"], "tuple[RunRecord, ProducerIdentity | None]"]
+
+
+def run_rounds(spec: RunSpec, world: World, attempt: Attempt) -> RunRecord:
+    """Run rounds until the final one is committed; return one record for all of them.
+
+    Before each round after the first this process proves, by EndTxn under the identity of its last round,
+    that nobody took the epoch in the meantime (law 2): a slow attempt that was replaced between two rounds
+    must not fence its successor.
+
+    :param attempt: carries out one round and returns the identity it held, None when it took none.
+    :raises RunFenced: a newer attempt owns the cursor; a retry continues after the rounds that are committed.
+    """
+    done = _committed(spec, world)
+    if done:
+        log.info("continuing after %d committed round(s)", len(done))
+    held: ProducerIdentity | None = None
+    while True:
+        if held is not None:
+            _prove_owner(held, world)
+        number = len(done)
+        record, took = attempt(replace(spec, round=number), world)
+        held = took or held
+        if record.run_key == keys.round_key(spec, number):
+            done.append(record)
+        elif record.found or record.mode == "reprocess":
+            return record  # the whole run
+        else:
+            return rounds.merged([*done, record])
+
+
+def _committed(spec: RunSpec, world: World) -> list[RunRecord]:
+    """Return the rounds that are committed already: a short cut, each round asks again."""
+    final = keys.run_record_key(keys.final_key(spec))
+    prefix = keys.run_record_key(keys.rounds_prefix(spec))
+    found = world.authority.peek([final], routing=spec.pipeline, prefixes=[prefix])
+    records = [RunRecord.from_json(value) for value in found.values()]
+    return rounds.in_order(spec, {record.run_key: record for record in records})[0]
+
+
+def _prove_owner(held: ProducerIdentity, world: World) -> None:
+    answer = world.transactions.abort(held)
+    if not laws.may_take_epoch(first_act=False, answer=answer):
+        raise RunFenced(
+            f"transactional id {held.transactional_id} was taken by a newer attempt between two rounds; a "
+            "retry continues after the rounds that are committed"
+        )

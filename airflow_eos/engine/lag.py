@@ -1,0 +1,248 @@
+"""How far a group has read, how far a topic has come, whether a run is committed: what sensors ask.
+
+Nothing here commits, fences or pins anything. The answers are hints for when to start a run; the run itself
+decides, under its fence, what it reads.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from airflow_eos.engine.asking import asking
+from airflow_eos.engine.control_plane import ControlPlane, utc_now
+from airflow_eos.engine.preview import Unpinned
+from airflow_eos.exceptions import ConfigurationError, IntervalNotReady, LedgerMissing
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.cursor import CursorRecord
+from airflow_eos.model.kafka import TopicDescription
+from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
+from airflow_eos.model.record import RunRecord
+from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings
+from airflow_eos.run import laws
+from airflow_eos.run.visibility import Visibility
+from airflow_eos.run.work import as_named
+
+IdlePolicy = Literal["allowed_lateness", "wait"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What a group has not read yet.
+
+    :param ranges: from the group's position to the last stable offset, for every partition; some are empty.
+    :param topic_ids: ids of the topics when they were asked.
+    :param without_position: partitions of which neither the group's offsets nor the ledger know anything: a
+        run begins there by its ``start``, and with ``latest`` at the end the log has *then*.
+    """
+
+    ranges: tuple[OffsetRange, ...]
+    topic_ids: Mapping[str, str]
+    without_position: frozenset[TopicPartition] = frozenset()
+
+    @property
+    def offsets(self) -> int:
+        """Offsets not read: an upper bound of the records, since markers and aborted records take offsets."""
+        return sum(one.span for one in self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalProgress:
+    """Whether a topic has passed the end of an interval.
+
+    :param waiting_for: why not, one line per partition; empty when a run over the interval can start.
+    """
+
+    waiting_for: tuple[str, ...]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every partition has passed the end."""
+        return not self.waiting_for
+
+
+def unread(
+    kafka: Mapping[str, Any],
+    group: str,
+    topics: Collection[str],
+    *,
+    start: Literal["earliest", "latest"] = "earliest",
+    ledger: LedgerSettings | None = None,
+    prefix: str = DEFAULT_PREFIX,
+) -> Unread:
+    """Return what lies between a group's committed offsets and the last stable offsets.
+
+    Offsets that an open transaction is about to commit do not count yet.
+
+    :param start: where a partition without a position begins: the log's start, or its end. With ``latest``
+        nothing is ever unread there; see :attr:`Unread.without_position`.
+    :param ledger: where to look for the cursor of partitions whose committed offsets are gone; None: nowhere.
+    :raises UnknownTopic: naming a topic that does not exist.
+    """
+    with ControlPlane(asking(kafka, ledger, prefix)) as control:
+        found = control.cluster.describe_topics(topics)
+        partitions = [
+            TopicPartition(name, partition)
+            for name in sorted(found)
+            for partition in range(found[name].partitions)
+        ]
+        committed = control.cluster.committed(group, partitions, stable=False)
+        positions = {where: one.offset for where, one in committed.items()}
+        missing = [where for where in partitions if where not in positions]
+        if missing and ledger is not None:
+            positions.update(_cursor(control, group, missing))
+        begins = control.cluster.log_starts(partitions)
+        ends = control.cluster.last_stable_offsets(partitions)
+    ranges = []
+    for where in partitions:
+        begin = positions.get(where, begins[where] if start == "earliest" else ends[where])
+        ranges.append(OffsetRange(where.topic, where.partition, min(begin, ends[where]), ends[where]))
+    return Unread(
+        tuple(ranges),
+        {name: one.topic_id for name, one in found.items()},
+        frozenset(where for where in partitions if where not in positions),
+    )
+
+
+def _cursor(
+    control: ControlPlane, group: str, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return where the ledger says that the group goes on; a partition added since its last run at 0."""
+    layout = keys.cursor_key(group)
+    wanted = [layout, *(keys.cursor_key(group, one) for one in partitions)]
+    try:
+        found = control.authority.peek(wanted, routing=group)
+    except LedgerMissing:
+        return {}
+    records = {key: CursorRecord.from_json(value) for key, value in found.items()}
+    known = records[layout].partition_counts if layout in records else {}
+    added = {where: 0 for where in partitions if 0 < known.get(where.topic, 0) <= where.partition}
+    ends = {where: end for record in records.values() for where, end in record.ends.items()}
+    return {where: end for where, end in {**added, **ends}.items() if where in partitions}
+
+
+def interval_progress(
+    kafka: Mapping[str, Any],
+    topics: Collection[str],
+    interval: Interval,
+    *,
+    idle: IdlePolicy = "allowed_lateness",
+    ledger: LedgerSettings | None = None,
+    now: dt.datetime | None = None,
+) -> IntervalProgress:
+    """Tell whether a run over the interval could fix its boundary and start.
+
+    A partition has passed the end when it holds a record of that time or later, and no open transaction lies
+    before that record.
+
+    :param idle: what a partition without such a record means: ``allowed_lateness``: it has passed once the
+        interval's allowed lateness is over, which is the run's own rule; ``wait``: it has not.
+    :param ledger: where boundaries are pinned that count as they do for the run; None: nowhere.
+    :param now: the current time, aware; default: the clock.
+    :raises IntervalUnaccountable: the run would be refused: the log cannot tell what the interval holds.
+    """
+    now = now or utc_now()
+    if now < interval.end:
+        return IntervalProgress((f"the interval ends at {keys.utc_text(interval.end)}",))
+    with ControlPlane(asking(kafka, ledger)) as control:
+        found = control.cluster.describe_topics(topics)
+        waiting = _behind(control, found, interval, idle, now)
+        if not waiting:
+            waiting = _not_ready(control, found, interval, now, asks_ledger=ledger is not None)
+    return IntervalProgress(tuple(waiting))
+
+
+def _behind(
+    control: ControlPlane,
+    topics: Mapping[str, TopicDescription],
+    interval: Interval,
+    idle: IdlePolicy,
+    now: dt.datetime,
+) -> list[str]:
+    """Return which partitions have not passed the end of an interval."""
+    partitions = [
+        TopicPartition(name, partition)
+        for name in sorted(topics)
+        for partition in range(topics[name].partitions)
+    ]
+    stable = control.cluster.last_stable_offsets(partitions)
+    at = control.cluster.offsets_for_time(partitions, int(interval.end.timestamp() * 1000))
+    is_late = now >= interval.end + interval.allowed_lateness
+    waiting = []
+    for where in partitions:
+        first = at[where]
+        if first is None:
+            if idle == "wait" or not is_late:
+                waiting.append(f"{where} holds nothing at or after {keys.utc_text(interval.end)}")
+        elif first.offset > stable[where]:
+            waiting.append(f"{where}: a transaction is open before offset {first.offset}")
+    return waiting
+
+
+def _not_ready(
+    control: ControlPlane,
+    topics: Mapping[str, TopicDescription],
+    interval: Interval,
+    now: dt.datetime,
+    *,
+    asks_ledger: bool,
+) -> list[str]:
+    """Return why the run's own look at the boundaries would have it wait; raise what would refuse it."""
+    boundaries = Unpinned(control, DEFAULT_PREFIX, lambda: now, asks_ledger=asks_ledger)
+    try:
+        for name in sorted(topics):
+            for moment in (interval.start, interval.end):
+                boundaries.boundary(
+                    topics[name],
+                    moment,
+                    interval.allowed_lateness,
+                    accept_deleted=interval.accept_deleted,
+                )
+    except IntervalNotReady as reason:
+        return [str(reason)]
+    except LedgerMissing:
+        return _not_ready(control, topics, interval, now, asks_ledger=False)
+    return []
+
+
+def committed_record(
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings,
+    prefix: str,
+    *,
+    pipeline: str,
+    run_key: str,
+    work: Mapping[str, Any] | None = None,
+) -> RunRecord | None:
+    """Return the committed record of a run key, once readers see all of its output.
+
+    None says nothing: only a fence makes a no believable.
+
+    :param work: what is known of the run: fields of the JSON form of a
+        :class:`~airflow_eos.run.work.WorkDefinition`.
+    :raises LedgerMissing: when there is no initialised ledger.
+    :raises DifferentWork: the run of that name did something else.
+    """
+    if not run_key:
+        raise ConfigurationError("run_key is empty; `airflow eos ledger --pipeline NAME` lists run keys")
+    # A cursor that reads in rounds is committed with its last one.
+    names = (run_key, f"rounds/{run_key}/{keys.FINAL_ROUND}")
+    wanted = [keys.run_record_key(name) for name in names]
+    with ControlPlane(asking(kafka, settings, prefix)) as control:
+        control.verify_ledger()
+        found = control.authority.peek(wanted, routing=pipeline)
+        record = next((RunRecord.from_json(found[key]) for key in wanted if key in found), None)
+        if record is None:
+            return None
+        named = as_named(record, work or {})
+        if named is not None:
+            laws.same_work(record, record.producer.transactional_id, named)
+        if hidden := Visibility(control.cluster, None).missing(record):
+            log.info("%s is committed, not yet visible in %s", run_key, "; ".join(hidden))
+            return None
+    return record

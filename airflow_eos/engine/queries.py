@@ -1,0 +1,188 @@
+"""Ledger tasks outside a run: make it, ask it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.engine.asking import asking
+from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.exceptions import NotYetVisible
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import decide
+from airflow_eos.ledger.cursor import CursorRecord
+from airflow_eos.model.record import RunRecord
+from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings, MayCreate, RunSpec
+from airflow_eos.run.lookup import CommittedRuns
+from airflow_eos.run.visibility import Visibility
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+log = logging.getLogger(__name__)
+
+RUN_KINDS = ("run", "mapped", "interval", "partition")
+KINDS = ("run:", "cursor:", "boundary:", "reset:", "ledger:")
+"""What the keys of ledger records begin with."""
+
+
+def create_ledger(
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings | None = None,
+    prefix: str = "airflow-eos",
+    *,
+    adopt_new: bool = False,
+) -> tuple[str, int]:
+    """Create the ledger topic and fix its identity; does nothing when both are there.
+
+    :param adopt_new: also where a ledger was used before and is lost: its runs may be written again.
+    :returns: topic id and number of partitions.
+    :raises LedgerMissing: there is none, there was one, and ``adopt_new`` is false.
+    :raises LedgerReplaced: when the topic is not the one that was initialised, or lost its identity.
+    """
+    with ControlPlane(asking(kafka, settings, prefix)) as control:
+        return control.verify_ledger(may_create=MayCreate.ANYWAY if adopt_new else MayCreate.WHERE_NEW)
+
+
+def look_up(spec: RunSpec) -> RunRecord | None:
+    """Return the committed record of a spec's run, once readers see all of its output.
+
+    None says nothing: only a run under its fence may believe a no.
+
+    :raises DifferentWork: the record of that name is of other work.
+    """
+    asked = spec if spec.on_committed == "accept" else replace(spec, on_committed="skip")
+    try:
+        return answer(asked)
+    except NotYetVisible as error:
+        log.info("%s", error)
+        return None
+
+
+def answer(
+    spec: RunSpec, *, may_create: MayCreate = MayCreate.NEVER, patient: bool = False
+) -> RunRecord | None:
+    """Return the record that a run of this spec would be answered with, without touching anything.
+
+    None: it would do the work, or find out under its fence that it need not.
+
+    :param may_create: whether to make a missing ledger.
+    :param patient: wait for a record whose transaction is still being ended.
+    :raises RunAlreadyCommitted: ``on_committed`` is ``fail`` and another run committed it.
+    :raises DifferentWork: the record of that name is of other work.
+    :raises NotYetVisible: it is committed, but some leader does not show it.
+    :raises OutcomeUnknown: ``patient``, and such a transaction stays open.
+    """
+    if spec.round is not None:
+        spec = replace(spec, round=None)
+    with ControlPlane(spec) as control:
+        if may_create is MayCreate.NEVER:
+            control.verify_ledger()
+        else:
+            control.verify_ledger_of_run(may_create=may_create)
+        found = CommittedRuns(spec, control.authority).ask(fenced=False, patient=patient)
+        if not isinstance(found, RunRecord):
+            return None
+        wait = spec.transaction_timeout.total_seconds() if patient else 0.0
+        Visibility(control.cluster, control.transactions).wait_for_found(found, seconds=wait)
+        return found
+
+
+def partition_counts(kafka: Mapping[str, Any], topics: Sequence[str]) -> dict[str, int]:
+    """Return the number of partitions of each topic.
+
+    :raises UnknownTopic: naming those that do not exist.
+    """
+    with ControlPlane(asking(kafka)) as control:
+        found = control.cluster.describe_topics(topics)
+        return {name: found[name].partitions for name in topics}
+
+
+def ledger_status(
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings | None = None,
+    *,
+    groups: Sequence[str] = (),
+    runs: Sequence[tuple[str, str]] = (),
+    prefix: str = "airflow-eos",
+) -> dict[str, Any]:
+    """Return what the ledger says: its identity, the cursors of groups, and runs given as (pipeline, run id).
+
+    :raises LedgerMissing: when there is no initialised ledger.
+    """
+    settings = settings or LedgerSettings()
+    with ControlPlane(asking(kafka, settings, prefix)) as control:
+        topic_id, partitions = control.verify_ledger()
+        status: dict[str, Any] = {
+            "ledger": {"topic": settings.topic, "topic_id": topic_id, "partitions": partitions},
+            "cursors": {},
+            "runs": {},
+        }
+        for group in groups:
+            key = keys.cursor_key(group)
+            value = control.authority.peek([key], routing=group).get(key)
+            record = None if value is None else CursorRecord.from_json(value)
+            status["cursors"][group] = None if record is None else _cursor_summary(record)
+        for pipeline, run_id in runs:
+            key = keys.run_record_key(keys.cursor_run_key(pipeline, run_id))
+            value = control.authority.peek([key], routing=pipeline).get(key)
+            status["runs"][f"{pipeline}/{run_id}"] = (
+                None if value is None else RunRecord.from_json(value).summary()
+            )
+    return status
+
+
+def _cursor_summary(record: CursorRecord) -> dict[str, Any]:
+    return {
+        "pipeline": record.pipeline,
+        "layout": record.layout,
+        "topics": sorted(record.topic_ids),
+        "ends": {str(tp): end for tp, end in sorted(record.ends.items())},
+        "run_key": record.run_key,
+    }
+
+
+def run_records(
+    kafka: Mapping[str, Any], settings: LedgerSettings, *, pipeline: str, prefix: str = DEFAULT_PREFIX
+) -> list[RunRecord]:
+    """Return the committed runs of a pipeline, in the order of their commits."""
+    found = ledger_records(kafka, settings, pipeline=pipeline, prefix=prefix)
+    records = [RunRecord.from_json_object(one["value"]) for one in found]
+    return sorted(records, key=lambda record: record.staged_at)
+
+
+def ledger_records(
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings | None = None,
+    *,
+    pipeline: str | None = None,
+    key: str | None = None,
+    prefix: str = DEFAULT_PREFIX,
+) -> list[dict[str, Any]]:
+    """Return the latest committed records of the ledger, as ``{"key", "partition", "value"}``, sorted by key.
+
+    :param pipeline: only the runs of this pipeline; default: everything, which reads the whole ledger.
+    :param key: only this key, such as ``run:<run key>`` or ``cursor:<group>``.
+    :raises LedgerMissing: when there is no initialised ledger.
+    """
+    settings = settings or LedgerSettings()
+    names: list[str] = [] if key is None else [key]
+    with ControlPlane(asking(kafka, settings, prefix)) as control:
+        _, partitions = control.verify_ledger()
+        wanted = [*range(partitions)]
+        prefixes: tuple[str, ...] = KINDS if key is None else ()
+        if pipeline is not None:
+            wanted = [control.ledger.partition_for(pipeline)]
+            prefixes = tuple(
+                f"run:{rounds}{kind}/{pipeline}/" for kind in RUN_KINDS for rounds in ("", "rounds/")
+            )
+        found = [
+            {"key": name, "partition": partition, "value": json.loads(value)}
+            for partition in wanted
+            for name, value in decide(control.ledger.view(partition, names, prefixes)).committed.items()
+        ]
+    return sorted(found, key=lambda one: str(one["key"]))

@@ -1,0 +1,137 @@
+"""The authority: the one place that answers whether something is committed.
+
+A look-up takes the ledger partition's high watermark and accounts for every record of its key below it:
+below the last stable offset the broker has decided; from there to the high watermark a record is decided by
+the control marker of its own producer id. A reader that stopped at the last stable offset would call a
+committed run uncommitted whenever another pipeline's transaction is open in the same partition.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from airflow_eos.exceptions import LedgerTruncated, OutcomeUnknown
+from airflow_eos.model.ledger import LedgerEntry, LedgerView
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.ports import Ledger
+
+UNDECIDED_WAIT_SECONDS = 60.0
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a ledger view says of its keys.
+
+    :param committed: latest committed value per key; keys never committed are absent.
+    :param open_records: records whose transaction is still open.
+    """
+
+    committed: Mapping[str, str]
+    open_records: tuple[LedgerEntry, ...] = ()
+
+    @property
+    def undecided(self) -> frozenset[str]:
+        """Keys with a record whose transaction is still open."""
+        return frozenset(one.key for one in self.open_records)
+
+
+def decide(view: LedgerView) -> Verdict:
+    """Decide every record of a view by the markers of its own producer."""
+    committed = dict(view.committed)
+    decided: list[LedgerEntry] = []
+    open_records: dict[int, list[LedgerEntry]] = {}
+    for entry in view.tail:
+        if entry.kind == "record":
+            open_records.setdefault(entry.producer_id, []).append(entry)
+            continue
+        ended = open_records.pop(entry.producer_id, [])
+        if entry.kind == "commit":
+            decided.extend(ended)
+    committed.update({one.key: one.value for one in sorted(decided, key=lambda one: one.offset)})
+    return Verdict(committed, tuple(one for records in open_records.values() for one in records))
+
+
+class Authority:
+    """Answers from the ledger; it never guesses and never believes an exception.
+
+    :param ledger: the ledger topic.
+    :param sleep: waits between looks at a record whose transaction is still open.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._ledger = ledger
+        self._sleep = sleep
+        self._clock = clock
+
+    def peek(
+        self, keys: Collection[str], *, routing: str, prefixes: Collection[str] = ()
+    ) -> Mapping[str, str]:
+        """Return committed values, without waiting. A value is final; a missing key means nothing."""
+        return self.look(keys, routing=routing, prefixes=prefixes).committed
+
+    def look(self, keys: Collection[str], *, routing: str, prefixes: Collection[str] = ()) -> Verdict:
+        """Return what one look shows, open transactions too."""
+        return decide(self._ledger.view(self._ledger.partition_for(routing), keys, prefixes))
+
+    def place(self, routing: str) -> TopicPartition:
+        """Return the ledger partition of a routing string."""
+        return TopicPartition(self._ledger.topic, self._ledger.partition_for(routing))
+
+    def decide(
+        self, keys: Collection[str], *, routing: str, prefixes: Collection[str] = ()
+    ) -> Mapping[str, str]:
+        """Return committed values; a missing key is a *no*, provided the caller holds the fence.
+
+        Our own transactions are complete after the fence. A record of a wanted key in somebody else's open
+        transaction is waited for.
+
+        :param prefixes: also return every key that begins with one of these.
+        :raises OutcomeUnknown: when such a transaction stays open.
+        :raises LedgerTruncated: a key is missing, and the partition has lost its first records.
+        """
+        partition = self._ledger.partition_for(routing)
+        return self.decide_in(partition, keys, prefixes)
+
+    def decide_in(
+        self, partition: int, keys: Collection[str], prefixes: Collection[str] = ()
+    ) -> Mapping[str, str]:
+        """As :meth:`decide`, in a given ledger partition."""
+        deadline = self._clock() + UNDECIDED_WAIT_SECONDS
+        while True:
+            view = self._ledger.view(partition, keys, prefixes)
+            verdict = decide(view)
+            if not verdict.undecided:
+                nothing_is_missing(
+                    partition, view.log_start, [key for key in keys if key not in verdict.committed]
+                )
+                return verdict.committed
+            if self._clock() >= deadline:
+                raise OutcomeUnknown(
+                    f"ledger partition {partition} holds {sorted(verdict.undecided)} in a transaction "
+                    "that has "
+                    f"been open for {UNDECIDED_WAIT_SECONDS:.0f} s; retry when it has ended"
+                )
+            self._sleep(_POLL_SECONDS)
+
+
+def nothing_is_missing(partition: int, log_start: int, keys: Collection[str]) -> None:
+    """Law 3: a no is none where the first records of the ledger partition were deleted.
+
+    :param log_start: of the ledger partition; compaction never moves it.
+    :param keys: what the partition does not hold.
+    """
+    if keys and log_start > 0:
+        raise LedgerTruncated(
+            f"ledger partition {partition} starts at offset {log_start}: records before it were deleted, and "
+            f"{min(keys)!r}, which it does not hold, may have been among them; restore the ledger, and see "
+            "that its cleanup.policy is 'compact'"
+        )

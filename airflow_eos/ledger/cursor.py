@@ -1,0 +1,164 @@
+"""The cursor: where a group stands, kept in the ledger beside the group's committed offsets.
+
+Group offsets expire when a group is idle; the ledger does not. A cursor record is written in the same
+transaction as the output, so it can never be behind or ahead of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from airflow_eos.ledger import keys
+from airflow_eos.model.ledger import LedgerMessage
+from airflow_eos.model.plan import RunPlan
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.spec import RunSpec
+
+CURSOR_VERSION = 1
+Layout = Literal["whole", "mapped"]
+
+
+@dataclass(frozen=True, slots=True)
+class CursorRecord:
+    """Where a group stands.
+
+    :param layout: ``whole``: one task moves all partitions; ``mapped``: one task for each partition.
+    :param ends: next offset per partition; empty in the layout record of a mapped cursor.
+    :param topic_ids: ids of the topics when the cursor was last moved.
+    :param partition_counts: partitions per topic when the cursor first named it: one that is not below the
+        count was added since, and is read from offset 0 unless ``ends`` holds it.
+    :param ledger_topic_id: the ledger it was written to.
+    :param origin: the environment that owns it; empty: not known.
+    """
+
+    group: str
+    pipeline: str
+    prefix: str
+    layout: Layout
+    ends: Mapping[TopicPartition, int]
+    topic_ids: Mapping[str, str]
+    partition_counts: Mapping[str, int]
+    run_key: str
+    ledger_topic_id: str
+    ledger_partitions: int
+    origin: str = ""
+
+    def to_json(self) -> str:
+        """Return the versioned JSON form."""
+        return json.dumps(
+            {
+                "v": CURSOR_VERSION,
+                "group": self.group,
+                "pipeline": self.pipeline,
+                "prefix": self.prefix,
+                "layout": self.layout,
+                "ends": [[tp.topic, tp.partition, end] for tp, end in sorted(self.ends.items())],
+                "topic_ids": dict(self.topic_ids),
+                "partition_counts": dict(self.partition_counts),
+                "run_key": self.run_key,
+                "ledger_topic_id": self.ledger_topic_id,
+                "ledger_partitions": self.ledger_partitions,
+                **({"origin": self.origin} if self.origin else {}),
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> CursorRecord:
+        """Read the JSON form.
+
+        :raises ValueError: when a newer version wrote it.
+        """
+        data: dict[str, Any] = json.loads(text)
+        if data.get("v") != CURSOR_VERSION:
+            raise ValueError(
+                f"cursor record version {data.get('v')!r} is newer than this package reads "
+                f"({CURSOR_VERSION}); upgrade it"
+            )
+        return cls(
+            group=data["group"],
+            pipeline=data["pipeline"],
+            prefix=data["prefix"],
+            layout=data["layout"],
+            ends={TopicPartition(t, p): end for t, p, end in data["ends"]},
+            topic_ids=data["topic_ids"],
+            partition_counts=data["partition_counts"],
+            run_key=data["run_key"],
+            ledger_topic_id=data["ledger_topic_id"],
+            ledger_partitions=data["ledger_partitions"],
+            origin=data.get("origin", ""),
+        )
+
+
+def layout_of(spec: RunSpec) -> Layout:
+    """Return which layout a spec's cursor has."""
+    return "whole" if spec.source_partition is None else "mapped"
+
+
+def advanced(
+    spec: RunSpec,
+    plan: RunPlan,
+    before: CursorRecord | None,
+    partition_counts: Mapping[str, int],
+    run_key: str,
+    ledger: tuple[str, int],
+) -> CursorRecord:
+    """Return the cursor after the plan's run; partitions the plan does not name keep their place."""
+    return CursorRecord(
+        group=spec.group_id,
+        pipeline=spec.pipeline,
+        prefix=spec.prefix,
+        layout=layout_of(spec),
+        ends={**(before.ends if before else {}), **plan.ends},
+        topic_ids={**(before.topic_ids if before else {}), **plan.topic_ids},
+        partition_counts=counts_kept(before, plan.topic_ids, partition_counts),
+        run_key=run_key,
+        ledger_topic_id=ledger[0],
+        ledger_partitions=ledger[1],
+        origin=spec.origin or (before.origin if before else ""),
+    )
+
+
+def counts_kept(
+    before: CursorRecord | None, topic_ids: Mapping[str, str], partition_counts: Mapping[str, int]
+) -> dict[str, int]:
+    """Return the partition counts of a cursor that is moved.
+
+    A count that is known stays: a move may name some of the partitions only, and one that was added must not
+    count as known before it was read. A topic that was made again counts anew.
+
+    :param topic_ids: ids of the topics now, as ``partition_counts``.
+    """
+    counts = dict(before.partition_counts) if before else {}
+    for name, count in partition_counts.items():
+        if name not in counts or (before and before.topic_ids.get(name) != topic_ids[name]):
+            counts[name] = count
+    return counts
+
+
+def messages(spec: RunSpec, after: CursorRecord, layout_known: bool) -> list[LedgerMessage]:
+    """Return the ledger messages that move the cursor.
+
+    A mapped cursor has one record for each partition and, written once, one that names the layout.
+    """
+    only = keys.mapped_partition(spec)
+    found = [keys.message(keys.cursor_key(spec.group_id, only), after.to_json(), spec.group_id)]
+    if only is not None and not layout_known:
+        layout = CursorRecord(
+            group=after.group,
+            pipeline=after.pipeline,
+            prefix=after.prefix,
+            layout=after.layout,
+            ends={},
+            topic_ids=after.topic_ids,
+            partition_counts=after.partition_counts,
+            run_key=after.run_key,
+            ledger_topic_id=after.ledger_topic_id,
+            ledger_partitions=after.ledger_partitions,
+            origin=after.origin,
+        )
+        found.append(keys.message(keys.cursor_key(spec.group_id), layout.to_json(), spec.group_id))
+    return found

@@ -1,0 +1,142 @@
+"""Tells whether this is the ledger that was used before.
+
+A look-up in a replaced ledger would answer *not committed* for everything.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+
+from airflow_eos.exceptions import LedgerMissing, LedgerReplaced
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import Authority
+from airflow_eos.ledger.pins import Pins
+from airflow_eos.ledger.witnesses import Testimony, Witnesses
+from airflow_eos.model.kafka import TopicDescription
+from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings, MayCreate
+from airflow_eos.ports import Ledger
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLedger:
+    """A ledger that is the one used before.
+
+    :param prefix: first part of the transactional ids of all that it fixes once: of its first user, so that
+        environments that share it fence each other there. Ledgers that do not name one have the asker's.
+    """
+
+    topic_id: str
+    partitions: int
+    prefix: str
+
+
+def verify(
+    ledger: Ledger,
+    authority: Authority,
+    pins: Pins,
+    settings: LedgerSettings,
+    prefix: str,
+    *,
+    witnesses: Witnesses,
+    may_create: MayCreate,
+) -> KnownLedger:
+    """Return the ledger's topic id and partition count, after checking them against what it says of itself.
+
+    The first user pins both in partition 0 of the ledger, with its prefix. Adding partitions would route keys
+    elsewhere; making the topic again would forget every run: both are found here.
+
+    :param witnesses: asked where there is no ledger, or none with an identity.
+    :param may_create: whether to make a ledger where there is none, or none with an identity.
+    :raises LedgerMissing: when there is none, or none with an identity, and none may be made.
+    :raises LedgerReplaced: when topic id or partition count differ from the pinned ones, or the topic has no
+        identity and somebody remembers that it had one.
+    """
+    try:
+        topic = ledger.describe(patient=may_create is MayCreate.NEVER)
+    except LedgerMissing as missing:
+        refused = _refusal(witnesses, settings.topic, may_create)
+        if refused is not None:
+            topic = _described(ledger, missing, refused)
+        else:
+            ledger.create()
+            topic = ledger.describe()
+    key = keys.LEDGER_IDENTITY_KEY
+    routing = keys.LEDGER_IDENTITY_ROUTING
+    pinned = authority.peek([key], routing=routing).get(key)
+    if pinned is None:
+        refused = _refusal(witnesses, settings.topic, may_create)
+        begun = authority.look([key], routing=routing).open_records
+        if refused is not None and not (begun and may_create is not MayCreate.NEVER):
+            # Whoever pins goes on when its commit is answered; the marker that tells others comes after that.
+            pinned = authority.decide([key], routing=routing).get(key)
+            if pinned is None:
+                raise refused
+        else:
+            # One that is begun, by somebody who might, is finished, also where a broker forgot its marker.
+            pinned = pins.pin(
+                keys.ledger_transactional_id(prefix, settings.topic),
+                key,
+                routing,
+                lambda _: _identity_json(topic, prefix),
+            )
+            if prefix == DEFAULT_PREFIX:
+                log.warning(
+                    "the new ledger %s is used with the default prefix %r: where another environment may use "
+                    "this cluster, give each its own [eos] prefix and ledger_topic before there are runs",
+                    settings.topic,
+                    prefix,
+                )
+    recorded = json.loads(pinned)
+    if (recorded["topic_id"], recorded["partitions"]) != (topic.topic_id, topic.partitions):
+        raise LedgerReplaced(
+            f"ledger {settings.topic!r} was made as topic id {recorded['topic_id']} with "
+            f"{recorded['partitions']} partitions and is "
+            f"now {topic.topic_id} with {topic.partitions}: restore the original; partitions of a "
+            "ledger must never be added"
+        )
+    return KnownLedger(topic.topic_id, topic.partitions, recorded.get("prefix", prefix))
+
+
+def _described(ledger: Ledger, missing: LedgerMissing, refused: Exception) -> TopicDescription:
+    """Ask once more, patiently: a broker may not have heard of a topic that others use already."""
+    try:
+        return ledger.describe()
+    except LedgerMissing:
+        if isinstance(refused, LedgerReplaced):
+            raise LedgerMissing(str(refused)) from missing
+        raise
+
+
+def _refusal(
+    witnesses: Witnesses, topic: str, may_create: MayCreate
+) -> LedgerMissing | LedgerReplaced | None:
+    """Return why no ledger may be made here; None: it may."""
+    if may_create is MayCreate.ANYWAY:
+        return None
+    # Who makes none needs no reason, and may lack the permission to ask for one.
+    said = Testimony() if may_create is MayCreate.NEVER else witnesses.testify()
+    if said.of_a_ledger:
+        return LedgerReplaced(
+            f"the ledger {topic!r} is not there or has no identity, but {said.of_a_ledger}: it was deleted "
+            "or re-created. Restore it: to an empty one every run is uncommitted, and what is cleared or "
+            "retried is written again. Where that is known to be harmless: "
+            "`python -m airflow_eos init --adopt-new`"
+        )
+    if may_create is MayCreate.WHERE_NEW or (may_create is MayCreate.WHERE_BEGUN and said.begun):
+        return None
+    return LedgerMissing(
+        f"topic {topic!r} was never initialised as a ledger, and this run may not do it; if there never was "
+        "one, run `python -m airflow_eos init`; if there was, restore it: runs committed before are unknown "
+        "to an empty one"
+    )
+
+
+def _identity_json(topic: TopicDescription, prefix: str) -> str:
+    return json.dumps(
+        {"v": 1, "topic_id": topic.topic_id, "partitions": topic.partitions, "prefix": prefix},
+        separators=(",", ":"),
+    )

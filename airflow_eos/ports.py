@@ -1,0 +1,248 @@
+"""What the run protocol asks of the world: small interfaces, so that it runs against a model in tests.
+
+The broker layer implements :class:`Cluster`, :class:`Transactions` and :class:`Ledger`; the Spark layer
+implements :class:`SealAndSend`. Every call may block, and may raise; what an exception means is decided by
+the protocol's state, never by the exception alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+from airflow_eos.exceptions import SealedBlockLost
+from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import (
+    ActiveProducer,
+    CommittedOffset,
+    EndTxnAnswer,
+    TimedOffset,
+    TopicDescription,
+    TransactionDescription,
+)
+from airflow_eos.model.ledger import LedgerEntry, LedgerMessage, LedgerView
+from airflow_eos.model.output import SealedManifest
+from airflow_eos.model.plan import RunPlan
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.receipts import PartitionReceipt
+
+__all__ = [
+    "Cluster",
+    "Ledger",
+    "LedgerEntry",
+    "LedgerMessage",
+    "LedgerView",
+    "ProducerSession",
+    "SealAndSend",
+    "Sealed",
+    "SealedBlockLost",
+    "Transactions",
+]
+
+
+class Cluster(Protocol):
+    """Reads of the cluster's state. Implementations retry transient errors themselves."""
+
+    def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
+        """Return id and partition count per topic.
+
+        :raises UnknownTopic: naming the topics that do not exist.
+        :raises AuthorizationFailed: when a topic may not be described.
+        """
+
+    def topic_settings(self, topic: str) -> Mapping[str, str] | None:
+        """Return the settings of a topic; None where there is none, or they may not be read."""
+
+    def log_starts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the first offset still in each log."""
+
+    def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the end of each log, open transactions included: its high watermark."""
+
+    def last_stable_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return each last stable offset (LSO).
+
+        The first offset of the oldest open transaction, or the end.
+        """
+
+    def offsets_for_time(
+        self, partitions: Collection[TopicPartition], timestamp_ms: int, *, markers: bool = False
+    ) -> Mapping[TopicPartition, TimedOffset | None]:
+        """Return per partition the first record with timestamp >= ``timestamp_ms``; None: there is none.
+
+        :param markers: transaction markers, which have the brokers' time, may count too: cheaper.
+        """
+
+    def committed(
+        self, group: str, partitions: Collection[TopicPartition] | None, *, stable: bool = True
+    ) -> Mapping[TopicPartition, CommittedOffset]:
+        """Return committed offsets; partitions without one are absent.
+
+        :param partitions: None: all that the group has offsets for.
+        :param stable: wait while a transaction holds pending offsets (KIP-447); False returns the last
+            committed ones at once, for a caller whose own transaction is the pending one.
+        """
+
+    def has_pending_offsets(self, group: str, partitions: Collection[TopicPartition]) -> bool:
+        """Return whether an open transaction holds offsets of the group (KIP-447), asked once."""
+
+    def is_visible(self, tp: TopicPartition, offset: int, producer: ProducerIdentity) -> bool | None:
+        """Return whether ``read_committed`` readers get the record that a producer wrote at ``offset``.
+
+        None: it is not decided yet, or no longer in the log, where somebody else's may be instead.
+        """
+
+    def group_members(self, group: str) -> int:
+        """Return the number of live members, classic and KIP-848 groups alike; 0 for an unknown group."""
+
+    def group_offsets_partition(self, group: str) -> TopicPartition:
+        """Return the ``__consumer_offsets`` partition the group's commits go to."""
+
+    def transaction_max_timeout_ms(self) -> int | None:
+        """Return ``transaction.max.timeout.ms``, None where it may not be read."""
+
+    def partition_verification(self) -> bool | None:
+        """Return whether brokers verify that a partition is in the transaction; None where unreadable."""
+
+    def describe_transaction(self, transactional_id: str) -> TransactionDescription | None:
+        """Return the coordinator's view, None when it does not know the id (KIP-664)."""
+
+    def describe_producers(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Sequence[ActiveProducer]]:
+        """Return the producers each partition's leader knows (KIP-664)."""
+
+
+class ProducerSession(Protocol):
+    """One producer instance, good for one transaction (law 2).
+
+    ``identity`` is read from the producer itself, so that the writers use exactly what the driver commits.
+    """
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """Return the identity the coordinator gave to this instance."""
+
+    def begin(self) -> None:
+        """Begin the transaction, locally."""
+
+    def add_partitions(self, partitions: Collection[TopicPartition]) -> None:
+        """Add every partition a writer will touch, in one request, before any writer starts."""
+
+    def stage(
+        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], messages: Sequence[LedgerMessage]
+    ) -> None:
+        """Send offsets (when there are any) and ledger messages into the transaction, and flush."""
+
+    def commit(self) -> None:
+        """Commit; returns before all markers are written. Any exception leaves the outcome unknown."""
+
+    def close(self) -> None:
+        """Drop the instance without sending anything."""
+
+
+class Transactions(Protocol):
+    """Takes epochs and ends transactions."""
+
+    def fence(self, transactional_id: str) -> ProducerSession:
+        """Make a new producer instance and initialise it.
+
+        Older attempts are fenced, their transaction aborted.
+        """
+
+    def abort(self, identity: ProducerIdentity, *, timeout: float = 60.0) -> EndTxnAnswer:
+        """Send EndTxn(abort) with exactly this identity; never initialises anything.
+
+        :param timeout: seconds, with all retries.
+        """
+
+    def abort_again(
+        self,
+        identity: ProducerIdentity,
+        partitions: Collection[TopicPartition],
+        group: str | None = None,
+    ) -> EndTxnAnswer:
+        """Abort what an earlier transaction of this producer id left open in some partitions.
+
+        By a transaction of its own, into which nothing is written: whoever ends it, by whatever death or
+        time-out, aborts it. That is why there is no such way to commit.
+
+        :param group: its pending offsets are dropped too.
+        :returns: ABORTED; FENCED: a newer attempt exists.
+        """
+
+    def write_markers(
+        self, producer_id: int, epoch: int, partitions: Collection[TopicPartition], *, commit: bool
+    ) -> None:
+        """Write the markers of a decided transaction that its coordinator left out (WriteTxnMarkers).
+
+        Leaders refuse them where a newer epoch has written since.
+
+        :raises AuthorizationFailed: without ClusterAction, or Alter, on the cluster.
+        """
+
+
+class Ledger(Protocol):
+    """The ledger topic as a log.
+
+    What it means is the authority's business (:mod:`airflow_eos.ledger.authority`).
+    """
+
+    @property
+    def topic(self) -> str:
+        """Return the name of the topic."""
+
+    def describe(self, *, patient: bool = True) -> TopicDescription:
+        """Return the ledger topic.
+
+        :param patient: wait a while before a broker's word is taken that there is none: it may not have heard
+            of it yet. Not for callers that would then create it: that is safe at any time.
+        :raises LedgerMissing: naming the command that creates it.
+        """
+
+    def create(self) -> None:
+        """Create the ledger topic; does nothing when it is there."""
+
+    def partition_for(self, routing: str) -> int:
+        """Return the partition a routing string belongs to; the empty string is always partition 0."""
+
+    def view(self, partition: int, keys: Collection[str], prefixes: Collection[str] = ()) -> LedgerView:
+        """Read the partition up to the high watermark taken when the call starts.
+
+        :param keys: exact keys wanted.
+        :param prefixes: every key that begins with one of these is wanted too.
+        """
+
+
+class Sealed(Protocol):
+    """Sealed batches, materialised on the executors."""
+
+    @property
+    def manifest(self) -> SealedManifest:
+        """Return what was sealed, read from the materialised blocks."""
+
+
+class SealAndSend(Protocol):
+    """The data plane."""
+
+    def preflight(self) -> Mapping[str, Any]:
+        """Check that executors can do the work; return versions and the application id for the record.
+
+        :raises EnvironmentMismatch: listing host and fix.
+        """
+
+    def seal(self, plan: RunPlan) -> Sealed:
+        """Read, transform, encode and materialise; writes nothing to Kafka.
+
+        :raises ProcessFailed: when the author's function raises or returns wrong columns.
+        """
+
+    def send(self, sealed: Sealed, identity: ProducerIdentity, timeout: float) -> Sequence[PartitionReceipt]:
+        """Write all sealed batches under ``identity``, within ``timeout`` seconds.
+
+        :raises SendError: when a writer failed; some batches may have been written.
+        :raises SealedBlockLost: when sealed batches are gone, or are not those of the manifest.
+        """
+
+    def release(self, sealed: Sealed) -> None:
+        """Free the materialised blocks."""

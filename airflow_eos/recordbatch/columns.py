@@ -1,0 +1,138 @@
+"""Brings the columns of a sink into the few Arrow types that the encoder reads.
+
+Spark, Arrow and pandas deliver the same data as ``binary``, ``string``, their ``large`` and ``view`` forms,
+dictionaries and chunks. Here they become one array of ``binary`` or ``large_binary`` (large where 32-bit
+offsets might not reach), int64 milliseconds, and one list array of headers.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_eos.exceptions import ProcessFailed
+from airflow_eos.recordbatch.segments import Segments, segments_of
+
+if TYPE_CHECKING:
+    from airflow_eos.recordbatch.varint import Int64s
+
+HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+Column: TypeAlias = "pa.Array | pa.ChunkedArray"
+
+# Below this, 32-bit offsets always reach.
+_SMALL = (1 << 31) - 1
+
+
+class Strings(NamedTuple):
+    """A binary column for the encoder: strings, and their lengths with -1 for null."""
+
+    segments: Segments
+    lengths: Int64s
+
+
+def binary_column(column: Column, name: str) -> pa.Array:
+    """One array of ``binary`` or ``large_binary`` with the same values.
+
+    :raises ProcessFailed: the type holds no bytes; the message names column and type
+    """
+    kind = column.type
+    if pa.types.is_null(kind):
+        return pa.nulls(len(column), pa.binary())
+    if pa.types.is_dictionary(kind):
+        column, kind = column.cast(kind.value_type), kind.value_type
+    if pa.types.is_binary(kind) or pa.types.is_string(kind) or pa.types.is_fixed_size_binary(kind):
+        chunked = isinstance(column, pa.ChunkedArray)
+        target = pa.large_binary() if chunked and column.nbytes > _SMALL else pa.binary()
+    elif (
+        pa.types.is_large_binary(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary_view(kind)
+        or pa.types.is_string_view(kind)
+    ):
+        target = pa.large_binary()
+    else:
+        raise _not_bytes(name, kind)
+    try:
+        return _one_array(column if kind == target else column.cast(target))
+    except pa.ArrowNotImplementedError as error:  # early releases of pyarrow cannot cast views
+        raise _not_bytes(name, kind) from error
+
+
+def _not_bytes(name: str, kind: pa.DataType) -> ProcessFailed:
+    return ProcessFailed(
+        f"column {name!r} has type {kind}; cast it to binary or string, which is what Kafka stores"
+    )
+
+
+def strings(array: pa.Array) -> Strings:
+    """Segments and lengths of a ``binary`` or ``large_binary`` array; null is empty, of length -1."""
+    if array.null_count == 0:
+        segments = segments_of(array)
+        return Strings(segments, np.diff(segments.offsets).astype(np.int64))
+    null = array.is_null().to_numpy(zero_copy_only=False)
+    segments = segments_of(array)
+    lengths = np.diff(segments.offsets).astype(np.int64)
+    if lengths[null].any():  # legal in Arrow: bytes under a null
+        segments = segments_of(array.fill_null(b""))
+    lengths[null] = -1
+    return Strings(segments, lengths)
+
+
+def timestamp_column(column: Column | Int64s | None, rows: int) -> Int64s:
+    """Milliseconds since 1970 as int64; missing ones become the present time.
+
+    :param column: int64 milliseconds, an Arrow timestamp of any unit, or ``None``
+    :raises ProcessFailed: another type
+    """
+    if column is None:
+        return np.full(rows, _now(), np.int64)
+    if isinstance(column, np.ndarray):
+        return column.astype(np.int64, copy=False)
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
+    elif pa.types.is_null(column.type) or pa.types.is_integer(column.type):
+        column = column.cast(pa.int64())
+    else:
+        raise ProcessFailed(
+            f"column 'timestamp' has type {column.type}; cast it to timestamp, or to milliseconds as long"
+        )
+    array = _one_array(column)
+    if array.null_count:
+        array = array.fill_null(_now())
+    return np.asarray(array.to_numpy(zero_copy_only=False), np.int64)
+
+
+def headers_column(column: Column | None) -> pa.Array | None:
+    """Headers as one ``list<struct<key: string, value: binary>>`` array; ``None`` when no record has any.
+
+    :raises ProcessFailed: another type
+    """
+    if column is None or pa.types.is_null(column.type):
+        return None
+    try:
+        array = _one_array(column if column.type == HEADERS_TYPE else column.cast(HEADERS_TYPE))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise ProcessFailed(
+            f"column 'headers' has type {column.type}, not array<struct<key: string, value: binary>>, or "
+            f"holds a header without a key: {error}"
+        ) from error
+    if not pc.sum(pc.list_value_length(array)).as_py():
+        return None
+    return array
+
+
+def _one_array(column: Column) -> pa.Array:
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,163 @@
+"""Reads record batches, magic v2, into Arrow columns.
+
+Many batches in a log are small (producers that do not linger write a few dozen records each), and the cost of
+an array operation is the same for ten records and for a thousand. So neighbouring batches are read as one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_eos.exceptions import CorruptBatch
+from airflow_eos.recordbatch.compression import MAX_DECOMPRESSED, decompress
+from airflow_eos.recordbatch.header import BatchHeader, RawBatch, TimestampType
+from airflow_eos.recordbatch.record_fields import read_frames, read_strings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from airflow_eos.recordbatch.varint import Int64s
+
+# Batches are read together up to so many bytes, as they are in the log, and records.
+_GROUP_BYTES = 1_000_000
+_GROUP_RECORDS = 8192
+
+
+class DecodedBatch(NamedTuple):
+    """Columns of the records of one batch, or of neighbouring ones, in offset order.
+
+    ``headers`` is ``None`` when no record has any, else ``list<struct<key: string, value: binary>>``.
+    """
+
+    key: pa.Array
+    value: pa.Array
+    offset: Int64s
+    timestamp: Int64s  # milliseconds
+    timestamp_type: TimestampType
+    headers: pa.Array | None
+
+    def __len__(self) -> int:
+        """Number of records."""
+        return len(self.offset)
+
+
+def decode_batch(
+    batch: RawBatch, *, start: int | None = None, end: int | None = None, check_crc: bool = True
+) -> DecodedBatch:
+    """Records of a data batch with offsets in ``[start, end)``.
+
+    Compacted batches have holes and may be empty; offsets are read, never counted.
+
+    :param start: first offset wanted; ``None`` for all
+    :param end: offset behind the last one wanted; ``None`` for all
+    :param check_crc: compare the checksum first
+    :raises CorruptBatch: checksum, compression or framing are wrong; the message names topic, partition and
+        offset
+    """
+    if check_crc:
+        batch.check_crc()
+    try:
+        return _decode([batch], start, end)
+    except (ValueError, IndexError, pa.ArrowException) as error:
+        checksum = "is right, so its producer wrote it so" if check_crc else "was not compared"
+        raise CorruptBatch(
+            f"record batch of {batch.where()} with {batch.header.record_count} records cannot be read: "
+            f"{error}; its checksum {checksum}"
+        ) from error
+
+
+def decode_batches(
+    batches: Iterable[RawBatch], *, start: int | None = None, end: int | None = None, check_crc: bool = True
+) -> Iterator[DecodedBatch]:
+    """Records of data batches with offsets in ``[start, end)``, small neighbours together.
+
+    Batches outside the range are skipped, results may be empty.
+
+    :param batches: data batches of one partition, in log order
+    :param start: as :func:`decode_batch`
+    :param end: as :func:`decode_batch`
+    :param check_crc: as :func:`decode_batch`
+    :raises CorruptBatch: as :func:`decode_batch`; batches before the damaged one may not have been delivered
+    """
+    group: list[RawBatch] = []
+    size = count = 0
+    for batch in batches:
+        header = batch.header
+        if (start is not None and header.last_offset < start) or (
+            end is not None and header.base_offset >= end
+        ):
+            continue
+        if group and (
+            size + header.size > _GROUP_BYTES
+            or count + header.record_count > _GROUP_RECORDS
+            or header.timestamp_type is not group[0].header.timestamp_type
+        ):
+            yield _decode_group(group, start, end, check_crc)
+            group, size, count = [], 0, 0
+        group.append(batch)
+        size += header.size
+        count += header.record_count
+    if group:
+        yield _decode_group(group, start, end, check_crc)
+
+
+def _decode_group(
+    group: Sequence[RawBatch], start: int | None, end: int | None, check_crc: bool
+) -> DecodedBatch:
+    if len(group) > 1:
+        try:
+            for batch in group if check_crc else ():
+                batch.check_crc()
+            return _decode(group, start, end)
+        except (ValueError, IndexError, pa.ArrowException) as error:
+            for batch in group:  # one of them raises with its own name
+                decode_batch(batch, check_crc=check_crc)
+            raise CorruptBatch(f"{len(group)} record batches from {group[0].where()} on: {error}") from error
+    return decode_batch(group[0], start=start, end=end, check_crc=check_crc)
+
+
+def _decode(group: Sequence[RawBatch], start: int | None, end: int | None) -> DecodedBatch:
+    headers = [batch.header for batch in group]
+    counts = [header.record_count for header in headers]
+    if min(counts) < 0:
+        raise ValueError("the number is negative")
+    bodies = [
+        decompress(header.codec, bytes(batch.records)) if header.record_count else b""
+        for batch, header in zip(group, headers, strict=True)
+    ]
+    body = bodies[0] if len(bodies) == 1 else b"".join(bodies)
+    if len(body) > MAX_DECOMPRESSED:
+        raise ValueError(f"it decompresses to {len(body)} bytes")
+    buffer = np.frombuffer(body, np.uint8) if len(body) else np.empty(0, np.uint8)
+    frames = read_frames(buffer, sum(counts))
+    if len(bodies) > 1:
+        _check_bounds(frames.start, counts, [len(each) for each in bodies])
+    offset = _each(headers, "base_offset", counts) + frames.offset_delta
+    if (offset[1:] <= offset[:-1]).any():
+        raise ValueError("its offsets do not rise")
+    first = 0 if start is None else int(np.searchsorted(offset, start))
+    last = len(offset) if end is None else int(np.searchsorted(offset, end))
+    kind = headers[0].timestamp_type
+    if kind is TimestampType.LOG_APPEND_TIME:
+        timestamp = _each(headers, "max_timestamp", counts)
+    else:
+        timestamp = _each(headers, "base_timestamp", counts) + frames.time_delta
+    if first or last < len(offset):
+        frames, offset, timestamp = frames.rows(first, last), offset[first:last], timestamp[first:last]
+    strings = read_strings(body, buffer, frames)
+    return DecodedBatch(strings.key, strings.value, offset, timestamp, kind, strings.headers)
+
+
+def _each(headers: Sequence[BatchHeader], field: str, counts: Sequence[int]) -> Int64s:
+    """A header field for each record of its batch."""
+    return np.repeat(np.array([getattr(header, field) for header in headers], np.int64), counts)
+
+
+def _check_bounds(starts: Int64s, counts: Sequence[int], sizes: Sequence[int]) -> None:
+    """Each batch begins where the one before ends: no record reaches into its neighbour."""
+    ends = np.append(starts, sum(sizes))[np.cumsum(counts)]
+    if (ends != np.cumsum(sizes)).any():
+        raise ValueError("a record reaches over the end of its batch")

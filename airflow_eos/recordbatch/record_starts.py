@@ -1,0 +1,143 @@
+"""Finds where the records of a batch begin.
+
+A record says only how long it is, so records must be walked one by one: the one loop over records in the wire
+layer, and once its largest cost. Most batches hold small records without headers and with few zero bytes in
+their payload; there, every record ends with a zero (no headers), and a zero (attributes) follows its length.
+So zeros tell where records *may* begin, all at once, and the chain of lengths from the first record on tells,
+by comparing arrays, which of them do. The result is that of the walk, whatever the payload is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from airflow_eos.recordbatch.varint import CONTINUED
+
+if TYPE_CHECKING:
+    from airflow_eos.recordbatch.varint import Int64s, UInt8s
+
+_LEAST_BYTES = 7  # of a record: seven fields, none of them empty
+_LONGEST_LENGTH = 5  # bytes of an int32 varint
+# Larger records are walked faster than their bytes are searched for zeros.
+_SMALL_RECORD = 400
+# More zeros, or more breaks of the chain, than this share of the records and searching has not paid.
+_ZEROS_EACH = 6
+_BREAKS_EACH = 1 / 16
+
+
+def record_starts(buffer: UInt8s, count: int) -> Int64s:
+    """Position of the length of each record.
+
+    :param buffer: records section
+    :param count: number of records in it
+    :raises ValueError: the records cannot fit the buffer, or do not end where it ends
+    :raises IndexError: a record runs over the end
+    """
+    if not count:
+        if len(buffer):
+            raise ValueError(f"{len(buffer)} bytes without a record")
+        return np.empty(0, np.int64)
+    if count * _LEAST_BYTES > len(buffer):  # before memory is asked for in good faith
+        raise ValueError(f"{len(buffer)} bytes cannot hold them")
+    if len(buffer) <= _SMALL_RECORD * count:
+        starts = _search(buffer, count)
+        if starts is not None:
+            return starts
+    begins, end = _walk(buffer.tobytes(), 0, count)
+    if end != len(buffer):
+        raise ValueError(f"its records end at byte {end} of {len(buffer)}")
+    return np.array(begins, np.int64)
+
+
+def _search(buffer: UInt8s, count: int) -> Int64s | None:
+    """Starts by way of zeros; ``None`` when that does not pay, or when anything is unusual."""
+    zeros = np.flatnonzero(buffer == 0)
+    if not count <= len(zeros) <= _ZEROS_EACH * count:
+        return None
+    # Byte -1 stands for the end of a record before the first one.
+    zeros = np.concatenate((np.array([-1]), zeros))
+    apart = np.diff(zeros)
+    one_byte, two_bytes = 2, 3  # distance of two zeros with a length of so many bytes between them
+    chosen = np.flatnonzero((apart == one_byte) | (apart == two_bytes))
+    apart = apart[chosen]
+    starts = zeros[chosen] + 1
+    first = buffer[starts].astype(np.int64)
+    second = buffer[starts + 1].astype(np.int64)  # the zero itself behind a length of one byte
+    fits = (first >= CONTINUED) == (apart == two_bytes)
+    behind = starts + _step(first, second)
+    if not fits.all() or (second >= CONTINUED).any():
+        fits &= second < CONTINUED
+        starts, behind = starts[fits], behind[fits]
+    if len(starts) < count:
+        return None if len(starts) < count * (1 - _BREAKS_EACH) else _chain(buffer, starts, behind, count)
+    if (
+        len(starts) == count
+        and starts[0] == 0
+        and behind[-1] == len(buffer)
+        and (behind[:-1] == starts[1:]).all()
+    ):
+        return starts
+    return _chain(buffer, starts, behind, count)
+
+
+def _step(first: Int64s, second: Int64s) -> Int64s:
+    """Bytes of a record: its zigzag length, halved, and the one or two bytes of the length itself."""
+    return (first >> 1) + np.where(first >= CONTINUED, (second << 6) - 62, 1)
+
+
+def _chain(buffer: UInt8s, starts: Int64s, behind: Int64s, count: int) -> Int64s | None:
+    """Follow the lengths from byte 0: whole runs of candidates that link, single steps between them."""
+    breaks = np.flatnonzero(behind[:-1] != starts[1:])
+    if len(breaks) > 2 + count * _BREAKS_EACH:
+        return None
+    breaks = np.append(breaks, len(starts) - 1)
+    data = buffer.data
+    runs: list[Int64s] = []
+    at = found = 0
+    turns = 2 * len(breaks) + 8
+    while found < count:
+        turns -= 1
+        if not turns:
+            return None
+        index = int(np.searchsorted(starts, at))
+        if index < len(starts) and starts[index] == at:
+            last = int(breaks[np.searchsorted(breaks, index)])
+            run = starts[index : last + 1]
+            at = int(behind[last])
+        else:
+            begins, at = _walk(data, at, 1)
+            run = np.array(begins, np.int64)
+        runs.append(run)
+        found += len(run)
+    return np.concatenate(runs) if found == count and at == len(buffer) else None
+
+
+def _walk(data: bytes | memoryview, at: int, count: int) -> tuple[list[int], int]:
+    """Start of each of ``count`` records from ``at`` on, and the position behind the last."""
+    begins = [0] * count
+    for index in range(count):
+        begins[index] = at
+        first = data[at]
+        if first < CONTINUED:
+            at += 1 + (first >> 1)
+            continue
+        second = data[at + 1]
+        if second < CONTINUED:
+            # ``first >> 1`` holds the continuation bit as 64; the varint's own two bytes are added.
+            at += (first >> 1) + (second << 6) - 62
+            continue
+        at = _long_step(data, at)
+    return begins, at
+
+
+def _long_step(data: bytes | memoryview, at: int) -> int:
+    """Position behind a record whose length takes three bytes or more."""
+    length = 0
+    for index in range(_LONGEST_LENGTH):
+        byte = data[at + index]
+        length |= (byte & 0x7F) << (7 * index)
+        if byte < CONTINUED:
+            return at + index + 1 + (length >> 1)
+    raise ValueError("the length of a record is longer than an int32")

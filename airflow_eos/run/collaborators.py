@@ -1,0 +1,33 @@
+"""World: everything outside the protocol, as ports."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from airflow_eos.ledger.authority import Authority
+from airflow_eos.ports import Cluster, Ledger, SealAndSend, Transactions
+from airflow_eos.run.planner import Planner
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Everything outside the protocol.
+
+    :param ledger_identity: topic id and partition count of the ledger.
+    :param now: the current time, aware.
+    :param clock: monotonic seconds.
+    """
+
+    cluster: Cluster
+    transactions: Transactions
+    ledger: Ledger
+    authority: Authority
+    planner: Planner
+    data: SealAndSend
+    ledger_identity: tuple[str, int]
+    now: Callable[[], dt.datetime]
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep

@@ -1,0 +1,126 @@
+"""What a run's transaction says beside its output: offsets, cursor, run record; and the proof of it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_eos.ledger import cursor, keys
+from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import CommittedOffset
+from airflow_eos.model.ledger import LedgerMessage
+from airflow_eos.model.output import SealedManifest
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.receipts import PartitionReceipt
+from airflow_eos.model.record import RunRecord
+from airflow_eos.model.spec import RunSpec
+from airflow_eos.run import laws
+from airflow_eos.run.collaborators import World
+from airflow_eos.run.planner import Planned
+from airflow_eos.run.work import WORK, WorkDefinition
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """The offsets, ledger messages and run record of one planned and sealed run.
+
+    :param key: the run key, of a reprocessing its own.
+    :param details: versions, notes and what else the record shall say.
+    """
+
+    spec: RunSpec
+    world: World
+    started_at: dt.datetime
+    key: str
+    planned: Planned
+    manifest: SealedManifest
+    details: Mapping[str, object]
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics of the output."""
+        return frozenset(target.topic for target in self.manifest.targets)
+
+    def offsets(self) -> dict[TopicPartition, CommittedOffset]:
+        """Return the end offsets, with metadata that names the run and its ledger."""
+        partition = self.world.ledger.partition_for(self.spec.pipeline)
+        metadata = keys.offset_metadata(self.key, partition, self.world.ledger_identity[0])
+        return {tp: CommittedOffset(end, metadata) for tp, end in self.planned.plan.ends.items()}
+
+    def messages(self, record: RunRecord) -> list[LedgerMessage]:
+        """Return the run record's message and, where the cursor moves, the cursor's."""
+        messages = [keys.message(keys.run_record_key(self.key), record.to_json(), self.spec.pipeline)]
+        if self.planned.plan.advances:
+            after = cursor.advanced(
+                self.spec,
+                self.planned.plan,
+                self.planned.cursor,
+                self.planned.partition_counts,
+                self.key,
+                self.world.ledger_identity,
+            )
+            messages += cursor.messages(self.spec, after, self.planned.layout_known)
+        return messages
+
+    def ledger_partitions(self, messages: Sequence[LedgerMessage]) -> Counter[TopicPartition]:
+        """Return how many of the messages go to each partition of the ledger."""
+        ledger = self.world.ledger
+        return Counter(
+            TopicPartition(self.spec.ledger.topic, ledger.partition_for(m.routing)) for m in messages
+        )
+
+    def record(
+        self,
+        receipts: Sequence[PartitionReceipt],
+        producer: ProducerIdentity,
+        trace: tuple[tuple[str, float], ...],
+    ) -> RunRecord:
+        """Return the run record."""
+        plan = self.planned.plan
+        read = {str(r.topic_partition): 0 for r in plan.ranges}
+        read.update({str(tp): n for tp, n in self.manifest.records_read.items()})
+        return RunRecord(
+            run_key=self.key,
+            pipeline=self.spec.pipeline,
+            mode=plan.mode,
+            run_id=self.spec.run_id,
+            clear_number=self.spec.clear_number,
+            try_number=self.spec.try_number,
+            group_id=self.spec.group_id,
+            ranges=plan.ranges,
+            records_read_by_partition=read,
+            records_late=self.manifest.records_late,
+            receipts=tuple(sorted(receipts, key=lambda r: (r.topic, r.partition))),
+            producer=producer,
+            started_at=keys.utc_text(self.started_at),
+            staged_at=keys.utc_text(self.world.now()),
+            trace=trace,
+            details={**self.details, WORK: WorkDefinition.of(self.spec).to_dict()},
+        )
+
+
+def prove(
+    world: World,
+    statement: Statement,
+    record: RunRecord,
+    messages: Sequence[LedgerMessage],
+) -> None:
+    """Ask coordinator and leaders whether the transaction holds exactly what is claimed (KIP-664).
+
+    :raises ProtocolViolation: when it does not.
+    :raises PlanError: when the plan no longer holds.
+    """
+    cluster, manifest = world.cluster, statement.manifest
+    staged = statement.ledger_partitions(messages)
+    expected = {*manifest.partitions, *staged}
+    expected.add(cluster.group_offsets_partition(statement.planned.plan.offsets_group))
+    topics = statement.topics
+    sinks = cluster.describe_topics(sorted(topics)) if topics else {}
+    everywhere = {TopicPartition(t.topic, p) for t in sinks.values() for p in range(t.partitions)}
+    transaction = cluster.describe_transaction(record.producer.transactional_id)
+    producers = cluster.describe_producers(sorted({*everywhere, *staged}))
+    laws.proof_holds(record.producer, manifest, staged, expected, transaction, producers)
+    laws.begins_with_receipts(record.producer, record.receipts, staged, producers)
+    world.planner.recheck(statement.planned.plan, staged=True)

@@ -1,0 +1,157 @@
+"""Tells whether a run is committed, and what that means for the attempt that asks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from airflow_eos.exceptions import RunAlreadyCommitted
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import Authority
+from airflow_eos.model.ranges import Cursor
+from airflow_eos.model.record import RunRecord
+from airflow_eos.model.spec import RunSpec
+from airflow_eos.run import laws, rounds
+from airflow_eos.run.planner import Recorded
+from airflow_eos.run.work import AUTHORS, SINK, WorkDefinition, differences
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Reprocess:
+    """A committed run to be done again: the same ranges, under a key and a transactional id of their own."""
+
+    key: str
+    recorded: Recorded
+    transactional_id: str
+
+
+class CommittedRuns:
+    """Looks a run up and applies ``on_committed``.
+
+    Found with the same (run id, clear number): this very work is done, whatever ``on_committed`` says. Found
+    with another: ``on_committed`` decides. A record of other work, such as another environment's, answers
+    nothing (law 7). Where the author changed the work on purpose, and nowhere else, ``on_committed`` says how
+    to go on: ``accept`` lets the record stand, ``reprocess`` may write the recorded ranges to another sink.
+    """
+
+    def __init__(self, spec: RunSpec, authority: Authority) -> None:
+        self._spec = spec
+        self._authority = authority
+        self._work = WorkDefinition.of(spec)
+        self._may_differ = AUTHORS if spec.on_committed == "accept" else frozenset[str]()
+
+    def ask(self, *, fenced: bool, patient: bool = False) -> RunRecord | Reprocess | None:
+        """Return the record to answer with, what to do again, or None: not committed.
+
+        :param fenced: whether the caller holds the fence; only then may it believe a None (law 3).
+        :param patient: wait for a record whose transaction is still being ended, as behind the fence.
+        :raises RunAlreadyCommitted: when another run committed it and ``on_committed`` is ``fail``.
+        :raises DifferentWork: when other work goes by the same run key.
+        """
+        wait = fenced or patient
+        if keys.loops(self._spec):
+            return self._ask_rounds(wait=wait)
+        key = keys.run_key(self._spec)
+        first = self._look_up([key], wait=wait).get(key)
+        return None if first is None else self._settled(first, [first], wait=wait)
+
+    def _ask_rounds(self, *, wait: bool) -> RunRecord | Reprocess | None:
+        """As :meth:`ask` once the final round is committed; before, answer for the spec's own round.
+
+        Rounds that a life of the task before a clear committed are not reprocessed: the run was not finished,
+        and is continued.
+        """
+        whole = keys.run_key(replace(self._spec, ranges=Cursor()))
+        found = self._look_up([whole], wait=wait, prefix=keys.rounds_prefix(self._spec))
+        done, final = rounds.in_order(self._spec, found)
+        if final is not None:
+            return self._settled(rounds.merged([*done, final]), [*done, final], wait=wait)
+        if whole in found:  # the Dag run was made before its author asked for rounds
+            return self._settled(found[whole], [found[whole]], wait=wait)
+        self._check(done)
+        number = self._spec.round
+        return _answer(done[number], "a round") if number is not None and number < len(done) else None
+
+    def _settled(self, first: RunRecord, parts: Sequence[RunRecord], *, wait: bool) -> RunRecord | Reprocess:
+        """Apply ``on_committed`` to a run that is committed.
+
+        :param parts: the records that ``first`` speaks for: its rounds, or itself.
+        """
+        key = first.run_key
+        if self._is_ours(first):
+            self._check(parts)
+            return _answer(first, "this very work")
+        self._check(parts, but_for=AUTHORS)  # same fence, same environment: no on_committed helps otherwise
+        again_id = keys.reprocess_transactional_id(self._spec, key)
+        again = self._look_up(keys.reprocess_keys(key), wait=wait)
+        for record in again.values():
+            if self._is_ours(record):
+                self._check([record], again_id)
+                return _answer(record, "this very work")
+        other = f"run {first.run_id!r}, clear {first.clear_number}, try {first.try_number}"
+        if self._spec.on_committed == "reprocess":
+            self._check(parts, but_for={SINK})
+            return Reprocess(keys.reprocess_key(key, len(again) + 1), Recorded.of(first), again_id)
+        answer = self._answering(first, parts, again)
+        if self._spec.on_committed == "fail":
+            raise RunAlreadyCommitted(
+                f"{answer.run_key} was committed by {other} at {answer.staged_at}; on_committed is 'fail'. "
+                "Use 'skip' to accept it or 'reprocess' to write it again"
+            )
+        return _answer(answer, other)
+
+    def _answering(
+        self, first: RunRecord, parts: Sequence[RunRecord], again: Mapping[str, RunRecord]
+    ) -> RunRecord:
+        """Return the run, or else its latest reprocessing, whichever did the work that is asked for."""
+        if any(self._differs(one) for one in parts):
+            numbered = [again[key] for key in keys.reprocess_keys(first.run_key) if key in again]
+            for record in reversed(numbered):
+                if not self._differs(record):
+                    return record
+        self._check(parts)
+        return first
+
+    def _differs(self, record: RunRecord) -> bool:
+        recorded = WorkDefinition.recorded(record)
+        return recorded is not None and bool(differences(recorded, self._work))
+
+    def _is_ours(self, record: RunRecord) -> bool:
+        return (record.run_id, record.clear_number) == (self._spec.run_id, self._spec.clear_number)
+
+    def _check(
+        self, records: Sequence[RunRecord], its_id: str | None = None, but_for: Collection[str] = ()
+    ) -> None:
+        """Refuse records of other work (law 7).
+
+        :param its_id: the transactional id they must have; default: the run's own.
+        :param but_for: fields that may differ.
+        """
+        mine = its_id or keys.transactional_id(self._spec)
+        for record in records:
+            laws.same_work(record, mine, self._work, but_for={*but_for, *self._may_differ})
+
+    def _look_up(self, runs: Sequence[str], *, wait: bool, prefix: str = "") -> dict[str, RunRecord]:
+        ask = self._authority.decide if wait else self._authority.peek
+        found = ask(
+            [keys.run_record_key(key) for key in runs],
+            routing=self._spec.pipeline,
+            prefixes=[keys.run_record_key(prefix)] if prefix else [],
+        )
+        records = [RunRecord.from_json(value) for value in found.values()]
+        return {record.run_key: record for record in records}
+
+
+def _answer(record: RunRecord, by: str) -> RunRecord:
+    log.info(
+        "already committed by %s: %s, %d records read, %d written, staged %s; nothing to do",
+        by,
+        record.run_key,
+        record.records_read,
+        record.records_written,
+        record.staged_at,
+    )
+    return replace(record, found=True)

@@ -1,0 +1,405 @@
+"""The planner: pins the offset ranges of a run, by its mode, and checks what must hold first."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_eos.exceptions import (
+    CursorMoved,
+    IntervalNotReady,
+    LedgerReplaced,
+    NoStartingPoint,
+    UnknownTopic,
+)
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import Authority
+from airflow_eos.ledger.cursor import CursorRecord, layout_of
+from airflow_eos.model.kafka import CommittedOffset, TopicDescription
+from airflow_eos.model.plan import ModeName, RunPlan
+from airflow_eos.model.ranges import (
+    Cursor,
+    Interval,
+    OffsetRange,
+    PartitionInterval,
+    TopicPartition,
+)
+from airflow_eos.model.record import TOPIC_IDS, RunRecord
+from airflow_eos.model.spec import RunSpec
+from airflow_eos.ports import Cluster
+from airflow_eos.run import laws, log_coverage, retention
+from airflow_eos.run.boundaries import Boundaries, moved_by
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan with what the run needs to move the cursor.
+
+    :param cursor: the cursor the plan started from.
+    :param layout_known: whether the ledger already names the layout of a mapped cursor.
+    """
+
+    plan: RunPlan
+    partition_counts: Mapping[str, int]
+    cursor: CursorRecord | None = None
+    layout_known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What a committed run read, to be read again.
+
+    :param topic_ids: ids of the topics it read; empty in records that do not name them.
+    """
+
+    ranges: tuple[OffsetRange, ...]
+    topic_ids: Mapping[str, str]
+
+    @classmethod
+    def of(cls, record: RunRecord) -> Recorded:
+        """Return it from the run's record."""
+        return cls(record.ranges, record.details.get(TOPIC_IDS, {}))
+
+
+class Planner:
+    """Makes plans, and says whether one still holds.
+
+    :param ledger: topic id and partition count of the ledger in use.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        cluster: Cluster,
+        authority: Authority,
+        boundaries: Boundaries,
+        ledger: tuple[str, int],
+        now: Callable[[], dt.datetime],
+    ) -> None:
+        self._spec = spec
+        self._cluster = cluster
+        self._authority = authority
+        self._boundaries = boundaries
+        self._ledger = ledger
+        self._now = now
+
+    def plan(self, recorded: Recorded | None = None) -> Planned:
+        """Pin the ranges.
+
+        :param recorded: what a committed run read, to reprocess exactly.
+        :raises PlanError: naming what does not hold.
+        """
+        topics = self._cluster.describe_topics(self._spec.source_topics)
+        mode = self._spec.ranges
+        if recorded is not None:
+            was = RunPlan("reprocess", (), recorded.topic_ids, self._spec.group_id, advances=False)
+            laws.topics_unchanged(was, {name: t.topic_id for name, t in topics.items()})
+            planned = self._given(topics, recorded.ranges, "reprocess")
+        elif isinstance(mode, Cursor):
+            planned = self._from_cursor(topics, mode)
+        elif isinstance(mode, Interval):
+            planned = self._between(topics, mode, "interval")
+        elif isinstance(mode, PartitionInterval):
+            planned = self._between(topics, mode.interval, "partition")
+        else:
+            planned = self._given(topics, mode.ranges, "explicit", advances=mode.advance)
+        asked = mode.interval if isinstance(mode, PartitionInterval) else mode
+        interval = asked if isinstance(asked, Interval) else None
+        if interval is not None and interval.accept_deleted:
+            planned = replace(planned, plan=self._what_is_left(planned.plan))
+        self._check_logs(planned.plan)
+        plan = planned.plan
+        notes = retention.notes(self._cluster, plan, self._spec.sink_topic, interval, self._now())
+        return replace(planned, plan=replace(plan, notes=(*plan.notes, *notes)))
+
+    def recheck(self, plan: RunPlan, *, staged: bool = False) -> None:
+        """Check that a plan made earlier may still commit (laws 5 and 6).
+
+        :param staged: our own transaction holds pending offsets of the group.
+        :raises PlanError: naming what changed.
+        """
+        topics = self._cluster.describe_topics(self._spec.source_topics)
+        laws.topics_unchanged(plan, {name: t.topic_id for name, t in topics.items()})
+        if plan.advances:
+            laws.group_is_empty(plan.offsets_group, self._cluster.group_members(plan.offsets_group))
+            laws.cursor_unmoved(
+                plan, self._cluster.committed(plan.offsets_group, list(plan.starts), stable=not staged)
+            )
+
+    def _partitions(self, topics: Mapping[str, TopicDescription]) -> list[TopicPartition]:
+        only = keys.mapped_partition(self._spec)
+        if only is None:
+            return [
+                TopicPartition(name, p) for name in sorted(topics) for p in range(topics[name].partitions)
+            ]
+        if only.partition >= topics[only.topic].partitions:
+            raise UnknownTopic(
+                f"topic {only.topic!r} has {topics[only.topic].partitions} partitions, "
+                f"source_partition is {only.partition}"
+            )
+        return [only]
+
+    def _what_is_left(self, plan: RunPlan) -> RunPlan:
+        """Return the plan without the offsets that are deleted, and with what that accepts."""
+        starts = self._cluster.log_starts(list(plan.starts))
+        behind = {r.topic_partition for r in plan.ranges if r.span and starts[r.topic_partition] > r.start}
+        heads = log_coverage.deleted_heads(self._cluster, {tp: starts[tp] for tp in sorted(behind)})
+        left, losses = log_coverage.what_is_left(plan.ranges, heads)
+        loss = (*plan.accepted_loss, *losses)
+        notes = (*plan.notes, *log_coverage.accepted_notes(loss))
+        return replace(plan, ranges=left, accepted_loss=loss, notes=notes)
+
+    def _check_logs(self, plan: RunPlan) -> None:
+        partitions = list(plan.starts)  # each once, or brokers refuse the question
+        starts = self._cluster.log_starts(partitions)
+        stable = self._cluster.last_stable_offsets(partitions)
+        beyond = {r.topic_partition for r in plan.ranges if r.end > stable[r.topic_partition]}
+        ends = {**stable, **(self._cluster.log_ends(beyond) if beyond else {})}
+        for wanted in plan.ranges:
+            where = wanted.topic_partition
+            laws.within_log(wanted, starts[where], ends[where], plan.mode)
+            laws.is_decided(wanted, stable[wanted.topic_partition])
+
+    # -- cursor --
+
+    def _from_cursor(self, topics: Mapping[str, TopicDescription], mode: Cursor) -> Planned:
+        group = self._spec.group_id
+        laws.group_is_empty(group, self._cluster.group_members(group))
+        partitions = self._partitions(topics)
+        committed = self._cluster.committed(group, partitions)
+        cursor, layout = self._cursor(topics, committed)
+        stable = self._cluster.last_stable_offsets(partitions)
+        log_starts = self._cluster.log_starts(partitions)
+        notes: list[str] = []
+        starts = {
+            tp: self._start(tp, cursor, layout, committed, log_starts[tp], stable[tp], mode, notes)
+            for tp in partitions
+        }
+        for tp, start in starts.items():
+            if start > stable[tp]:
+                raise CursorMoved(
+                    f"group {group!r} stands at {start} in {tp}, beyond the last stable offset "
+                    f"{stable[tp]}: the log was "
+                    "truncated, or its end is in an open transaction the cursor never saw; inspect "
+                    "the topic, then "
+                    "reset the cursor with `airflow eos reset-offsets`"
+                )
+        ends = bounded({tp: (start, stable[tp]) for tp, start in starts.items()}, mode.max_records)
+        plan = RunPlan(
+            mode="cursor",
+            ranges=tuple(
+                OffsetRange(tp.topic, tp.partition, starts[tp], ends[tp]) for tp in sorted(partitions)
+            ),
+            topic_ids={name: t.topic_id for name, t in topics.items()},
+            offsets_group=group,
+            advances=True,
+            committed={tp: c.offset for tp, c in committed.items()},
+            notes=tuple(notes),
+            lag=sum(stable[tp] - ends[tp] for tp in partitions),
+        )
+        return Planned(plan, {name: t.partitions for name, t in topics.items()}, cursor, layout is not None)
+
+    def _cursor(
+        self, topics: Mapping[str, TopicDescription], committed: Mapping[TopicPartition, CommittedOffset]
+    ) -> tuple[CursorRecord | None, CursorRecord | None]:
+        """Return the cursor to start from and the record that names the layout; check that both are ours."""
+        group = self._spec.group_id
+        only = keys.mapped_partition(self._spec)
+        wanted = [keys.cursor_key(group)] + ([keys.cursor_key(group, only)] if only else [])
+        found = self._authority.decide(wanted, routing=group)
+        records = {key: CursorRecord.from_json(value) for key, value in found.items()}
+        for record in records.values():
+            laws.group_is_ours(group, "pipeline", record.pipeline, self._spec.pipeline)
+            laws.group_is_ours(group, "prefix", record.prefix, self._spec.prefix)
+            laws.group_is_ours(group, "layout", record.layout, layout_of(self._spec))
+            if record.origin and self._spec.origin:
+                laws.group_is_ours(group, "origin", record.origin, self._spec.origin)
+            if (record.ledger_topic_id, record.ledger_partitions) != self._ledger:
+                raise LedgerReplaced(
+                    f"the cursor of group {group!r} was written to ledger {record.ledger_topic_id} with "
+                    f"{record.ledger_partitions} partitions, the ledger is now {self._ledger[0]} with "
+                    f"{self._ledger[1]}; "
+                    "restore the ledger topic, or start over with a new group_id"
+                )
+            known = {t: i for t, i in record.topic_ids.items() if t in topics}
+            plan_ids = RunPlan("cursor", (), known, group, advances=True)
+            laws.topics_unchanged(plan_ids, {name: t.topic_id for name, t in topics.items()})
+        self._check_metadata(committed, found_any=bool(records))
+        layout = records.get(keys.cursor_key(group))
+        return (records.get(wanted[-1]) if only else layout), layout
+
+    def _check_metadata(
+        self, committed: Mapping[TopicPartition, CommittedOffset], *, found_any: bool
+    ) -> None:
+        """Refuse offsets this package committed beside another ledger, or beside one that lost its cursor."""
+        for tp, offset in committed.items():
+            ledger = keys.metadata_ledger(offset.metadata)
+            if ledger is not None and (ledger != self._ledger[0] or not found_any):
+                raise LedgerReplaced(
+                    f"group {self._spec.group_id!r} committed offset {offset.offset} of {tp} beside "
+                    f"ledger {ledger}; the ledger "
+                    f"{self._spec.ledger.topic!r} (id {self._ledger[0]}) knows nothing of this group: "
+                    "it was deleted, "
+                    "re-created or is another one. Restore it, or start over with a new group_id"
+                )
+
+    def _start(
+        self,
+        tp: TopicPartition,
+        cursor: CursorRecord | None,
+        layout: CursorRecord | None,
+        committed: Mapping[TopicPartition, CommittedOffset],
+        log_start: int,
+        stable: int,
+        mode: Cursor,
+        notes: list[str],
+    ) -> int:
+        group = self._spec.group_id
+        recorded = cursor.ends.get(tp) if cursor else None
+        offset = committed[tp].offset if tp in committed else None
+        if recorded is not None:
+            if offset is None:
+                notes.append(
+                    f"{tp}: group {group!r} has no committed offset (expired); starting from the "
+                    f"ledger's {recorded}"
+                )
+            elif offset != recorded:
+                raise CursorMoved(
+                    f"group {group!r}, {tp}: the committed offset is {offset}, the ledger's cursor "
+                    f"{recorded}: somebody else "
+                    "committed to this group. Choose one with `airflow eos reset-offsets`"
+                )
+            return recorded
+        known = (layout.partition_counts.get(tp.topic) if layout else None) or 0
+        if known and tp.partition >= known:
+            if offset is not None:
+                raise CursorMoved(
+                    f"group {group!r}, {tp}: offset {offset} was committed for a partition the cursor "
+                    "does not know; choose a "
+                    "start with `airflow eos reset-offsets`"
+                )
+            notes.append(f"{tp}: partition was added since the last run; reading it from offset 0")
+            return 0
+        if offset is not None:
+            notes.append(f"{tp}: no cursor yet; adopting the committed offset {offset} of group {group!r}")
+            return offset
+        if mode.start == "fail":
+            raise NoStartingPoint(
+                f"group {group!r} has neither a committed offset nor a cursor for {tp}, and start is "
+                "'fail'; set start to "
+                "'earliest' or 'latest', or commit an offset first"
+            )
+        return log_start if mode.start == "earliest" else stable
+
+    # -- intervals and given ranges --
+
+    def _between(self, topics: Mapping[str, TopicDescription], interval: Interval, mode: ModeName) -> Planned:
+        if interval.end > self._now():
+            raise IntervalNotReady(
+                f"the interval ends at {keys.utc_text(interval.end)}, in the future; run it when it is over"
+            )
+        wanted = set(self._partitions(topics))
+        ranges: list[OffsetRange] = []
+        notes: list[str] = []
+        loss: list[Mapping[str, Any]] = []
+        for name in sorted(topics):
+            first, last = (
+                self._boundaries.boundary(
+                    topics[name], moment, interval.allowed_lateness, accept_deleted=interval.accept_deleted
+                )
+                for moment in (interval.start, interval.end)
+            )
+            for partition, end in sorted(last.offsets.items()):
+                if TopicPartition(name, partition) in wanted:
+                    start = first.offsets.get(partition, 0)
+                    ranges.append(OffsetRange(name, partition, start, max(start, end)))
+            for bound in (first, last):
+                loss += log_coverage.accepted(name, bound.moment, bound.unproven, wanted)
+            notes += moved_by(first, last)
+        stable = self._cluster.last_stable_offsets([r.topic_partition for r in ranges])
+        for r in ranges:
+            if r.end > stable[r.topic_partition]:
+                raise IntervalNotReady(
+                    f"{r.topic_partition}: the interval ends at offset {r.end}, the last stable offset is "
+                    f"{stable[r.topic_partition]}: a transaction is still open before it; retry when "
+                    "it has ended"
+                )
+        planned = self._planned(topics, ranges, mode)
+        plan = replace(planned.plan, notes=tuple(notes), accepted_loss=tuple(loss))
+        return replace(planned, plan=plan)
+
+    def _given(
+        self,
+        topics: Mapping[str, TopicDescription],
+        ranges: Collection[OffsetRange],
+        mode: ModeName,
+        *,
+        advances: bool = False,
+    ) -> Planned:
+        missing = [r for r in ranges if r.topic not in topics or r.partition >= topics[r.topic].partitions]
+        if missing:
+            raise UnknownTopic(
+                f"ranges name {', '.join(str(r.topic_partition) for r in missing)}, which the source topics "
+                f"{', '.join(sorted(topics))} do not have"
+            )
+        if not advances:
+            return self._planned(topics, sorted(ranges), mode)
+        group = self._spec.group_id
+        laws.group_is_empty(group, self._cluster.group_members(group))
+        partitions = sorted(r.topic_partition for r in ranges)
+        committed = self._cluster.committed(group, partitions)
+        cursor, layout = self._cursor(topics, committed)
+        for r in ranges:
+            recorded = cursor.ends.get(r.topic_partition) if cursor else None
+            offset = committed[r.topic_partition].offset if r.topic_partition in committed else None
+            stands = recorded if recorded is not None else offset
+            if (stands is not None and stands != r.start) or (
+                None not in (recorded, offset) and recorded != offset
+            ):
+                raise CursorMoved(
+                    f"group {group!r}, {r.topic_partition}: the range starts at {r.start}, the "
+                    f"ledger's cursor is {recorded} and "
+                    f"the committed offset {offset}; with advance=True all must agree"
+                )
+        planned = self._planned(topics, sorted(ranges), mode)
+        plan = replace(
+            planned.plan,
+            offsets_group=group,
+            advances=True,
+            committed={tp: c.offset for tp, c in committed.items()},
+        )
+        return Planned(plan, planned.partition_counts, cursor, layout is not None)
+
+    def _planned(
+        self, topics: Mapping[str, TopicDescription], ranges: Collection[OffsetRange], mode: ModeName
+    ) -> Planned:
+        plan = RunPlan(
+            mode=mode,
+            ranges=tuple(ranges),
+            topic_ids={name: t.topic_id for name, t in topics.items()},
+            offsets_group=f"{self._spec.group_id}.runs",
+            advances=False,
+        )
+        return Planned(plan, {name: t.partitions for name, t in topics.items()})
+
+
+def bounded(
+    available: Mapping[TopicPartition, tuple[int, int]], max_records: int | None
+) -> dict[TopicPartition, int]:
+    """Return an end per partition so that all ranges together span at most ``max_records`` offsets.
+
+    Partitions with little to read are read whole; the rest share what is left evenly.
+    """
+    ends = {tp: end for tp, (_, end) in available.items()}
+    if max_records is None or sum(end - start for start, end in available.values()) <= max_records:
+        return ends
+    left = max_records
+    by_size = sorted(available, key=lambda tp: (available[tp][1] - available[tp][0], tp))
+    for index, tp in enumerate(by_size):
+        start, end = available[tp]
+        share = min(end - start, left // (len(by_size) - index))
+        ends[tp] = start + share
+        left -= share
+    return ends

@@ -1,0 +1,80 @@
+"""The topics a run writes: there before it reads, as sealed for when it writes, the same after its commit.
+
+Brokers do not say it: a partition that is not there is asked for until the request's time is over, and the
+commit of a transaction whose topic was deleted succeeds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from airflow_eos.exceptions import OutputLost, SinkChanged, UnknownTopic
+
+if TYPE_CHECKING:
+    from airflow_eos.model.kafka import TopicDescription
+    from airflow_eos.model.output import SealedManifest
+    from airflow_eos.model.spec import RunSpec
+    from airflow_eos.ports import Cluster
+
+log = logging.getLogger(__name__)
+
+
+class Targets:
+    """The target topics of one run, by name and id.
+
+    :param cluster: describes topics.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._opened: Mapping[str, TopicDescription] = {}
+
+    def are_there(self, spec: RunSpec) -> None:
+        """Look for the sink before anything is read; topics that rows name are not known yet.
+
+        :raises UnknownTopic: there is no such topic.
+        """
+        if spec.sink_topic is not None:
+            self._cluster.describe_topics([spec.sink_topic])
+
+    def fit(self, manifest: SealedManifest) -> None:
+        """Compare the topics with what was sealed for them, before the transaction opens.
+
+        :raises UnknownTopic: a topic is gone.
+        :raises SinkChanged: a topic lacks a partition that records were sealed for.
+        """
+        topics = sorted({target.topic for target in manifest.targets})
+        self._opened = found = self._cluster.describe_topics(topics) if topics else {}
+        for target in manifest.targets:
+            partitions = found[target.topic].partitions
+            if target.partition >= partitions:
+                raise SinkChanged(
+                    f"topic {target.topic!r} has {partitions} partition{'s' if partitions != 1 else ''} now, "
+                    f"and records were sealed for partition {target.partition}: it was deleted and made "
+                    "again meanwhile; nothing was written, the next try seals for the topic as it is"
+                )
+
+    def are_kept(self) -> None:
+        """Look once more after the commit: what was written to a topic that was deleted is gone with it.
+
+        :raises OutputLost: a topic that was written is gone, or has another id.
+        """
+        lost = [name for name in self._opened if not self._is_kept(name)]
+        if lost:
+            raise OutputLost(
+                f"the run is committed, and topic {', '.join(lost)} was deleted or made again while it was "
+                "written: its output there is gone, offsets and run record stand. Write it again with "
+                "ReplayOffsetRangesOperator, or clear the task with on_committed='reprocess'"
+            )
+
+    def _is_kept(self, name: str) -> bool:
+        try:
+            now = self._cluster.describe_topics([name])[name]
+        except UnknownTopic:
+            return False
+        except Exception as failure:  # noqa: BLE001 - the run is committed; nothing speaks against its output
+            log.warning("the commit is done, topic %s could not be looked at again: %s", name, failure)
+            return True
+        return now.topic_id == self._opened[name].topic_id

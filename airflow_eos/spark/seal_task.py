@@ -1,0 +1,193 @@
+"""The seal task: rows of the transformed DataFrame become sealed record batches, addressed to their owners.
+
+Nothing is written to Kafka here, so Spark may run it again or twice. Memory is one flush: rows are gathered
+until there is enough for well filled batches, sealed, and handed on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_eos.exceptions import ProcessFailed
+from airflow_eos.recordbatch.compression import Compressor
+from airflow_eos.recordbatch.partitioner import NULL_KEY_RUN, partitions_for
+from airflow_eos.recordbatch.sealer import seal
+from airflow_eos.spark.errors import task_errors
+from airflow_eos.spark.sealed_rows import TASK_TRAILER_PARTITION, SealedRows
+from airflow_eos.spark.targets import TargetTopic, describe_targets
+from airflow_eos.spark.worker_memory import tidy
+from airflow_eos.wire.connection import BrokerConnections
+
+if TYPE_CHECKING:
+    from airflow_eos.spark.placement import OwnerLayout
+    from airflow_eos.wire.client_config import ClientConfig
+
+# Per target partition, so that batches of many targets are still worth their header and compress well.
+_FLUSH_PER_TARGET = 256 << 10
+_FLUSH_LEAST = 4 << 20
+_FLUSH_MOST = 64 << 20
+_FLUSH_ROWS = 200_000
+_UNKNOWN_TARGETS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class SealTask:
+    """What ``mapInArrow`` calls in every seal task; pickled with the plan, credentials included.
+
+    :param config: client configuration, for topics that only rows name.
+    :param targets: topics known on the driver.
+    :param sink_topic: topic of all rows when there is no ``topic`` column.
+    """
+
+    config: ClientConfig = field(repr=False)
+    layout: OwnerLayout
+    targets: Mapping[str, TargetTopic]
+    sink_topic: str | None
+    compression: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield rows of :data:`airflow_eos.spark.sealed_rows.SCHEMA`."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        with task_errors():
+            yield from self.seal(batches, context.partitionId(), context.taskAttemptId())
+
+    def seal(
+        self, batches: Iterator[pa.RecordBatch], seal_partition: int, attempt_id: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Seal one task's rows.
+
+        :param seal_partition: number of the task; earlier records of a source partition have lower ones.
+        :param attempt_id: unique number of this attempt.
+        """
+        sealer = _Sealer(self, seal_partition, attempt_id)
+        try:
+            yield from sealer.run(batches)
+        finally:
+            sealer.close()
+            tidy()
+
+    @property
+    def flush_bytes(self) -> int:
+        """Bytes of rows gathered before they are sealed."""
+        partitions = sum(t.partitions for t in self.targets.values()) or _UNKNOWN_TARGETS
+        return min(max(partitions * _FLUSH_PER_TARGET, _FLUSH_LEAST), _FLUSH_MOST)
+
+
+class _Sealer:
+    """The state of one seal task."""
+
+    def __init__(self, task: SealTask, seal_partition: int, attempt_id: int) -> None:
+        self._task = task
+        self._seal_partition = seal_partition
+        self._attempt_id = attempt_id
+        self._targets = dict(task.targets)
+        self._compressor = Compressor(task.compression)
+        self._connections: BrokerConnections | None = None
+        self._batches: dict[tuple[str, int], int] = {}
+        self._records: dict[tuple[str, int], int] = {}
+        # Neighbouring tasks begin to spread null keys at neighbouring partitions.
+        self._null_keys: dict[str, int] = {}
+
+    def close(self) -> None:
+        if self._connections is not None:
+            self._connections.close()
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        waiting: list[pa.RecordBatch] = []
+        rows = size = 0
+        flush_bytes = self._task.flush_bytes
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            if waiting and batch.schema != waiting[0].schema:
+                # An Arrow process may name a topic for some of its batches only.
+                yield self._sealed(waiting)
+                waiting, rows, size = [], 0, 0
+            waiting.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+            if size >= flush_bytes or rows >= _FLUSH_ROWS:
+                yield self._sealed(waiting)
+                waiting, rows, size = [], 0, 0
+        if waiting:
+            yield self._sealed(waiting)
+        yield self._trailers()
+
+    def _sealed(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        table = pa.Table.from_batches(batches)
+        rows = SealedRows(self._seal_partition, self._attempt_id)
+        for topic, part in self._by_topic(table):
+            self._seal_topic(topic, part, rows)
+        return rows.batch()
+
+    def _by_topic(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        if "topic" not in table.column_names:
+            assert self._task.sink_topic is not None
+            yield self._task.sink_topic, table
+            return
+        topics = table.column("topic")
+        if topics.null_count:
+            raise ProcessFailed(
+                f"process returned {topics.null_count} rows whose 'topic' is null and there is no sink "
+                "topic; fill the column, or set sink_topic"
+            )
+        distinct = pc.unique(topics).to_pylist()
+        if len(distinct) == 1:
+            yield distinct[0], table
+            return
+        for topic in distinct:
+            yield topic, table.filter(pc.equal(topics, topic))
+
+    def _seal_topic(self, topic: str, table: pa.Table, rows: SealedRows) -> None:
+        target = self._target(topic)
+        columns = {name: table.column(name) for name in table.column_names}
+        key = columns.get("key")
+        seed = self._null_keys.setdefault(topic, self._seal_partition * NULL_KEY_RUN)
+        partition = partitions_for(
+            table.num_rows,
+            target.partitions,
+            topic=topic,
+            key=key,
+            explicit=columns.get("partition"),
+            seed=seed,
+        )
+        self._null_keys[topic] += table.num_rows if key is None else key.null_count
+        for batch in seal(
+            columns["value"],
+            partition,
+            topic=topic,
+            key=key,
+            timestamp=columns.get("timestamp"),
+            headers=columns.get("headers"),
+            compressor=self._compressor,
+            max_message_bytes=target.max_message_bytes,
+        ):
+            place = (topic, batch.partition)
+            seq = self._batches.get(place, 0)
+            self._batches[place] = seq + 1
+            self._records[place] = self._records.get(place, 0) + batch.records
+            owner = self._task.layout.owner(topic, batch.partition)
+            rows.add(owner, topic, batch.partition, seq, batch.records, batch.data)
+
+    def _target(self, topic: str) -> TargetTopic:
+        if topic not in self._targets:
+            if self._connections is None:
+                self._connections = BrokerConnections(self._task.config)
+            self._targets.update(describe_targets(self._connections, [topic]))
+        return self._targets[topic]
+
+    def _trailers(self) -> pa.RecordBatch:
+        rows = SealedRows(self._seal_partition, self._attempt_id)
+        for (topic, partition), count in sorted(self._batches.items()):
+            owner = self._task.layout.owner(topic, partition)
+            rows.add(owner, topic, partition, count, self._records[topic, partition], None)
+        rows.add(0, None, TASK_TRAILER_PARTITION, len(self._batches), sum(self._records.values()), None)
+        return rows.batch()

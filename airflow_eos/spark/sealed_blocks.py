@@ -1,0 +1,156 @@
+"""The manifest: what the materialised blocks hold.
+
+One narrow job reads a few numbers per block, not the batches' bytes and without Python workers; the driver
+checks them. Blocks are refused when a seal task has rows of two attempts, when a target lies in two owner
+tasks, or when a trailer's counts are not met: then the ranges are sealed again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_eos.model.output import SealedTarget
+from airflow_eos.spark.sealed_rows import READ_TRAILER_PARTITION
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+_COLUMNS = ("task", "topic", "partition", "seal_partition", "attempt_id", "seq", "records", "size")
+
+
+class InconsistentSeal(Exception):
+    """The materialised blocks are not the work of one attempt per seal task, or not complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCounts:
+    """What the materialised blocks hold.
+
+    :param targets: one entry per target partition, sorted.
+    :param reads: (records read, late ones) per seal task that reads by itself.
+    :param attempts: Spark's unique number of the attempt that made the rows, per seal task.
+    """
+
+    targets: tuple[SealedTarget, ...]
+    reads: Mapping[int, tuple[int, int]]
+    attempts: Mapping[int, int]
+
+
+def read_manifest(sealed: DataFrame) -> BlockCounts:
+    """Count what was sealed.
+
+    :raises InconsistentSeal: saying what does not fit.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    numbers = sealed.select(
+        F.spark_partition_id().alias("task"), *_COLUMNS[1:-1], F.length("batch").alias("size")
+    )
+    return count_blocks(numbers.toArrow())
+
+
+def count_blocks(table: pa.Table) -> BlockCounts:
+    """Check the numbers of all blocks and sum them up.
+
+    :param table: a row per sealed row (:mod:`airflow_eos.spark.sealed_rows`) with the columns ``task`` (owner
+        task it lies in) and ``size`` (bytes of the batch, null for a trailer), in any order.
+    :raises InconsistentSeal: saying what does not fit.
+    """
+    blocks = _Blocks()
+    for batch in table.to_batches():
+        for row in zip(*(batch.column(name).to_pylist() for name in _COLUMNS), strict=True):
+            blocks.add(*row)
+    return blocks.checked()
+
+
+@dataclass
+class _Sealed:
+    """What one seal task sealed for one target: as found, and as its trailer says."""
+
+    batches: int = 0
+    records: int = 0
+    size: int = 0
+    seqs: int = 0
+    announced: tuple[int, int] | None = None
+
+    @property
+    def complete(self) -> bool:
+        # Numbers 0..n-1, each once, have one sum only.
+        whole = self.seqs == self.batches * (self.batches - 1) // 2
+        return whole and self.announced == (self.batches, self.records)
+
+
+@dataclass
+class _Blocks:
+    """All blocks, while they are counted."""
+
+    attempts: dict[int, int] = field(default_factory=dict)
+    owners: dict[tuple[str, int], int] = field(default_factory=dict)
+    sealed: defaultdict[tuple[str, int, int], _Sealed] = field(default_factory=lambda: defaultdict(_Sealed))
+    totals: dict[int, int] = field(default_factory=dict)
+    reads: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def add(
+        self,
+        task: int,
+        topic: str | None,
+        partition: int,
+        seal_partition: int,
+        attempt: int,
+        seq: int,
+        records: int,
+        size: int | None,
+    ) -> None:
+        known = self.attempts.setdefault(seal_partition, attempt)
+        if known != attempt:
+            raise InconsistentSeal(
+                f"seal task {seal_partition} left rows of attempts {known} and {attempt}: it was run again"
+            )
+        if topic is None:
+            if partition == READ_TRAILER_PARTITION:
+                self.reads[seal_partition] = (records, seq)
+            else:
+                self.totals[seal_partition] = records
+            return
+        owner = self.owners.setdefault((topic, partition), task)
+        if owner != task:
+            raise InconsistentSeal(f"{topic}-{partition} lies in two owner tasks, {owner} and {task}")
+        found = self.sealed[topic, partition, seal_partition]
+        if size is None:
+            found.announced = (seq, records)
+            return
+        found.batches += 1
+        found.records += records
+        found.size += size
+        found.seqs += seq
+
+    def checked(self) -> BlockCounts:
+        targets: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0, 0])
+        for (topic, partition, seal_partition), found in self.sealed.items():
+            if not found.complete:
+                said = found.announced or ("no", "no")
+                raise InconsistentSeal(
+                    f"seal task {seal_partition} (attempt {self.attempts[seal_partition]}) announced "
+                    f"{said[0]} batches and {said[1]} records for {topic}-{partition}, found "
+                    f"{found.batches} and {found.records}"
+                )
+            total = targets[topic, partition]
+            for i, value in enumerate((found.records, found.batches, found.size)):
+                total[i] += value
+        missing = sorted(self.attempts.keys() - self.totals.keys())
+        if missing or sorted(self.totals) != list(range(len(self.totals))):
+            raise InconsistentSeal(
+                f"seal tasks {missing or sorted(self.totals)} did not finish, or others are missing"
+            )
+        announced, held = sum(self.totals.values()), sum(total[0] for total in targets.values())
+        if held != announced:
+            raise InconsistentSeal(f"seal tasks announced {announced} records, the blocks hold {held}")
+        return BlockCounts(
+            tuple(SealedTarget(*where, *targets[where]) for where in sorted(targets)),
+            self.reads,
+            self.attempts,
+        )

@@ -1,0 +1,270 @@
+"""The send task: writes the sealed batches of the partitions it owns under the run's producer identity.
+
+Law 1: never a second attempt within one epoch. A broker acknowledges a batch whose sequence it knows without
+comparing the content, so a retried or speculated task writes nothing. For the same reason a failed first
+attempt does not raise (Spark would start another one): its error is a row of the result.
+
+What is written is what the manifest counted. A block may lie on two executors with rows of different seal
+attempts (the seal stage was partly run again while blocks were materialised): the manifest reads one copy,
+the send the other, and counts may fit both. So rows of other attempts than the manifest's are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from airflow_eos.exceptions import (
+    DuplicateReceipt,
+    EosError,
+    ProducerFenced,
+    ProtocolViolation,
+    SealedBlockLost,
+    SecondAttempt,
+    SendError,
+)
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.receipts import PartitionReceipt
+from airflow_eos.spark.errors import find_error, mark, task_errors
+from airflow_eos.spark.worker_memory import tidy
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.produce import send_partitions
+
+if TYPE_CHECKING:
+    from airflow_eos.model.identity import ProducerIdentity
+    from airflow_eos.model.output import SealedManifest
+    from airflow_eos.wire.client_config import ClientConfig
+
+ANSWER_DDL = "answer string"
+_ANSWER = pa.schema([("answer", pa.string())])
+SECOND_ATTEMPT_WAIT = 30.0
+"""Seconds a speculative copy waits: it is killed as soon as the first attempt ends."""
+STREAM_ORDER = ("topic", "partition", "seal_partition", "seq")
+"""Columns by which Spark sorts an owner's rows when they are too many to be held."""
+_BOOTSTRAP_TIMEOUT = 60.0
+_COLUMNS = ("topic", "partition", "seal_partition", "attempt_id", "seq", "records")
+
+
+@dataclass(frozen=True, slots=True)
+class SendTask:
+    """What ``mapInArrow`` calls in every send task; pickled with the plan, credentials included.
+
+    :param expected: (batches, records) per target partition, from the manifest.
+    :param attempts: attempt per seal task, from the manifest.
+    :param timeout: seconds from the task's start; those that were left to the driver. No time of day: clocks
+        of hosts differ. A task that starts late ends with the others nevertheless: the driver cancels it.
+    :param second_attempt_wait: seconds a second attempt waits to be killed before it fails; Spark starts
+        a few more, one after the other.
+    :param streamed: rows come in :data:`STREAM_ORDER`: send partition after partition, in constant memory.
+    """
+
+    config: ClientConfig = field(repr=False)
+    identity: ProducerIdentity
+    expected: Mapping[TopicPartition, tuple[int, int]]
+    attempts: Mapping[int, int]
+    delivery_timeout: float
+    timeout: float
+    streamed: bool = False
+    second_attempt_wait: float = SECOND_ATTEMPT_WAIT
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield one row per receipt, or one row with the error."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber() > 0:
+            with task_errors():
+                wait = min(self.second_attempt_wait, self.timeout)
+                refuse_second_attempt(context.partitionId(), context.attemptNumber(), wait)
+        try:
+            answers = [json.dumps({"receipt": r.to_dict()}) for r in self.send(batches)]
+        except EosError as error:
+            answers = [json.dumps({"error": mark(error)})]
+        except Exception as error:  # noqa: BLE001 - a raise would make Spark start a second attempt
+            where = f"send task {context.partitionId()} on {socket.gethostname()}"
+            text = f"{type(error).__name__}: {error} ({where})"
+            answers = [json.dumps({"error": mark(SendError(text))})]
+        if answers:
+            yield pa.RecordBatch.from_arrays([pa.array(answers, pa.string())], schema=_ANSWER)
+        tidy()
+
+    def send(self, batches: Iterable[pa.RecordBatch]) -> list[PartitionReceipt]:
+        """Write one owner's batches; return a receipt per partition."""
+        end = time.monotonic() + self.timeout
+        if self.streamed:
+            return self._send_streamed(batches, end)
+        mine = gather(batches, self.attempts)
+        for where, found in mine.items():
+            self._check(where, len(found), sum(f.records for f in found), "nothing was written by this task")
+        if not mine:
+            return []
+        with self._connections(end) as connections:
+            return self._write(
+                connections,
+                {where: (piece.sealed() for piece in found) for where, found in mine.items()},
+                end,
+            )
+
+    def _send_streamed(self, batches: Iterable[pa.RecordBatch], end: float) -> list[PartitionReceipt]:
+        receipts: list[PartitionReceipt] = []
+        with self._connections(end) as connections:
+            for where, pieces in stream(batches, self.attempts):
+                (receipt,) = self._write(connections, {where: (piece.sealed() for piece in pieces)}, end)
+                self._check(where, receipt.batches, receipt.records, "they are written, the run must abort")
+                receipts.append(receipt)
+        return receipts
+
+    def _connections(self, end: float) -> BrokerConnections:
+        left = end - time.monotonic()
+        return BrokerConnections(self.config, bootstrap_timeout=max(1.0, min(_BOOTSTRAP_TIMEOUT, left)))
+
+    def _write(
+        self,
+        connections: BrokerConnections,
+        batches: Mapping[TopicPartition, Iterable[tuple[int, bytes]]],
+        end: float,
+    ) -> list[PartitionReceipt]:
+        return send_partitions(
+            connections,
+            self.identity,
+            batches,
+            delivery_timeout=self.delivery_timeout,
+            timeout=max(1.0, end - time.monotonic()),
+        )
+
+    def _check(self, where: TopicPartition, batches: int, records: int, consequence: str) -> None:
+        """Compare with the manifest.
+
+        :raises ProtocolViolation: the blocks changed since they were counted.
+        """
+        if self.expected.get(where) != (batches, records):
+            raise ProtocolViolation(
+                f"the blocks hold {batches} batches with {records} records for {where}, the manifest says "
+                f"{self.expected.get(where)}; {consequence}"
+            )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Piece:
+    """A sealed batch where Arrow holds it; ordered as it must stand in the log."""
+
+    seal_partition: int
+    seq: int
+    records: int = field(compare=False)
+    column: pa.Array = field(compare=False, repr=False)
+    row: int = field(compare=False)
+
+    def sealed(self) -> tuple[int, bytes]:
+        """Return (records, bytes); copied only when it is this batch's turn."""
+        return self.records, self.column[self.row].as_py()
+
+
+def gather(
+    batches: Iterable[pa.RecordBatch], attempts: Mapping[int, int]
+) -> dict[TopicPartition, list[_Piece]]:
+    """Group an owner's rows by target, each in the order (seal task, number): the order of the source.
+
+    Trailers are left out. The bytes stay in Arrow's buffers.
+
+    :raises SealedBlockLost: the rows are not those that the manifest counted.
+    """
+    found: dict[TopicPartition, list[_Piece]] = {}
+    for where, piece in _pieces(batches, attempts):
+        found.setdefault(where, []).append(piece)
+    for pieces in found.values():
+        pieces.sort()
+    return found
+
+
+def stream(
+    batches: Iterable[pa.RecordBatch], attempts: Mapping[int, int]
+) -> Iterator[tuple[TopicPartition, Iterator[_Piece]]]:
+    """Yield each target with its batches, from rows in :data:`STREAM_ORDER`; read each to its end.
+
+    :raises SealedBlockLost: the rows are not those that the manifest counted; some may be written.
+    :raises ProtocolViolation: the rows are in another order.
+    """
+    done: set[TopicPartition] = set()
+    for where, group in groupby(_pieces(batches, attempts), key=itemgetter(0)):
+        if where in done:
+            raise ProtocolViolation(f"the batches of {where} do not come together; nothing more is written")
+        done.add(where)
+        yield where, _rising(where, (piece for _, piece in group))
+
+
+def _rising(where: TopicPartition, pieces: Iterable[_Piece]) -> Iterator[_Piece]:
+    last: _Piece | None = None
+    for piece in pieces:
+        if last is not None and not last < piece:
+            raise ProtocolViolation(f"the batches of {where} are not in order: {last}, {piece}")
+        last = piece
+        yield piece
+
+
+def _pieces(
+    batches: Iterable[pa.RecordBatch], attempts: Mapping[int, int]
+) -> Iterator[tuple[TopicPartition, _Piece]]:
+    """Yield the sealed batches of an owner's rows, without trailers; refuse rows of other attempts."""
+    for batch in batches:
+        column = batch.column("batch")
+        columns = [batch.column(name).to_pylist() for name in _COLUMNS]
+        for row, (topic, partition, seal_partition, attempt, seq, records) in enumerate(
+            zip(*columns, strict=True)
+        ):
+            if attempts.get(seal_partition) != attempt:
+                raise SealedBlockLost(
+                    f"the rows of seal task {seal_partition} are of attempt {attempt}, the manifest counted "
+                    f"those of attempt {attempts.get(seal_partition)}: Spark ran the task again and holds "
+                    "two copies of a block; the run must abort and its ranges be sealed again"
+                )
+            if column[row].is_valid:
+                yield TopicPartition(topic, partition), _Piece(seal_partition, seq, records, column, row)
+
+
+def refuse_second_attempt(task: int, attempt: int, wait: float) -> None:
+    """Wait to be killed, then raise: law 1.
+
+    :raises SecondAttempt: always.
+    """
+    time.sleep(wait)
+    raise SecondAttempt(
+        f"send task {task} was started again (attempt {attempt}) within one producer epoch and wrote "
+        "nothing; its first attempt was lost with its executor, or Spark speculates: the run aborts and "
+        "sends again under a new epoch"
+    )
+
+
+def read_answers(answers: Iterable[str], manifest: SealedManifest) -> list[PartitionReceipt]:
+    """Return the receipts, sorted; exactly one per target partition.
+
+    :raises SendError: what a task reported.
+    :raises DuplicateReceipt: a partition was written by two tasks.
+    """
+    receipts: dict[TopicPartition, PartitionReceipt] = {}
+    errors: list[EosError] = []
+    for text in answers:
+        answer: dict[str, Any] = json.loads(text)
+        if "error" in answer:
+            errors.append(find_error(answer["error"]) or SendError(answer["error"]))
+            continue
+        receipt = PartitionReceipt.from_dict(answer["receipt"])
+        where = TopicPartition(receipt.topic, receipt.partition)
+        if where in receipts:
+            errors.append(DuplicateReceipt(f"{where} has two receipts: {receipts[where]} and {receipt}"))
+        receipts[where] = receipt
+    if errors:
+        # A fenced epoch is often only what the other tasks saw of it.
+        raise next((e for e in errors if not isinstance(e, ProducerFenced)), errors[0])
+    missing = [str(where) for where in manifest.partitions if where not in receipts]
+    if missing:
+        raise SendError(f"no receipt came for {', '.join(missing)}; the transaction must be aborted")
+    return [receipts[where] for where in sorted(receipts)]

@@ -1,0 +1,265 @@
+"""One partition's way through Produce: what may be sent now, and what an answer means. No network in here.
+
+The rules (KIP-98, KIP-679, and measured: see :mod:`airflow_eos.wire.produce`):
+
+- the first batch of a partition is acknowledged before a second one is sent; then up to five are in flight,
+  because a broker remembers five batches to recognise a repetition (over its own restart only the last one:
+  after more than one unanswered batch, "out of order" then ends the attempt);
+- a repetition is the same bytes with the same sequence;
+- only the first batch without acknowledgement decides about errors: "out of order" behind a failed batch is
+  expected;
+- after a failure nothing is repeated before every batch in flight has its answer, then one batch goes ahead
+  alone.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_eos.exceptions import DeliveryTimedOut, DuplicateReceipt, ProtocolViolation
+from airflow_eos.model.receipts import NO_OFFSET, PartitionReceipt
+from airflow_eos.recordbatch.header import HEADER_BYTES, BatchHeader
+from airflow_eos.recordbatch.stamp import next_sequence, stamp
+from airflow_eos.wire.error_codes import Fatal, Verdict
+from airflow_eos.wire.retry import pause_after
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_eos.model.identity import ProducerIdentity
+    from airflow_eos.model.ranges import TopicPartition
+
+MAX_IN_FLIGHT = 5
+"""Batches of one partition without acknowledgement; brokers keep the last five (``ProducerStateEntry``)."""
+
+
+class BatchState(enum.Enum):
+    """Where a batch is."""
+
+    WAITING = "waiting"
+    """Stamped, to be sent (again)."""
+    IN_FLIGHT = "in flight"
+    ACKED = "acked"
+    """Acknowledged, behind one that is not."""
+    FAILED = "failed"
+    """Answered with an error, which counts only once everything before it is acknowledged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The broker wrote the batch, or had written it before."""
+
+    base_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The broker, or the connection, refused the batch.
+
+    :param verdict: what it means.
+    :param text: for messages.
+    """
+
+    verdict: Verdict
+    text: str
+
+
+@dataclass(slots=True)
+class Batch:
+    """A stamped batch of the window."""
+
+    base_sequence: int
+    records: int
+    data: bytes
+    state: BatchState = BatchState.WAITING
+    base_offset: int = NO_OFFSET
+    refusal: Refusal | None = None
+
+
+@dataclass(slots=True)
+class _Written:
+    """What has been acknowledged in order, so far."""
+
+    first_offset: int = NO_OFFSET
+    last_offset: int = NO_OFFSET
+    records: int = 0
+    size: int = 0
+    batches: int = 0
+    last_sequence: int = -1
+
+
+@dataclass(slots=True)
+class PartitionLane:
+    """Feeds one partition.
+
+    :param where: the partition.
+    :param identity: who writes.
+    :param source: pairs of record count and sealed batch, in order; taken when there is room only.
+    :param end_before: end offset (read_uncommitted) before the first send; an acknowledgement below it
+        belongs to another attempt.
+    :param delivery_timeout: seconds the first unacknowledged batch may take, from the first try to send it.
+    """
+
+    where: TopicPartition
+    identity: ProducerIdentity
+    source: Iterator[tuple[int, bytes]]
+    end_before: int
+    delivery_timeout: float
+    _window: deque[Batch] = field(default_factory=deque)
+    _written: _Written = field(default_factory=_Written)
+    _next_sequence: int = 0
+    _exhausted: bool = False
+    _proven: bool = False
+    _failures: int = 0
+    _trying_since: float | None = None
+    pause_until: float = 0.0
+    last_error: str = "no answer yet"
+
+    @property
+    def finished(self) -> bool:
+        """Whether every batch of the source is acknowledged."""
+        return not self._window and self._take_next() is None
+
+    def receipt(self) -> PartitionReceipt:
+        """Return what was acknowledged."""
+        done = self._written
+        return PartitionReceipt(
+            topic=self.where.topic,
+            partition=self.where.partition,
+            first_offset=done.first_offset,
+            last_offset=done.last_offset,
+            records=done.records,
+            size=done.size,
+            batches=done.batches,
+            last_sequence=done.last_sequence,
+        )
+
+    def next_batch(self, now: float) -> Batch | None:
+        """Return the batch that may be sent now, if any; it stays WAITING until :meth:`sent`."""
+        if now < self.pause_until:
+            return None
+        in_flight = sum(batch.state is BatchState.IN_FLIGHT for batch in self._window)
+        if in_flight and not self._proven:
+            return None
+        for batch in self._window:
+            if batch.state is BatchState.FAILED:
+                return None  # its turn to decide comes first
+            if batch.state is BatchState.WAITING:
+                return batch
+        if len(self._window) >= (MAX_IN_FLIGHT if self._proven else 1):
+            return None
+        return self._take_next()
+
+    def sent(self, batch: Batch, now: float) -> None:
+        """Record that the batch returned by :meth:`next_batch` is on its way."""
+        batch.state = BatchState.IN_FLIGHT
+        if self._trying_since is None:
+            self._trying_since = now
+
+    def no_leader(self, now: float) -> None:
+        """Record that there is no broker to send to.
+
+        :raises DeliveryTimedOut: after the delivery time-out.
+        """
+        if self._trying_since is None:
+            self._trying_since = now
+        self._retry_later(now, "the partition has no leader")
+
+    def settle(self, batch: Batch, answer: Ack | Refusal, now: float) -> None:
+        """Take an answer for a batch in flight.
+
+        :raises SendError: of the class the table has for the first unacknowledged batch's error.
+        :raises DuplicateReceipt: for an acknowledgement that cannot be this batch's.
+        """
+        if isinstance(answer, Ack):
+            batch.state, batch.base_offset, batch.refusal = BatchState.ACKED, answer.base_offset, None
+        else:
+            batch.state, batch.refusal = BatchState.FAILED, answer
+        while self._window and self._window[0].state is BatchState.ACKED:
+            self._accept(self._window.popleft(), now)
+        if self._window and self._window[0].state is BatchState.FAILED:
+            self._decide(now)
+
+    def _accept(self, batch: Batch, now: float) -> None:
+        done = self._written
+        if batch.base_offset < self.end_before:
+            raise DuplicateReceipt(
+                f"{self.where}: the batch with sequence {batch.base_sequence} was acknowledged at offset "
+                f"{batch.base_offset}, below {self.end_before} where the log ended before this task began: "
+                "it is another attempt's batch, ours is not written. The run must abort and take a new epoch"
+            )
+        if batch.base_offset <= done.last_offset:
+            raise DuplicateReceipt(
+                f"{self.where}: the batch with sequence {batch.base_sequence} was acknowledged at offset "
+                f"{batch.base_offset}, not behind {done.last_offset} of the batch before it: another attempt "
+                "writes in the same epoch. The run must abort and take a new epoch"
+            )
+        if not done.batches:
+            done.first_offset = batch.base_offset
+        done.last_offset = batch.base_offset + batch.records - 1
+        done.records += batch.records
+        done.size += len(batch.data)
+        done.batches += 1
+        done.last_sequence = next_sequence(batch.base_sequence, batch.records - 1)
+        self._proven = True
+        self._failures = 0
+        self._trying_since = now if self._window else None
+
+    def _decide(self, now: float) -> None:
+        first = self._window[0]
+        assert first.refusal is not None
+        decision = first.refusal.verdict
+        if isinstance(decision, Fatal):
+            raise decision.error(
+                f"writing {self.where} (sequence {first.base_sequence}, {first.records} records, "
+                f"{len(first.data)} bytes): {first.refusal.text}"
+            )
+        if any(batch.state is BatchState.IN_FLIGHT for batch in self._window):
+            return
+        for batch in self._window:
+            if batch.state is BatchState.FAILED:
+                batch.state = BatchState.WAITING
+        self._proven = False
+        self._retry_later(now, first.refusal.text)
+
+    def _retry_later(self, now: float, text: str) -> None:
+        self.last_error = text
+        if self._trying_since is not None and now - self._trying_since >= self.delivery_timeout:
+            raise DeliveryTimedOut(
+                f"{self.where}: a batch was not acknowledged within {self.delivery_timeout:.0f} s "
+                f"(delivery time-out); {self._written.records} records before it were; last: {text}"
+            )
+        self.pause_until = now + pause_after(self._failures)
+        self._failures += 1
+
+    def _take_next(self) -> Batch | None:
+        """Stamp one more batch of the source into the window."""
+        if self._exhausted:
+            return None
+        try:
+            records, sealed = next(self.source)
+        except StopIteration:
+            self._exhausted = True
+            return None
+        self._check(records, sealed)
+        identity = self.identity
+        data = stamp(sealed, identity.producer_id, identity.producer_epoch, self._next_sequence)
+        batch = Batch(self._next_sequence, records, data)
+        self._next_sequence = next_sequence(self._next_sequence, records)
+        self._window.append(batch)
+        return batch
+
+    def _check(self, records: int, sealed: bytes) -> None:
+        header = BatchHeader.unpack(sealed) if len(sealed) >= HEADER_BYTES else None
+        if (
+            header is None
+            or not (header.record_count == records == header.last_offset_delta + 1)
+            or not records
+        ):
+            raise ProtocolViolation(
+                f"{self.where}: a sealed batch of {len(sealed)} bytes does not hold the {records} records it "
+                "should"
+            )

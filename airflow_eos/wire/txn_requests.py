@@ -1,0 +1,370 @@
+"""Control requests that must carry the identity the executors write with, and the broker's view of them.
+
+::
+
+    add_partitions_to_txn(connections, identity, partitions)     # one request, before any writer starts
+    end_txn(connections, identity, commit=False)                 # EndTxnResult: OK | NOT_OPEN | FENCED
+    describe_transactions(connections, ids)                      # {id: TransactionStatus | None}
+    describe_producers(connections, partitions)                  # {partition: (ProducerStatus, ...)}
+    write_txn_markers(connections, producer_id, epoch, partitions, commit=True)   # of what stayed open
+
+They are sent raw, because librdkafka sends EndTxn only where it has written something itself, and its abort
+then "succeeds" without a word to the broker; and because kafka-python's admin client gives up at the first
+dead broker. All retry until ``timeout``: coordinators move, leaders change, markers of the previous
+transaction are being written. Versions stay at 3 and below, the transaction protocol librdkafka speaks
+(KIP-890 bumps the epoch from 5 on).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kafka.protocol.admin import (
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+)
+from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, WriteTxnMarkersRequest
+
+from airflow_eos.model.kafka import ActiveProducer, TransactionDescription, TransactionState
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.wire.connection import METADATA_TIMEOUT
+from airflow_eos.wire.coordinators import at_coordinator, refuse
+from airflow_eos.wire.error_codes import ADD_PARTITIONS, COORDINATOR, TXN_MARKERS
+from airflow_eos.wire.failures import NotYet
+from airflow_eos.wire.leaders import ask_leaders
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from airflow_eos.model.identity import ProducerIdentity
+    from airflow_eos.wire.connection import BrokerConnections
+
+T = TypeVar("T")
+
+CONTROL_TIMEOUT = METADATA_TIMEOUT
+_MAX_VERSION = 3
+_TRANSACTIONAL_ID_NOT_FOUND = 105
+_NOT_ATTEMPTED = 55
+
+
+class EndTxnResult(enum.Enum):
+    """What the coordinator answered to EndTxn under our own identity (KIP-98)."""
+
+    OK = "ok"
+    """Code 0: it was ours and ends as asked; also when an abort repeats our own abort."""
+    NOT_OPEN = "not open"
+    """Code 48: still our epoch, nothing to end: nothing was added, or it has committed. After an answer that
+    was lost, it may also be the outcome of that request."""
+    FENCED = "fenced"
+    """Code 47, 90 or 49: a newer attempt, or the coordinator's time-out, has moved the epoch on."""
+
+
+_END_CODES = {
+    0: EndTxnResult.OK,
+    47: EndTxnResult.FENCED,
+    48: EndTxnResult.NOT_OPEN,
+    49: EndTxnResult.FENCED,
+    90: EndTxnResult.FENCED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionStatus(TransactionDescription):
+    """The coordinator's view of one transactional id (DescribeTransactions, KIP-664).
+
+    :param timeout_ms: transaction time-out.
+    :param start_ms: when the open transaction began, ms since 1970; -1 when none is open.
+    """
+
+    timeout_ms: int = -1
+    start_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStatus(ActiveProducer):
+    """A partition leader's view of one producer (DescribeProducers, KIP-664).
+
+    :param last_timestamp: largest timestamp of its last batch, ms since 1970.
+    :param coordinator_epoch: of the coordinator that wrote its last marker; -1 without one.
+    """
+
+    last_timestamp: int = -1
+    coordinator_epoch: int = -1
+
+
+def add_partitions_to_txn(
+    connections: BrokerConnections,
+    identity: ProducerIdentity,
+    partitions: Collection[TopicPartition],
+    *,
+    timeout: float = CONTROL_TIMEOUT,
+) -> None:
+    """Add all partitions in one request; adding one twice is harmless.
+
+    :raises ProducerFenced: a newer attempt exists.
+    :raises AuthorizationFailed: naming the topic, or the transactional id.
+    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+    """
+
+    async def attempt(node: int) -> None:
+        answer = await connections.send(_add_request(identity, partitions), node)
+        refused = [
+            (part.partition_error_code, TopicPartition(topic.name, part.partition_index))
+            for topic in answer.results_by_topic_v3_and_below
+            for part in topic.results_by_partition
+            if part.partition_error_code
+        ]
+        # 55 only says that another partition was refused: that one first.
+        for code, where in sorted(refused, key=lambda pair: pair[0] == _NOT_ATTEMPTED):
+            refuse(
+                connections,
+                "transaction",
+                identity.transactional_id,
+                ADD_PARTITIONS,
+                code,
+                f"adding {where} to the transaction",
+            )
+
+    if partitions:
+        what = f"adding {len(partitions)} partitions to the transaction of {identity.transactional_id!r}"
+        connections.run(
+            at_coordinator(connections, "transaction", identity.transactional_id, attempt, what, timeout)
+        )
+
+
+def end_txn(
+    connections: BrokerConnections,
+    identity: ProducerIdentity,
+    *,
+    commit: bool,
+    timeout: float = CONTROL_TIMEOUT,
+) -> EndTxnResult:
+    """End the transaction of exactly this identity; never initialises anything.
+
+    :param commit: production code only ever aborts (False) this way; the driver's own producer commits.
+    :raises AuthorizationFailed: naming the transactional id.
+    :raises BrokersUnavailable: after ``timeout`` seconds: the outcome is unknown.
+    """
+    what = f"EndTxn({'commit' if commit else 'abort'}) of {identity.transactional_id!r}"
+
+    async def attempt(node: int) -> EndTxnResult:
+        request = EndTxnRequest(
+            transactional_id=identity.transactional_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            committed=commit,
+            max_version=_MAX_VERSION,
+        )
+        answer = await connections.send(request, node)
+        result = _END_CODES.get(answer.error_code)
+        if result is None:
+            refuse(
+                connections, "transaction", identity.transactional_id, COORDINATOR, answer.error_code, what
+            )
+        return result
+
+    return connections.run(
+        at_coordinator(connections, "transaction", identity.transactional_id, attempt, what, timeout)
+    )
+
+
+def describe_transactions(
+    connections: BrokerConnections, transactional_ids: Collection[str], *, timeout: float = CONTROL_TIMEOUT
+) -> dict[str, TransactionStatus | None]:
+    """Ask each id's coordinator; None for an id it does not know.
+
+    :raises AuthorizationFailed: naming the transactional id.
+    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+    """
+
+    async def one(name: str) -> TransactionStatus | None:
+        what = f"describing transaction {name!r}"
+
+        async def attempt(node: int) -> TransactionStatus | None:
+            answer = await connections.send(DescribeTransactionsRequest(transactional_ids=[name]), node)
+            state = answer.transaction_states[0]
+            if state.error_code == _TRANSACTIONAL_ID_NOT_FOUND:
+                return None
+            if state.error_code:
+                refuse(connections, "transaction", name, COORDINATOR, state.error_code, what)
+            return TransactionStatus(
+                state=TransactionState(state.transaction_state),
+                producer_id=state.producer_id,
+                producer_epoch=state.producer_epoch,
+                partitions=frozenset(
+                    TopicPartition(topic.topic, index) for topic in state.topics for index in topic.partitions
+                ),
+                timeout_ms=state.transaction_timeout_ms,
+                start_ms=state.transaction_start_time_ms,
+            )
+
+        return await at_coordinator(connections, "transaction", name, attempt, what, timeout)
+
+    async def every() -> dict[str, TransactionStatus | None]:
+        return {name: await one(name) for name in sorted(set(transactional_ids))}
+
+    return connections.run(every())
+
+
+def list_transactions(
+    connections: BrokerConnections,
+    nodes: Collection[int],
+    producer_ids: Collection[int],
+    *,
+    timeout: float = CONTROL_TIMEOUT,
+) -> dict[int, str]:
+    """Return the transactional id of each producer id that a coordinator names (ListTransactions, KIP-664).
+
+    Ids that this principal may not Describe are left out.
+
+    :param nodes: the brokers to ask: all of them, or some ids are missing.
+    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+    """
+
+    async def one(node: int) -> dict[int, str]:
+        request = ListTransactionsRequest(
+            state_filters=[], producer_id_filters=sorted(set(producer_ids)), max_version=0
+        )
+        answer = await connections.send(request, node)
+        if answer.error_code:
+            raise NotYet(f"listing transactions of broker {node}: error code {answer.error_code}")
+        return {entry.producer_id: entry.transactional_id for entry in answer.transaction_states}
+
+    async def every() -> dict[int, str]:
+        found: dict[int, str] = {}
+        for node in nodes:
+            what = f"listing transactions of broker {node}"
+            found |= await connections.retry_async(partial(one, node), what=what, timeout=timeout)
+        return found
+
+    return connections.run(every())
+
+
+def describe_producers(
+    connections: BrokerConnections,
+    partitions: Collection[TopicPartition],
+    *,
+    timeout: float = CONTROL_TIMEOUT,
+) -> dict[TopicPartition, tuple[ProducerStatus, ...]]:
+    """Ask every partition's leader for the producers it knows, one request per broker.
+
+    Older epochs of a producer id stay listed for partitions that the new epoch has not written to.
+
+    :raises UnknownTopic: naming the topic or partition.
+    :raises AuthorizationFailed: DescribeProducers needs Read on the topic.
+    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+    """
+    return connections.run(
+        ask_leaders(
+            connections, partitions, _producers_request, _read_producers, what="producers", timeout=timeout
+        )
+    )
+
+
+def write_txn_markers(
+    connections: BrokerConnections,
+    producer_id: int,
+    epoch: int,
+    partitions: Collection[TopicPartition],
+    *,
+    commit: bool,
+    timeout: float = CONTROL_TIMEOUT,
+) -> None:
+    """Ask leaders to write the markers that a coordinator left out (WriteTxnMarkers, as KIP-664's tool).
+
+    :param epoch: that of the open transaction; a leader refuses it where a newer one has written since.
+    :raises AuthorizationFailed: needs ClusterAction, or Alter, on the cluster.
+    :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
+    """
+    if not partitions:
+        return
+
+    def request(group: Collection[TopicPartition]) -> Any:
+        marker = WriteTxnMarkersRequest.WritableTxnMarker
+        topic_class = marker.WritableTxnMarkerTopic
+        return WriteTxnMarkersRequest(
+            markers=[
+                marker(
+                    producer_id=producer_id,
+                    producer_epoch=epoch,
+                    transaction_result=commit,
+                    topics=[
+                        topic_class(name=topic, partition_indexes=indexes)
+                        for topic, indexes in _by_topic(group).items()
+                    ],
+                    coordinator_epoch=0,  # no lower one can have written: the leader knows of no marker
+                )
+            ],
+            max_version=1,
+        )
+
+    connections.run(
+        ask_leaders(
+            connections,
+            partitions,
+            request,
+            _read_markers,
+            what="transaction markers",
+            timeout=timeout,
+            table=TXN_MARKERS,
+        )
+    )
+
+
+def _read_markers(answer: Any) -> Iterator[tuple[TopicPartition, int, None]]:
+    for marker in answer.markers:
+        for topic in marker.topics:
+            for part in topic.partitions:
+                yield TopicPartition(topic.name, part.partition_index), part.error_code, None
+
+
+def _read_producers(answer: Any) -> Iterator[tuple[TopicPartition, int, tuple[ProducerStatus, ...]]]:
+    for topic in answer.topics:
+        for part in topic.partitions:
+            producers = tuple(_producer(entry) for entry in part.active_producers)
+            yield TopicPartition(topic.name, part.partition_index), part.error_code, producers
+
+
+def _by_topic(partitions: Collection[TopicPartition]) -> dict[str, list[int]]:
+    grouped: dict[str, list[int]] = {}
+    for where in sorted(set(partitions)):
+        grouped.setdefault(where.topic, []).append(where.partition)
+    return grouped
+
+
+def _add_request(identity: ProducerIdentity, partitions: Collection[TopicPartition]) -> Any:
+    topic_class = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+    return AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=identity.transactional_id,
+        v3_and_below_producer_id=identity.producer_id,
+        v3_and_below_producer_epoch=identity.producer_epoch,
+        v3_and_below_topics=[
+            topic_class(name=topic, partitions=indexes) for topic, indexes in _by_topic(partitions).items()
+        ],
+        max_version=_MAX_VERSION,
+    )
+
+
+def _producers_request(partitions: Collection[TopicPartition]) -> Any:
+    topic_class = DescribeProducersRequest.TopicRequest
+    return DescribeProducersRequest(
+        topics=[
+            topic_class(name=topic, partition_indexes=indexes)
+            for topic, indexes in _by_topic(partitions).items()
+        ]
+    )
+
+
+def _producer(entry: Any) -> ProducerStatus:
+    return ProducerStatus(
+        producer_id=entry.producer_id,
+        producer_epoch=entry.producer_epoch,
+        last_sequence=entry.last_sequence,
+        last_timestamp=entry.last_timestamp,
+        current_txn_start_offset=entry.current_txn_start_offset,
+        coordinator_epoch=entry.coordinator_epoch,
+    )
