@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from airflow_eos.sensors.kafka_data_interval import KafkaDataIntervalSensor
     from airflow_eos.sensors.kafka_lag import KafkaLagSensor
     from airflow_eos.sensors.run_committed import RunCommittedSensor
-    from airflow_eos.spark.arrow_process import arrow_process
+    from airflow_eos.spark.process import arrow_process
     from airflow_eos.triggers.offset_range import OffsetRangeTrigger
 
 __version__ = "0.1.0"
@@ -97,7 +97,7 @@ __getattr__ = lazy_exports(
         "airflow_eos.sensors.kafka_data_interval": ("KafkaDataIntervalSensor",),
         "airflow_eos.operators.replay": ("ReplayOffsetRangesOperator",),
         "airflow_eos.operators.retry": ("TransactionRetryPolicy",),
-        "airflow_eos.spark.arrow_process": ("arrow_process",),
+        "airflow_eos.spark.process": ("arrow_process",),
         "airflow_eos.operators.submit": ("ReadProcessWriteSubmitOperator",),
     },
 )

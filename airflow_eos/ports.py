@@ -11,20 +11,19 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from airflow_eos.exceptions import SealedBlockLost
-from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.kafka import (
     ActiveProducer,
     CommittedOffset,
     EndTxnAnswer,
+    ProducerIdentity,
     TimedOffset,
     TopicDescription,
     TransactionDescription,
 )
 from airflow_eos.model.ledger import LedgerEntry, LedgerMessage, LedgerView
-from airflow_eos.model.output import SealedManifest
+from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.receipts import PartitionReceipt
 
 __all__ = [
     "Cluster",

@@ -7,7 +7,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.recordbatch.header import ATTRIBUTES_AT, LENGTH_END, TRANSACTIONAL_BIT
 from airflow_eos.wire.connection import BrokerConnections

@@ -115,7 +115,7 @@ def client_loop(cluster: Cluster, sink: str) -> None:
 
 def read_ours(cluster: Cluster) -> None:
     """Our source alone, into Spark's noop sink."""
-    from airflow_eos.spark.slices import plan_slices
+    from airflow_eos.spark.placement import plan_slices
     from airflow_eos.spark.source import source_frame
     from airflow_eos.wire.client_config import ClientConfig
     from benchmarks.floors import whole_topic

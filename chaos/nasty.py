@@ -17,7 +17,7 @@ from airflow_eos.wire.txn_requests import EndTxnResult, add_partitions_to_txn, e
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_eos.model.identity import ProducerIdentity
+    from airflow_eos.model.kafka import ProducerIdentity
     from airflow_eos.model.ranges import TopicPartition
     from chaos.stage import Stage
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from airflow_eos.model.identity import ProducerIdentity
+    from airflow_eos.model.kafka import ProducerIdentity
     from airflow_eos.model.record import RunRecord
     from airflow_eos.testing import Broker
 
@@ -186,7 +186,7 @@ class Stage:
 
     def current_identity(self) -> ProducerIdentity:
         """Return the identity that the coordinator holds for valid now."""
-        from airflow_eos.model.identity import ProducerIdentity
+        from airflow_eos.model.kafka import ProducerIdentity
 
         with ControlPlane(self.spec) as control:
             found = control.cluster.describe_transaction(self.transactional_id)

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from airflow_eos.broker.admin import Admin
 from airflow_eos.broker.features import (
     brokers_of,
     partition_verification,
     transaction_max_timeout_ms,
     transactional_id_expiration_ms,
 )
-from airflow_eos.broker.groups import offsets_partition
+from airflow_eos.broker.librdkafka import Admin
 from airflow_eos.broker.permissions import topic_settings
 from airflow_eos.broker.shared_connections import Link
 from airflow_eos.closeable import Closeable
-from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.kafka import (
     ActiveProducer,
     CommittedOffset,
+    ProducerIdentity,
     TimedOffset,
     TopicDescription,
     TransactionDescription,
@@ -30,7 +29,12 @@ from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.first_record import first_record_since
-from airflow_eos.wire.groups import count_live_members, fetch_committed_offsets, has_pending_offsets
+from airflow_eos.wire.groups import (
+    count_live_members,
+    fetch_committed_offsets,
+    has_pending_offsets,
+    offsets_partition,
+)
 from airflow_eos.wire.offsets import Isolation, first_since, list_offsets
 from airflow_eos.wire.txn_requests import describe_producers, describe_transactions, list_transactions
 

@@ -8,10 +8,9 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ConfigResource
 from kafka.protocol.metadata import ApiVersionsRequest
 
-from airflow_eos.broker.admin import Admin
-from airflow_eos.broker.librdkafka import attempt
+from airflow_eos.broker.librdkafka import Admin, attempt
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.failures import NotYet, is_transient, translated
+from airflow_eos.wire.retry import NotYet, is_transient, translated
 
 log = logging.getLogger(__name__)
 

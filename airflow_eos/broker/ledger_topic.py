@@ -11,9 +11,8 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
-from airflow_eos.broker.admin import Admin
 from airflow_eos.broker.ledger_scan import Wanted, committed_values, raw_entries
-from airflow_eos.broker.librdkafka import attempt
+from airflow_eos.broker.librdkafka import Admin, attempt
 from airflow_eos.broker.shared_connections import Link
 from airflow_eos.closeable import Closeable
 from airflow_eos.exceptions import BrokersUnavailable, LedgerMissing, UnknownTopic

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import ConfigResource
 
-from airflow_eos.broker.admin import Admin
+from airflow_eos.broker.librdkafka import Admin
 from airflow_eos.exceptions import AuthorizationFailed, UnknownTopic
 from airflow_eos.wire.client_config import ClientConfig
 

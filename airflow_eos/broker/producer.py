@@ -12,11 +12,18 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from airflow_eos.broker.bounded import GRACE, bounded
-from airflow_eos.broker.clients import QuietLog, Refusals, base_settings
-from airflow_eos.broker.librdkafka import attempt, checked, explained
+from airflow_eos.broker.librdkafka import (
+    GRACE,
+    QuietLog,
+    Refusals,
+    attempt,
+    base_settings,
+    bounded,
+    checked,
+    explained,
+)
 from airflow_eos.exceptions import BrokersUnavailable, DeliveryTimedOut
-from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.wire.client_config import ClientConfig
 
 T = TypeVar("T")
@@ -217,7 +224,7 @@ class TransactionalProducer:
     def call(
         self, doing: str, call: Callable[[Producer, float], T], timeout: float, *, grace: float = GRACE
     ) -> T:
-        """Make a blocking call with the instance, see :func:`airflow_eos.broker.bounded.bounded`.
+        """Make a blocking call with the instance, see :func:`airflow_eos.broker.librdkafka.bounded`.
 
         A call that is given up keeps the instance alive, so it is polled until the call returns.
         """

@@ -13,8 +13,7 @@ from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.exceptions import ConfigurationError, OffsetsOutOfRange, OutcomeUnknown, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.cursor import CursorRecord, counts_kept
-from airflow_eos.model.identity import ProducerIdentity
-from airflow_eos.model.kafka import CommittedOffset, TopicDescription, TransactionState
+from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TopicDescription, TransactionState
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import LedgerSettings

@@ -13,7 +13,7 @@ from airflow_eos.model.record import RunRecord
 from airflow_eos.run import laws, rounds
 
 if TYPE_CHECKING:
-    from airflow_eos.model.identity import ProducerIdentity
+    from airflow_eos.model.kafka import ProducerIdentity
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.run.collaborators import World
 

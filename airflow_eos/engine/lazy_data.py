@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_eos.model.identity import ProducerIdentity
+    from airflow_eos.model.kafka import ProducerIdentity
+    from airflow_eos.model.output import PartitionReceipt
     from airflow_eos.model.plan import RunPlan
-    from airflow_eos.model.receipts import PartitionReceipt
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.run.kill import Kill
     from airflow_eos.spark.data_plane import SparkDataPlane

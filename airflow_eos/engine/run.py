@@ -18,7 +18,7 @@ from airflow_eos.run.protocol import RunProtocol
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_eos.model.identity import ProducerIdentity
+    from airflow_eos.model.kafka import ProducerIdentity
     from airflow_eos.model.record import RunRecord
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.run.collaborators import World

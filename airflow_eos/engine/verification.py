@@ -13,7 +13,7 @@ from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.offsets import list_offsets
 
 if TYPE_CHECKING:
-    from airflow_eos.model.receipts import PartitionReceipt
+    from airflow_eos.model.output import PartitionReceipt
     from airflow_eos.model.record import RunRecord
     from airflow_eos.wire.connection import BrokerConnections
 

@@ -1,9 +1,10 @@
-"""What the broker says: frozen views of topics, groups, transactions and producers."""
+"""What brokers say, as frozen views, and the identity that every transactional request carries."""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Any
 
 from airflow_eos.model.ranges import TopicPartition
 
@@ -92,3 +93,30 @@ class ActiveProducer:
     def is_open(self) -> bool:
         """Whether a transaction of this producer is open in the partition."""
         return self.current_txn_start_offset >= 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    """The (transactional id, producer id, producer epoch) of one fenced attempt (KIP-98).
+
+    :param transactional_id: stable name of the *work*, the same for every attempt at it.
+    :param producer_id: 64-bit id the transaction coordinator gave out.
+    :param producer_epoch: 16-bit epoch; a higher epoch of the same producer id fences this one.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "transactional_id": self.transactional_id,
+            "producer_id": self.producer_id,
+            "producer_epoch": self.producer_epoch,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ProducerIdentity:
+        """Read the JSON form."""
+        return cls(str(data["transactional_id"]), int(data["producer_id"]), int(data["producer_epoch"]))

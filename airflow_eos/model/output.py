@@ -1,11 +1,15 @@
-"""SealedManifest: what the sealed batches hold, counted before the transaction opens."""
+"""Output of a run: what the sealed batches hold, and what the brokers acknowledged."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from airflow_eos.model.ranges import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 NOT_COUNTED = -1
 """Stands for a count that could not be had."""
@@ -65,3 +69,47 @@ class SealedManifest:
     def partitions(self) -> tuple[TopicPartition, ...]:
         """Target partitions, sorted."""
         return tuple(sorted(t.topic_partition for t in self.targets))
+
+
+NO_OFFSET = -1
+"""Offsets and sequence of a receipt for a partition that got no record."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReceipt:
+    """Everything one owner task wrote to one partition, as acknowledged by its leader.
+
+    :param first_offset: base offset of the first batch; -1 when no record was written.
+    :param last_offset: offset of the last record; other producers' records may lie in between.
+    :param records: records acknowledged.
+    :param size: bytes of the record batches, compressed, with headers.
+    :param batches: record batches acknowledged.
+    :param last_sequence: sequence of the last record, what DescribeProducers must show; -1 without records.
+    """
+
+    topic: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    records: int
+    size: int
+    batches: int
+    last_sequence: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> PartitionReceipt:
+        """Read the JSON form; keys of a newer version are ignored."""
+        return cls(
+            topic=str(data["topic"]),
+            partition=int(data["partition"]),
+            first_offset=int(data["first_offset"]),
+            last_offset=int(data["last_offset"]),
+            records=int(data["records"]),
+            size=int(data["size"]),
+            batches=int(data["batches"]),
+            last_sequence=int(data["last_sequence"]),
+        )

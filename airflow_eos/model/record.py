@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from airflow_eos.model.identity import ProducerIdentity
-from airflow_eos.model.output import total
+from airflow_eos.model.kafka import ProducerIdentity
+from airflow_eos.model.output import PartitionReceipt, total
 from airflow_eos.model.plan import ModeName
 from airflow_eos.model.ranges import OffsetRange
-from airflow_eos.model.receipts import PartitionReceipt
 
 RECORD_VERSION = 1
 TOPIC_IDS = "topic_ids"

@@ -1,4 +1,4 @@
-"""The 61-byte header of a record batch, magic v2 (KIP-98), and the batches of a Fetch answer.
+"""The 61-byte header of a record batch, magic v2 (KIP-98), its CRC-32C, and the batches of a Fetch answer.
 
 ::
 
@@ -15,8 +15,9 @@ import struct
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+import google_crc32c
+
 from airflow_eos.exceptions import CorruptBatch, UnsupportedMagic
-from airflow_eos.recordbatch.crc import crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -179,3 +180,11 @@ def iter_batches(blob: bytes | memoryview, topic: str, partition: int) -> Iterat
             return
         yield RawBatch(BatchHeader.unpack(view, at), view[at : at + size], topic, partition)
         at += size
+
+
+def crc32c(data: bytes) -> int:
+    """Checksum of ``data`` as an unsigned 32-bit number.
+
+    :param data: ``bytes``; the C implementation takes no other buffer
+    """
+    return int(google_crc32c.value(data))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 
 from airflow_eos.exceptions import ProtocolViolation
-from airflow_eos.recordbatch.crc import crc32c
 from airflow_eos.recordbatch.header import (
     ATTRIBUTES_AT,
     CONTROL_BIT,
@@ -19,6 +18,7 @@ from airflow_eos.recordbatch.header import (
     MAGIC_AT,
     PRODUCER_AT,
     TRANSACTIONAL_BIT,
+    crc32c,
 )
 
 _IDENTITY = struct.Struct(">qhi")

@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_eos.ledger import cursor, keys
-from airflow_eos.model.identity import ProducerIdentity
-from airflow_eos.model.kafka import CommittedOffset
+from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
-from airflow_eos.model.output import SealedManifest
+from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.receipts import PartitionReceipt
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.run import laws

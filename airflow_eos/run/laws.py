@@ -46,18 +46,17 @@ from airflow_eos.exceptions import (
     TimeoutsInconsistent,
     TopicRecreated,
 )
-from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.kafka import (
     ActiveProducer,
     CommittedOffset,
     EndTxnAnswer,
+    ProducerIdentity,
     TransactionDescription,
     TransactionState,
 )
-from airflow_eos.model.output import SealedManifest
+from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.plan import ModeName, RunPlan
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
-from airflow_eos.model.receipts import PartitionReceipt
 from airflow_eos.model.record import RunRecord
 from airflow_eos.run.work import ORIGIN, WorkDefinition, disagreement
 

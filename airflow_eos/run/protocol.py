@@ -26,11 +26,9 @@ from airflow_eos.exceptions import (
     RunFenced,
 )
 from airflow_eos.ledger import keys
-from airflow_eos.model.identity import ProducerIdentity
-from airflow_eos.model.kafka import EndTxnAnswer, TransactionDescription
+from airflow_eos.model.kafka import EndTxnAnswer, ProducerIdentity, TransactionDescription
 from airflow_eos.model.ledger import LedgerMessage
-from airflow_eos.model.output import SealedManifest
-from airflow_eos.model.receipts import PartitionReceipt
+from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.record import TOPIC_IDS, RunRecord
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import (
@@ -46,8 +44,7 @@ from airflow_eos.run.kill import KILL_SECONDS, Kill
 from airflow_eos.run.lookup import CommittedRuns
 from airflow_eos.run.planner import Planned, Recorded
 from airflow_eos.run.sink_check import Targets
-from airflow_eos.run.states import State
-from airflow_eos.run.trace import Trace
+from airflow_eos.run.states import State, Trace
 from airflow_eos.run.unfinished import UnfinishedEnds
 from airflow_eos.run.visibility import Visibility
 

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_eos.ledger import keys
-from airflow_eos.model.output import total
+from airflow_eos.model.output import NO_OFFSET, PartitionReceipt, total
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Cursor, OffsetRange, TopicPartition
-from airflow_eos.model.receipts import NO_OFFSET, PartitionReceipt
 from airflow_eos.model.record import TOPIC_IDS, RunRecord
 from airflow_eos.model.spec import RunSpec
 

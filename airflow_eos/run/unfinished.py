@@ -19,8 +19,13 @@ from typing import Any
 from airflow_eos.exceptions import AuthorizationFailed, NotYetVisible, OutcomeUnknown
 from airflow_eos.ledger import cursor, keys
 from airflow_eos.ledger.authority import Authority, decide
-from airflow_eos.model.identity import ProducerIdentity
-from airflow_eos.model.kafka import ActiveProducer, EndTxnAnswer, TransactionDescription, TransactionState
+from airflow_eos.model.kafka import (
+    ActiveProducer,
+    EndTxnAnswer,
+    ProducerIdentity,
+    TransactionDescription,
+    TransactionState,
+)
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import RunSpec

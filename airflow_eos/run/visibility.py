@@ -12,8 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from airflow_eos.exceptions import BrokersUnavailable, NotYetVisible, UnknownTopic
 from airflow_eos.ledger import keys
-from airflow_eos.model.identity import ProducerIdentity
-from airflow_eos.model.kafka import ActiveProducer, TransactionState
+from airflow_eos.model.kafka import ActiveProducer, ProducerIdentity, TransactionState
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
 from airflow_eos.ports import Cluster, Transactions

@@ -20,8 +20,8 @@ from airflow_eos.exceptions import RunFailed
 from airflow_eos.model.output import SealedManifest
 from airflow_eos.spark.by_value import pickled_by_value
 from airflow_eos.spark.errors import process_error, send_error
+from airflow_eos.spark.placement import route
 from airflow_eos.spark.preflight import Environment, check_environment
-from airflow_eos.spark.routing import route
 from airflow_eos.spark.sealed_blocks import InconsistentSeal, read_manifest
 from airflow_eos.spark.sealing import make_sealing
 from airflow_eos.spark.session import (
@@ -39,9 +39,9 @@ from airflow_eos.spark.stage_log import progress
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_eos.model.identity import ProducerIdentity
+    from airflow_eos.model.kafka import ProducerIdentity
+    from airflow_eos.model.output import PartitionReceipt
     from airflow_eos.model.plan import RunPlan
-    from airflow_eos.model.receipts import PartitionReceipt
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.spark.placement import OwnerLayout
 

@@ -1,4 +1,4 @@
-"""Which task writes which target partition: every partition has exactly one owner.
+"""Who reads and writes what: slices of the ranges, and one owner task for every target partition.
 
 Broker state is per (producer id, partition), so disjoint ownership is what makes one producer identity safe
 for many writers. The layout is made once, on the driver, and travels with the seal tasks; topics that only
@@ -10,6 +10,15 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from airflow_eos.model.ranges import OffsetRange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import DataFrame
 
 TASKS_PER_SLOT = 2
 
@@ -50,3 +59,73 @@ def plan_owners(leaders: Mapping[str, Mapping[int, int]], slots: int, *, open_en
     for position, (_, topic, partition) in enumerate(ordered):
         owners.setdefault(topic, {})[partition] = position * tasks // len(ordered)
     return OwnerLayout(tasks, {topic: tuple(by[p] for p in sorted(by)) for topic, by in owners.items()})
+
+
+_MASK = 0xFFFFFFFF
+_SEED = 42
+
+
+def route(df: DataFrame, tasks: int, column: str) -> DataFrame:
+    """Return the rows with ``column`` = i in partition i of ``tasks``; Spark coalesces no given number.
+
+    ``repartitionById`` (Spark 4.1) takes the number itself. Before, Spark hashes: then each number is
+    replaced by a key whose hash (Murmur3 x86 32 with seed 42, on an int) leads there.
+    """
+    if hasattr(df, "repartitionById"):
+        return df.repartitionById(tasks, column)
+    return route_by_hash(df, tasks, column)
+
+
+def route_by_hash(df: DataFrame, tasks: int, column: str) -> DataFrame:
+    """Do the same by hash keys, for Spark 4.0."""
+    from pyspark.sql import functions as F  # noqa: N812 - the field's own name for it
+
+    keys = F.array(*[F.lit(k) for k in hash_keys(tasks)])
+    return df.repartition(tasks, F.element_at(keys, F.col(column) + F.lit(1)))
+
+
+def hash_keys(tasks: int) -> list[int]:
+    """Return per partition number an int that Spark's hash partitioning sends there."""
+    keys: dict[int, int] = {}
+    candidate = 0
+    while len(keys) < tasks:
+        keys.setdefault(_spark_hash(candidate) % tasks, candidate)
+        candidate += 1
+    return [keys[i] for i in range(tasks)]
+
+
+def _spark_hash(value: int) -> int:
+    """``Murmur3_x86_32.hashInt(value, 42)`` as a signed number, as Spark's ``Pmod`` sees it."""
+    mixed = _rotated((value * 0xCC9E2D51) & _MASK, 15) * 0x1B873593 & _MASK
+    hashed = (_rotated(_SEED ^ mixed, 13) * 5 + 0xE6546B64) & _MASK
+    hashed ^= 4  # bytes hashed
+    hashed = ((hashed ^ (hashed >> 16)) * 0x85EBCA6B) & _MASK
+    hashed = ((hashed ^ (hashed >> 13)) * 0xC2B2AE35) & _MASK
+    hashed ^= hashed >> 16
+    return hashed - (1 << 32) if hashed >> 31 else hashed
+
+
+def _rotated(value: int, bits: int) -> int:
+    return ((value << bits) | (value >> (32 - bits))) & _MASK
+
+
+MIN_SPAN = 20_000
+"""Offsets below which a slice is not worth a task of its own."""
+
+
+def plan_slices(ranges: Iterable[OffsetRange], slots: int, min_span: int = MIN_SPAN) -> list[OffsetRange]:
+    """Split ranges so that ``slots`` tasks share the offsets evenly; empty ranges disappear.
+
+    Slices are in the order of the ranges, those of one partition in offset order and next to each other: a
+    task's number then tells where its records stand.
+
+    :param slots: tasks that can run at once.
+    """
+    wanted = [r for r in ranges if r.span]
+    total = sum(r.span for r in wanted)
+    slices: list[OffsetRange] = []
+    for r in wanted:
+        count = min(-(-slots * r.span // total), max(1, r.span // min_span))
+        bounds = [r.start + r.span * i // count for i in range(count + 1)]
+        slices += [OffsetRange(r.topic, r.partition, start, end) for start, end in pairwise(bounds)]
+    return slices

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_eos.spark.arrow_process import is_arrow_process
 from airflow_eos.spark.frame_contract import sink_columns
-from airflow_eos.spark.placement import OwnerLayout, plan_owners
-from airflow_eos.spark.process import RunContext, call_process
+from airflow_eos.spark.placement import OwnerLayout, plan_owners, plan_slices
+from airflow_eos.spark.process import RunContext, call_process, is_arrow_process
 from airflow_eos.spark.read_counts import read_counter, sums
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
-from airflow_eos.spark.slices import plan_slices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -126,7 +124,7 @@ class ArrowSealing(_Base):
 
     def rows(self) -> DataFrame:
         """Return the sealed rows; the author's function is called in the tasks."""
-        from airflow_eos.spark.arrow_seal import ArrowSealTask
+        from airflow_eos.spark.seal_task import ArrowSealTask
         from airflow_eos.spark.sealed_rows import DDL
 
         task = ArrowSealTask(self._seal_task(open_ended=True), self._slices, self._process, self._context)

@@ -31,15 +31,15 @@ from airflow_eos.exceptions import (
     SecondAttempt,
     SendError,
 )
+from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.receipts import PartitionReceipt
 from airflow_eos.spark.errors import find_error, mark, task_errors
 from airflow_eos.spark.worker_memory import tidy
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.produce import send_partitions
 
 if TYPE_CHECKING:
-    from airflow_eos.model.identity import ProducerIdentity
+    from airflow_eos.model.kafka import ProducerIdentity
     from airflow_eos.model.output import SealedManifest
     from airflow_eos.wire.client_config import ClientConfig
 

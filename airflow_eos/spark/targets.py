@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kafka.protocol.admin import DescribeConfigsRequest
 
 from airflow_eos.recordbatch.sealer import MAX_MESSAGE_BYTES
-from airflow_eos.wire.failures import is_transient
+from airflow_eos.wire.retry import is_transient
 
 if TYPE_CHECKING:
     from airflow_eos.wire.connection import BrokerConnections

@@ -138,7 +138,7 @@ def for_kafka_python(config: ClientConfig | Mapping[str, Any]) -> dict[str, Any]
 
         out["ssl_context"] = ssl_context(frozen)
     if "oauth_cb" in frozen:
-        from airflow_eos.wire.oauth import token_provider
+        from airflow_eos.wire.security import token_provider
 
         callback = frozen["oauth_cb"]
         if isinstance(callback, str):

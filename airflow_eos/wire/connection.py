@@ -25,8 +25,8 @@ from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, Met
 
 from airflow_eos.exceptions import AuthorizationFailed, UnknownTopic
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.wire.failures import NotYet
 from airflow_eos.wire.node_connections import BOOTSTRAP_TIMEOUT, NodeConnections
+from airflow_eos.wire.retry import NotYet
 
 if TYPE_CHECKING:
     import uuid

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NoReturn, TypeVar
 
 from airflow_eos.wire.error_codes import Fatal, verdict
-from airflow_eos.wire.failures import NotYet, is_transient
+from airflow_eos.wire.retry import NotYet, is_transient
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

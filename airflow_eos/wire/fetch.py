@@ -28,9 +28,8 @@ from airflow_eos.recordbatch.decode import DecodedBatch, decode_batches
 from airflow_eos.recordbatch.header import RawBatch, iter_batches
 from airflow_eos.recordbatch.isolation import AbortedTransaction, data_batches
 from airflow_eos.wire.error_codes import FETCH, Fatal, Retry, verdict
-from airflow_eos.wire.failures import NotYet, describe, is_transient, translated
 from airflow_eos.wire.offsets import Isolation, list_offsets_async
-from airflow_eos.wire.retry import Backoff
+from airflow_eos.wire.retry import Backoff, NotYet, describe, is_transient, translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

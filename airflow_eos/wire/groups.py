@@ -1,4 +1,4 @@
-"""What a group's coordinator says: committed offsets and live members.
+"""What a group's coordinator says, committed offsets and live members, and where it keeps them.
 
 Sent raw: librdkafka's admin client aborts the whole process when a broker goes away while it asks a group's
 coordinator (an assertion in its coordinator requests, seen with 2.16).
@@ -6,6 +6,7 @@ coordinator (an assertion in its coordinator requests, seen with 2.16).
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
@@ -14,9 +15,9 @@ from kafka.protocol.consumer import OffsetFetchRequest
 from airflow_eos.exceptions import AuthorizationFailed, ProtocolViolation
 from airflow_eos.model.kafka import CommittedOffset
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.wire.connection import METADATA_TIMEOUT
+from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
 from airflow_eos.wire.coordinators import at_coordinator
-from airflow_eos.wire.failures import NotYet
+from airflow_eos.wire.retry import NotYet
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -164,3 +165,33 @@ def _offsets_request(group: str, partitions: Collection[TopicPartition] | None, 
         min_version=7,
         max_version=7,
     )
+
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+def offsets_partition(connections: BrokerConnections, group: str) -> TopicPartition:
+    """Return the partition of ``__consumer_offsets`` that holds the group's commits.
+
+    :raises AuthorizationFailed: without Describe on ``__consumer_offsets``.
+    """
+    # Looking for a coordinator makes the topic, on a cluster where no group has committed yet.
+    connections.group_coordinator(group)
+    count = connections.partition_counts([OFFSETS_TOPIC])[OFFSETS_TOPIC]
+    return TopicPartition(OFFSETS_TOPIC, kafka_abs(java_hash(group)) % count)
+
+
+def java_hash(text: str) -> int:
+    """Return Java's ``String.hashCode``: over UTF-16 code units, as a signed 32-bit number."""
+    units = text.encode("utf-16-be")
+    value = functools.reduce(
+        lambda h, i: (31 * h + int.from_bytes(units[i : i + 2], "big")) & 0xFFFFFFFF,
+        range(0, len(units), 2),
+        0,
+    )
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def kafka_abs(value: int) -> int:
+    """Return Kafka's ``Utils.abs``: 0 for the one 32-bit number without a positive counterpart."""
+    return 0 if value == -(1 << 31) else abs(value)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_eos.exceptions import BrokersUnavailable
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.error_codes import FETCH, Fatal, Verdict, verdict
-from airflow_eos.wire.failures import NotYet, describe, is_transient, translated
-from airflow_eos.wire.retry import Backoff
+from airflow_eos.wire.retry import Backoff, NotYet, describe, is_transient, translated
 
 if TYPE_CHECKING:
     from airflow_eos.wire.connection import BrokerConnections

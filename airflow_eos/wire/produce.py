@@ -36,16 +36,16 @@ from kafka.protocol.producer import ProduceRequest
 
 from airflow_eos.exceptions import DeliveryTimedOut, EosError
 from airflow_eos.wire.error_codes import PRODUCE, Retry, verdict
-from airflow_eos.wire.failures import describe, is_transient, translated
 from airflow_eos.wire.offsets import list_offsets_async
 from airflow_eos.wire.partition_queue import Ack, Batch, PartitionLane, Refusal
+from airflow_eos.wire.retry import describe, is_transient, translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from airflow_eos.model.identity import ProducerIdentity
+    from airflow_eos.model.kafka import ProducerIdentity
+    from airflow_eos.model.output import PartitionReceipt
     from airflow_eos.model.ranges import TopicPartition
-    from airflow_eos.model.receipts import PartitionReceipt
     from airflow_eos.wire.connection import BrokerConnections
 
 DELIVERY_TIMEOUT = 120.0

@@ -20,8 +20,7 @@ from airflow_eos.wire.error_codes import ADD_OFFSETS, TXN_OFFSET_COMMIT
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_eos.model.identity import ProducerIdentity
-    from airflow_eos.model.kafka import CommittedOffset
+    from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity
     from airflow_eos.wire.connection import BrokerConnections
 
 ANSWER_SECONDS = 10.0

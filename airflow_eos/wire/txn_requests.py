@@ -34,13 +34,13 @@ from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.connection import METADATA_TIMEOUT
 from airflow_eos.wire.coordinators import at_coordinator, refuse
 from airflow_eos.wire.error_codes import ADD_PARTITIONS, COORDINATOR, TXN_MARKERS
-from airflow_eos.wire.failures import NotYet
 from airflow_eos.wire.leaders import ask_leaders
+from airflow_eos.wire.retry import NotYet
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from airflow_eos.model.identity import ProducerIdentity
+    from airflow_eos.model.kafka import ProducerIdentity
     from airflow_eos.wire.connection import BrokerConnections
 
 T = TypeVar("T")

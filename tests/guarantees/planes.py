@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_eos.exceptions import SealedBlockLost, SendError
-from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.produce import send_partitions
 from tests.guarantees.driver import go_on, processes, stop

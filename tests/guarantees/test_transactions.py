@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from airflow_eos.broker.session import KafkaSession
+from airflow_eos.broker.transactions import KafkaSession
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import RunFailed, SendError
 from airflow_eos.ledger import keys

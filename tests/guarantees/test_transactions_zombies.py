@@ -9,8 +9,7 @@ import pytest
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import ProducerFenced, RunFenced
 from airflow_eos.ledger import keys
-from airflow_eos.model.identity import ProducerIdentity
-from airflow_eos.model.kafka import EndTxnAnswer
+from airflow_eos.model.kafka import EndTxnAnswer, ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run import laws
 from airflow_eos.run.states import State

@@ -29,8 +29,7 @@ from airflow_eos.exceptions import (
     EosError,
 )
 from airflow_eos.ledger.witnesses import Testimony
-from airflow_eos.recordbatch.crc import crc32c
-from airflow_eos.recordbatch.header import ATTRIBUTES_AT, CRC_AT, TRANSACTIONAL_BIT
+from airflow_eos.recordbatch.header import ATTRIBUTES_AT, CRC_AT, TRANSACTIONAL_BIT, crc32c
 from airflow_eos.wire.offsets import list_offsets
 
 ROOT = Path(__file__).resolve().parents[2]

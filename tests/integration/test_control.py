@@ -7,8 +7,7 @@ import logging
 import pytest
 
 from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, ConfigurationError, ProducerFenced
-from airflow_eos.model.identity import ProducerIdentity
-from airflow_eos.model.kafka import TransactionState
+from airflow_eos.model.kafka import ProducerIdentity, TransactionState
 from airflow_eos.testing import EmbeddedKafka
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.produce import send_partitions

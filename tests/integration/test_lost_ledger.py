@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from airflow_eos.broker import KafkaCluster
-from airflow_eos.broker.session import KafkaSession
+from airflow_eos.broker.transactions import KafkaSession
 from airflow_eos.engine.doctor import Patient, examine
 from airflow_eos.engine.queries import create_ledger
 from airflow_eos.exceptions import LedgerMissing, LedgerReplaced, LedgerTruncated

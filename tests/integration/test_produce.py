@@ -19,8 +19,8 @@ from airflow_eos.exceptions import (
     RecordTooLarge,
     UnknownTopic,
 )
-from airflow_eos.model.identity import ProducerIdentity
-from airflow_eos.model.receipts import PartitionReceipt
+from airflow_eos.model.kafka import ProducerIdentity
+from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.testing import EmbeddedKafka
 from airflow_eos.testing.faults import KafkaProxy
 from airflow_eos.wire import partition_queue

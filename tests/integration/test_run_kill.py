@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_eos.broker.session import KafkaSession
+from airflow_eos.broker.transactions import KafkaSession
 from airflow_eos.engine import create_ledger, look_up
 from airflow_eos.engine.run import Run
 from airflow_eos.exceptions import BrokersUnavailable, OutcomeUnknown, RunFailed

@@ -20,7 +20,7 @@ from airflow_eos.exceptions import OffsetsOutOfRange, ProcessFailed, UnknownTopi
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
 from airflow_eos.spark import SparkDataPlane
-from airflow_eos.spark.slices import plan_slices
+from airflow_eos.spark.placement import plan_slices
 from airflow_eos.testing import read_topic
 from tests.integration.spark_support import run
 

@@ -32,8 +32,7 @@ from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
 from airflow_eos.spark import SparkDataPlane, preflight
 from airflow_eos.spark.datasource import read_ranges
-from airflow_eos.spark.routing import route, route_by_hash
-from airflow_eos.spark.slices import plan_slices
+from airflow_eos.spark.placement import plan_slices, route, route_by_hash
 from airflow_eos.testing import read_topic
 from airflow_eos.wire.client_config import ClientConfig
 from tests.integration.spark_support import KIND, attempt, run

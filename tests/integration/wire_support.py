@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from kafka.protocol.producer import InitProducerIdRequest
 
-from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.sealer import seal
 from airflow_eos.wire.fetch import fetch_range

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.exceptions import OutcomeUnknown, RunFailed
-from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ranges import Cursor
 from airflow_eos.run.kill import Kill
 from airflow_eos.run.protocol import RunProtocol

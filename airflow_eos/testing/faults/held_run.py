@@ -11,7 +11,7 @@ from airflow_eos.testing.faults.points import COMMITTING
 
 if TYPE_CHECKING:
     from airflow_eos.engine.control_plane import ControlPlane
-    from airflow_eos.model.identity import ProducerIdentity
+    from airflow_eos.model.kafka import ProducerIdentity
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.ports import ProducerSession, Transactions
     from airflow_eos.run.collaborators import World

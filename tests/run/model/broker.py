@@ -16,11 +16,11 @@ from airflow_eos.exceptions import (
     ProtocolViolation,
     UnknownTopic,
 )
-from airflow_eos.model.identity import ProducerIdentity
 from airflow_eos.model.kafka import (
     ActiveProducer,
     CommittedOffset,
     EndTxnAnswer,
+    ProducerIdentity,
     TimedOffset,
     TopicDescription,
     TransactionDescription,

@@ -15,13 +15,11 @@ from airflow_eos.ledger.keys import loops
 from airflow_eos.ledger.pins import Pins
 from airflow_eos.ledger.topic_check import verify
 from airflow_eos.ledger.witnesses import Witnesses
-from airflow_eos.model.identity import ProducerIdentity
-from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer
+from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
-from airflow_eos.model.output import SealedManifest, SealedTarget
+from airflow_eos.model.output import PartitionReceipt, SealedManifest, SealedTarget
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.receipts import PartitionReceipt
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.run.boundaries import Boundaries
 from airflow_eos.run.collaborators import World

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from airflow_eos.broker.admin import Admin
+from airflow_eos.broker.librdkafka import Admin
 from airflow_eos.exceptions import BrokersUnavailable, ConfigurationError, UnknownTopic
 from airflow_eos.wire.client_config import ClientConfig
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from airflow_eos.broker.bounded import bounded
+from airflow_eos.broker.librdkafka import bounded
 from airflow_eos.exceptions import BrokersUnavailable, ProducerFenced
 
 

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
-from airflow_eos.broker.clients import QuietLog, Refusals, base_settings
+from airflow_eos.broker.librdkafka import QuietLog, Refusals, base_settings
 from airflow_eos.wire.client_config import ClientConfig
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_eos.broker.groups import java_hash, kafka_abs
+from airflow_eos.wire.groups import java_hash, kafka_abs
 
 
 @pytest.mark.parametrize(

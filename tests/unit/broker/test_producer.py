@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException
 from airflow_eos.broker import producer as producer_module
 from airflow_eos.broker.producer import TransactionalProducer
 from airflow_eos.exceptions import BrokersUnavailable
-from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.wire.client_config import ClientConfig
 
 NOWHERE = ClientConfig.of({"bootstrap.servers": "127.0.0.1:1"})

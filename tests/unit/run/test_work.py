@@ -11,7 +11,7 @@ import pytest
 
 from airflow_eos.exceptions import ConfigurationError, DifferentWork
 from airflow_eos.ledger import keys
-from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.operators.retriable import is_final
 from airflow_eos.run import laws

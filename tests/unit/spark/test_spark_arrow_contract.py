@@ -12,7 +12,7 @@ import pytest
 from airflow_eos import arrow_process
 from airflow_eos.exceptions import ConfigurationError, ProcessFailed
 from airflow_eos.spark.arrow_contract import sink_rows
-from airflow_eos.spark.arrow_process import is_arrow_process
+from airflow_eos.spark.process import is_arrow_process
 
 WHEN = dt.datetime(2026, 1, 2, 3, 4, 5, 678_999, tzinfo=dt.timezone.utc)
 MILLISECONDS = 1_767_323_045_678

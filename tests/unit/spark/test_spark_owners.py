@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_eos.spark.placement import OwnerLayout, plan_owners
-from airflow_eos.spark.routing import hash_keys
+from airflow_eos.spark.placement import OwnerLayout, hash_keys, plan_owners
 
 layouts = st.dictionaries(
     st.sampled_from(["a", "b", "c"]),

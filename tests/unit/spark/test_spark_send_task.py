@@ -18,10 +18,9 @@ from airflow_eos.exceptions import (
     SecondAttempt,
     SendError,
 )
-from airflow_eos.model.identity import ProducerIdentity
-from airflow_eos.model.output import SealedManifest, SealedTarget
+from airflow_eos.model.kafka import ProducerIdentity
+from airflow_eos.model.output import PartitionReceipt, SealedManifest, SealedTarget
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.receipts import PartitionReceipt
 from airflow_eos.spark import send_task as send_module
 from airflow_eos.spark.errors import mark
 from airflow_eos.spark.sealed_rows import SCHEMA

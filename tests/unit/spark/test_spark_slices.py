@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_eos.model.ranges import OffsetRange
-from airflow_eos.spark.slices import plan_slices
+from airflow_eos.spark.placement import plan_slices
 
 ranges = st.lists(
     st.tuples(st.integers(0, 10_000_000), st.integers(0, 5_000_000)).map(lambda t: (t[0], t[0] + t[1])),

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import ProducerIdentity
+from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import OffsetRange
-from airflow_eos.model.receipts import PartitionReceipt
 from airflow_eos.model.record import RunRecord
 from airflow_eos.testing import agreement
 from airflow_eos.testing.agreement import WatchingReader, ledger_complaints

@@ -8,8 +8,8 @@ import pytest
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from airflow_eos.exceptions import EmbeddedKafkaError
-from airflow_eos.model.identity import ProducerIdentity
-from airflow_eos.model.receipts import PartitionReceipt
+from airflow_eos.model.kafka import ProducerIdentity
+from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.record import RunRecord
 from airflow_eos.testing.log_dump import DumpedBatch, dumped, log_complaints
 

@@ -7,7 +7,7 @@ from kafka.net.selector import NetworkSelector
 
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.failures import NotYet
+from airflow_eos.wire.retry import NotYet
 
 
 class FakeConnections:

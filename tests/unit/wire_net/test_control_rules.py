@@ -8,7 +8,7 @@ import kafka.errors as kafka_errors
 import pytest
 
 from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, ProducerFenced, ProtocolViolation
-from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.error_codes import ADD_PARTITIONS, COORDINATOR, Fatal, Retry
 from airflow_eos.wire.txn_requests import EndTxnResult, add_partitions_to_txn, describe_transactions, end_txn

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.exceptions import DeliveryTimedOut, DuplicateReceipt, ProducerFenced, ProtocolViolation
-from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import ProducerIdentity
+from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.receipts import PartitionReceipt
 from airflow_eos.recordbatch.header import BatchHeader
 from airflow_eos.recordbatch.sealer import seal
 from airflow_eos.wire.error_codes import PRODUCE, Retry, verdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 
-from airflow_eos.model.receipts import PartitionReceipt
+from airflow_eos.model.output import PartitionReceipt
 
 RECEIPT = PartitionReceipt("out", 3, 100, 129, 30, 4096, 2, 29)
 

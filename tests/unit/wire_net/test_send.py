@@ -20,7 +20,7 @@ from airflow_eos.exceptions import (
     ProtocolViolation,
     RecordTooLarge,
 )
-from airflow_eos.model.identity import ProducerIdentity
+from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.header import BatchHeader
 from airflow_eos.recordbatch.sealer import seal

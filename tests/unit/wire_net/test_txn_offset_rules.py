@@ -8,8 +8,7 @@ import kafka.errors as kafka_errors
 import pytest
 
 from airflow_eos.exceptions import BrokersUnavailable
-from airflow_eos.model.identity import ProducerIdentity
-from airflow_eos.model.kafka import CommittedOffset
+from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.error_codes import ADD_OFFSETS, TXN_OFFSET_COMMIT, Fatal, Retry
 from airflow_eos.wire.txn_offsets import add_offsets_to_txn, commit_offsets_in_txn, stage_offsets
