@@ -35,7 +35,7 @@ demo: setup ## Kill a run half way under a real scheduler and count what readers
 
 test: setup ## Run the checks and all tests
 	@start=$$(date +%s); $(MAKE) --no-print-directory check && \
-	$(BIN)/python -m airflow_eos.testing.spark_jvm && \
+	$(BIN)/python -m airflow_eos_testing.spark_jvm && \
 	EOS_CHECK_SECONDS=$$(( $$(date +%s) - start )) \
 	$(BIN)/python -m pytest -n $(JOBS) --durations 25
 

@@ -30,6 +30,7 @@
     │   ├── RunAlreadyCommitted       ``on_committed="fail"`` found the run in the ledger
     │   ├── RunFailed                 the run was aborted; nothing is visible
     │   ├── OutcomeUnknown            the authority could not be asked: neither yes nor no
+    │   ├── NotYetVisible             committed, and some leader does not show it yet
     │   ├── OutputLost                committed, and a sink topic was deleted or made again meanwhile
     │   ├── SealedBlockLost           sealed batches are gone, or were replaced
     │   └── ProcessFailed             the author's ``process`` raised or returned wrong columns
@@ -45,12 +46,7 @@
     │   └── UnsupportedMagic
     ├── BrokersUnavailable            no broker answered in time
     │   └── FetchStalled              a read made no progress in time
-    ├── RequestRefused                a broker refused a request for a reason no retry can help
-    ├── EmbeddedKafkaError            a test broker could not be fetched, started or used
-    ├── EmbeddedSparkError            a test Spark server could not be started
-    ├── EmbeddedAirflowError          a test Airflow could not be started or refused a call
-    └── EmbeddedDriverError           a test's Spark process could not be started or did not go where it must
-        └── DriverDied                a test's driver process was killed before its run ended
+    └── RequestRefused                a broker refused a request for a reason no retry can help
 """
 
 from __future__ import annotations
@@ -224,10 +220,6 @@ class UnsupportedMagic(DecodeError):
     """A record batch has message format v0 or v1 (before Kafka 0.11)."""
 
 
-class EmbeddedKafkaError(EosError):
-    """A broker of ``airflow_eos.testing`` could not be fetched, started or used; with the end of its log."""
-
-
 class BrokersUnavailable(EosError):
     """No broker answered in time; the message names the request, the servers and the last error."""
 
@@ -236,21 +228,5 @@ class FetchStalled(BrokersUnavailable):
     """A read made no progress in time; the message names the position and what it waits for."""
 
 
-class EmbeddedAirflowError(EosError):
-    """A test Airflow could not be started, or refused a call; with the end of its log."""
-
-
-class EmbeddedSparkError(EosError):
-    """A Spark server of ``airflow_eos.testing`` could not be started; with the end of its log."""
-
-
 class RequestRefused(EosError):
     """A broker refused a request for a reason no retry can help; the message names request and answer."""
-
-
-class EmbeddedDriverError(EosError):
-    """A Spark process of a test could not be started, or did not go where it must; with its log's end."""
-
-
-class DriverDied(EmbeddedDriverError):
-    """A test's driver process ended before its run did; the message names the states it had reached."""

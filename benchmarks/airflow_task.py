@@ -9,7 +9,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
-from airflow_eos.testing.airflow import AirflowStandalone, kafka_connection
+from airflow_eos_testing.airflow import AirflowStandalone, kafka_connection
 from benchmarks.records import publish
 
 PARTS = ("scheduler", "task start", "authority and plan", "Spark start", "sealing", "transaction", "task end")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_eos.testing import EmbeddedKafka
+from airflow_eos_testing import EmbeddedKafka
 
 # What Kafka's own start script gives a broker, but for the heap's lower bound.
 _JVM_OPTIONS = (

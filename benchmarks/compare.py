@@ -7,7 +7,7 @@ import statistics
 import sys
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.testing import count_records
+from airflow_eos_testing import count_records
 from benchmarks import cold, jobs
 from benchmarks.broker import benchmark_broker
 from benchmarks.chart import report_chart

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_eos.testing import EmbeddedKafka
+    from airflow_eos_testing import EmbeddedKafka
 
 _TARGET_BYTES = 20_000_000
 _CODECS = ("none", "zstd", "lz4", "snappy", "gzip")

@@ -9,7 +9,7 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.testing.faults import SparkCluster
+from airflow_eos_testing.faults import SparkCluster
 from benchmarks import airflow_task, cold, jobs
 from benchmarks.broker import benchmark_broker
 from benchmarks.records import PARTITIONS, publish

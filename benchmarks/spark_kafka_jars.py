@@ -8,8 +8,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from airflow_eos.testing.jars import cache_root, file_lock, pyspark_jar
-from airflow_eos.testing.java import find_java
+from airflow_eos_testing.jars import cache_root, file_lock, pyspark_jar
+from airflow_eos_testing.java import find_java
 
 SPARK = "4.2.0"
 # The connector's token provider of its own version is not published everywhere; this one fits.

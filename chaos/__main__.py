@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_eos.testing.cluster import DEFAULT_VERSION
+from airflow_eos_testing.cluster import DEFAULT_VERSION
 from chaos.airflow_task import AirflowTasks
 from chaos.drivers import ClusterDriver, DriverPool
 from chaos.experiments import Experiments

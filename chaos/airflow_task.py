@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_eos.run.states import State
-from airflow_eos.testing.airflow import AirflowStandalone, kafka_connection
+from airflow_eos_testing.airflow import AirflowStandalone, kafka_connection
 from chaos.report import Outcome
 from chaos.stage import SINK, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_eos.testing.faults import ProxyFault
+    from airflow_eos_testing.faults import ProxyFault
 
 DAG, TASK = "chaos_copy", "copy"
 _TIMEOUT = 240.0

@@ -7,7 +7,7 @@ from collections import deque
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from airflow_eos.testing.faults import DriverProcess, SparkCluster
+from airflow_eos_testing.faults import DriverProcess, SparkCluster
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_eos.exceptions import DriverDied, EmbeddedDriverError, EosError
+from airflow_eos.exceptions import EosError
 from airflow_eos.run.states import State
-from airflow_eos.testing import Broker
-from airflow_eos.testing.faults import HALF_WRITTEN
+from airflow_eos_testing import Broker
+from airflow_eos_testing.exceptions import DriverDied, EmbeddedDriverError
+from airflow_eos_testing.faults import HALF_WRITTEN
 from chaos.nasty import nasty_requests
 from chaos.report import Outcome
 from chaos.stage import GROUP, LEDGER, SINK, Stage, copy
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.model.record import RunRecord
     from airflow_eos.model.spec import RunSpec
-    from airflow_eos.testing.faults import Attempt, DriverProcess
+    from airflow_eos_testing.faults import Attempt, DriverProcess
     from chaos.airflow_task import AirflowTasks
     from chaos.drivers import ClusterDriver, DriverPool
 

@@ -8,8 +8,8 @@ import traceback
 from collections import Counter, defaultdict
 from typing import NamedTuple
 
-from airflow_eos.testing.faults import TABLE_STATES
-from airflow_eos.testing.oracle import Verdict
+from airflow_eos_testing.faults import TABLE_STATES
+from airflow_eos_testing.oracle import Verdict
 from chaos.table import UNREACHABLE, Cell, Fault
 
 

@@ -17,17 +17,17 @@ from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import TransactionState
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import LedgerSettings, RunSpec
-from airflow_eos.testing import EmbeddedKafka, read_topic
-from airflow_eos.testing.agreement import (
+from airflow_eos_testing import EmbeddedKafka, read_topic
+from airflow_eos_testing.agreement import (
     WatchingReader,
     ledger_complaints,
     ledger_records,
     offsets_complaints,
     unfinished_transactions,
 )
-from airflow_eos.testing.faults import KafkaProxy
-from airflow_eos.testing.log_dump import dump_log, log_complaints
-from airflow_eos.testing.oracle import InputLog, Verdict, judge
+from airflow_eos_testing.faults import KafkaProxy
+from airflow_eos_testing.log_dump import dump_log, log_complaints
+from airflow_eos_testing.oracle import InputLog, Verdict, judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.model.kafka import ProducerIdentity
     from airflow_eos.model.record import RunRecord
-    from airflow_eos.testing import Broker
+    from airflow_eos_testing import Broker
 
 SOURCE, SINK, LEDGER = "chaos-in", "chaos-out", "chaos-ledger"
 GROUP = PIPELINE = PREFIX = "chaos"

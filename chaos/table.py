@@ -6,7 +6,7 @@ import enum
 from typing import NamedTuple
 
 from airflow_eos.run.states import State
-from airflow_eos.testing.faults import TABLE_STATES
+from airflow_eos_testing.faults import TABLE_STATES
 
 
 class Fault(str, enum.Enum):

@@ -15,8 +15,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_eos.testing import EmbeddedKafka
-from airflow_eos.testing.airflow import AirflowStandalone, kafka_connection
+from airflow_eos_testing import EmbeddedKafka
+from airflow_eos_testing.airflow import AirflowStandalone, kafka_connection
 from demo.broker_view import BrokerView
 from demo.screen import Screen
 from demo.story import CLIENT_ID, DAG, OUTPUTS, RUN, SOURCE, TASK, Story

@@ -6,12 +6,12 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_eos.testing import count_records, read_topic
+from airflow_eos_testing import count_records, read_topic
 from demo.tally import CLASSIFIED, DEAD_LETTERS, Tally, compare
 
 if TYPE_CHECKING:
-    from airflow_eos.testing import EmbeddedKafka
-    from airflow_eos.testing.airflow import AirflowStandalone
+    from airflow_eos_testing import EmbeddedKafka
+    from airflow_eos_testing.airflow import AirflowStandalone
     from demo.broker_view import BrokerView, Transaction
     from demo.screen import Screen
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_eos.testing import Record
+    from airflow_eos_testing import Record
 
 CLASSIFIED = "flights-classified"
 DEAD_LETTERS = "flights-dead-letter"

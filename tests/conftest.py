@@ -6,13 +6,13 @@ import os
 
 import pytest
 
-from airflow_eos.testing.fixtures import (
+from airflow_eos_testing.fixtures import (
     embedded_kafka,
     embedded_kafka_cluster,
     kafka_topic,
     pytest_runtest_makereport,
 )
-from airflow_eos.testing.spark_jvm import quick_start
+from airflow_eos_testing.spark_jvm import quick_start
 from tests.side_by_side import SideBySide
 from tests.time_budget import TimeBudget
 

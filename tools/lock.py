@@ -21,7 +21,7 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-OWN_NAME = "airflow-eos"
+OWN_NAMES = ("airflow-eos", "airflow-eos-testing")
 
 
 def resolve(python: str, also: list[str]) -> tuple[str, dict[str, str]]:
@@ -32,12 +32,15 @@ def resolve(python: str, also: list[str]) -> tuple[str, dict[str, str]]:
         report = Path(scratch) / "report.json"
         # In an environment of its own: pip of the caller's may be too old, or absent.
         subprocess.run([python, "-m", "venv", f"{scratch}/venv"], check=True)
-        command = [f"{scratch}/venv/bin/python", "-m", "pip", "install", "--quiet", "--dry-run"]
-        command += ["--ignore-installed", "--report", str(report), f"{ROOT}[dev]", *also]
+        pip = [f"{scratch}/venv/bin/python", "-m", "pip", "install", "--quiet"]
+        subprocess.run([*pip, "pip>=25.1"], check=True, stdout=sys.stderr)  # for dependency groups
+        command = [*pip, "--dry-run", "--ignore-installed", "--report", str(report), *also]
+        command += ["--group", f"{ROOT}/pyproject.toml:dev", f"{ROOT}[pyspark]", str(ROOT / "testing")]
         subprocess.run(command, check=True, stdout=sys.stderr)
         installed = json.loads(report.read_text())["install"]
     names = {canonical(item["metadata"]["name"]): item["metadata"]["version"] for item in installed}
-    names.pop(OWN_NAME)
+    for own in OWN_NAMES:
+        names.pop(own)
     return version, names
 
 

@@ -59,7 +59,7 @@ def doctor(target: Target, options: Namespace) -> Outcome:
         group=options.group,
         sources=tuple(options.source),
         sinks=tuple(options.sink),
-        oldest=_moment(options.interval[0]) if options.interval else None,
+        oldest=_interval(options)[0] if options.interval else None,
         transaction_timeout=dt.timedelta(seconds=options.transaction_timeout),
         delivery_timeout=dt.timedelta(seconds=options.delivery_timeout),
     )
@@ -241,13 +241,35 @@ def _offset(text: str) -> tuple[TopicPartition, int]:
 
 def _ranges(options: Namespace) -> Cursor | Interval:
     if options.interval:
-        start, end = (_moment(text) for text in options.interval)
-        return Interval(start, end)
+        return Interval(*_interval(options))
     return Cursor(options.max_records, options.start)
 
 
-def _moment(text: str) -> dt.datetime:
-    return dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
+def _interval(options: Namespace) -> tuple[dt.datetime, dt.datetime]:
+    """Return both ends, aware; days and times without a zone are those of ``--timezone``."""
+    start, end = (_moment(text, options.timezone) for text in options.interval)
+    return start, end
+
+
+def _moment(text: str, timezone: str | None) -> dt.datetime:
+    import pendulum
+    from pendulum.tz.exceptions import InvalidTimezone
+
+    try:
+        moment = pendulum.parse(text, tz=None)
+        if not isinstance(moment, pendulum.DateTime):
+            raise WrongUsage(f"--interval {text!r} is no day or time, for example 2026-11-21T05:00Z")
+        if moment.tzinfo is not None:
+            return moment
+        if timezone is None:
+            raise WrongUsage(
+                f"--interval {text!r} names no zone: write 2026-11-21T05:00Z, or give --timezone"
+            )
+        return moment.set(tz=timezone)
+    except InvalidTimezone as error:
+        raise WrongUsage(f"--timezone {timezone!r} is unknown, for example Europe/Berlin") from error
+    except ValueError as error:
+        raise WrongUsage(f"--interval {text!r} is no ISO time: {error}") from error
 
 
 def _run_row(run: Mapping[str, Any]) -> Row:

@@ -58,6 +58,9 @@ COMMON = (
     Option("--prefix", "first part of transactional ids, default: [eos] prefix, or airflow-eos", {}),
 )
 _YES = Option("--yes", "do it; without, only show what would be done", {"action": "store_true"})
+_TIMEZONE = Option(
+    "--timezone", "of days and times that name none, such as Europe/Berlin", {"metavar": "ZONE"}
+)
 _GROUP = Option("--group", "consumer group that holds the cursor", {"required": True})
 _PIPELINE = Option("--pipeline", "name of the pipeline, <dag_id>.<task_id> by default", {"required": True})
 
@@ -109,9 +112,10 @@ COMMANDS = (
             ),
             Option(
                 "--interval",
-                "data interval that is to be read, ISO times with a zone: is it kept so long?",
+                "data interval that is to be read, ISO days or times: is it kept so long?",
                 {"nargs": 2, "metavar": ("START", "END")},
             ),
+            _TIMEZONE,
             Option(
                 "--transaction-timeout",
                 "default: 300",
@@ -139,9 +143,10 @@ COMMANDS = (
             Option("--run-id", "default: preview", {"default": "preview"}),
             Option(
                 "--interval",
-                "data interval, ISO times with a zone; default: from the cursor",
+                "data interval, ISO days or times; default: from the cursor",
                 {"nargs": 2, "metavar": ("START", "END")},
             ),
+            _TIMEZONE,
             Option("--max-records", "as in Cursor(max_records=...)", {"type": positive, "metavar": "N"}),
             Option(
                 "--start",

@@ -76,9 +76,18 @@ class TaskSession:
         return None if context is None else context.uiWebUrl
 
     def start(self) -> SparkSession:
-        """Return the session; the first call may start a JVM."""
-        from pyspark.sql import SparkSession
+        """Return the session; the first call may start a JVM.
 
+        :raises ConfigurationError: Spark shall run here, and only its client is installed.
+        """
+        from pyspark.sql import SparkSession
+        from pyspark.util import is_remote_only
+
+        if "spark.remote" not in self._settings and is_remote_only():
+            raise ConfigurationError(
+                f"master {self.address!r} needs Spark itself, and only its client is installed here: "
+                "pip install 'airflow-eos[pyspark]', or give conn_id a spark_connect connection"
+            )
         found = SparkSession.getActiveSession()
         if self._settings.get("spark.master", "").startswith("local"):
             # Spark would take the first python3 on PATH, which need not be the one Airflow runs on.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.testing import EmbeddedKafka
+from airflow_eos_testing import EmbeddedKafka
 from tests.guarantees.lab import Experiment
 
 OLDER = "3.9.2"

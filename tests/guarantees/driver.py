@@ -1,7 +1,7 @@
 """A driver in a process of its own, without Spark: killed and paused by real signals, cheap to start.
 
 The same protocol, wire layer and brokers as in production; only the executors are this one process. For a
-driver with Spark see :class:`airflow_eos.testing.faults.RunProcess`.
+driver with Spark see :class:`airflow_eos_testing.faults.RunProcess`.
 """
 
 from __future__ import annotations

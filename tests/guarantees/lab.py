@@ -17,15 +17,15 @@ from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import TransactionDescription
 from airflow_eos.model.ranges import Explicit, OffsetRange, TopicPartition
 from airflow_eos.model.spec import LedgerSettings
-from airflow_eos.testing.agreement import (
+from airflow_eos_testing.agreement import (
     ledger_complaints,
     ledger_records,
     offsets_complaints,
     unfinished_transactions,
 )
-from airflow_eos.testing.log_dump import dump_log, log_complaints
-from airflow_eos.testing.oracle import Verdict, judge
-from airflow_eos.testing.readers import Isolation, read_topic
+from airflow_eos_testing.log_dump import dump_log, log_complaints
+from airflow_eos_testing.oracle import Verdict, judge
+from airflow_eos_testing.readers import Isolation, read_topic
 from tests.guarantees.driver import LocalDriver
 from tests.integration.run_support import LocalDataPlane, Pipeline
 

@@ -22,8 +22,8 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import EosError
 from airflow_eos.ledger import keys
 from airflow_eos.run.states import State
-from airflow_eos.testing import EmbeddedKafka
-from airflow_eos.testing.faults import KafkaProxy
+from airflow_eos_testing import EmbeddedKafka
+from airflow_eos_testing.faults import KafkaProxy
 from tests.guarantees.conftest import QUICK_FAILOVER
 from tests.guarantees.driver import LocalDriver
 from tests.guarantees.lab import Experiment

@@ -13,8 +13,8 @@ import pytest
 from airflow_eos.exceptions import BrokersUnavailable, DeliveryTimedOut, RunFailed, RunFenced
 from airflow_eos.model.ranges import Interval
 from airflow_eos.run.states import State
-from airflow_eos.testing import read_topic
-from airflow_eos.testing.agreement import ledger_records
+from airflow_eos_testing import read_topic
+from airflow_eos_testing.agreement import ledger_records
 from tests.guarantees.lab import judged, lost_and_duplicated
 from tests.guarantees.planes import LosesBlocksPlane
 

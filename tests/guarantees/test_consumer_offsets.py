@@ -15,10 +15,10 @@ from airflow_eos.exceptions import GroupNotEmpty, OffsetsOutOfRange, TopicRecrea
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.run import laws
 from airflow_eos.run.states import State
-from airflow_eos.testing import EmbeddedKafka, read_topic
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.offsets import NO_OFFSET, list_offsets
+from airflow_eos_testing import EmbeddedKafka, read_topic
 from tests.guarantees import plain
 from tests.guarantees.driver import in_a_process
 from tests.guarantees.lab import Experiment, judged, lost_and_duplicated

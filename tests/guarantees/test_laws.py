@@ -16,13 +16,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import (
-    CursorMoved,
-    DuplicateReceipt,
-    EmbeddedKafkaError,
-    RunFailed,
-    TimeoutsInconsistent,
-)
+from airflow_eos.exceptions import CursorMoved, DuplicateReceipt, RunFailed, TimeoutsInconsistent
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.sealer import seal
@@ -36,6 +30,7 @@ from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.produce import send_partitions
 from airflow_eos.wire.txn_requests import end_txn
+from airflow_eos_testing.exceptions import EmbeddedKafkaError
 from tests.guarantees import without_law
 from tests.guarantees.lab import given, judged
 from tests.integration.run_support import LocalDataPlane, Paused

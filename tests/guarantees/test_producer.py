@@ -12,12 +12,12 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from airflow_eos.exceptions import RunFailed
 from airflow_eos.run.states import State
-from airflow_eos.testing import count_records, read_topic
-from airflow_eos.testing.faults import KafkaProxy
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.error_codes import PRODUCE
 from airflow_eos.wire.retry import FIRST_PAUSE, LONGEST_PAUSE
+from airflow_eos_testing import count_records, read_topic
+from airflow_eos_testing.faults import KafkaProxy
 from tests.guarantees import plain
 from tests.guarantees.driver import in_a_process
 from tests.guarantees.lab import Experiment, described, judged, values

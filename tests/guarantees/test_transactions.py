@@ -20,13 +20,13 @@ from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run.lookup import CommittedRuns
 from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.run.states import State
-from airflow_eos.testing import read_topic
-from airflow_eos.testing.agreement import ledger_records
-from airflow_eos.testing.faults import KafkaProxy
-from airflow_eos.testing.oracle import judge
 from airflow_eos.wire import txn_offsets
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos_testing import read_topic
+from airflow_eos_testing.agreement import ledger_records
+from airflow_eos_testing.faults import KafkaProxy
+from airflow_eos_testing.oracle import judge
 from tests.guarantees import plain, without_law
 from tests.guarantees.driver import in_a_process
 from tests.guarantees.lab import Experiment, described, given, judged, values

@@ -21,16 +21,16 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
-from airflow_eos.exceptions import (
+from airflow_eos.exceptions import EosError
+from airflow_eos.ledger.witnesses import Testimony
+from airflow_eos.recordbatch.header import ATTRIBUTES_AT, CRC_AT, TRANSACTIONAL_BIT, crc32c
+from airflow_eos.wire.offsets import list_offsets
+from airflow_eos_testing.exceptions import (
     EmbeddedAirflowError,
     EmbeddedDriverError,
     EmbeddedKafkaError,
     EmbeddedSparkError,
-    EosError,
 )
-from airflow_eos.ledger.witnesses import Testimony
-from airflow_eos.recordbatch.header import ATTRIBUTES_AT, CRC_AT, TRANSACTIONAL_BIT, crc32c
-from airflow_eos.wire.offsets import list_offsets
 
 ROOT = Path(__file__).resolve().parents[2]
 SWITCH = "EOS_WITHOUT_LAW"

@@ -24,11 +24,11 @@ from airflow_eos.recordbatch.sealer import seal
 from airflow_eos.run.collaborators import World
 from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.run.states import State
-from airflow_eos.testing.readers import read_topic
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_range
 from airflow_eos.wire.produce import send_partitions
+from airflow_eos_testing.readers import read_topic
 from tests.patience import wait_until
 
 

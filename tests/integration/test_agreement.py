@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 
 from airflow_eos.run.states import State
-from airflow_eos.testing import read_topic
-from airflow_eos.testing.agreement import (
+from airflow_eos_testing import read_topic
+from airflow_eos_testing.agreement import (
     WatchingReader,
     ledger_complaints,
     ledger_records,
     offsets_complaints,
     unfinished_transactions,
 )
-from airflow_eos.testing.oracle import InputLog, judge
+from airflow_eos_testing.oracle import InputLog, judge
 from tests.integration.run_support import Paused, Pipeline
 
 

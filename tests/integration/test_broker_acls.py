@@ -13,7 +13,7 @@ from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError
 from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer
 from airflow_eos.model.spec import LedgerSettings
-from airflow_eos.testing import EmbeddedKafka
+from airflow_eos_testing import EmbeddedKafka
 from tests.integration.broker_support import assert_hidden, make_transactions, message, tp, unique
 from tests.integration.run_support import Pipeline
 

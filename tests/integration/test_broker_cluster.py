@@ -15,9 +15,9 @@ from confluent_kafka import TopicPartition as Position
 from airflow_eos.broker import KafkaCluster
 from airflow_eos.exceptions import BrokersUnavailable, UnknownTopic
 from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TimedOffset, TopicDescription
-from airflow_eos.testing import EmbeddedKafka
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.groups import fetch_committed_offsets
+from airflow_eos_testing import EmbeddedKafka
 from tests.integration.broker_support import (
     QUIET,
     foreign_transaction,

@@ -11,8 +11,8 @@ from confluent_kafka.admin import ConfigResource
 from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, TransactionState
 from airflow_eos.model.spec import LedgerSettings
-from airflow_eos.testing import EmbeddedKafka, read_topic
 from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos_testing import EmbeddedKafka, read_topic
 from tests.integration.broker_support import make_transactions, message, tp
 from tests.patience import wait_until
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_eos.testing import EmbeddedKafka
+from airflow_eos_testing import EmbeddedKafka
 from tests.integration.test_broker_cluster import (
     test_broker_settings_of_a_default_broker,
     test_committed_waits_for_pending_offsets,

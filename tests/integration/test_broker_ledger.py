@@ -13,7 +13,7 @@ from airflow_eos.broker import KafkaLedger
 from airflow_eos.exceptions import CorruptBatch, LedgerMissing
 from airflow_eos.model.ledger import LedgerEntry
 from airflow_eos.model.spec import LedgerSettings
-from airflow_eos.testing import read_topic
+from airflow_eos_testing import read_topic
 from tests.integration.broker_support import (
     QUIET,
     foreign_transaction,

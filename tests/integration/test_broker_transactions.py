@@ -17,9 +17,9 @@ from airflow_eos.exceptions import (
     TimeoutsInconsistent,
 )
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, TransactionState
-from airflow_eos.testing import count_records, read_topic
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.txn_requests import EndTxnResult, end_txn
+from airflow_eos_testing import count_records, read_topic
 from tests.integration.broker_support import (
     QUIET,
     make_ledger,

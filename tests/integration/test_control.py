@@ -8,7 +8,6 @@ import pytest
 
 from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, ConfigurationError, ProducerFenced
 from airflow_eos.model.kafka import ProducerIdentity, TransactionState
-from airflow_eos.testing import EmbeddedKafka
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.produce import send_partitions
 from airflow_eos.wire.txn_requests import (
@@ -18,6 +17,7 @@ from airflow_eos.wire.txn_requests import (
     describe_transactions,
     end_txn,
 )
+from airflow_eos_testing import EmbeddedKafka
 from tests.integration import wire_support as support
 from tests.integration.broker_support import assert_hidden
 from tests.integration.wire_support import (

@@ -17,10 +17,11 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import ConfigResource, ResourceType
 from kafka.protocol.consumer import ListOffsetsRequest
 
-from airflow_eos.exceptions import AuthorizationFailed, EmbeddedKafkaError, UnknownTopic
-from airflow_eos.testing import EmbeddedKafka, class_data, cluster, count_records, jars, launch, read_topic
-from airflow_eos.testing.watchdog import marked_processes
+from airflow_eos.exceptions import AuthorizationFailed, UnknownTopic
 from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos_testing import EmbeddedKafka, class_data, cluster, count_records, jars, launch, read_topic
+from airflow_eos_testing.exceptions import EmbeddedKafkaError
+from airflow_eos_testing.watchdog import marked_processes
 from tests.patience import wait_until
 
 QUIET = {"log_level": 0}
@@ -432,7 +433,7 @@ def test_keep_leaves_logs_for_a_look_afterwards(monkeypatch, tmp_path, caplog):
 
 OWNER = """
 import os, sys, time
-from airflow_eos.testing import EmbeddedKafka
+from airflow_eos_testing import EmbeddedKafka
 kafka = EmbeddedKafka(brokers=int(sys.argv[1]))
 if len(sys.argv) > 2:
     print("starting", flush=True)
@@ -620,7 +621,7 @@ def test_every_protocol_serves_readers_and_writers(brokers, version, security):
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_prints_its_address_and_ends_clean(tmp_path, signum):
     """The first line is the bootstrap servers; a signal ends it with exit code 0 and nothing left."""
-    command = ["-m", "airflow_eos.testing.kafka", "--topic", "orders:3", "--topic", "other"]
+    command = ["-m", "airflow_eos_testing.kafka", "--topic", "orders:3", "--topic", "other"]
     with running(tmp_path, *command) as process:
         bootstrap = process.stdout.readline().strip()
         with contextlib.closing(
@@ -637,7 +638,7 @@ def test_the_command_prints_its_address_and_ends_clean(tmp_path, signum):
 
 def test_the_command_says_why_it_ended_when_its_broker_dies(tmp_path):
     """A broker that ends by itself ends the command with exit code 1 and the log."""
-    with running(tmp_path, "-m", "airflow_eos.testing.kafka") as process:
+    with running(tmp_path, "-m", "airflow_eos_testing.kafka") as process:
         process.stdout.readline()
         (home,) = tmp_path.iterdir()
         (broker,) = marked_processes(f"-Dairflow.eos.home={home}")
@@ -674,7 +675,7 @@ def test_without_kafka():
 def test_the_fixtures_share_a_broker_and_show_its_log_when_a_test_fails(tmp_path):
     """One broker serves the session, topics have unique names, and only failed tests show broker logs."""
     (tmp_path / "test_user.py").write_text(USER_TESTS)
-    command = [sys.executable, "-m", "pytest", "-p", "airflow_eos.testing.fixtures", "-rf", "-v"]
+    command = [sys.executable, "-m", "pytest", "-p", "airflow_eos_testing.fixtures", "-rf", "-v"]
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
     done = subprocess.run(

@@ -7,7 +7,7 @@ import pytest
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.engine.doctor import Patient, examine
 from airflow_eos.exceptions import RunFenced
-from airflow_eos.testing import EmbeddedKafka
+from airflow_eos_testing import EmbeddedKafka
 from tests.integration.run_support import LocalDataPlane, Pipeline
 from tests.patience import wait_until
 

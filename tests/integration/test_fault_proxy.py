@@ -10,10 +10,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from airflow_eos.broker import KafkaTransactions
-from airflow_eos.exceptions import ConfigurationError, EmbeddedKafkaError
+from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.run.states import State
-from airflow_eos.testing import read_topic
-from airflow_eos.testing.faults import KafkaProxy
+from airflow_eos_testing import read_topic
+from airflow_eos_testing.exceptions import EmbeddedKafkaError
+from airflow_eos_testing.faults import KafkaProxy
 from tests.integration.run_support import Pipeline
 from tests.patience import wait_until
 

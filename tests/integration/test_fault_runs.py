@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_eos.exceptions import ConfigurationError, DriverDied, EmbeddedDriverError, ProcessFailed
+from airflow_eos.exceptions import ConfigurationError, ProcessFailed
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.run.states import State
-from airflow_eos.testing import count_records
-from airflow_eos.testing.faults import COMMITTING, HALF_WRITTEN, TABLE_STATES, DriverProcess, RunProcess
+from airflow_eos_testing import count_records
+from airflow_eos_testing.exceptions import DriverDied, EmbeddedDriverError
+from airflow_eos_testing.faults import COMMITTING, HALF_WRITTEN, TABLE_STATES, DriverProcess, RunProcess
 from tests.integration.run_support import Pipeline
 
 COUNT = 40

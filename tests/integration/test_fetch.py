@@ -17,12 +17,12 @@ from kafka.protocol.producer import ProduceRequest
 
 from airflow_eos.exceptions import FetchStalled, OffsetsOutOfRange, UnknownTopic
 from airflow_eos.recordbatch.stamp import stamp
-from airflow_eos.testing import EmbeddedKafka
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_answers, fetch_range
 from airflow_eos.wire.offsets import list_offsets
 from airflow_eos.wire.produce import send_partitions
 from airflow_eos.wire.txn_requests import end_txn
+from airflow_eos_testing import EmbeddedKafka
 from tests.integration import wire_support as support
 from tests.integration.wire_support import end_of, partition, read, texts, transaction, values_of
 from tests.patience import wait_until

@@ -22,10 +22,10 @@ from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.run import laws
 from airflow_eos.run.states import State
 from airflow_eos.run.visibility import Visibility
-from airflow_eos.testing import EmbeddedKafka
-from airflow_eos.testing.readers import read_topic
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.txn_requests import describe_producers
+from airflow_eos_testing import EmbeddedKafka
+from airflow_eos_testing.readers import read_topic
 from tests.integration.run_support import Pipeline
 from tests.patience import wait_until
 

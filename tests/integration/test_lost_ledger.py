@@ -21,11 +21,11 @@ from airflow_eos.exceptions import LedgerMissing, LedgerReplaced, LedgerTruncate
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
 from airflow_eos.recordbatch.partitioner import partitions_for
-from airflow_eos.testing import EmbeddedKafka
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_range
 from airflow_eos.wire.offsets import list_offsets
+from airflow_eos_testing import EmbeddedKafka
 from tests.integration.run_support import Pipeline
 from tests.patience import eventually, wait_until
 

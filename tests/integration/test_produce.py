@@ -21,12 +21,12 @@ from airflow_eos.exceptions import (
 )
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.output import PartitionReceipt
-from airflow_eos.testing import EmbeddedKafka
-from airflow_eos.testing.faults import KafkaProxy
 from airflow_eos.wire import partition_queue
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.produce import send_partitions
 from airflow_eos.wire.txn_requests import describe_producers, end_txn
+from airflow_eos_testing import EmbeddedKafka
+from airflow_eos_testing.faults import KafkaProxy
 from tests.integration import wire_support as support
 from tests.integration.wire_support import end_of, open_transaction, partition, read, sealed, texts, values_of
 from tests.patience import wait_until

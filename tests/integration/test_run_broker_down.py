@@ -10,7 +10,7 @@ import pytest
 from airflow_eos.broker import shared_connections
 from airflow_eos.exceptions import BrokersUnavailable
 from airflow_eos.run.states import State
-from airflow_eos.testing import EmbeddedKafka
+from airflow_eos_testing import EmbeddedKafka
 from tests.integration.run_support import Pipeline
 
 

@@ -17,7 +17,7 @@ from airflow_eos.exceptions import DifferentWork, GroupOwned
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.model.spec import DEFAULT_PREFIX
 from airflow_eos.run.commit_entry import Statement
-from airflow_eos.testing.readers import read_topic
+from airflow_eos_testing.readers import read_topic
 from tests.integration.run_support import Pipeline
 
 DAY = dt.datetime(2026, 11, 20, tzinfo=dt.timezone.utc)

@@ -19,9 +19,9 @@ from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.run.states import State
 from airflow_eos.spark import SparkDataPlane
 from airflow_eos.spark import send_task as send_module
-from airflow_eos.testing import count_records, read_topic
-from airflow_eos.testing.faults import SparkCluster
-from airflow_eos.testing.faults.half_send import half_sending, is_half_written, let_go
+from airflow_eos_testing import count_records, read_topic
+from airflow_eos_testing.faults import SparkCluster
+from airflow_eos_testing.faults.half_send import half_sending, is_half_written, let_go
 from tests.integration.spark_support import attempt, new_session
 from tests.patience import wait_until
 

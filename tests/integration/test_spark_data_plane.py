@@ -33,8 +33,8 @@ from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
 from airflow_eos.spark import SparkDataPlane, preflight
 from airflow_eos.spark.datasource import read_ranges
 from airflow_eos.spark.placement import plan_slices, route, route_by_hash
-from airflow_eos.testing import read_topic
 from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos_testing import read_topic
 from tests.integration.spark_support import KIND, attempt, run
 from tests.patience import wait_until
 

@@ -17,9 +17,9 @@ from airflow_eos.recordbatch.isolation import ControlType, control_type
 from airflow_eos.recordbatch.partitioner import murmur2
 from airflow_eos.recordbatch.sealer import seal
 from airflow_eos.recordbatch.stamp import next_sequence, stamp
-from airflow_eos.testing.cluster import DEFAULT_VERSION
-from airflow_eos.testing.jars import broker_classpath, pyspark_jar
-from airflow_eos.testing.java import find_java
+from airflow_eos_testing.cluster import DEFAULT_VERSION
+from airflow_eos_testing.jars import broker_classpath, pyspark_jar
+from airflow_eos_testing.java import find_java
 from tests.unit.wire.batches import Record, raw, rows
 
 CODECS = [codec.label for codec in Codec]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_eos.testing.airflow_settings import airflow_environment, kafka_connection
+from airflow_eos_testing.airflow_settings import airflow_environment, kafka_connection
 
 ROOT = Path(__file__).resolve().parents[2]
 _RUNNER = Path(__file__).with_name("dag_test_runner.py")

@@ -13,7 +13,7 @@ from airflow_eos.engine.queries import run_records
 from airflow_eos.exceptions import LedgerMissing
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import LedgerSettings
-from airflow_eos.testing import EmbeddedKafka, count_records, read_topic
+from airflow_eos_testing import EmbeddedKafka, count_records, read_topic
 from tests.system import flights_support  # noqa: F401 - makes spark_apps importable
 
 from flights_input import Message, publish  # isort: skip

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.testing import EmbeddedKafka
-from airflow_eos.testing.airflow import AirflowStandalone, kafka_connection
-from airflow_eos.testing.spark_connect import SparkConnectServer
+from airflow_eos_testing import EmbeddedKafka
+from airflow_eos_testing.airflow import AirflowStandalone, kafka_connection
+from airflow_eos_testing.spark_connect import SparkConnectServer
 from tests.system.airflow_env import ROOT
 from tests.system.collector import Collector
 from tests.system.flights_support import make_topics

@@ -6,7 +6,7 @@ import json
 import sys
 from collections import Counter
 
-from airflow_eos.testing import EmbeddedKafka
+from airflow_eos_testing import EmbeddedKafka
 from tests.system.airflow_env import ROOT
 
 sys.path.append(str(ROOT / "spark_apps"))

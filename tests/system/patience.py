@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from airflow_eos.testing.airflow import AirflowStandalone
+from airflow_eos_testing.airflow import AirflowStandalone
 from tests.patience import eventually
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_eos.testing import EmbeddedKafka, read_topic
-from airflow_eos.testing.airflow import AirflowStandalone
+from airflow_eos_testing import EmbeddedKafka, read_topic
+from airflow_eos_testing.airflow import AirflowStandalone
 from tests.system.columns import Pipeline, added
 from tests.system.flights_support import canonical, expected_output, flights_input
 

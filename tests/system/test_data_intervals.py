@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.testing import EmbeddedKafka, read_topic
+from airflow_eos_testing import EmbeddedKafka, read_topic
 from tests.system.airflow_env import ROOT, AirflowEnv
 from tests.system.flights_support import canonical, expected_output, make_topics
 

@@ -9,8 +9,8 @@ import pytest
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.run.protocol import RunProtocol
-from airflow_eos.testing import EmbeddedKafka
-from airflow_eos.testing.airflow import AirflowStandalone
+from airflow_eos_testing import EmbeddedKafka
+from airflow_eos_testing.airflow import AirflowStandalone
 from tests.integration.run_support import LocalDataPlane
 from tests.patience import eventually
 from tests.system.columns import Pipeline, added, grown

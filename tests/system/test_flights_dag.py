@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.testing import EmbeddedKafka, read_topic
+from airflow_eos_testing import EmbeddedKafka, read_topic
 from tests.system.airflow_env import ROOT, AirflowEnv
 from tests.system.flights_support import canonical, expected_output, flights_input, make_topics
 

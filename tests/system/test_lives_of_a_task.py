@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.testing.airflow import AirflowStandalone
+from airflow_eos_testing.airflow import AirflowStandalone
 from tests.patience import eventually
 
 pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machine

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.testing import EmbeddedKafka
-from airflow_eos.testing.airflow import AirflowStandalone
+from airflow_eos_testing import EmbeddedKafka
+from airflow_eos_testing.airflow import AirflowStandalone
 from tests.patience import eventually
 from tests.system.collector import Collector
 from tests.system.columns import Pipeline, added, grown

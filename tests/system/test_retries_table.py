@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from airflow_eos.engine.admin import abort_transaction
-from airflow_eos.testing import EmbeddedKafka, read_topic
-from airflow_eos.testing.airflow import AirflowStandalone
+from airflow_eos_testing import EmbeddedKafka, read_topic
+from airflow_eos_testing.airflow import AirflowStandalone
 from tests.patience import eventually
 from tests.system.collector import Collector
 from tests.system.columns import Pipeline, added, grown

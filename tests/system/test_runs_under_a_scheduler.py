@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.testing import EmbeddedKafka, read_topic
-from airflow_eos.testing.airflow import AirflowStandalone
+from airflow_eos_testing import EmbeddedKafka, read_topic
+from airflow_eos_testing.airflow import AirflowStandalone
 from tests.patience import eventually
 from tests.system.columns import Pipeline, added, grown
 from tests.system.flights_support import MALFORMED, canonical, expected_output

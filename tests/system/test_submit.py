@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.testing import EmbeddedKafka, read_topic
-from airflow_eos.testing.faults.spark_cluster import SparkCluster
+from airflow_eos_testing import EmbeddedKafka, read_topic
+from airflow_eos_testing.faults.spark_cluster import SparkCluster
 from tests.system.airflow_env import ROOT, AirflowEnv
 from tests.system.flights_support import MALFORMED, canonical, expected_output, make_topics
 

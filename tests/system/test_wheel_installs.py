@@ -1,4 +1,4 @@
-"""The wheel, as a user gets it: into an empty environment, found by Airflow."""
+"""The wheels, as a user gets them: into an empty environment, found by Airflow, enough for a run."""
 
 from __future__ import annotations
 
@@ -9,33 +9,95 @@ import sys
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
+
+from airflow_eos_testing import read_topic
+from airflow_eos_testing.spark_connect import SparkConnectServer
 
 ROOT = Path(__file__).resolve().parents[2]
+# What a task does, without Airflow: a run on a Spark that is somewhere else.
+RUN = """
+import json, sys
+from pyspark.sql import SparkSession
+from airflow_eos import Explicit, LedgerSettings, OffsetRange, RunSpec
+from airflow_eos.engine import read_process_write
+
+servers, remote, source, sink, ledger = sys.argv[1:]
+spec = RunSpec(
+    kafka={"bootstrap.servers": servers}, pipeline="client-only", run_id="r1", source_topics=(source,),
+    sink_topic=sink, group_id="client-only", ranges=Explicit((OffsetRange(source, 0, 0, 500),)),
+    ledger=LedgerSettings(topic=ledger, replication_factor=1),
+)
+spark = SparkSession.builder.remote(remote).getOrCreate()
+record = read_process_write(spark, spec, lambda df: df.select("value"))
+print(json.dumps({"read": record.records_read, "written": record.records_written}))
+"""
 
 
-def run(*command, **kwargs):
-    """Run a command; a failure shows what it printed."""
+def run(*command, fails=False, **kwargs):
+    """Run a command; one that ends otherwise than it must shows what it printed."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, **kwargs)
-    assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    assert (done.returncode != 0) is fails, f"{command}:\n{done.stdout}\n{done.stderr}"
+    return done.stderr if fails else done.stdout
+
+
+@pytest.fixture(scope="module")
+def client_only(tmp_path_factory):
+    """Install production's wheel and what it declares, no more; return its folder and environment."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder), cwd=ROOT)
+    (wheel,) = folder.glob("*.whl")
+    run(sys.executable, "-m", "venv", str(folder / "venv"))
+    python = str(folder / "venv" / "bin" / "python")
+    pip = [python, "-m", "pip", "install", "--quiet", "--no-input", "--no-compile"]
+    run(*pip, "--constraint", str(ROOT / "constraints.txt"), str(wheel), cwd=folder)
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "PYTHON", "PYSPARK"))}
+    return folder, {**inherited, "AIRFLOW_HOME": str(folder / "airflow")}
 
 
 @pytest.mark.timeout(900)
-def test_the_wheel_alone_makes_an_airflow_that_lists_the_provider(tmp_path):
+def test_the_wheel_alone_makes_an_airflow_that_lists_the_provider(client_only):
     """What the wheel declares suffices: nothing of the checkout or of its environment is used."""
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path), cwd=ROOT)
-    (wheel,) = tmp_path.glob("*.whl")
-    run(sys.executable, "-m", "venv", str(tmp_path / "venv"))
-    python = str(tmp_path / "venv" / "bin" / "python")
-    pip = [python, "-m", "pip", "install", "--quiet", "--no-input", "--no-compile"]
-    run(*pip, "--constraint", str(ROOT / "constraints.txt"), str(wheel), cwd=tmp_path)
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "PYTHON"))}
-    env = {**inherited, "AIRFLOW_HOME": str(tmp_path / "airflow")}
-    airflow = str(tmp_path / "venv" / "bin" / "airflow")
-    listed = json.loads(run(airflow, "providers", "list", "--output", "json", cwd=tmp_path, env=env))
+    folder, env = client_only
+    here = {"cwd": folder, "env": env}
+    python, airflow = (str(folder / "venv" / "bin" / name) for name in ("python", "airflow"))
+    listed = json.loads(run(airflow, "providers", "list", "--output", "json", **here))
     assert "airflow-eos" in [provider["package_name"] for provider in listed]
-    assert "reset-offsets" in run(airflow, "eos", "--help", cwd=tmp_path, env=env)
+    assert "reset-offsets" in run(airflow, "eos", "--help", **here)
     code = "from airflow.sdk import task; print(task.kafka_eos.__name__)"
-    assert run(python, "-c", code, cwd=tmp_path, env=env).split()[-1] == "kafka_eos_task"
+    assert run(python, "-c", code, **here).split()[-1] == "kafka_eos_task"
     code = "import airflow_eos; print(airflow_eos.ReadProcessWriteOperator.__name__)"
-    assert run(python, "-c", code, cwd=tmp_path, env=env).split()[-1] == "ReadProcessWriteOperator"
+    assert run(python, "-c", code, **here).split()[-1] == "ReadProcessWriteOperator"
+
+
+@pytest.mark.timeout(900)
+def test_production_alone_has_no_test_equipment_and_no_jars(client_only):
+    """Not installed, not registered, not 485 MB; a master that needs them says what is missing."""
+    folder, env = client_only
+    here = {"cwd": folder, "env": env}
+    python = str(folder / "venv" / "bin" / "python")
+    code = "import importlib.util as u; print(u.find_spec('airflow_eos_testing'), u.find_spec('pytest'))"
+    assert run(python, "-c", code, **here).split()[-2:] == ["None", "None"]
+    code = "from importlib.metadata import entry_points; print(entry_points(group='pytest11').names)"
+    assert "eos" not in run(python, "-c", code, **here)
+    assert list((folder / "venv").rglob("pyspark/jars")) == []
+    code = "from airflow_eos.operators.spark_session import TaskSession; TaskSession({}).start()"
+    assert "pip install 'airflow-eos[pyspark]'" in run(python, "-c", code, fails=True, **here)
+
+
+@pytest.mark.timeout(900)
+def test_sparks_client_is_enough_for_a_run_on_spark_connect(client_only, embedded_kafka, kafka_topic):
+    """The process that schedules needs no JVM and no jars: a run is committed, its output is there once."""
+    folder, env = client_only
+    source, sink = kafka_topic(), kafka_topic()
+    producer = Producer(embedded_kafka.client_config())
+    for number in range(500):
+        producer.produce(source, str(number), partition=0)
+    assert producer.flush(30) == 0
+    with SparkConnectServer() as spark:
+        names = (embedded_kafka.bootstrap_servers, spark.url, source, sink, f"ledger-{sink}")
+        (folder / "task.py").write_text(RUN)  # Spark takes code without a file for its own doctests
+        done = run(str(folder / "venv" / "bin" / "python"), "task.py", *names, cwd=folder, env=env)
+    assert json.loads(done.splitlines()[-1]) == {"read": 500, "written": 500}
+    values = [int(record.value) for record in read_topic(embedded_kafka.client_config(), sink)]
+    assert sorted(values) == list(range(500))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.run.states import State
-from airflow_eos.testing.faults import TABLE_STATES
-from airflow_eos.testing.oracle import judge
+from airflow_eos_testing.faults import TABLE_STATES
+from airflow_eos_testing.oracle import judge
 from chaos.report import Outcome, Report, last_line
 from chaos.stage import java_hash
 from chaos.table import CELLS, SHORT, UNREACHABLE, Cell, Fault, cell_of

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import importlib
 import re
 import subprocess
 import sys
 import zipfile
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
 from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+import airflow_eos
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -25,6 +29,26 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 _PIN = re.compile(
     r"(?P<name>[a-z0-9][a-z0-9-]*)==(?P<version>[A-Za-z0-9.+!]+)(?: ; (?P<marker>python_version .+))?"
 )
+
+WHEELS = [("wheel", "airflow_eos"), ("testing_wheel", "airflow_eos_testing")]
+PROVIDERS = ("apache.kafka", "apache.spark", "cncf.kubernetes", "common.compat", "openlineage")
+# By what is imported; other names are alike but for the underscore.
+DISTRIBUTIONS = {
+    **{name: f"apache-airflow-providers-{name.replace('.', '-')}" for name in PROVIDERS},
+    "airflow": "apache-airflow",
+    "airflow_eos": "airflow-eos",
+    "airflow_eos_testing": "airflow-eos-testing",
+    "confluent_kafka": "confluent-kafka",
+    "google_crc32c": "google-crc32c",
+    "kafka": "kafka-python",
+    "opentelemetry": "opentelemetry-api",
+    "pyspark": "pyspark-client",
+    "typing_extensions": "typing-extensions",
+}
+OPTIONAL = {
+    "apache-airflow-providers-cncf-kubernetes": "only for drivers on Kubernetes",
+    "apache-airflow-providers-openlineage": "only where lineage is collected",
+}
 
 # Put together, so that this file does not hold what it looks for.
 _HOSTS = (
@@ -40,15 +64,26 @@ _HOSTS = (
 _PATHS = ("/wo" + "rk/", "/ro" + "ot/", "/tmp/d" + "ev")
 
 
+def built(project, folder):
+    """Build a distribution's wheel, without build isolation: no network."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = folder.glob("*-py3-none-any.whl")
+    return zipfile.ZipFile(path)
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Build the wheel, without build isolation: no network."""
-    folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (path,) = folder.glob("airflow_eos-*-py3-none-any.whl")
-    with zipfile.ZipFile(path) as archive:
+    """Build what production installs."""
+    with built(ROOT, tmp_path_factory.mktemp("dist")) as archive:
+        yield archive
+
+
+@pytest.fixture(scope="module")
+def testing_wheel(tmp_path_factory):
+    """Build the test equipment."""
+    with built(ROOT / "testing", tmp_path_factory.mktemp("testing")) as archive:
         yield archive
 
 
@@ -65,9 +100,15 @@ def tracked_files():
                 continue
 
 
-def project():
-    """Return the ``[project]`` table."""
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+def pyproject():
+    """Return what pyproject.toml says."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def metadata_of(archive):
+    """Return a wheel's metadata."""
+    (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+    return Parser().parsestr(archive.read(name).decode())
 
 
 def pins():
@@ -90,32 +131,96 @@ def pins_for(python):
     return dict(found)
 
 
-def test_the_wheel_is_typed_and_licensed_and_holds_only_the_package(wheel):
+@pytest.mark.parametrize(("fixture", "package"), WHEELS)
+def test_a_wheel_is_typed_and_licensed_and_holds_only_its_package(fixture, package, request):
     """Type checkers find ``py.typed``; tests, demo and Dags stay at home."""
-    names = wheel.namelist()
-    assert "airflow_eos/py.typed" in names
+    names = request.getfixturevalue(fixture).namelist()
+    assert f"{package}/py.typed" in names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     folders = {name.partition("/")[0] for name in names}
-    assert folders == {"airflow_eos", next(f for f in folders if f.endswith(".dist-info"))}
+    assert folders == {package, next(f for f in folders if f.endswith(".dist-info"))}
     assert [name for name in names if "/tests/" in name or name.rpartition("/")[2].startswith("test_")] == []
 
 
-def test_the_wheel_holds_every_module_that_is_tracked(wheel):
+@pytest.mark.parametrize(("fixture", "package"), WHEELS)
+def test_a_wheel_holds_every_module_that_is_tracked(fixture, package, request):
     """A module that the build leaves out would be missing for users only."""
-    modules = {name for name, _ in tracked_files() if re.fullmatch(r"airflow_eos/.+\.py", name)}
+    found = {re.fullmatch(rf"(?:testing/)?({package}/.+\.py)", name) for name, _ in tracked_files()}
+    modules = {match[1] for match in found if match}
     assert modules
-    assert modules - set(wheel.namelist()) == set()
+    assert modules - set(request.getfixturevalue(fixture).namelist()) == set()
 
 
-def test_the_wheel_registers_the_provider_and_the_pytest_plugin(wheel):
-    """Airflow and pytest find us by entry points, and what they name can be imported."""
-    (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/entry_points.txt")]
+def test_production_holds_no_test_equipment(wheel, testing_wheel):
+    """No pytest plugin, no error of an embedded thing; the extra brings the other wheel of this version."""
+    code = "\n".join(wheel.read(name).decode() for name in wheel.namelist() if name.endswith(".py"))
+    assert "class EosError" in code
+    assert re.findall(r"class \w*Embedded\w*|import pytest|airflow_eos_testing", code) == []
+    assert set(entry_points(wheel)) == {"apache_airflow_provider"}
+    ours, theirs = metadata_of(wheel), metadata_of(testing_wheel)
+    extras = [Requirement(text) for text in ours.get_all("Requires-Dist") if "extra" in text]
+    assert {(r.name, str(r.marker)) for r in extras} == {
+        ("airflow-eos-testing", 'extra == "testing"'),
+        ("pyspark", 'extra == "pyspark"'),
+    }
+    assert f"airflow-eos[pyspark]=={ours['Version']}" in theirs.get_all("Requires-Dist")
+    assert theirs["Version"] == ours["Version"] == airflow_eos.__version__
+
+
+def entry_points(archive):
+    """Return a wheel's entry points by group."""
+    (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/entry_points.txt")]
     parser = configparser.ConfigParser()
-    parser.read_string(wheel.read(name).decode())
-    provider = parser["apache_airflow_provider"]["provider_info"]
-    module, _, function = provider.partition(":")
+    parser.read_string(archive.read(name).decode())
+    return {group: dict(parser[group]) for group in parser.sections()}
+
+
+def test_the_wheels_register_the_provider_and_the_pytest_plugin(wheel, testing_wheel):
+    """Airflow and pytest find us by entry points, and what they name can be imported."""
+    module, _, function = entry_points(wheel)["apache_airflow_provider"]["provider_info"].partition(":")
     assert callable(getattr(importlib.import_module(module), function))
-    assert importlib.util.find_spec(parser["pytest11"]["airflow_eos"]) is not None
+    assert importlib.util.find_spec(entry_points(testing_wheel)["pytest11"]["airflow_eos"]) is not None
+
+
+def test_a_wheel_says_where_the_project_lives_and_who_makes_it(wheel, testing_wheel):
+    """What package indexes show."""
+    for archive in (wheel, testing_wheel):
+        metadata = metadata_of(archive)
+        assert metadata["Author"]
+        assert {"Source", "Documentation"} <= {u.partition(",")[0] for u in metadata.get_all("Project-URL")}
+
+
+@pytest.mark.parametrize(("fixture", "package"), WHEELS)
+def test_what_is_imported_is_declared_and_the_other_way_round(fixture, package, request):
+    """What another package happens to bring may leave with it; what nobody imports is weight."""
+    folder = ROOT / "testing" / package if package != "airflow_eos" else ROOT / package
+    requirements = map(Requirement, metadata_of(request.getfixturevalue(fixture)).get_all("Requires-Dist"))
+    declared = {canonicalize_name(r.name) for r in requirements if "extra" not in str(r.marker or "")}
+
+    # Production needs the client only, the test equipment starts what its jars hold.
+    names = DISTRIBUTIONS if package == "airflow_eos" else {**DISTRIBUTIONS, "pyspark": "pyspark"}
+    needed = {names.get(name, name) for name in imported(folder)} - {package.replace("_", "-")}
+
+    assert needed - OPTIONAL.keys() - declared == set()
+    assert declared - needed == set()
+    assert all(name in {DISTRIBUTIONS.get(n, n) for n in imported(ROOT / "airflow_eos")} for name in OPTIONAL)
+
+
+def imported(folder):
+    """Return the packages that the modules of a folder import; of Airflow's providers, the provider."""
+    found = set()
+    for file in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            else:
+                continue
+            for name in names:
+                provider = next((p for p in PROVIDERS if name.startswith(f"airflow.providers.{p}.")), None)
+                found.add(provider or name.partition(".")[0])
+    return found - set(sys.stdlib_module_names)
 
 
 def test_constraints_are_exact_pins_in_order():
@@ -128,7 +233,9 @@ def test_constraints_are_exact_pins_in_order():
 @pytest.mark.parametrize("python", PYTHONS)
 def test_every_direct_dependency_has_a_pin_that_it_allows(python):
     """A fresh set-up never resolves a direct dependency freely."""
-    declared = project()["dependencies"] + project()["optional-dependencies"]["dev"]
+    project = pyproject()["project"]
+    declared = project["dependencies"] + project["optional-dependencies"]["pyspark"]
+    declared += pyproject()["dependency-groups"]["dev"]
     pinned = pins_for(python)
     loose = []
     for text in declared:

@@ -48,7 +48,7 @@ class StoppedAt(ReadProcessWriteOperator):
     def execute(self, context: Any) -> dict[str, Any]:
         from airflow_eos import engine
         from airflow_eos.run.states import State
-        from airflow_eos.testing.faults.held_run import HeldRun
+        from airflow_eos_testing.faults.held_run import HeldRun
 
         def run(*args: Any, on_state: Any) -> Any:
             def entered(point: str) -> None:

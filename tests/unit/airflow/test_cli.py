@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+from argparse import Namespace
 from typing import Any
 
 import pytest
 
+from airflow_eos.cli import commands
 from airflow_eos.cli import main as plain
 from airflow_eos.cli.airflow_commands import get_eos_cli_commands, get_parser
 from airflow_eos.cli.commands import Target
@@ -125,3 +128,32 @@ def test_group_is_what_the_provider_info_registers() -> None:
     (group,) = get_eos_cli_commands()
     assert group.name == "eos"
     assert [one.name for one in group.subcommands] == [command.name for command in COMMANDS]
+
+
+def the_interval(start, end, timezone=None):
+    """Parse as the commands do; as seconds since the epoch."""
+    ends = commands._interval(Namespace(interval=(start, end), timezone=timezone))
+    return [moment.timestamp() for moment in ends]
+
+
+def test_days_of_a_zone_are_as_long_as_they_were_there():
+    """The day clocks went forward has 23 hours."""
+    start, end = the_interval("2026-03-29", "2026-03-30", "Europe/Berlin")
+
+    assert (end - start) / 3600 == 23
+    assert start == the_interval("2026-03-28T23:00Z", "2026-03-29T00:00+01:00", "Asia/Tokyo")[0]
+
+
+@pytest.mark.parametrize(
+    ("start", "timezone", "says"),
+    [
+        ("2026-03-29", None, "names no zone"),
+        ("2026-03-29", "Europe/Atlantis", "--timezone 'Europe/Atlantis' is unknown"),
+        ("P1D", "UTC", "is no day or time"),
+        ("yesterday", "UTC", "is no ISO time"),
+    ],
+)
+def test_a_time_that_means_nothing_is_refused_by_name(start, timezone, says):
+    """Nothing is guessed: not the zone, not the day."""
+    with pytest.raises(commands.WrongUsage, match=re.escape(says)):
+        the_interval(start, "2026-03-30T00:00Z", timezone)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from airflow_eos.testing import Record
+from airflow_eos_testing import Record
 from demo.tally import CLASSIFIED, DEAD_LETTERS, compare, delay_class
 
 

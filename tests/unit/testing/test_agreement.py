@@ -11,9 +11,9 @@ from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.model.record import RunRecord
-from airflow_eos.testing import agreement
-from airflow_eos.testing.agreement import WatchingReader, ledger_complaints
-from airflow_eos.testing.readers import Record
+from airflow_eos_testing import agreement
+from airflow_eos_testing.agreement import WatchingReader, ledger_complaints
+from airflow_eos_testing.readers import Record
 
 
 def run(number, start, end, written):
@@ -76,7 +76,7 @@ def test_two_records_of_one_run_are_told():
 def seen(monkeypatch):
     """A reader that saw two records."""
     records = [Record("out", 0, n, None, b"%d" % n, (), 0, 0) for n in (3, 4)]
-    monkeypatch.setattr("airflow_eos.testing.readers.follow_topic", lambda *_: iter(records))
+    monkeypatch.setattr("airflow_eos_testing.readers.follow_topic", lambda *_: iter(records))
     return records
 
 
@@ -104,7 +104,7 @@ def test_a_reader_that_ends_early_says_why(monkeypatch):
         raise OSError("gone")
         yield
 
-    monkeypatch.setattr("airflow_eos.testing.readers.follow_topic", fails)
+    monkeypatch.setattr("airflow_eos_testing.readers.follow_topic", fails)
     with WatchingReader({}, "out") as reader:
         pass
     assert list(reader.complaints([])) == ["a reader of out ended early: OSError('gone')"]
@@ -124,7 +124,7 @@ def test_what_a_reader_saw_and_is_gone_is_told(seen):
 
 def test_a_record_that_is_delivered_twice_is_told(seen, monkeypatch):
     """A reader downstream would count it twice."""
-    monkeypatch.setattr("airflow_eos.testing.readers.follow_topic", lambda *_: iter([*seen, seen[0]]))
+    monkeypatch.setattr("airflow_eos_testing.readers.follow_topic", lambda *_: iter([*seen, seen[0]]))
     with WatchingReader({}, "out") as reader:
         pass
     assert list(reader.complaints(seen)) == ["offset 3 of out-0 was delivered twice"]

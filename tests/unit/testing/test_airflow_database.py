@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.testing.airflow_database import standing_still
+from airflow_eos_testing.airflow_database import standing_still
 
 BUSY_WRITER = """
 import sqlite3, sys, time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from airflow_eos.testing import class_data
+from airflow_eos_testing import class_data
 
 
 def test_other_jars_mean_another_archive(monkeypatch, tmp_path):

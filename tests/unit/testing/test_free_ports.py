@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.exceptions import EmbeddedKafkaError
-from airflow_eos.testing import ports
+from airflow_eos_testing import ports
+from airflow_eos_testing.exceptions import EmbeddedKafkaError
 
 
 def test_ports_are_distinct_and_below_the_ephemeral_range():

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.exceptions import ConfigurationError, EmbeddedKafkaError
-from airflow_eos.testing import jars
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos_testing import jars
+from airflow_eos_testing.exceptions import EmbeddedKafkaError
 
 # Ivy's part in a fetch: fill the folder of "-retrieve", count the calls, take a moment.
 IVY = """#!/bin/sh

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.testing import java
+from airflow_eos_testing import java
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.testing.launch import QUICK_START, Launcher
+from airflow_eos_testing.launch import QUICK_START, Launcher
 
 
 @pytest.fixture

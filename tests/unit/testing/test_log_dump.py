@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from airflow_eos.exceptions import EmbeddedKafkaError
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.record import RunRecord
-from airflow_eos.testing.log_dump import DumpedBatch, dumped, log_complaints
+from airflow_eos_testing.exceptions import EmbeddedKafkaError
+from airflow_eos_testing.log_dump import DumpedBatch, dumped, log_complaints
 
 
 def data(first, last, sequence, epoch, *, transactional=True):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_eos.testing.oracle import InputLog, judge, tag_of
-from airflow_eos.testing.readers import Record
+from airflow_eos_testing.oracle import InputLog, judge, tag_of
+from airflow_eos_testing.readers import Record
 
 
 def record(value, partition=0, offset=0, topic="out"):

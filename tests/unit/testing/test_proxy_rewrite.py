@@ -7,8 +7,8 @@ from kafka.protocol.consumer import FetchResponse
 from kafka.protocol.metadata import FindCoordinatorResponse, MetadataResponse
 from kafka.protocol.producer import ProduceRequest, ProduceResponse
 
-from airflow_eos.testing.faults.rewrite import refusal, rewritten
-from airflow_eos.testing.faults.rules import Request
+from airflow_eos_testing.faults.rewrite import refusal, rewritten
+from airflow_eos_testing.faults.rules import Request
 
 
 def moved(host, port):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import confluent_kafka
 import pytest
 
-from airflow_eos.testing.readers import follow_topic
+from airflow_eos_testing.readers import follow_topic
 
 
 class Message:

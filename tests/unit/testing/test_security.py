@@ -8,10 +8,10 @@ import stat
 import pytest
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.testing import EmbeddedKafka
-from airflow_eos.testing.access import Resource
-from airflow_eos.testing.certificates import make_certificates
-from airflow_eos.testing.security import Security
+from airflow_eos_testing import EmbeddedKafka
+from airflow_eos_testing.access import Resource
+from airflow_eos_testing.certificates import make_certificates
+from airflow_eos_testing.security import Security
 
 
 def test_acls_without_named_clients_are_refused():

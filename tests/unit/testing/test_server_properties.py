@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.testing.properties import NodePorts, server_properties, version_settings
+from airflow_eos_testing.properties import NodePorts, server_properties, version_settings
 
 ONE = {1: NodePorts(client=11001, controller=11002)}
 THREE = {node: NodePorts(client=11000 + node, controller=12000 + node) for node in (1, 2, 3)}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.testing.session import Session, session_members
+from airflow_eos_testing.session import Session, session_members
 
 # A child in a process group of its own, as Airflow's task and Spark's Python daemon are.
 TREE = """
@@ -59,7 +59,7 @@ def test_killed_owner_leaves_nothing(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     code = (
-        "import os, sys, time; from pathlib import Path; from airflow_eos.testing.session import Session\n"
+        "import os, sys, time; from pathlib import Path; from airflow_eos_testing.session import Session\n"
         f"home = Path({str(home)!r})\n"
         f"s = Session([sys.executable, '-c', {TREE!r}], env=os.environ, home=home, log_path=home / 'log')\n"
         "print(s.leader_pid, flush=True); time.sleep(600)\n"

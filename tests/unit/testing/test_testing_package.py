@@ -7,17 +7,18 @@ import sys
 
 import pytest
 
-import airflow_eos.testing as package
-from airflow_eos.exceptions import ConfigurationError, EmbeddedKafkaError
-from airflow_eos.testing import EmbeddedKafka
-from airflow_eos.testing.kafka import main
+import airflow_eos_testing as package
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos_testing import EmbeddedKafka
+from airflow_eos_testing.exceptions import EmbeddedKafkaError
+from airflow_eos_testing.kafka import main
 
 HEAVY = ("airflow", "confluent_kafka", "kafka", "pyarrow", "pyspark", "numpy")
 
 
 def test_the_pytest_plugin_is_light():
     """Loading the plugin, which every pytest session of a user does, imports none of the heavy packages."""
-    code = f"import sys, airflow_eos.testing.fixtures; print([m for m in {HEAVY!r} if m in sys.modules])"
+    code = f"import sys, airflow_eos_testing.fixtures; print([m for m in {HEAVY!r} if m in sys.modules])"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

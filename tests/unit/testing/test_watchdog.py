@@ -10,14 +10,14 @@ import sys
 
 import pytest
 
-from airflow_eos.testing.watchdog import Watchdog, marked_processes, process_mark
+from airflow_eos_testing.watchdog import Watchdog, marked_processes, process_mark
 from tests.patience import wait_until
 
 TOLD = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 # Starts a watchdog and two marked processes, one of them stopped, and waits to be killed.
 OWNER = """
 import os, pathlib, signal, subprocess, sys, time
-from airflow_eos.testing.watchdog import Watchdog, process_mark
+from airflow_eos_testing.watchdog import Watchdog, process_mark
 home = pathlib.Path(sys.argv[1])
 watchdog = Watchdog(home)
 home.mkdir()

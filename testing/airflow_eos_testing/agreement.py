@@ -1,0 +1,211 @@
+"""What must agree with the output of a cursor pipeline: ledger, offsets, transactions, a reader that watched.
+
+Every function returns complaints, none where all is well; :func:`airflow_eos_testing.oracle.judge` takes them
+into its verdict.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.model.record import RunRecord
+from airflow_eos_testing.readers import Record, read_topic
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from airflow_eos.wire.connection import BrokerConnections
+
+_RUN_KEY = b"run:"
+_FINISHED = ("CompleteCommit", "CompleteAbort", "Empty", "Dead")
+_TRANSACTION_LOG = "__transaction_state"
+_POLL = 0.2
+
+
+def ledger_records(kafka: Mapping[str, Any], ledger: str, pipeline: str) -> list[RunRecord]:
+    """Return every committed run record of a pipeline, in the order of the log, repeated ones too."""
+    found = [
+        RunRecord.from_json(record.value)
+        for record in read_topic(kafka, ledger)
+        if record.key is not None and record.key.startswith(_RUN_KEY) and record.value is not None
+    ]
+    return [record for record in found if record.pipeline == pipeline]
+
+
+def ledger_complaints(records: Sequence[RunRecord], outputs: int) -> Iterable[str]:
+    """One record per run key; written records add up to the output; ranges tile each source partition."""
+    for key, count in Counter(record.run_key for record in records).items():
+        if count > 1:
+            yield f"the ledger holds {count} records of {key}"
+    written = sum(record.records_written for record in records)
+    if written != outputs:
+        yield f"the ledger counts {written} written records, readers see {outputs}"
+    position: dict[str, int] = {}
+    for record in records:
+        for each in record.ranges:
+            name = str(each.topic_partition)
+            before = position.get(name, each.start)
+            if each.start != before:
+                yield f"{record.run_key} begins {name} at {each.start}, the run before it ended at {before}"
+            position[name] = each.end
+
+
+def offsets_complaints(
+    kafka: Mapping[str, Any], group: str, records: Sequence[RunRecord], source: str, *, drained: bool = True
+) -> Iterable[str]:
+    """Committed offsets are the ends of the last committed run, and where ``drained`` of the source."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    ends: dict[int, int] = {}
+    for record in records:
+        for each in record.ranges:
+            if each.topic == source:
+                ends[each.partition] = max(each.end, ends.get(each.partition, 0))
+    consumer = Consumer({"log_level": 2, **kafka, "group.id": group, "enable.auto.commit": False})
+    try:
+        partitions = sorted(consumer.list_topics(source, timeout=30).topics[source].partitions)
+        asked = [TopicPartition(source, partition) for partition in partitions]
+        for found in consumer.committed(asked, timeout=60):
+            where = f"{source}-{found.partition}"
+            if found.offset != ends.get(found.partition, found.offset):
+                end = ends[found.partition]
+                yield f"{group} stands at {found.offset} in {where}, its last run ended at {end}"
+            if drained:
+                place = TopicPartition(source, found.partition)
+                _, end = consumer.get_watermark_offsets(place, timeout=30)
+                if end not in (found.offset, 0):
+                    yield f"{group} stands at {found.offset} in {where}, the log ends at {end}"
+    finally:
+        consumer.close()
+
+
+def unfinished_transactions(
+    kafka: Mapping[str, Any], prefix: str = "", timeout: float = 60.0
+) -> Iterable[str]:
+    """Transactions of ids with a prefix that are not finished after ``timeout`` seconds.
+
+    Every coordinator is asked; one that does not answer in time is a complaint, too.
+    """
+    from airflow_eos.exceptions import UnknownTopic
+    from airflow_eos.wire.client_config import ClientConfig
+    from airflow_eos.wire.connection import BrokerConnections
+
+    deadline = time.monotonic() + timeout
+    with BrokerConnections(ClientConfig.of(kafka)) as connections:
+        while True:
+            try:
+                coordinators = set(connections.leaders([_TRANSACTION_LOG]).values())
+            except UnknownTopic:
+                return []
+            complaints = list(
+                chain.from_iterable(_open_ones(connections, node, prefix) for node in coordinators)
+            )
+            if not complaints or time.monotonic() > deadline:
+                return complaints
+            time.sleep(_POLL)
+
+
+def _open_ones(connections: BrokerConnections, node: int, prefix: str) -> Iterable[str]:
+    from kafka.errors import KafkaError
+    from kafka.protocol.admin import ListTransactionsRequest
+
+    if node < 0:
+        return [f"a partition of {_TRANSACTION_LOG} has no leader"]
+    try:
+        answer = connections.call(ListTransactionsRequest(max_version=0), node)
+    except KafkaError as error:
+        return [f"coordinator {node} does not list its transactions: {error}"]
+    if answer.error_code:
+        return [f"coordinator {node} does not list its transactions: error code {answer.error_code}"]
+    return [
+        f"transaction {each.transactional_id} is {each.transaction_state}"
+        for each in answer.transaction_states
+        if each.transactional_id.startswith(prefix) and each.transaction_state not in _FINISHED
+    ]
+
+
+class WatchingReader:
+    """A read_committed reader of a topic, from its beginning, through all faults; a context manager.
+
+    It must see what a reader at the end sees, at the same offsets: nothing committed is ever taken back, and
+    nothing is held back from it.
+
+    :param check: called with each record as it is seen; a text is a complaint, None is none.
+    """
+
+    def __init__(
+        self, kafka: Mapping[str, Any], topic: str, *, check: Callable[[Record], str | None] | None = None
+    ) -> None:
+        from airflow_eos_testing.readers import follow_topic
+
+        self._stop = threading.Event()
+        self._seen: dict[tuple[int, int], bytes | None] = {}
+        self._complaints: list[str] = []
+        self._error: BaseException | None = None
+        self._check = check
+        self._topic = topic
+        self._follow = follow_topic(kafka, topic, self._stop.is_set)
+        self._thread = threading.Thread(target=self._read, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(60)
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def complaints(self, final: Iterable[Record], timeout: float = 60.0) -> Iterable[str]:
+        """Compare with what a reader sees at the end, sorted as :func:`read_topic` does.
+
+        :param timeout: seconds that a reader that still reads has to see all of it.
+        """
+        there = {(record.partition, record.offset): record.value for record in final}
+        deadline = time.monotonic() + timeout
+        while (unseen := [place for place in there if place not in self._seen]) and (
+            self._thread.is_alive() and time.monotonic() < deadline
+        ):
+            time.sleep(_POLL)
+        yield from self._complaints
+        if self._error is not None:
+            yield f"a reader of {self._topic} ended early: {self._error!r}"
+        if unseen:
+            where = "{}-{} offset {}".format(self._topic, *min(unseen))
+            yield f"a reader never saw {len(unseen)} records, the first one at {where}"
+        for place, value in list(self._seen.items()):
+            if there.get(place, b"\0 missing") != value:
+                where = f"{self._topic}-{place[0]} offset {place[1]}"
+                yield f"a reader saw {value!r} at {where}, which is not there any more"
+
+    def _read(self) -> None:
+        try:
+            self._read_all()
+        except BaseException as error:  # noqa: BLE001 - told with the complaints
+            self._error = error
+
+    def _read_all(self) -> None:
+        for record in self._follow:
+            place = (record.partition, record.offset)
+            if place in self._seen:
+                self._complaints.append(f"offset {place[1]} of {self._topic}-{place[0]} was delivered twice")
+            self._seen[place] = record.value
+            if self._check is not None and (text := self._check(record)) is not None:
+                self._complaints.append(text)
+
+
+def describe(records: Sequence[RunRecord]) -> str:
+    """Return one line per run record, for a log."""
+    return "\n".join(json.dumps(record.summary()) for record in records)

@@ -1,0 +1,114 @@
+"""The few calls of Airflow's stable REST API (v2) that tests and the demo need; standard library only."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+import urllib.error
+import urllib.request
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+from airflow_eos_testing.exceptions import EmbeddedAirflowError
+
+_TIMEOUT = 90
+"""Seconds for an answer: longer than a writer waits for SQLite before Airflow refuses the request."""
+_BUSY_PAUSES = (0.5, 1.0, 2.0, 4.0, 0.0)
+"""Seconds before a request is repeated: SQLite has one writer, and Airflow rolls back the one that waited."""
+_NOT_FOUND = 404
+
+
+class AirflowApi:
+    """Speaks to an Airflow without authentication (``[core] simple_auth_manager_all_admins``).
+
+    :param base_url: ``http://host:port``.
+    """
+
+    def __init__(self, base_url: str) -> None:
+        self.base_url = base_url
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """Send a request below ``/api/v2`` and return the decoded answer.
+
+        :raises EmbeddedAirflowError: Airflow refused it or cannot be reached; names request and answer.
+        """
+        for pause in _BUSY_PAUSES:
+            answer = self._send(method, f"/api/v2{quote(path, safe='/?=&')}", body)
+            if not _database_was_busy(answer):
+                break
+            time.sleep(pause)
+        if isinstance(answer, urllib.error.HTTPError):
+            text = answer.read().decode(errors="replace")
+            raise EmbeddedAirflowError(f"{method} {path} was refused with {answer.code}: {text[:2000]}")
+        if isinstance(answer, OSError):
+            raise EmbeddedAirflowError(f"{method} {path} got no answer: {answer}")
+        return answer
+
+    def health(self) -> dict[str, Any] | None:
+        """Return the health of each component, or None while the API server does not answer."""
+        answer = self._send("GET", "/api/v2/monitor/health", None)
+        return None if isinstance(answer, OSError) else answer
+
+    def has_dag(self, dag_id: str) -> bool:
+        """Whether the Dag is stored."""
+        answer = self._send("GET", f"/api/v2/dags/{quote(dag_id)}", None)
+        if isinstance(answer, urllib.error.HTTPError) and answer.code != _NOT_FOUND:
+            raise EmbeddedAirflowError(f"GET /dags/{dag_id} was refused with {answer.code}")
+        return not isinstance(answer, OSError)
+
+    def import_errors(self) -> str:
+        """Return the stack traces of Dag files that could not be imported; empty where there are none."""
+        found = self.call("GET", "/importErrors")["import_errors"]
+        return "\n".join(f"{entry['filename']}:\n{entry['stack_trace']}" for entry in found)
+
+    def unpause(self, dag_id: str) -> None:
+        """Let the scheduler run the Dag."""
+        self._set_paused(dag_id, paused=False)
+
+    def pause(self, dag_id: str) -> None:
+        """Let the scheduler begin no run and no task of the Dag."""
+        self._set_paused(dag_id, paused=True)
+
+    def run(self, dag_id: str, run_id: str) -> dict[str, Any]:
+        """Return a Dag run."""
+        return self.call("GET", f"/dags/{dag_id}/dagRuns/{run_id}")
+
+    def task(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> dict[str, Any]:
+        """Return a task instance."""
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
+        return self.call("GET", path if map_index < 0 else f"{path}/{map_index}")
+
+    def tries(self, dag_id: str, run_id: str, task_id: str) -> list[dict[str, Any]]:
+        """Return all tries of a task instance, oldest first."""
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/tries"
+        found = self.call("GET", path)["task_instances"]
+        return sorted(found, key=lambda entry: entry["try_number"])
+
+    def _set_paused(self, dag_id: str, *, paused: bool) -> None:
+        self.call("PATCH", f"/dags/{dag_id}?update_mask=is_paused", {"is_paused": paused})
+
+    def _send(self, method: str, path: str, body: Any) -> Any:
+        request = urllib.request.Request(  # noqa: S310 - always http to loopback
+            self.base_url + path,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310
+                text = answer.read()
+                return json.loads(text) if text else None
+        except OSError as error:  # HTTPError and URLError are OSErrors
+            return error
+
+
+def _database_was_busy(answer: Any) -> bool:
+    """Whether Airflow refused a request since its database did; keeps the text of the refusal readable."""
+    if not isinstance(answer, urllib.error.HTTPError) or answer.code != HTTPStatus.INTERNAL_SERVER_ERROR:
+        return False
+    text = answer.read()
+    answer.fp = io.BytesIO(text)
+    answer.read = answer.fp.read  # type: ignore[assignment,method-assign]
+    return b"Database error" in text

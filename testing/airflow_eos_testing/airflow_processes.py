@@ -1,0 +1,59 @@
+"""Which processes of a session are whose, in Airflow's own titles. Linux only (``/proc``)."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_eos_testing.session import session_members
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+WRITERS = ("airflow scheduler", "airflow dag-processor", "airflow triggerer")
+"""Titles of the components that write to the database unasked."""
+
+
+def task_processes(leader_pid: int, task_instance_id: str, *, tree: bool = False) -> list[int]:
+    """Return the task instance's own process.
+
+    :param tree: also its descendants, over all process groups: JVM, Python workers.
+    """
+    mark = f"airflow worker -- {task_instance_id}"
+    members = session_members(leader_pid)
+    found = [pid for pid in members if _title(pid).startswith(mark)]
+    if tree:
+        for pid in found:  # grows while it is walked
+            found += [child for child in members if _parent(child) == pid and child not in found]
+    return found
+
+
+def writers(leader_pid: int) -> list[int]:
+    """Return the processes of ``WRITERS`` that run."""
+    return [pid for pid in session_members(leader_pid) if _title(pid).strip().endswith(WRITERS)]
+
+
+def signal_all(pids: Iterable[int], signum: int) -> list[int]:
+    """Signal each process and return those that were still there: a JVM's workers end with it."""
+    signalled = []
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signum)
+            signalled.append(pid)
+    return signalled
+
+
+def _title(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, IndexError):
+        return 0

@@ -1,0 +1,69 @@
+"""A run that stops at points; lives in the driver process of a test only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.engine import Run
+from airflow_eos_testing.faults.points import COMMITTING
+
+if TYPE_CHECKING:
+    from airflow_eos.engine.control_plane import ControlPlane
+    from airflow_eos.model.kafka import ProducerIdentity
+    from airflow_eos.model.spec import RunSpec
+    from airflow_eos.ports import ProducerSession, Transactions
+    from airflow_eos.run.collaborators import World
+
+Hold = Callable[[str], None]
+
+
+class HeldRun(Run):
+    """A :class:`~airflow_eos.engine.Run` that calls ``hold`` with the name of every point it reaches.
+
+    :param hold: may block as long as it likes.
+    """
+
+    def __init__(self, spark: Any, spec: RunSpec, process: Callable[..., Any], hold: Hold) -> None:
+        super().__init__(spark, spec, process, on_state=lambda state: hold(state.value))
+        self._hold = hold
+
+    def _world(self, control: ControlPlane) -> World:
+        world = super()._world(control)
+        return replace(world, transactions=_HeldTransactions(world.transactions, self._hold))
+
+
+class _HeldTransactions:
+    """Sessions whose commit is a point; the rest passes through."""
+
+    def __init__(self, inner: Transactions, hold: Hold) -> None:
+        self._inner = inner
+        self._hold = hold
+        self.abort = inner.abort
+        self.abort_again = inner.abort_again
+        self.write_markers = inner.write_markers
+
+    def fence(self, transactional_id: str) -> ProducerSession:
+        session: ProducerSession = _HeldSession(self._inner.fence(transactional_id), self._hold)
+        return session
+
+
+class _HeldSession:
+    """One session; everything but the commit is the session's own."""
+
+    def __init__(self, inner: ProducerSession, hold: Hold) -> None:
+        self._inner = inner
+        self._hold = hold
+        self.begin = inner.begin
+        self.add_partitions = inner.add_partitions
+        self.stage = inner.stage
+        self.close = inner.close
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        return self._inner.identity
+
+    def commit(self) -> None:
+        self._inner.commit()
+        self._hold(COMMITTING)

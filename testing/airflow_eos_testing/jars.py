@@ -1,0 +1,145 @@
+"""The jars of a Kafka broker, fetched once by the Ivy that PySpark ships.
+
+The cache is ``$AIRFLOW_EOS_CACHE``, else ``$XDG_CACHE_HOME/airflow-eos``, else ``~/.cache/airflow-eos``, with
+one folder ``kafka-<version>`` (about 45 jars, 44 MB). A folder that exists is complete: it is filled under
+another name and renamed, under a file lock, so that processes which start together fetch once.
+
+Behind a mirror, ``$AIRFLOW_EOS_IVY_SETTINGS`` names an Ivy settings file (as ``spark.jars.ivySettings``).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos_testing.exceptions import EmbeddedKafkaError
+from airflow_eos_testing.java import find_java
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+log = logging.getLogger(__name__)
+
+SCALA_VERSION = "2.13"
+FETCH_TIMEOUT = 900.0
+"""Seconds for resolving and downloading; a cold resolve takes about 40."""
+
+# Kafka's own dependencies hold no logging backend; PySpark ships a matching set of these four.
+_LOGGING_JARS = ("slf4j-api-*.jar", "log4j-slf4j2-impl-*.jar", "log4j-api-2*.jar", "log4j-core-*.jar")
+
+
+def cache_root() -> Path:
+    """Folder that holds one folder of jars per Kafka version."""
+    own = os.environ.get("AIRFLOW_EOS_CACHE")
+    if own:
+        return Path(own)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "airflow-eos"
+
+
+def broker_classpath(version: str) -> tuple[Path, ...]:
+    """Jars to run the broker of a Kafka version, fetched if they are not in the cache yet.
+
+    PySpark's logging jars come first: their newer ``slf4j-api`` serves Kafka's 1.7 calls and finds log4j 2.
+    The order is stable, as a class-data archive demands it.
+    """
+    return (*logging_jars(), *sorted(fetch_jars(version).glob("*.jar")))
+
+
+def fetch_jars(version: str) -> Path:
+    """Folder with the broker jars of a Kafka version; downloads them on first use.
+
+    :raises EmbeddedKafkaError: the fetch failed; the message holds the end of Ivy's output.
+    :raises ConfigurationError: Java 17+ or PySpark's jars are missing.
+    """
+    target = cache_root() / f"kafka-{version}"
+    if not target.is_dir():
+        with file_lock(target.with_name(f"{target.name}.lock")):
+            if not target.is_dir():  # another process may have fetched while this one waited
+                _fetch(version, target)
+    if not (target / f"kafka_{SCALA_VERSION}-{version}.jar").exists():
+        raise EmbeddedKafkaError(
+            f"{target} holds no kafka_{SCALA_VERSION}-{version}.jar: remove the folder and retry"
+        )
+    return target
+
+
+@contextmanager
+def file_lock(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a file; the system releases it when the process dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(version: str, target: Path) -> None:
+    ivy = pyspark_jar("ivy-*.jar")
+    java = find_java()
+    for stale in target.parent.glob(f".{target.name}-*"):
+        shutil.rmtree(stale, ignore_errors=True)  # of a process that was killed while it fetched
+    log.warning("Fetching the Kafka %s broker (about 44 MB) into %s; this is done once", version, target)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
+        staged = Path(scratch) / "jars"
+        command = [str(java), "-jar", str(ivy)]
+        settings = os.environ.get("AIRFLOW_EOS_IVY_SETTINGS")
+        if settings:
+            command += ["-settings", settings]
+        # A cache of its own: in Ivy's default one a Spark session may be resolving at the same time.
+        command += ["-cache", str(Path(scratch) / "ivy"), "-confs", "default"]
+        command += ["-dependency", "org.apache.kafka", f"kafka_{SCALA_VERSION}", version]
+        # "bundle" is the packaging of some dependencies (scala-logging): "jar" alone misses them.
+        command += ["-types", "jar", "bundle", "-retrieve", f"{staged}/[artifact]-[revision].[ext]"]
+        try:
+            done = subprocess.run(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=FETCH_TIMEOUT,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise EmbeddedKafkaError(
+                f"Fetching Kafka {version} took more than {FETCH_TIMEOUT:.0f} s: check the network and retry"
+            ) from error
+        if done.returncode or not (staged / f"kafka_{SCALA_VERSION}-{version}.jar").exists():
+            tail = "\n".join(done.stdout.splitlines()[-15:])
+            raise EmbeddedKafkaError(
+                f"Fetching Kafka {version} failed (exit code {done.returncode}): check the version, the "
+                f"network and, behind a mirror, AIRFLOW_EOS_IVY_SETTINGS. Ivy said:\n{tail}"
+            )
+        staged.rename(target)
+
+
+def logging_jars() -> tuple[Path, ...]:
+    """PySpark's slf4j and log4j jars, in a fixed order."""
+    return tuple(pyspark_jar(pattern) for pattern in _LOGGING_JARS)
+
+
+def pyspark_jar(pattern: str) -> Path:
+    """The newest jar in the installed PySpark that matches a pattern.
+
+    :raises ConfigurationError: PySpark is missing or is a client-only installation.
+    """
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigurationError(
+            "PySpark is not installed and its jars run the embedded broker: pip install pyspark"
+        )
+    jars = Path(spec.submodule_search_locations[0]) / "jars"
+    found = sorted(jars.glob(pattern))
+    if not found:
+        raise ConfigurationError(
+            f"{jars} holds no {pattern}: install the full pyspark distribution, not pyspark-client"
+        )
+    return found[-1]

@@ -1,0 +1,123 @@
+"""The Java commands of one cluster: format the storage, run a server, keep the class-data archive."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import subprocess
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_eos_testing import class_data
+from airflow_eos_testing.exceptions import EmbeddedKafkaError
+from airflow_eos_testing.jars import broker_classpath
+from airflow_eos_testing.java import find_java
+from airflow_eos_testing.properties import LOG4J2
+from airflow_eos_testing.watchdog import process_mark
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from airflow_eos_testing.broker import Broker
+
+log = logging.getLogger(__name__)
+
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Xmx512m")
+"""C1 only: a broker lives for seconds, the optimising compiler would not pay. Serial GC: fewer threads."""
+_ORDERLY_END = 20.0
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """How to run Kafka's Java classes for the cluster in ``home``.
+
+    :param archive: class-data archive for this Java and these jars; it may not exist yet.
+    :param jvm_options: of every command.
+    """
+
+    home: Path
+    java: Path
+    classpath: tuple[Path, ...]
+    archive: Path
+    jvm_options: tuple[str, ...] = QUICK_START
+
+    @classmethod
+    def find(cls, home: Path, version: str, jvm_options: Sequence[str] | None = None) -> Launcher:
+        """Look up Java and the jars, which are fetched on first use; writes nothing into ``home``."""
+        java, classpath = find_java(), broker_classpath(version)
+        archive = class_data.archive_path(f"kafka-{version}", java, classpath)
+        return cls(home, java, classpath, archive, tuple(jvm_options or QUICK_START))
+
+    def command(self, main_class: str, *arguments: str, dump: bool = False) -> list[str]:
+        """Argument vector for a main class.
+
+        :param dump: write a class-data archive at an orderly end, unless there is one already.
+        """
+        if self.archive.exists():
+            sharing = class_data.use_options(self.archive)
+        else:
+            sharing = class_data.dump_options(self._dumped) if dump and self._makes_archives else []
+        settings = [process_mark(self.home), f"-Dlog4j2.configurationFile={self._write_log_settings()}"]
+        classpath = ["-cp", os.pathsep.join(map(str, self.classpath))]
+        return [str(self.java), *self.jvm_options, *sharing, *settings, *classpath, main_class, *arguments]
+
+    def format(self, configs: Mapping[Broker, Path], features: Mapping[str, int], timeout: float) -> None:
+        """Format the storage of all nodes as one new cluster.
+
+        :raises EmbeddedKafkaError: with what the tool said.
+        """
+        # Starts with a letter: StorageTool takes an id that starts with "-" for an option.
+        cluster_id = "e" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
+        arguments = ["format", "--cluster-id", cluster_id]
+        for name, level in features.items():
+            arguments += ["--feature", f"{name}={level}"]
+
+        def format_one(broker: Broker) -> None:
+            command = self.command("kafka.tools.StorageTool", *arguments, "--config", str(configs[broker]))
+            with broker.log_path.open("ab") as output:
+                done = subprocess.run(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    timeout=timeout,
+                    check=False,
+                )
+            if done.returncode:
+                raise EmbeddedKafkaError(
+                    f"StorageTool could not format broker {broker.node_id}.\n{broker.log_tail()}"
+                )
+
+        with ThreadPoolExecutor(len(configs)) as pool:
+            list(pool.map(format_one, configs))
+
+    def publish_archive(self, broker: Broker) -> None:
+        """End a broker that was started with ``dump`` if later clusters gain an archive by it."""
+        if self.archive.exists() or not self._makes_archives:
+            return
+        try:
+            broker.stop(timeout=_ORDERLY_END)
+            if self._dumped.exists():
+                class_data.install(self._dumped, self.archive)
+        except (EmbeddedKafkaError, OSError) as error:
+            log.info("No class-data archive was written, the next start is slower: %s", error)
+
+    @property
+    def _makes_archives(self) -> bool:
+        """An archive belongs to the options it was made with: only the usual ones make one."""
+        return self.jvm_options == QUICK_START
+
+    @property
+    def _dumped(self) -> Path:
+        return self.home / "classes.jsa"
+
+    def _write_log_settings(self) -> Path:
+        path = self.home / "log4j2.xml"
+        if not path.exists():
+            path.write_text(LOG4J2)
+        return path

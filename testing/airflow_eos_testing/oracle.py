@@ -1,0 +1,232 @@
+"""The oracle of every fault experiment: each input stands in the output exactly once, and all else agrees.
+
+Inputs carry tags: ``<source partition>:<number>``, numbers rising from 0 within a partition. A pipeline
+under test keeps the tag, as the value or as the first word of it. What readers see is then compared with
+what was published, tag by tag.
+
+::
+
+    log = InputLog(partitions=4)
+    log.publish(kafka.client_config(), "src", 1000)
+    ...
+    verdict = judge(log, read_topic(kafka.client_config(), "out"))
+    assert verdict.exact, verdict.complaints()
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos_testing.exceptions import EmbeddedKafkaError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from typing_extensions import Self
+
+    from airflow_eos_testing.readers import Record
+
+_SHOWN = 10
+_FEED_SECONDS = 0.2
+Tag = str
+
+
+class InputLog:
+    """The truth: every tag that was published, in order, per source partition. Safe for several threads.
+
+    :param partitions: partitions of the source topic.
+    """
+
+    def __init__(self, partitions: int) -> None:
+        self.partitions = partitions
+        self._numbers = [0] * partitions
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return sum(self._numbers)
+
+    def next_tag(self, partition: int) -> Tag:
+        """Return the next tag of a partition and count it as published."""
+        with self._lock:
+            number = self._numbers[partition]
+            self._numbers[partition] += 1
+        return f"{partition}:{number}"
+
+    def tags(self) -> Iterable[Tag]:
+        """Every tag published so far."""
+        with self._lock:
+            numbers = list(self._numbers)
+        return (f"{partition}:{n}" for partition, count in enumerate(numbers) for n in range(count))
+
+    def publish(
+        self, kafka: Mapping[str, Any], topic: str, count: int, *, padding: int = 0, timeout: float = 120.0
+    ) -> None:
+        """Publish records idempotently, spread over the partitions; return when all are acknowledged.
+
+        The key is the tag, too: the default partitioner spreads it over the sink's partitions.
+
+        :param padding: bytes of filling behind each tag.
+        :raises EmbeddedKafkaError: some were not acknowledged: then nobody knows what the input is.
+        """
+        with _Publisher(kafka, topic, timeout) as publisher:
+            for index in range(count):
+                publisher.send(index % self.partitions, self.next_tag(index % self.partitions), padding)
+
+    def feed(
+        self,
+        kafka: Mapping[str, Any],
+        topic: str,
+        rate: float,
+        ended: threading.Event,
+        *,
+        padding: int = 0,
+        timeout: float = 120.0,
+    ) -> None:
+        """Publish as :meth:`publish`, ``rate`` records a second, until ``ended`` is set."""
+        chunk = max(1, round(rate * _FEED_SECONDS))
+        with _Publisher(kafka, topic, timeout) as publisher:
+            due = time.monotonic()
+            while not ended.wait(max(0.0, due - time.monotonic())):
+                for index in range(chunk):
+                    publisher.send(index % self.partitions, self.next_tag(index % self.partitions), padding)
+                due += chunk / rate
+
+
+class _Publisher:
+    """An idempotent producer; at the end of the block all is acknowledged, or it raises."""
+
+    def __init__(self, kafka: Mapping[str, Any], topic: str, timeout: float) -> None:
+        from confluent_kafka import Producer
+
+        self._topic = topic
+        self._timeout = timeout
+        self._failed: list[Any] = []
+        settings = {"enable.idempotence": True, "linger.ms": 5, "delivery.timeout.ms": int(timeout * 1000)}
+        self._producer = Producer({"log_level": 2, **kafka, **settings})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        left = self._producer.flush(self._timeout)
+        if kind is None and (left or self._failed):
+            raise EmbeddedKafkaError(
+                f"{left} inputs were not acknowledged, {len(self._failed)} failed: {self._failed[:1]}"
+            )
+
+    def send(self, partition: int, tag: Tag, padding: int) -> None:
+        value = f"{tag} {'x' * padding}" if padding else tag
+        while True:
+            try:
+                self._producer.produce(
+                    self._topic, key=tag, value=value, partition=partition, on_delivery=self._delivered
+                )
+                break
+            except BufferError:
+                self._producer.poll(0.1)  # brokers are down: wait, the order must stay
+        self._producer.poll(0)
+
+    def _delivered(self, error: Any, _message: Any) -> None:
+        if error is not None:
+            self._failed.append(error)
+
+
+def tag_of(record: Record) -> Tag:
+    """Return the tag a record carries: the first word of its value."""
+    return (record.value or b"").split(b" ", 1)[0].decode(errors="replace")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the oracle found. Everything beside the two counts is empty in an exact output.
+
+    :param records_in: inputs published.
+    :param records_out: records that a read_committed reader sees in the sink.
+    :param lost: tags in no output.
+    :param duplicated: tags in more than one output, each as often as it is too many.
+    :param unknown: outputs that belong to no input.
+    :param out_of_order: ``later before earlier`` pairs: within one sink partition, records of one source
+        partition that do not stand in its order.
+    :param disagreements: everything else that does not fit: ledger, offsets, transactions, other readers.
+    """
+
+    records_in: int
+    records_out: int
+    lost: tuple[Tag, ...] = ()
+    duplicated: tuple[Tag, ...] = ()
+    unknown: tuple[Tag, ...] = ()
+    out_of_order: tuple[str, ...] = ()
+    disagreements: tuple[str, ...] = field(default=())
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing is wrong."""
+        return not (self.lost or self.duplicated or self.unknown or self.out_of_order or self.disagreements)
+
+    def complaints(self) -> str:
+        """Describe what is wrong, the first few of each kind; empty where nothing is."""
+        kinds = ("lost", "duplicated", "unknown", "out_of_order", "disagreements")
+        lines = []
+        for kind in kinds:
+            found = getattr(self, kind)
+            if found:
+                lines.append(f"{len(found)} {kind}: {', '.join(found[:_SHOWN])}")
+        return "\n".join(lines)
+
+
+def judge(
+    inputs: InputLog | Iterable[Tag],
+    outputs: Iterable[Record],
+    *,
+    tag: Callable[[Record], Tag] = tag_of,
+    ordered: bool = True,
+    disagreements: Iterable[str] = (),
+) -> Verdict:
+    """Compare what readers see with what was published.
+
+    :param outputs: records of the sink, in the order of their offsets within each partition.
+    :param tag: how to read the tag of an output.
+    :param ordered: the pipeline is row-wise, so order within a source partition must be kept within each sink
+        partition.
+    :param disagreements: complaints of other checks (:mod:`airflow_eos_testing.agreement`).
+    """
+    expected = list(inputs.tags() if isinstance(inputs, InputLog) else inputs)
+    if len(set(expected)) != len(expected):
+        raise ValueError("two inputs have the same tag: the oracle could not tell them apart")
+    found: Counter[Tag] = Counter()
+    sequences: defaultdict[tuple[str, int], list[Tag]] = defaultdict(list)
+    for record in outputs:
+        name = tag(record)
+        found[name] += 1
+        sequences[record.topic, record.partition].append(name)
+    known = set(expected)
+    duplicated = [name for name in expected for _ in range(found[name] - 1)]
+    return Verdict(
+        records_in=len(expected),
+        records_out=found.total(),
+        lost=tuple(name for name in expected if not found[name]),
+        duplicated=tuple(duplicated),
+        unknown=tuple(name for name in found if name not in known),
+        out_of_order=tuple(_disorder(sequences, known)) if ordered else (),
+        disagreements=tuple(disagreements),
+    )
+
+
+def _disorder(sequences: Mapping[tuple[str, int], list[Tag]], known: set[Tag]) -> Iterable[str]:
+    for (topic, partition), names in sequences.items():
+        latest: dict[str, int] = {}
+        for name in names:
+            source, _, number = name.partition(":")
+            if name not in known or not number.isdigit():
+                continue
+            before = latest.get(source, -1)
+            if int(number) < before:
+                yield f"{source}:{before} before {name} in {topic}-{partition}"
+            latest[source] = max(before, int(number))

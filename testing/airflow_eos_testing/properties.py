@@ -1,0 +1,105 @@
+"""The configuration files of an embedded broker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_eos_testing.ports import HOST
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+# KafkaConfig prints 300 lines at every start; the two client loggers repeat what the broker's say.
+LOG4J2 = """\
+<Configuration status="error">
+  <Appenders>
+    <Console name="console"><PatternLayout pattern="%d %p %m (%c)%n"/></Console>
+  </Appenders>
+  <Loggers>
+    <Root level="info"><AppenderRef ref="console"/></Root>
+    <Logger name="kafka.server.KafkaConfig" level="warn"/>
+    <Logger name="org.apache.kafka.common.config" level="warn"/>
+    <Logger name="org.apache.zookeeper" level="warn"/>
+  </Loggers>
+</Configuration>
+"""
+
+
+@dataclass(frozen=True)
+class NodePorts:
+    """Ports of one node on loopback."""
+
+    client: int
+    controller: int
+    internal: int | None = None
+    """Listener between brokers; None where they use the clients' one."""
+
+
+def server_properties(
+    node_id: int,
+    nodes: Mapping[int, NodePorts],
+    data: Path,
+    *,
+    protocol: str = "PLAINTEXT",
+    overrides: Sequence[Mapping[str, str]] = (),
+) -> str:
+    """Text of ``server.properties`` for one node in combined mode (broker and controller).
+
+    :param node_id: the node to write for.
+    :param nodes: ports of every node of the cluster, by node id.
+    :param data: folder of the log segments.
+    :param protocol: security protocol of the client listener.
+    :param overrides: settings that win over the defaults, later ones over earlier ones.
+    """
+    count = len(nodes)
+    replication, min_isr = str(count), "1" if count == 1 else "2"
+    voters = ",".join(f"{node}@{HOST}:{ports.controller}" for node, ports in nodes.items())
+    own = nodes[node_id]
+    advertised = [f"CLIENT://{HOST}:{own.client}"]
+    if own.internal is not None:
+        advertised.append(f"INTERNAL://{HOST}:{own.internal}")
+    settings = {
+        "process.roles": "broker,controller",
+        "node.id": str(node_id),
+        "controller.quorum.voters": voters,
+        "listeners": ",".join([*advertised, f"CONTROLLER://{HOST}:{own.controller}"]),
+        "advertised.listeners": ",".join(advertised),
+        "listener.security.protocol.map": f"CLIENT:{protocol},INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "CLIENT" if own.internal is None else "INTERNAL",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(data),
+        # An unknown topic must be an error in tests, never a new topic.
+        "auto.create.topics.enable": "false",
+        "default.replication.factor": replication,
+        "min.insync.replicas": min_isr,
+        # Internal topics: few partitions, as each one costs files and an election at first use.
+        "offsets.topic.num.partitions": "5",
+        "offsets.topic.replication.factor": replication,
+        "transaction.state.log.num.partitions": "5",
+        "transaction.state.log.replication.factor": replication,
+        "transaction.state.log.min.isr": min_isr,
+        "group.initial.rebalance.delay.ms": "0",
+        # The cleaner's default buffer of 128 MB is a quarter of the heap.
+        "log.cleaner.dedupe.buffer.size": str(4 * 1024 * 1024),
+    }
+    for override in overrides:
+        settings.update(override)
+    return "".join(f"{key}={_escape(value)}\n" for key, value in settings.items())
+
+
+def version_settings(version: str, transaction_version: int) -> dict[str, str]:
+    """Return settings that only some Kafka versions know or need."""
+    if version.startswith("3."):
+        # 3.9 ships transaction.version 1 behind this flag.
+        return {"unstable.feature.versions.enable": "true"} if transaction_version else {}
+    return {
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+    }
+
+
+def _escape(value: str) -> str:
+    """Escape a value for Java's properties format (backslashes and line ends of PEM texts)."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n\\\n")
