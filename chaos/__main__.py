@@ -23,8 +23,8 @@ from airflow_eos_testing.cluster import DEFAULT_VERSION
 from chaos.airflow_task import AirflowTasks
 from chaos.drivers import ClusterDriver, DriverPool
 from chaos.experiments import Experiments
+from chaos.playground import Playground
 from chaos.report import Report, last_line
-from chaos.stage import Stage
 from chaos.table import BROKER_FAULTS, CELLS, SHORT, Cell, cell_of
 
 if TYPE_CHECKING:
@@ -114,10 +114,10 @@ def _campaign(plan: Plan, report: Report) -> tuple[str, bool]:
     chance = random.Random(plan.seed)
     with ExitStack() as stack:
         pool = stack.enter_context(DriverPool(SPARE if plan.minutes else SPARE - 1))
-        stage = stack.enter_context(Stage(chance, plan.rate, plan.kafka))
+        playground = stack.enter_context(Playground(chance, plan.rate, plan.kafka))
         cluster = stack.enter_context(closing(ClusterDriver()))
-        airflow = stack.enter_context(closing(AirflowTasks(stage)))
-        experiments = Experiments(stage, pool, cluster, airflow, chance, slow=plan.minutes > 0)
+        airflow = stack.enter_context(closing(AirflowTasks(playground)))
+        experiments = Experiments(playground, pool, cluster, airflow, chance, slow=plan.minutes > 0)
         report.say(
             f"3 brokers {plan.kafka} run; {plan.rate:.0f} records/s; {len(plan.cells)} cells of the table"
         )
@@ -131,11 +131,11 @@ def _campaign(plan: Plan, report: Report) -> tuple[str, bool]:
             cell = chance.choice(CELLS)
             storm = cell.fault not in BROKER_FAULTS and chance.random() < _STORMS
             _inject(report, experiments, cell, storm=storm)
-        stage.stop_feeding()
-        stage.publish(max(0, plan.records - len(stage.inputs)))
+        playground.stop_feeding()
+        playground.publish(max(0, plan.records - len(playground.inputs)))
         experiments.plain_run()
-        verdict, runs = stage.verdict()
-        watched = len(stage.reader)
+        verdict, runs = playground.verdict()
+        watched = len(playground.reader)
     report.say(f"seed {plan.seed}; a reader watched {watched} records all along")
     sys.stdout.write(f"\n{report.table()}\n\n")
     for text in filter(None, (*report.failures, verdict.complaints())):

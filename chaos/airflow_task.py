@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.run.states import State
 from airflow_eos_testing.airflow import AirflowStandalone, kafka_connection
+from chaos.playground import SINK, Playground
 from chaos.report import Outcome
-from chaos.stage import SINK, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,8 +39,8 @@ _ENV = {
 class AirflowTasks:
     """Runs of the pipeline as tasks of a real Airflow, which is started when first needed."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, playground: Playground) -> None:
+        self._playground = playground
         self._stack = ExitStack()
         self._airflow: AirflowStandalone | None = None
         self._folder = Path()
@@ -56,7 +56,7 @@ class AirflowTasks:
         airflow = self._started()
         self._count += 1
         run_id = f"airflow-{self._count:03d}"
-        self._stage.wait_for_input()
+        self._playground.wait_for_input()
         with self._held(state, run_id, airflow):
             airflow.kill_task(DAG, run_id, TASK, tree=True)
             begun = time.monotonic()
@@ -77,7 +77,7 @@ class AirflowTasks:
             self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
             airflow = AirflowStandalone(
                 _ROOT / "dags",
-                connections={"kafka_default": kafka_connection(self._stage.proxy.bootstrap_servers)},
+                connections={"kafka_default": kafka_connection(self._playground.proxy.bootstrap_servers)},
                 env={**_ENV, "EOS_CHAOS_FOLDER": str(self._folder)},
             )
             self._airflow = self._stack.enter_context(airflow)
@@ -101,7 +101,7 @@ class AirflowTasks:
         try:
             airflow.trigger(DAG, run_id)
             fault.wait(_TIMEOUT)
-            while state is State.COMMITTED and not self._stage.is_committed():
+            while state is State.COMMITTED and not self._playground.is_committed():
                 # The coordinator has moved and refused: that answer goes on, the next one is held.
                 refused, fault = fault, self._hold(state)
                 refused.cancel()
@@ -113,7 +113,7 @@ class AirflowTasks:
 
     def _hold(self, state: State) -> ProxyFault:
         """Hold the request, or the answer, between this state and the next."""
-        proxy, name = self._stage.proxy, self._stage.transactional_id
+        proxy, name = self._playground.proxy, self._playground.transactional_id
         if state is State.FENCED:
             return proxy.hold("InitProducerId", None, response=True, containing=name)
         if state is State.SEALED:

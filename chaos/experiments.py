@@ -16,10 +16,10 @@ from airflow_eos.run.states import State
 from airflow_eos_testing import Broker
 from airflow_eos_testing.exceptions import DriverDied, EmbeddedDriverError
 from airflow_eos_testing.faults import HALF_WRITTEN
-from chaos.nasty import nasty_requests
+from chaos.playground import GROUP, LEDGER, SINK, Playground, copy
 from chaos.report import Outcome
-from chaos.stage import GROUP, LEDGER, SINK, Stage, copy
 from chaos.table import Cell, Fault
+from chaos.zombie_requests import zombie_requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,7 @@ class Experiments:
 
     def __init__(
         self,
-        stage: Stage,
+        playground: Playground,
         pool: DriverPool,
         cluster: ClusterDriver,
         airflow: AirflowTasks,
@@ -62,7 +62,7 @@ class Experiments:
         *,
         slow: bool = True,
     ) -> None:
-        self._stage = stage
+        self._playground = playground
         self._pool = pool
         self._cluster = cluster
         self._airflow = airflow
@@ -70,9 +70,9 @@ class Experiments:
         self._slow = slow
         self._zombies: set[State] = set()
         self._do: dict[Fault, Callable[[State], Outcome]] = {
-            Fault.BROKER: lambda state: self._broker(state, stage.sink_leader),
-            Fault.COORDINATOR: lambda state: self._broker(state, stage.coordinator),
-            Fault.DISK: lambda state: self._broker(state, stage.sink_leader, Broker.fill_disk),
+            Fault.BROKER: lambda state: self._broker(state, playground.sink_leader),
+            Fault.COORDINATOR: lambda state: self._broker(state, playground.coordinator),
+            Fault.DISK: lambda state: self._broker(state, playground.sink_leader, Broker.fill_disk),
             Fault.ALL_REPLICAS: self._all_replicas,
             Fault.DRIVER: self._driver,
             Fault.ZOMBIE: self._zombie,
@@ -88,8 +88,8 @@ class Experiments:
 
     def run_with_broker_killed(self, cell: Cell) -> Outcome:
         """The same, and some broker dies at some moment of it, unless the cell is over by then."""
-        self._stage.wait_whole()
-        broker = self._chance.choice(self._stage.kafka.brokers)
+        self._playground.wait_whole()
+        broker = self._chance.choice(self._playground.kafka.brokers)
         killed: list[Broker] = []
 
         def kill() -> None:
@@ -112,32 +112,32 @@ class Experiments:
     def plain_run(self) -> RunRecord:
         """A run without a fault."""
         with self._driver_of_pool() as driver:
-            return self._to_the_end(driver, self._stage.next_run(), 1)[0]
+            return self._to_the_end(driver, self._playground.next_run(), 1)[0]
 
     # -- brokers ------------------------------------------------------------------------------------------
 
     def _all_replicas(self, state: State) -> Outcome:
         """Every broker has a replica of every sink partition: nobody is left, for some seconds."""
-        spec = self._stage.next_run()
-        self._stage.wait_whole()
+        spec = self._playground.next_run()
+        self._playground.wait_whole()
         with self._driver_of_pool() as driver:
             attempt = self._held(driver, spec, state)
-            for broker in self._stage.kafka.brokers:
+            for broker in self._playground.kafka.brokers:
                 broker.kill()
             begun = time.monotonic()
             try:
                 attempt.release(for_good=True)
                 time.sleep(_OUTAGE_SECONDS)
             finally:
-                for broker in self._stage.kafka.brokers:
+                for broker in self._playground.kafka.brokers:
                     broker.start(wait=False)
             return self._ended(driver, spec, attempt, begun)
 
     def _broker(
         self, state: State, choose: Callable[[], Broker], damage: Callable[[Broker], None] = Broker.kill
     ) -> Outcome:
-        spec = self._stage.next_run()
-        self._stage.wait_whole()
+        spec = self._playground.next_run()
+        self._playground.wait_whole()
         with self._driver_of_pool() as driver:
             attempt = self._held(driver, spec, state)
             broker = choose()
@@ -153,7 +153,7 @@ class Experiments:
     # -- drivers ------------------------------------------------------------------------------------------
 
     def _driver(self, state: State) -> Outcome:
-        spec = self._stage.next_run()
+        spec = self._playground.next_run()
         with self._driver_of_pool() as driver:
             attempt = self._held(driver, spec, state)
             driver.kill()
@@ -174,10 +174,10 @@ class Experiments:
 
     def _zombie(self, state: State) -> Outcome:
         """Frozen at the state until the next try has committed; then everything a zombie could try."""
-        spec = self._stage.next_run()
+        spec = self._playground.next_run()
         with self._driver_of_pool() as driver, self._driver_of_pool() as successor:
             attempt = self._held(driver, spec, state)
-            identity = self._stage.current_identity()
+            identity = self._playground.current_identity()
             driver.pause()
             begun = time.monotonic()
             try:
@@ -194,7 +194,7 @@ class Experiments:
                 driver.resume()
             zombie = _how(attempt)
             _require(state is State.COMMITTED or zombie != _BY_ITSELF, f"the zombie {zombie}")
-            refused = nasty_requests(self._stage, identity) if state is not State.COMMITTED else ""
+            refused = zombie_requests(self._playground, identity) if state is not State.COMMITTED else ""
             if live is not None:
                 live.release(for_good=True)
                 record = live.result(_TIMEOUT)
@@ -215,7 +215,7 @@ class Experiments:
     # -- executors ----------------------------------------------------------------------------------------
 
     def _executor(self, state: State) -> Outcome:
-        spec = self._stage.next_run()
+        spec = self._playground.next_run()
         cluster, driver = self._cluster.get()
         attempt = self._held(driver, spec, state, half=True)
         executors = cluster.wait_for_executors(2, driver.application_id)
@@ -233,10 +233,10 @@ class Experiments:
     def _produce_ack(self, state: State) -> Outcome:
         """OPEN: an executor's batch; WRITTEN: the driver's ledger records."""
         topic = SINK if state is State.OPEN else LEDGER
-        spec = self._stage.behind_proxy(self._stage.next_run())
+        spec = self._playground.behind_proxy(self._playground.next_run())
         with self._driver_of_pool() as driver:
             attempt = self._held(driver, spec, state, half=False)
-            fault = self._stage.proxy.lose_response("Produce", containing=topic)
+            fault = self._playground.proxy.lose_response("Produce", containing=topic)
             try:
                 begun = time.monotonic()
                 attempt.release(for_good=True)
@@ -248,13 +248,13 @@ class Experiments:
 
     def _end_txn_ack(self, state: State) -> Outcome:
         """PROVEN: of the commit. Before it: of the abort, once a second fault makes the attempt fail."""
-        spec = self._stage.behind_proxy(self._stage.next_run())
+        spec = self._playground.behind_proxy(self._playground.next_run())
         with self._driver_of_pool() as driver:
             attempt = self._held(driver, spec, state, half=False)
             # An open connection without an answer is the commit's worst case: it takes its whole time-out.
             silent = self._slow and state is State.PROVEN and self._chance.random() < 1 / 3
-            fault = self._stage.proxy.lose_response(
-                "EndTxn", silent=silent, containing=self._stage.transactional_id
+            fault = self._playground.proxy.lose_response(
+                "EndTxn", silent=silent, containing=self._playground.transactional_id
             )
             try:
                 with self._failing(state):
@@ -275,7 +275,7 @@ class Experiments:
     @contextmanager
     def _failing(self, state: State) -> Iterator[None]:
         """Make a held attempt fail for a reason of its own, so that it must abort."""
-        proxy = self._stage.proxy
+        proxy = self._playground.proxy
         if state is State.OPEN:
             fault = proxy.refuse("Produce", _CORRUPT_MESSAGE, containing=SINK)
         elif state is State.WRITTEN:
@@ -299,7 +299,7 @@ class Experiments:
         from confluent_kafka import Consumer
 
         consumer = Consumer(
-            {**self._stage.kafka.client_config(), "group.id": GROUP, "enable.auto.commit": False}
+            {**self._playground.kafka.client_config(), "group.id": GROUP, "enable.auto.commit": False}
         )
         try:
             consumer.subscribe([SINK])
@@ -332,7 +332,7 @@ class Experiments:
         point: State | str = state
         if state is State.OPEN and (half or (half is None and self._chance.random() < 2 / 3)):
             point = HALF_WRITTEN
-        self._stage.wait_for_input()
+        self._playground.wait_for_input()
         attempt = driver.run(spec, copy, stop_at=point)
         attempt.wait_for(point, _TIMEOUT)
         return attempt

@@ -13,8 +13,8 @@ from airflow_eos_testing.fixtures import (
     pytest_runtest_makereport,
 )
 from airflow_eos_testing.spark_jvm import quick_start
-from tests.side_by_side import SideBySide
-from tests.time_budget import TimeBudget
+from tests.plugins.side_by_side import SideBySide
+from tests.plugins.time_budget import TimeBudget
 
 __all__ = ["embedded_kafka", "embedded_kafka_cluster", "kafka_topic", "pytest_runtest_makereport"]
 

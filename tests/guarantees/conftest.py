@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_eos_testing import EmbeddedKafka
-from tests.guarantees.lab import Experiment
+from tests.guarantees.experiment import Experiment
 
 OLDER = "3.9.2"
 
@@ -77,7 +77,7 @@ def replicated_one(in_sync: EmbeddedKafka) -> Experiment:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """The one Spark session; Spark's own Kafka connector is there too, as a contrast."""
-    from tests.integration.spark_support import new_session
+    from tests.support.spark_sessions import new_session
 
     session = new_session("classic")
     yield session

@@ -23,7 +23,7 @@ _TIMEOUT = 120.0
 
 # One clean process with everything imported; each driver is forked from it in some milliseconds.
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["tests.guarantees.driver", "tests.integration.run_support"])
+processes.set_forkserver_preload(["tests.guarantees.driver", "tests.support.local_runs"])
 
 
 class LocalDriver:

@@ -16,7 +16,7 @@ from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.offsets import list_offsets
-from tests.markers import wait_for_markers
+from tests.support.markers import wait_for_markers
 
 COMMIT_LAYOUT = [(0, "record"), (1, "record"), (2, "record"), (3, "commit marker"), (4, "record")]
 ABORT_LAYOUT = [

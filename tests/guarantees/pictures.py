@@ -26,7 +26,7 @@ from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.faults import KafkaProxy
 from tests.guarantees.conftest import QUICK_FAILOVER
 from tests.guarantees.driver import LocalDriver
-from tests.guarantees.lab import Experiment
+from tests.guarantees.experiment import Experiment
 from tests.guarantees.offset_layout import layout_of, write_abort_layout, write_commit_layout
 from tests.guarantees.timeline import COLOURS, Lane, draw, draw_log, wrapped
 

@@ -15,8 +15,8 @@ from airflow_eos.model.ranges import Interval
 from airflow_eos.run.states import State
 from airflow_eos_testing import read_topic
 from airflow_eos_testing.agreement import ledger_records
-from tests.guarantees.lab import judged, lost_and_duplicated
-from tests.guarantees.planes import LosesBlocksPlane
+from tests.guarantees.data_planes import LosesBlocksPlane
+from tests.guarantees.experiment import judged, lost_and_duplicated
 
 # -- A1: brokers -----------------------------------------------------------------------------------------
 

@@ -19,9 +19,9 @@ from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.offsets import NO_OFFSET, list_offsets
 from airflow_eos_testing import EmbeddedKafka, read_topic
-from tests.guarantees import plain
+from tests.guarantees import without_transactions
 from tests.guarantees.driver import in_a_process
-from tests.guarantees.lab import Experiment, judged, lost_and_duplicated
+from tests.guarantees.experiment import Experiment, judged, lost_and_duplicated
 from tests.guarantees.offset_layout import (
     ABORT_LAYOUT,
     COMMIT_LAYOUT,
@@ -321,10 +321,10 @@ def test_a_consumer_that_resets_loses_the_head_in_silence(experiment):
         experiment.sink,
         experiment.spec.group_id,
     )
-    assert in_a_process(plain.copy, *arguments, "output first") == 0
+    assert in_a_process(without_transactions.copy, *arguments, "output first") == 0
     sent += experiment.feed(20)
     experiment.delete_head(0, 15)
-    assert in_a_process(plain.copy, *arguments, "output first") == 0
+    assert in_a_process(without_transactions.copy, *arguments, "output first") == 0
     lost, duplicated = judged(experiment)
     assert (lost, duplicated) == ([f"0:{n:06d}" for n in range(10, 15)], [])
 
@@ -353,9 +353,9 @@ def test_a_consumer_whose_offsets_expired_begins_again(experiment):
         experiment.sink,
         experiment.spec.group_id,
     )
-    assert in_a_process(plain.copy, *arguments, "output first") == 0
+    assert in_a_process(without_transactions.copy, *arguments, "output first") == 0
     experiment.forget_offsets()
-    assert in_a_process(plain.copy, *arguments, "output first") == 0
+    assert in_a_process(without_transactions.copy, *arguments, "output first") == 0
     assert judged(experiment) == ([], sorted(sent))
 
 

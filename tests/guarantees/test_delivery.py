@@ -11,16 +11,16 @@ from airflow_eos.exceptions import SendError
 from airflow_eos.run.states import State
 from airflow_eos.spark import data_plane
 from airflow_eos.spark.data_plane import SparkDataPlane
-from tests.guarantees import plain
-from tests.guarantees.driver import in_a_process
-from tests.guarantees.lab import Experiment, Watcher, judged, values
-from tests.guarantees.planes import (
+from tests.guarantees import without_transactions
+from tests.guarantees.data_planes import (
     CounterPlane,
     EvaluatesAgainPlane,
     FailsOnceRandomPlane,
     LosesBlocksRandomPlane,
     RandomPlane,
 )
+from tests.guarantees.driver import in_a_process
+from tests.guarantees.experiment import Experiment, Watcher, judged, values
 
 EVERY_STATE = (
     State.ASKED, State.FENCED, State.CHECKED, State.PLANNED, State.SEALED,
@@ -32,7 +32,9 @@ def plain_copy(experiment, order, *, die=False):
     """Run the job without transactions in a process of its own; return its exit code."""
     config = experiment.kafka.client_config()
     group = experiment.spec.group_id
-    return in_a_process(plain.copy, config, experiment.source, experiment.sink, group, order, die)
+    return in_a_process(
+        without_transactions.copy, config, experiment.source, experiment.sink, group, order, die
+    )
 
 
 # -- S1, S2, S3: the same crash between the two halves ---------------------------------------------------
@@ -62,10 +64,10 @@ def test_sparks_own_kafka_sink_duplicates_records_at_a_crash(experiment, spark):
     """S2, contrast: SIGKILL of a Spark driver between Kafka sink and offsets: the records come twice."""
     first = experiment.feed(30)
     job = (experiment.kafka.client_config(), experiment.source, experiment.sink, experiment.spec.group_id)
-    assert in_a_process(plain.copy_with_spark, *job, True) == -9
+    assert in_a_process(without_transactions.copy_with_spark, *job, True) == -9
     assert (experiment.committed(), len(experiment.output())) == ([-1, -1], 30)
     experiment.feed(10)
-    plain.copy_with_spark(*job, session=spark)
+    without_transactions.copy_with_spark(*job, session=spark)
     assert experiment.committed() == [20, 20]
     assert judged(experiment) == ([], sorted(first))
 
@@ -146,7 +148,7 @@ def test_without_a_transaction_the_count_is_35(embedded_kafka):
     counter.event(2)
     for die in (True, False):
         settings = (embedded_kafka.client_config(), counter.source, counter.count, counter.spec.group_id)
-        assert in_a_process(plain.count, *settings, die) == (-9 if die else 0)
+        assert in_a_process(without_transactions.count, *settings, die) == (-9 if die else 0)
     assert counter.shown() == "35"
 
 

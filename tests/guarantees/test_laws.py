@@ -32,9 +32,9 @@ from airflow_eos.wire.produce import send_partitions
 from airflow_eos.wire.txn_requests import end_txn
 from airflow_eos_testing.exceptions import EmbeddedKafkaError
 from tests.guarantees import without_law
-from tests.guarantees.lab import given, judged
-from tests.integration.run_support import LocalDataPlane, Paused
-from tests.markers import wait_for_markers
+from tests.guarantees.experiment import given, judged
+from tests.support.local_runs import LocalDataPlane, Paused
+from tests.support.markers import wait_for_markers
 
 
 def test_every_law_has_a_removal_that_names_its_tests():

@@ -18,12 +18,12 @@ from airflow_eos.wire.error_codes import PRODUCE
 from airflow_eos.wire.retry import FIRST_PAUSE, LONGEST_PAUSE
 from airflow_eos_testing import count_records, read_topic
 from airflow_eos_testing.faults import KafkaProxy
-from tests.guarantees import plain
+from tests.guarantees import without_transactions
+from tests.guarantees.data_planes import ManyBatchesPlane
 from tests.guarantees.driver import in_a_process
-from tests.guarantees.lab import Experiment, described, judged, values
-from tests.guarantees.planes import ManyBatchesPlane
-from tests.integration.run_support import LocalDataPlane
-from tests.patience import eventually
+from tests.guarantees.experiment import Experiment, described, judged, values
+from tests.support.local_runs import LocalDataPlane
+from tests.support.patience import eventually
 
 NOT_ENOUGH_REPLICAS = 19
 TWO_DOWN_SECONDS = 4
@@ -233,7 +233,7 @@ def test_without_idempotence_a_lost_acknowledgement_is_a_duplicate(any_kafka):
         group = experiment.spec.group_id
         settings = {"enable.idempotence": False, "acks": "all", "retries": 10}
         arguments = (config, experiment.source, experiment.sink, group, "output first", False, settings)
-        assert in_a_process(plain.copy, *arguments) == 0
+        assert in_a_process(without_transactions.copy, *arguments) == 0
     lost, duplicated = judged(experiment)
     assert lost == []
     assert duplicated != []
@@ -370,8 +370,8 @@ def test_idempotence_alone_does_not_outlive_the_process(experiment):
     experiment.feed(30)
     config, group = experiment.kafka.client_config(), experiment.spec.group_id
     arguments = (config, experiment.source, experiment.sink, group, "output first")
-    assert in_a_process(plain.copy, *arguments, True, {"enable.idempotence": True}) == -9
-    assert in_a_process(plain.copy, *arguments, False, {"enable.idempotence": True}) == 0
+    assert in_a_process(without_transactions.copy, *arguments, True, {"enable.idempotence": True}) == -9
+    assert in_a_process(without_transactions.copy, *arguments, False, {"enable.idempotence": True}) == 0
     assert judged(experiment) == ([], sorted(experiment.sent))
 
 

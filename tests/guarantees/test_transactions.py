@@ -27,12 +27,12 @@ from airflow_eos_testing import read_topic
 from airflow_eos_testing.agreement import ledger_records
 from airflow_eos_testing.faults import KafkaProxy
 from airflow_eos_testing.oracle import judge
-from tests.guarantees import plain, without_law
+from tests.guarantees import without_law, without_transactions
+from tests.guarantees.data_planes import RoutedPlane
 from tests.guarantees.driver import in_a_process
-from tests.guarantees.lab import Experiment, described, given, judged, values
-from tests.guarantees.planes import RoutedPlane
-from tests.integration.run_support import LocalDataPlane, Row
-from tests.markers import wait_for_markers
+from tests.guarantees.experiment import Experiment, described, given, judged, values
+from tests.support.local_runs import LocalDataPlane, Row
+from tests.support.markers import wait_for_markers
 
 EVERY_STATE = (
     State.ASKED, State.FENCED, State.CHECKED, State.PLANNED, State.SEALED,
@@ -399,7 +399,7 @@ def test_without_a_transaction_some_topics_show_the_crash(routed):
     outputs = {routed.sink: [], f"{routed.sink}-odd": [], f"{routed.sink}-dead": []}
     for out in RoutedPlane(routed.spec).transform([Row("", 0, 0, None, v.encode()) for v in routed.sent]):
         outputs[out.topic].append(out.value)
-    job = (plain.topic_by_topic, routed.kafka.client_config(), outputs)
+    job = (without_transactions.topic_by_topic, routed.kafka.client_config(), outputs)
     dead_letters = {value.decode() for value in outputs[f"{routed.sink}-dead"]}
 
     assert in_a_process(*job, f"{routed.sink}-dead") == -9
@@ -476,7 +476,7 @@ def test_offsets_outside_the_transaction_are_out_of_step_after_a_kill(experiment
     experiment.feed(20)
     config, group = experiment.kafka.client_config(), experiment.spec.group_id
     arguments = (config, experiment.source, experiment.sink, group, "output first", True)
-    assert in_a_process(plain.copy, *arguments, {"transactional.id": f"plain-{group}"}) == -9
+    assert in_a_process(without_transactions.copy, *arguments, {"transactional.id": f"plain-{group}"}) == -9
     wait_for_markers(config, [TopicPartition(experiment.sink, p) for p in (0, 1)])
     with pytest.raises(AssertionError):
         in_step(experiment)

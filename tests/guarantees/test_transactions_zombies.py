@@ -17,9 +17,9 @@ from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.produce import send_partitions
 from airflow_eos.wire.txn_requests import EndTxnResult, add_partitions_to_txn, end_txn
-from tests.guarantees.lab import Experiment, described, given, judged
-from tests.guarantees.planes import ExecutorPlane
-from tests.integration.run_support import LocalDataPlane, Paused
+from tests.guarantees.data_planes import ExecutorPlane
+from tests.guarantees.experiment import Experiment, described, given, judged
+from tests.support.local_runs import LocalDataPlane, Paused
 
 ZOMBIE_STATES = (State.OPEN, State.WRITTEN, State.PROVEN)
 

@@ -38,15 +38,15 @@ JUDGED, PASSED = "failed", "passed"
 _VERDICT = f"{SWITCH}: "
 _ENVIRONMENT = (EmbeddedAirflowError, EmbeddedDriverError, EmbeddedKafkaError, EmbeddedSparkError)
 _RANGES = "tests/integration/test_unaccountable_ranges.py::"
-_SEARCH = "tests/run/test_interleavings.py::test_every_interleaving_is_exactly_once"
-_SEARCHES = "tests/run/test_interleavings.py::"
+_SEARCH = "tests/protocol/test_interleavings.py::test_every_interleaving_is_exactly_once"
+_SEARCHES = "tests/protocol/test_interleavings.py::"
 _SEND_TASK = "tests/unit/spark/test_spark_send_task.py"
 _EXPERIMENTS = "tests/guarantees/test_laws.py::"
 _OFFSETS = "tests/guarantees/test_consumer_offsets.py::"
 _DELIVERY = "tests/guarantees/test_delivery.py::"
 _TRANSACTIONS = "tests/guarantees/test_transactions.py::"
 _LOST = "tests/integration/test_lost_ledger.py::"
-_LEDGER = "tests/run/test_ledger_identity.py::"
+_LEDGER = "tests/protocol/test_ledger_identity.py::"
 _ZOMBIES = "tests/guarantees/test_transactions_zombies.py::"
 
 
@@ -133,7 +133,7 @@ REMOVALS: dict[str, Removal] = {
     "second-attempt": Removal(
         "1",
         "a send task's second attempt writes nothing",
-        "tests.run.model.ports:refuse_second_attempt",
+        "tests.protocol.model.ports:refuse_second_attempt",
         lambda attempt: False,
         (f"{_SEARCHES}test_law_1_a_second_attempt_of_a_send_task_would_mix_two_outputs",),
     ),
@@ -267,7 +267,9 @@ REMOVALS: dict[str, Removal] = {
         "the ledger is written by the driver alone",
         f"{_LAWS}ledger_is_no_target",
         _nothing,
-        ("tests/run/test_sealed_batches.py::test_rows_for_the_ledger_are_refused_before_anything_is_sent",),
+        (
+            "tests/protocol/test_sealed_batches.py::test_rows_for_the_ledger_are_refused_before_anything_is_sent",
+        ),
     ),
     "transactional-bit": Removal(
         "4",
@@ -315,12 +317,14 @@ REMOVALS: dict[str, Removal] = {
         "given ranges hold no open transaction",
         f"{_LAWS}is_decided",
         _nothing,
-        ("tests/run/test_given_ranges.py::test_a_range_that_holds_an_open_transaction_is_worth_another_try",),
+        (
+            "tests/protocol/test_given_ranges.py::test_a_range_that_holds_an_open_transaction_is_worth_another_try",
+        ),
     ),
     "last-stable-offset": Removal(
         "5",
         "ranges end at the last stable offset",
-        "tests.run.model.ports:ModelCluster.last_stable_offsets",
+        "tests.protocol.model.ports:ModelCluster.last_stable_offsets",
         lambda original: lambda self, partitions: {tp: len(self._broker.logs[tp]) for tp in partitions},
         (f"{_SEARCH}[upstream_open]",),
         wraps=True,
@@ -384,7 +388,7 @@ REMOVALS: dict[str, Removal] = {
         f"{_LAWS}same_work",
         _nothing,
         (
-            "tests/run/test_found_records.py::test_a_commit_of_another_environment_is_not_this_ones_success",
+            "tests/protocol/test_found_records.py::test_a_commit_of_another_environment_is_not_this_ones_success",
             "tests/integration/test_same_work.py::test_two_airflows_are_told_apart",
             "tests/integration/test_same_work.py::test_another_sink_is_refused",
             "tests/integration/test_same_work.py::test_a_topic_that_was_not_read_is_not_reported_as_read",

@@ -11,8 +11,8 @@ import socket
 import pytest
 
 from airflow_eos.broker import KafkaCluster, Link
-from tests.integration.broker_support import make_ledger, make_transactions
-from tests.integration.spark_support import BOOTSTRAP, KIND, Broker, new_session
+from tests.support.brokers import make_ledger, make_transactions
+from tests.support.spark_sessions import BOOTSTRAP, KIND, Broker, new_session
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from airflow_eos_testing.agreement import (
     unfinished_transactions,
 )
 from airflow_eos_testing.oracle import InputLog, judge
-from tests.integration.run_support import Paused, Pipeline
+from tests.support.local_runs import Paused, Pipeline
 
 
 def test_what_a_cursor_pipeline_leaves_agrees_and_what_does_not_is_told(embedded_kafka):

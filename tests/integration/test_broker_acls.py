@@ -14,8 +14,8 @@ from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos_testing import EmbeddedKafka
-from tests.integration.broker_support import assert_hidden, make_transactions, message, tp, unique
-from tests.integration.run_support import Pipeline
+from tests.support.brokers import assert_hidden, make_transactions, message, tp, unique
+from tests.support.local_runs import Pipeline
 
 LEDGER = "kept-runs"  # no word of a message about ledgers
 

@@ -18,7 +18,7 @@ from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TimedOffs
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.groups import fetch_committed_offsets
 from airflow_eos_testing import EmbeddedKafka
-from tests.integration.broker_support import (
+from tests.support.brokers import (
     QUIET,
     foreign_transaction,
     message,
@@ -26,7 +26,7 @@ from tests.integration.broker_support import (
     unique,
     write,
 )
-from tests.patience import wait_until
+from tests.support.patience import wait_until
 
 
 def plain_producer(config):

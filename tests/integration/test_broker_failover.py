@@ -13,8 +13,8 @@ from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, TransactionSt
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos_testing import EmbeddedKafka, read_topic
-from tests.integration.broker_support import make_transactions, message, tp
-from tests.patience import wait_until
+from tests.support.brokers import make_transactions, message, tp
+from tests.support.patience import wait_until
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from airflow_eos.exceptions import CorruptBatch, LedgerMissing
 from airflow_eos.model.ledger import LedgerEntry
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos_testing import read_topic
-from tests.integration.broker_support import (
+from tests.support.brokers import (
     QUIET,
     foreign_transaction,
     make_ledger,
@@ -22,7 +22,7 @@ from tests.integration.broker_support import (
     unique,
     write,
 )
-from tests.patience import wait_until
+from tests.support.patience import wait_until
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, TransactionSt
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.txn_requests import EndTxnResult, end_txn
 from airflow_eos_testing import count_records, read_topic
-from tests.integration.broker_support import (
+from tests.support.brokers import (
     QUIET,
     make_ledger,
     make_transactions,
@@ -28,7 +28,7 @@ from tests.integration.broker_support import (
     tp,
     unique,
 )
-from tests.patience import wait_until
+from tests.support.patience import wait_until
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from airflow_eos.engine.queries import ledger_records
 from airflow_eos.exceptions import CursorMoved, EosError
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.run.states import State
-from tests.integration.run_support import LocalDataPlane, LocalSealed, Paused, Pipeline
-from tests.patience import wait_until
+from tests.support.local_runs import LocalDataPlane, LocalSealed, Paused, Pipeline
+from tests.support.patience import wait_until
 
 NOON = dt.datetime(2026, 11, 1, 12, tzinfo=dt.timezone.utc)
 Cli = Callable[..., tuple[int, Any]]

@@ -18,9 +18,10 @@ from airflow_eos.wire.txn_requests import (
     end_txn,
 )
 from airflow_eos_testing import EmbeddedKafka
-from tests.integration import wire_support as support
-from tests.integration.broker_support import assert_hidden
-from tests.integration.wire_support import (
+from tests.support import wire_requests as support
+from tests.support.brokers import assert_hidden
+from tests.support.patience import wait_until
+from tests.support.wire_requests import (
     open_transaction,
     partition,
     read,
@@ -29,7 +30,6 @@ from tests.integration.wire_support import (
     texts,
     values_of,
 )
-from tests.patience import wait_until
 
 
 @pytest.fixture

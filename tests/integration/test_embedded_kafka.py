@@ -22,7 +22,7 @@ from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos_testing import EmbeddedKafka, class_data, cluster, count_records, jars, launch, read_topic
 from airflow_eos_testing.exceptions import EmbeddedKafkaError
 from airflow_eos_testing.watchdog import marked_processes
-from tests.patience import wait_until
+from tests.support.patience import wait_until
 
 QUIET = {"log_level": 0}
 

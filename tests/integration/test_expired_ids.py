@@ -8,8 +8,8 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.engine.doctor import Patient, examine
 from airflow_eos.exceptions import RunFenced
 from airflow_eos_testing import EmbeddedKafka
-from tests.integration.run_support import LocalDataPlane, Pipeline
-from tests.patience import wait_until
+from tests.support.local_runs import LocalDataPlane, Pipeline
+from tests.support.patience import wait_until
 
 FORGETFUL = {
     "transactional.id.expiration.ms": "2000",

@@ -15,8 +15,8 @@ from airflow_eos.run.states import State
 from airflow_eos_testing import read_topic
 from airflow_eos_testing.exceptions import EmbeddedKafkaError
 from airflow_eos_testing.faults import KafkaProxy
-from tests.integration.run_support import Pipeline
-from tests.patience import wait_until
+from tests.support.local_runs import Pipeline
+from tests.support.patience import wait_until
 
 
 @pytest.fixture

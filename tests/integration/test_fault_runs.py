@@ -13,7 +13,7 @@ from airflow_eos.run.states import State
 from airflow_eos_testing import count_records
 from airflow_eos_testing.exceptions import DriverDied, EmbeddedDriverError
 from airflow_eos_testing.faults import COMMITTING, HALF_WRITTEN, TABLE_STATES, DriverProcess, RunProcess
-from tests.integration.run_support import Pipeline
+from tests.support.local_runs import Pipeline
 
 COUNT = 40
 VALUES = sorted(f"v{n}" for n in range(COUNT))

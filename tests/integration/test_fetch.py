@@ -23,9 +23,9 @@ from airflow_eos.wire.offsets import list_offsets
 from airflow_eos.wire.produce import send_partitions
 from airflow_eos.wire.txn_requests import end_txn
 from airflow_eos_testing import EmbeddedKafka
-from tests.integration import wire_support as support
-from tests.integration.wire_support import end_of, partition, read, texts, transaction, values_of
-from tests.patience import wait_until
+from tests.support import wire_requests as support
+from tests.support.patience import wait_until
+from tests.support.wire_requests import end_of, partition, read, texts, transaction, values_of
 
 
 @pytest.fixture

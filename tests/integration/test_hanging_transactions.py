@@ -26,8 +26,8 @@ from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.txn_requests import describe_producers
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.readers import read_topic
-from tests.integration.run_support import Pipeline
-from tests.patience import wait_until
+from tests.support.local_runs import Pipeline
+from tests.support.patience import wait_until
 
 RECORDS = 120
 AWAY_SECONDS = 3.0

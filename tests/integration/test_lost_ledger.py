@@ -26,8 +26,8 @@ from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_range
 from airflow_eos.wire.offsets import list_offsets
 from airflow_eos_testing import EmbeddedKafka
-from tests.integration.run_support import Pipeline
-from tests.patience import eventually, wait_until
+from tests.support.local_runs import Pipeline
+from tests.support.patience import eventually, wait_until
 
 DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
 RECORDS = 50

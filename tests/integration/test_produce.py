@@ -27,9 +27,9 @@ from airflow_eos.wire.produce import send_partitions
 from airflow_eos.wire.txn_requests import describe_producers, end_txn
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.faults import KafkaProxy
-from tests.integration import wire_support as support
-from tests.integration.wire_support import end_of, open_transaction, partition, read, sealed, texts, values_of
-from tests.patience import wait_until
+from tests.support import wire_requests as support
+from tests.support.patience import wait_until
+from tests.support.wire_requests import end_of, open_transaction, partition, read, sealed, texts, values_of
 
 
 @pytest.fixture

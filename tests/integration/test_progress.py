@@ -15,8 +15,8 @@ from airflow_eos.engine.lag import Unread, committed_record, interval_progress, 
 from airflow_eos.exceptions import LedgerMissing, UnknownTopic
 from airflow_eos.ledger.keys import cursor_run_key
 from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
-from tests.integration.run_support import Pipeline
-from tests.markers import wait_for_markers
+from tests.support.local_runs import Pipeline
+from tests.support.markers import wait_for_markers
 
 UTC = dt.timezone.utc
 NOON = dt.datetime(2026, 11, 1, 12, tzinfo=UTC)

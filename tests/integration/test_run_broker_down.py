@@ -11,7 +11,7 @@ from airflow_eos.broker import shared_connections
 from airflow_eos.exceptions import BrokersUnavailable
 from airflow_eos.run.states import State
 from airflow_eos_testing import EmbeddedKafka
-from tests.integration.run_support import Pipeline
+from tests.support.local_runs import Pipeline
 
 
 @pytest.fixture(scope="module")

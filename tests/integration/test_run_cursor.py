@@ -20,8 +20,8 @@ from airflow_eos.exceptions import (
     UnknownTopic,
 )
 from airflow_eos.model.ranges import Cursor
-from tests.integration.run_support import Pipeline
-from tests.patience import wait_until
+from tests.support.local_runs import Pipeline
+from tests.support.patience import wait_until
 
 
 @pytest.fixture

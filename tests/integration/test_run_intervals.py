@@ -13,8 +13,8 @@ from confluent_kafka import TopicPartition as ClientPartition
 from airflow_eos.exceptions import CursorMoved, IntervalNotReady, OffsetsOutOfRange, UnknownTopic
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
 from airflow_eos.run.states import State
-from tests.integration.run_support import Paused, Pipeline
-from tests.markers import wait_for_markers
+from tests.support.local_runs import Paused, Pipeline
+from tests.support.markers import wait_for_markers
 
 DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
 

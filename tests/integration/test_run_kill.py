@@ -16,7 +16,7 @@ from airflow_eos.exceptions import BrokersUnavailable, OutcomeUnknown, RunFailed
 from airflow_eos.ledger.pins import Pins
 from airflow_eos.model.ranges import Cursor, Interval
 from airflow_eos.run.states import State
-from tests.integration.run_support import LocalDataPlane, Pipeline
+from tests.support.local_runs import LocalDataPlane, Pipeline
 
 COUNT = 20
 ON_THE_WAY = [

@@ -10,7 +10,7 @@ from airflow_eos.engine import look_up
 from airflow_eos.exceptions import RunAlreadyCommitted, RunFenced
 from airflow_eos.model.ranges import Cursor
 from airflow_eos.run.states import State
-from tests.integration.run_support import LocalDataPlane, Paused, Pipeline
+from tests.support.local_runs import LocalDataPlane, Paused, Pipeline
 
 ROUNDS = Cursor(max_records=4, until_caught_up=True)
 

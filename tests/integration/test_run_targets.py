@@ -11,8 +11,8 @@ from airflow_eos.engine import look_up
 from airflow_eos.exceptions import OutputLost, SinkChanged, UnknownTopic
 from airflow_eos.operators.retriable import is_final
 from airflow_eos.run.states import State
-from tests.integration.run_support import LocalDataPlane, Out, Pipeline
-from tests.patience import wait_until
+from tests.support.local_runs import LocalDataPlane, Out, Pipeline
+from tests.support.patience import wait_until
 
 COUNT = 20
 AT_ONCE = 30.0

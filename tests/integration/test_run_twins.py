@@ -11,7 +11,7 @@ from airflow_eos.exceptions import ProducerFenced, RunFailed, RunFenced, SendErr
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.run.states import State
-from tests.integration.run_support import LocalDataPlane, Paused, Pipeline
+from tests.support.local_runs import LocalDataPlane, Paused, Pipeline
 
 
 @pytest.fixture

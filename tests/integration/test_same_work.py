@@ -18,7 +18,7 @@ from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, Pa
 from airflow_eos.model.spec import DEFAULT_PREFIX
 from airflow_eos.run.commit_entry import Statement
 from airflow_eos_testing.readers import read_topic
-from tests.integration.run_support import Pipeline
+from tests.support.local_runs import Pipeline
 
 DAY = dt.datetime(2026, 11, 20, tzinfo=dt.timezone.utc)
 ROUNDS = Cursor(max_records=1, until_caught_up=True)

@@ -22,7 +22,7 @@ from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
 from airflow_eos.spark import SparkDataPlane
 from airflow_eos.spark.placement import plan_slices
 from airflow_eos_testing import read_topic
-from tests.integration.spark_support import run
+from tests.support.spark_sessions import run
 
 START = int(time.time() * 1000) - 3_600_000  # older records would meet the topic's retention
 

@@ -22,8 +22,8 @@ from airflow_eos.spark import send_task as send_module
 from airflow_eos_testing import count_records, read_topic
 from airflow_eos_testing.faults import SparkCluster
 from airflow_eos_testing.faults.half_send import half_sending, is_half_written, let_go
-from tests.integration.spark_support import attempt, new_session
-from tests.patience import wait_until
+from tests.support.patience import wait_until
+from tests.support.spark_sessions import attempt, new_session
 
 pytestmark = pytest.mark.chaos
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.spark_support import BOOTSTRAP, KIND
+from tests.support.spark_sessions import BOOTSTRAP, KIND
 
 SUITES = [Path(__file__).with_name(name) for name in ("test_spark_data_plane.py", "test_spark_arrow.py")]
 

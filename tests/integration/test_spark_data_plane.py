@@ -35,8 +35,8 @@ from airflow_eos.spark.datasource import read_ranges
 from airflow_eos.spark.placement import plan_slices, route, route_by_hash
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos_testing import read_topic
-from tests.integration.spark_support import KIND, attempt, run
-from tests.patience import wait_until
+from tests.support.patience import wait_until
+from tests.support.spark_sessions import KIND, attempt, run
 
 CONNECT = os.environ.get(KIND) == "connect"
 START = int(time.time() * 1000) - 3_600_000  # older records would meet the topic's retention

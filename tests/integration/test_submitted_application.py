@@ -15,7 +15,7 @@ from airflow_eos.engine import application, look_up
 from airflow_eos.exceptions import RunFailed
 from airflow_eos.model.spec_json import spec_to_json
 from airflow_eos.run.states import State
-from tests.integration.run_support import LocalDataPlane, Paused, Pipeline
+from tests.support.local_runs import LocalDataPlane, Paused, Pipeline
 
 
 class FakeSpark:
@@ -94,7 +94,7 @@ import os, signal, sys
 from types import SimpleNamespace
 from airflow_eos.engine import submit
 from airflow_eos.run.states import State
-from tests.integration.run_support import LocalDataPlane
+from tests.support.local_runs import LocalDataPlane
 
 signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as a parent may have left it
 where, file = sys.argv[1:]

@@ -14,7 +14,7 @@ from airflow_eos.engine.preview import preview
 from airflow_eos.exceptions import IntervalNotReady, IntervalUnaccountable, OffsetsOutOfRange
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos_testing.readers import read_topic
-from tests.integration.run_support import Pipeline
+from tests.support.local_runs import Pipeline
 
 DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
 YEAR_2100 = dt.datetime(2100, 1, 1, tzinfo=dt.timezone.utc)

@@ -20,7 +20,7 @@ from airflow_eos.recordbatch.stamp import next_sequence, stamp
 from airflow_eos_testing.cluster import DEFAULT_VERSION
 from airflow_eos_testing.jars import broker_classpath, pyspark_jar
 from airflow_eos_testing.java import find_java
-from tests.unit.wire.batches import Record, raw, rows
+from tests.support.record_batches import Record, raw, rows
 
 CODECS = [codec.label for codec in Codec]
 MOMENT = 1_700_000_000_000

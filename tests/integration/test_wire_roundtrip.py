@@ -22,8 +22,8 @@ from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.produce import send_partitions
 from airflow_eos.wire.txn_requests import end_txn
-from tests.integration.wire_support import end_of, open_transaction, partition, wait_for_marker
-from tests.unit.wire.batches import ALPHABET, Record, records, rows
+from tests.support.record_batches import ALPHABET, Record, records, rows
+from tests.support.wire_requests import end_of, open_transaction, partition, wait_for_marker
 
 CODECS = [codec.label for codec in Codec]
 MOMENT = 1_700_000_000_000

@@ -12,8 +12,8 @@ import pytest
 
 from airflow_eos_testing import EmbeddedKafka, read_topic
 from airflow_eos_testing.airflow import AirflowStandalone
-from tests.system.columns import Pipeline, added
 from tests.system.flights_support import canonical, expected_output, flights_input
+from tests.system.retries_table import Pipeline, added
 
 from flights_input import Message, publish  # isort: skip
 

@@ -11,11 +11,11 @@ from airflow_eos.model.spec import RunSpec
 from airflow_eos.run.protocol import RunProtocol
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.airflow import AirflowStandalone
-from tests.integration.run_support import LocalDataPlane
-from tests.patience import eventually
-from tests.system.columns import Pipeline, added, grown
+from tests.support.local_runs import LocalDataPlane
+from tests.support.patience import eventually
+from tests.system.airflow_waits import deferred
 from tests.system.gate import Gate
-from tests.system.patience import deferred
+from tests.system.retries_table import Pipeline, added, grown
 from tests.system.spark_master import SparkMaster
 
 pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machine

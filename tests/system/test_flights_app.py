@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.spark_support import new_session
+from tests.support.spark_sessions import new_session
 from tests.system.flights_support import MALFORMED, canonical, expected_output
 
 from flights import DEAD_LETTER_TOPIC, process  # isort: skip

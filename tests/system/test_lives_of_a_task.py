@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_eos_testing.airflow import AirflowStandalone
-from tests.patience import eventually
+from tests.support.patience import eventually
 
 pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machine
 

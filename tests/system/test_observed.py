@@ -9,10 +9,10 @@ import pytest
 
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.airflow import AirflowStandalone
-from tests.patience import eventually
+from tests.support.patience import eventually
 from tests.system.collector import Collector
-from tests.system.columns import Pipeline, added, grown
 from tests.system.lineage import datasets, lineage_of
+from tests.system.retries_table import Pipeline, added, grown
 
 pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machine
 

@@ -20,11 +20,11 @@ import pytest
 from airflow_eos.engine.admin import abort_transaction
 from airflow_eos_testing import EmbeddedKafka, read_topic
 from airflow_eos_testing.airflow import AirflowStandalone
-from tests.patience import eventually
+from tests.support.patience import eventually
 from tests.system.collector import Collector
-from tests.system.columns import Pipeline, added, grown
 from tests.system.gate import Gate
 from tests.system.lineage import lineage_of
+from tests.system.retries_table import Pipeline, added, grown
 
 pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machine
 

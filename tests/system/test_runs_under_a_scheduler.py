@@ -10,9 +10,9 @@ import pytest
 
 from airflow_eos_testing import EmbeddedKafka, read_topic
 from airflow_eos_testing.airflow import AirflowStandalone
-from tests.patience import eventually
-from tests.system.columns import Pipeline, added, grown
+from tests.support.patience import eventually
 from tests.system.flights_support import MALFORMED, canonical, expected_output
+from tests.system.retries_table import Pipeline, added, grown
 
 from flights_input import generate_flights, publish  # isort: skip
 

@@ -15,9 +15,9 @@ from airflow_eos.model.spec import RunSpec
 from airflow_eos.run.protocol import RunProtocol
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.airflow import AirflowStandalone
-from tests.integration.run_support import LocalDataPlane
-from tests.patience import wait_until
-from tests.system.patience import deferred
+from tests.support.local_runs import LocalDataPlane
+from tests.support.patience import wait_until
+from tests.system.airflow_waits import deferred
 
 pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machine
 

@@ -9,8 +9,8 @@ import pytest
 from airflow_eos.run.states import State
 from airflow_eos_testing.faults import TABLE_STATES
 from airflow_eos_testing.oracle import judge
+from chaos.playground import java_hash
 from chaos.report import Outcome, Report, last_line
-from chaos.stage import java_hash
 from chaos.table import CELLS, SHORT, UNREACHABLE, Cell, Fault, cell_of
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import tests.airflow_home  # noqa: F401 - first of all
+import tests.support.airflow_home  # noqa: F401 - first of all
 
 from airflow.sdk import DAG  # isort: skip
 from airflow.sdk.bases.operator import ExecutorSafeguard  # isort: skip

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from airflow_eos.broker.ledger_records import markers_of, records_of
 from airflow_eos.exceptions import CorruptBatch
 from airflow_eos.model.ledger import LedgerEntry
-from tests.unit.wire.batches import ABORT, COMMIT, Record, marker, raw, varint, write
+from tests.support.record_batches import ABORT, COMMIT, Record, marker, raw, varint, write
 
 texts = st.none() | st.text(max_size=20) | st.integers(50, 9000).map(lambda size: "x" * size)
 histories = st.lists(

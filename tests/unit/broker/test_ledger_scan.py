@@ -14,7 +14,7 @@ from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.header import iter_batches
 from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.wire.fetch import FetchedAnswer
-from tests.unit.wire.batches import ABORT, COMMIT, TRANSACTIONAL, Record, marker, write
+from tests.support.record_batches import ABORT, COMMIT, TRANSACTIONAL, Record, marker, write
 
 WHERE = TopicPartition("ledger", 0)
 KEYS = ("run", "run/1", "run/10", "cursor")

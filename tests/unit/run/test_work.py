@@ -17,7 +17,7 @@ from airflow_eos.operators.retriable import is_final
 from airflow_eos.run import laws
 from airflow_eos.run.work import AUTHORS, WORK, WorkDefinition, as_named, differences
 from tests.unit.airflow.fakes import a_record
-from tests.unit.run.test_committed_runs import Ledger, a_spec, ask, made_by
+from tests.unit.run.test_lookup import Ledger, a_spec, ask, made_by
 
 NIGHT = dt.datetime(2026, 11, 20, tzinfo=dt.timezone.utc)
 DAY = Interval(NIGHT, NIGHT + dt.timedelta(days=1))

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from airflow_eos_testing.watchdog import Watchdog, marked_processes, process_mark
-from tests.patience import wait_until
+from tests.support.patience import wait_until
 
 TOLD = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 # Starts a watchdog and two marked processes, one of them stopped, and waits to be killed.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.side_by_side import group_of
+from tests.plugins.side_by_side import group_of
 
 
 def test_a_file_is_a_group(tmp_path):

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.time_budget import CHECK_SECONDS, TimeBudget, row_of, shares
+from tests.plugins.time_budget import CHECK_SECONDS, TimeBudget, row_of, shares
 
 
 @pytest.mark.parametrize(
     ("path", "row"),
     [
-        ("tests/unit/wire/test_seal.py", "unit + run"),
-        ("tests/run/test_interleavings.py", "unit + run"),
+        ("tests/unit/recordbatch/test_sealer.py", "unit + protocol"),
+        ("tests/protocol/test_interleavings.py", "unit + protocol"),
         ("tests/guarantees/test_delivery.py", "guarantees"),
         ("benchmarks/test_x.py", "other"),
     ],

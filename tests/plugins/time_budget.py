@@ -1,0 +1,101 @@
+"""Where the minutes of ``make test`` went, against the budget, and what waits in ``make chaos``."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+BUDGET = {"check": 1.0, "unit + protocol": 3.0, "integration": 5.0, "guarantees": 9.0, "system": 6.0}
+"""Minutes on the clock, on two quiet cores."""
+CHECK_SECONDS = "EOS_CHECK_SECONDS"
+
+_ROWS = {"unit": "unit + protocol", "protocol": "unit + protocol"}
+
+
+def row_of(path: str) -> str:
+    """Return the row of a test file, from its path below the root."""
+    parts = path.split("/")
+    folder = parts[1] if len(parts) > 2 and parts[0] == "tests" else "other"
+    return _ROWS.get(folder, folder)
+
+
+def shares(phases: Iterable[tuple[str, float, float]]) -> dict[str, float]:
+    """Share the clock out: each moment belongs in equal parts to the phases that ran at it.
+
+    Args:
+        phases: Row, start and end in seconds of a set-up, a call or a teardown, from whichever process.
+
+    Returns:
+        Seconds on the clock by row. Their sum is the time in which anything ran.
+    """
+    changes = sorted(
+        change for row, start, end in phases for change in ((start, 1, row), (end, -1, row)) if end > start
+    )
+    running: Counter[str] = Counter()
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for (moment, step, row), following in pairwise(changes):
+        running[row] += step
+        passed = (following[0] - moment) / (running.total() or 1)
+        for name, count in running.items():
+            seconds[name] += count * passed
+    return dict(seconds)
+
+
+class TimeBudget:
+    """Collects when tests ran, and prints what they took behind a whole run."""
+
+    def __init__(self) -> None:
+        self._phases: list[tuple[str, float, float]] = []
+        self._deselected: Counter[str] = Counter()
+        self._started = time.monotonic()
+        self._check = float(os.environ.get(CHECK_SECONDS) or 0)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Set-up, call and teardown: fixtures of the session count where they start and end."""
+        self._phases.append((row_of(report.nodeid.partition("::")[0]), report.start, report.stop))
+
+    def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
+        """Count what the marker leaves out."""
+        for item in items:
+            if item.get_closest_marker("chaos") is not None:
+                self._deselected[row_of(item.nodeid.partition("::")[0])] += 1
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Tell the controller, where tests run side by side."""
+        output = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output["chaos"] = dict(self._deselected)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Hear a worker; each of them has collected everything."""
+        self._deselected |= Counter(getattr(node, "workeroutput", {}).get("chaos", {}))
+
+    def lines(self) -> list[str]:
+        """Return the table."""
+        found = [f"{'minutes':<14}{'used':>7}{'budget':>8}"]
+        seconds = {"check": self._check, **shares(self._phases)}
+        for name, budget in BUDGET.items():
+            used = seconds.get(name, 0.0) / 60
+            found.append(f"{name:<14}{used:>7.1f}{budget:>8.1f}{'  over budget' if used > budget else ''}")
+        total = (time.monotonic() - self._started + self._check) / 60
+        found.append(f"{'on the clock':<14}{total:>7.1f}{sum(BUDGET.values()):>8.1f}")
+        found.append("tests that run side by side share the clock")
+        moved = ", ".join(f"{count} of {name}" for name, count in sorted(self._deselected.items()))
+        if moved:
+            found.append(f"left to make chaos: {moved}")
+        return found
+
+    def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
+        """Print the table when all tests but the long ones were asked for, as ``make test`` does."""
+        whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+        if whole and config.option.markexpr == "not chaos":
+            terminalreporter.section("time budget")
+            for line in self.lines():
+                terminalreporter.write_line(line)

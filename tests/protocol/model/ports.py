@@ -1,0 +1,412 @@
+"""The protocol's ports on the in-memory cluster: every call is one step of the search."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_eos.engine.catch_up import run_rounds
+from airflow_eos.exceptions import EosError, ProducerFenced, SealedBlockLost, SecondAttempt
+from airflow_eos.ledger.authority import Authority
+from airflow_eos.ledger.keys import loops
+from airflow_eos.ledger.pins import Pins
+from airflow_eos.ledger.topic_check import verify
+from airflow_eos.ledger.witnesses import Witnesses
+from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, ProducerIdentity
+from airflow_eos.model.ledger import LedgerMessage
+from airflow_eos.model.output import PartitionReceipt, SealedManifest, SealedTarget
+from airflow_eos.model.plan import RunPlan
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.spec import RunSpec
+from airflow_eos.run.boundaries import Boundaries
+from airflow_eos.run.collaborators import World
+from airflow_eos.run.planner import Planner
+from airflow_eos.run.protocol import RunProtocol
+from tests.protocol.model.broker import LEDGER, ModelBroker
+from tests.protocol.model.explorer import Fault, Run
+
+WRITE_FAULTS = (Fault.FAIL, Fault.LOSE, Fault.DIE)
+
+
+@dataclass
+class Clock:
+    """One clock for all; only sleeping moves it."""
+
+    seconds: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def now(self) -> dt.datetime:
+        return dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc) + dt.timedelta(seconds=self.seconds)
+
+
+class ModelCluster:
+    def __init__(self, run: Run, broker: ModelBroker) -> None:
+        self._run, self._broker = run, broker
+
+    def _read(self, name: str, call: Callable[[], Any]) -> Any:
+        return self._run.step(name, call)
+
+    def describe_topics(self, topics: Collection[str]) -> Any:
+        return self._broker.describe_topics(list(topics))
+
+    def topic_settings(self, topic: str) -> None:
+        return None
+
+    def log_starts(self, partitions: Collection[TopicPartition]) -> Any:
+        assert len(set(partitions)) == len(partitions), "a broker refuses ListOffsets that name one twice"
+        return dict.fromkeys(partitions, 0)
+
+    def log_ends(self, partitions: Collection[TopicPartition]) -> Any:
+        return self._read("read log ends", lambda: {tp: len(self._broker.logs[tp]) for tp in partitions})
+
+    def last_stable_offsets(self, partitions: Collection[TopicPartition]) -> Any:
+        return self._read(
+            "read last stable offsets",
+            lambda: {tp: self._broker.stable_offset_of_leader(tp) for tp in partitions},
+        )
+
+    def offsets_for_time(
+        self, partitions: Collection[TopicPartition], timestamp_ms: int, *, markers: bool = False
+    ) -> Any:
+        del markers  # have no time here
+        return self._read(
+            "look up offsets for time",
+            lambda: {tp: self._broker.offsets_for_time(tp, timestamp_ms) for tp in partitions},
+        )
+
+    def committed(
+        self, group: str, partitions: Collection[TopicPartition] | None, *, stable: bool = True
+    ) -> Any:
+        return self._read(
+            "read committed offsets",
+            lambda: self._broker.committed_offsets(group, partitions, stable=stable),
+        )
+
+    def has_pending_offsets(self, group: str, partitions: Collection[TopicPartition]) -> bool:
+        return self._read(
+            "look for pending offsets", lambda: self._broker.has_pending(group, list(partitions))
+        )
+
+    def is_visible(self, tp: TopicPartition, offset: int, producer: ProducerIdentity) -> bool | None:
+        return self._read(f"look at {tp}", lambda: self._broker.is_visible(tp, offset, producer))
+
+    def group_members(self, group: str) -> int:
+        return self._read("count group members", lambda: self._broker.members.get(group, 0))
+
+    def group_offsets_partition(self, group: str) -> TopicPartition:
+        return TopicPartition("__consumer_offsets", 0)
+
+    def transaction_max_timeout_ms(self) -> int:
+        return 900_000
+
+    def partition_verification(self) -> bool | None:
+        return self._broker.reported_verification
+
+    def describe_transaction(self, transactional_id: str) -> Any:
+        return self._read("describe transaction", lambda: self._broker.describe_transaction(transactional_id))
+
+    def describe_producers(self, partitions: Collection[TopicPartition]) -> Any:
+        return self._read(
+            "describe producers", lambda: {tp: self._broker.describe_producers(tp) for tp in partitions}
+        )
+
+
+class ModelSession:
+    def __init__(self, run: Run, broker: ModelBroker, identity: ProducerIdentity) -> None:
+        self._run, self._broker, self._identity = run, broker, identity
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        return self._identity
+
+    def begin(self) -> None:
+        pass
+
+    def add_partitions(self, partitions: Collection[TopicPartition]) -> None:
+        self._run.step(
+            "add partitions",
+            lambda: self._broker.add_partitions(self._identity, list(partitions)),
+            WRITE_FAULTS,
+        )
+
+    def stage(
+        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], messages: Sequence[LedgerMessage]
+    ) -> None:
+        broker, identity = self._broker, self._identity
+        if offsets:
+            self._run.step(
+                "stage offsets", lambda: broker.add_offsets(identity, group, dict(offsets)), WRITE_FAULTS
+            )
+
+        def write() -> None:
+            partitions = [TopicPartition(LEDGER, ledger_partition(m.routing)) for m in messages]
+            broker.add_partitions(identity, partitions)
+            for tp, message in zip(partitions, messages, strict=True):
+                known = broker.producers[tp].get(identity.producer_id)
+                same = known is not None and known.epoch == identity.producer_epoch
+                sequence = known.last_sequence + 1 if same and known else 0
+                broker.produce(identity, tp, sequence, message.value, message.key)
+
+        self._run.step(
+            f"stage {', '.join(m.key.split(':')[0] for m in messages)} record", write, WRITE_FAULTS
+        )
+
+    def commit(self) -> None:
+        broker, identity = self._broker, self._identity
+
+        def end() -> None:
+            answer = broker.end_transaction(identity, commit=True)
+            if answer is not None:
+                raise EosError(f"commit refused: {answer.value}")
+
+        def late() -> None:
+            broker.end_transaction(identity, commit=True)
+
+        self._run.step("commit", end, (*WRITE_FAULTS, Fault.DELAY), late)
+
+    def close(self) -> None:
+        pass
+
+
+class ModelTransactions:
+    """Also watches law 2: a process that was told it is superseded must not take another epoch."""
+
+    def __init__(self, run: Run, broker: ModelBroker, scene: Any, name: str) -> None:
+        self._run, self._broker, self._scene, self._name = run, broker, scene, name
+        self._superseded: set[str] = set()
+
+    def fence(self, transactional_id: str) -> ModelSession:
+        def init() -> ProducerIdentity:
+            if transactional_id in self._superseded and ".boundary." not in transactional_id:
+                self._scene.broken = self._scene.broken or (
+                    f"{self._name} was told that {transactional_id} is no longer its own and took it again"
+                )
+            return self._broker.init_producer(transactional_id)
+
+        identity = self._run.step(f"fence {transactional_id}", init, (Fault.FAIL, Fault.LOSE, Fault.DIE))
+        return ModelSession(self._run, self._broker, identity)
+
+    def abort(self, identity: ProducerIdentity, *, timeout: float = 60.0) -> EndTxnAnswer:
+        def end() -> EndTxnAnswer:
+            answer = self._broker.end_transaction(identity, commit=False)
+            assert answer is not None
+            if answer is EndTxnAnswer.FENCED:
+                self._superseded.add(identity.transactional_id)
+            return answer
+
+        return self._run.step("abort own transaction", end, WRITE_FAULTS)
+
+    def abort_again(
+        self, identity: ProducerIdentity, partitions: Collection[TopicPartition], group: str | None = None
+    ) -> EndTxnAnswer:
+        def add() -> None:
+            self._broker.add_partitions(identity, list(partitions))
+            if group is not None:
+                self._broker.add_offsets(identity, group, {})
+
+        try:
+            self._run.step("add what is open", add, WRITE_FAULTS)
+        except ProducerFenced:
+            self._superseded.add(identity.transactional_id)
+            return EndTxnAnswer.FENCED
+        return self.abort(identity)
+
+    def write_markers(
+        self, producer_id: int, epoch: int, partitions: Collection[TopicPartition], *, commit: bool
+    ) -> None:
+        for tp in partitions:
+            self._run.step(
+                f"write a marker to {tp}",
+                lambda tp=tp: self._broker.marker(tp, producer_id, epoch, commits=commit),
+                WRITE_FAULTS,
+            )
+
+
+def ledger_partition(routing: str) -> int:
+    return 1 if routing.endswith("1") else 0
+
+
+class ModelLedger:
+    topic = LEDGER
+
+    def __init__(self, run: Run, broker: ModelBroker) -> None:
+        self._run, self._broker = run, broker
+
+    def describe(self, *, patient: bool = True) -> Any:
+        return self._broker.ledger_topic()
+
+    def create(self) -> None:
+        raise AssertionError("the model's ledger exists")
+
+    def partition_for(self, routing: str) -> int:
+        return ledger_partition(routing)
+
+    def view(self, partition: int, keys: Collection[str], prefixes: Collection[str] = ()) -> Any:
+        def read() -> Any:
+            return self._broker.ledger_view(partition, set(keys), tuple(prefixes))
+
+        if list(keys) == ["ledger:identity"]:
+            return read()
+        more = " and more" if len(keys) > 1 else ""
+        return self._run.step(f"ask the ledger for {min(keys, default=f'all {prefixes}')}{more}", read)
+
+
+@dataclass
+class ModelSealed:
+    manifest: SealedManifest
+    batches: dict[TopicPartition, list[str]]
+
+
+class ModelData:
+    """Reads, transforms record by record, and sends one record per batch, one partition after the other.
+
+    :param respawns: a second attempt of a send task may run beside the first, its batches in another order
+        (a transform that is not deterministic).
+    :param loses_batch: the writers lose their last batch and do not notice.
+    :param loses_blocks: what was sealed first is gone for good when its first batch is written; sealed again,
+        the batches are in another order (a transform that is not deterministic).
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        broker: ModelBroker,
+        spec: RunSpec,
+        *,
+        respawns: bool = False,
+        loses_batch: bool = False,
+        loses_blocks: bool = False,
+    ) -> None:
+        self._run, self._broker, self._spec = run, broker, spec
+        self._respawns, self._loses_batch, self._loses_blocks = respawns, loses_batch, loses_blocks
+        self._lost: ModelSealed | None = None
+
+    def preflight(self) -> Mapping[str, Any]:
+        return {}
+
+    def seal(self, plan: RunPlan) -> ModelSealed:
+        def read() -> ModelSealed:
+            batches: dict[TopicPartition, list[str]] = {}
+            counts: dict[TopicPartition, int] = {}
+            for r in plan.ranges:
+                log = self._broker.logs[r.topic_partition]
+                visible = {o for o, _ in self._broker.committed_entries(r.topic_partition)}
+                stable = self._broker.last_stable_offset(r.topic_partition)
+                for offset in range(r.start, r.end):
+                    if log[offset].kind == "data" and (offset in visible or offset >= stable):
+                        target = TopicPartition(str(self._spec.sink_topic), r.partition)
+                        batches.setdefault(target, []).append(log[offset].value)
+                        counts[r.topic_partition] = counts.get(r.topic_partition, 0) + 1
+            if self._lost is not None:
+                batches = {target: values[::-1] for target, values in batches.items()}
+            targets = tuple(SealedTarget(t.topic, t.partition, len(b), len(b), 1) for t, b in batches.items())
+            return ModelSealed(SealedManifest(targets, counts), batches)
+
+        return self._run.step("read, transform and seal", read)
+
+    def send(
+        self, sealed: ModelSealed, identity: ProducerIdentity, timeout: float
+    ) -> Sequence[PartitionReceipt]:
+        receipts = []
+        if sealed is self._lost:
+            raise SealedBlockLost("sealed batches are gone with their executor")
+        for tp, batches in sorted(sealed.batches.items()):
+            written = batches[:-1] if self._loses_batch else batches
+            first, offset = None, 0
+            for sequence, value in enumerate(written):
+                offset = self._produce(identity, tp, sequence, value)
+                first = offset if first is None else first
+                if self._loses_blocks and self._lost is None:
+                    self._lost = sealed
+                    raise SealedBlockLost("sealed batches are gone with their executor")
+                if self._respawns and sequence == 0:
+                    self._second_attempt(identity, tp, list(reversed(batches)))
+            count = len(written)
+            receipts.append(
+                PartitionReceipt(tp.topic, tp.partition, first or 0, offset, count, 1, count, count - 1)
+            )
+        return receipts
+
+    def _produce(self, identity: ProducerIdentity, tp: TopicPartition, sequence: int, value: str) -> int:
+        def late() -> None:
+            with contextlib.suppress(EosError):
+                self._broker.produce(identity, tp, sequence, value)
+
+        return self._run.step(
+            f"write {value} to {tp}",
+            lambda: self._broker.produce(identity, tp, sequence, value),
+            (Fault.FAIL, Fault.LOSE, Fault.DIE, Fault.DELAY),
+            late,
+        )
+
+    def _second_attempt(self, identity: ProducerIdentity, tp: TopicPartition, batches: list[str]) -> None:
+        """The first attempt's executor was lost after its first batch; Spark starts the task again."""
+        if refuse_second_attempt(1):
+            raise SecondAttempt(f"{tp}: attempt 1 wrote nothing")
+        self._respawns = False
+        for sequence, value in enumerate(batches):
+            self._produce(identity, tp, sequence, value)
+
+    def release(self, sealed: ModelSealed) -> None:
+        pass
+
+
+def refuse_second_attempt(attempt_number: int) -> bool:
+    """Law 1 as the model's send task applies it; tests switch it off."""
+    return attempt_number > 0
+
+
+def attempt(
+    run: Run, scene: Any, name: str, spec: RunSpec, data: Callable[..., ModelData] = ModelData
+) -> Callable[[], Any]:
+    """Return the body of one process: one attempt at a run, composed as the engine composes it."""
+    broker, clock = scene.broker, scene.clock
+
+    def sleep(seconds: float) -> None:
+        def wait() -> None:
+            clock.seconds += 10
+
+        run.step("sleep", wait)
+
+    def body() -> Any:
+        cluster, ledger = ModelCluster(run, broker), ModelLedger(run, broker)
+        authority = Authority(ledger, sleep=sleep, clock=clock.monotonic)
+        transactions = ModelTransactions(run, broker, scene, name)
+        pins = Pins(transactions, authority, sleep=sleep, clock=clock.monotonic)
+        known = verify(
+            ledger,
+            authority,
+            pins,
+            spec.ledger,
+            spec.prefix,
+            witnesses=Witnesses(cluster, spec.prefix, spec.ledger.topic, spec),
+            may_create=spec.may_create_ledger,
+        )
+        ledger_id = (known.topic_id, known.partitions)
+        boundaries = Boundaries(cluster, pins, known.prefix, clock.now)
+        planner = Planner(spec, cluster, authority, boundaries, ledger_id, clock.now)
+        world = World(
+            cluster=cluster,
+            transactions=transactions,
+            ledger=ledger,
+            authority=authority,
+            planner=planner,
+            data=data(run, broker, spec),
+            ledger_identity=ledger_id,
+            now=clock.now,
+            clock=clock.monotonic,
+            sleep=sleep,
+        )
+
+        def one(its: RunSpec, around: World) -> Any:
+            protocol = RunProtocol(its, around)
+            return protocol.execute(), protocol.producer
+
+        return run_rounds(spec, world, one) if loops(spec) else one(spec, world)[0]
+
+    return body

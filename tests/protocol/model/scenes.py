@@ -1,0 +1,619 @@
+"""Scenes: what happens at the same time, and the oracle that judges how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_eos.engine import admin
+from airflow_eos.exceptions import CursorMoved, EosError
+from airflow_eos.ledger.authority import Authority
+from airflow_eos.model.kafka import CommittedOffset, TransactionState
+from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, TopicPartition
+from airflow_eos.model.record import RunRecord
+from airflow_eos.model.spec import LedgerSettings, RunSpec
+from tests.protocol.model.broker import LEDGER, ModelBroker, Transaction
+from tests.protocol.model.explorer import Run
+from tests.protocol.model.ports import Clock, ModelCluster, ModelData, ModelLedger, ModelTransactions, attempt
+
+
+class Inline:
+    """Runs an attempt outside the search: at once, without faults; markers are written meanwhile."""
+
+    def __init__(self, broker: ModelBroker) -> None:
+        self._broker = broker
+
+    def step(self, name: str, run: Callable[[], Any], faults: Any = (), late: Any = None) -> Any:
+        del name, faults, late
+        self._broker.settle()
+        return run()
+
+
+class Scene:
+    """A cluster, the attempts that share it, and what must be true at the end.
+
+    :param closers: runs made one after the other at the end, without faults: they must succeed.
+    """
+
+    def __init__(self, broker: ModelBroker, *, source: str = "src", sink: str = "out") -> None:
+        self.broker = broker
+        self.clock = Clock()
+        self.source, self.sink = source, sink
+        self.broken: str | None = None
+        self.closers: list[RunSpec] = []
+        self.once: dict[str, Callable[[], None]] = {}
+        self.time_outs = True
+        self.timed_out = False
+        self.expected: Callable[[], list[str]] = self._all_input
+        self.processes: dict[str, Any] = {}
+        self._answered: set[str] = set()
+
+    # -- world, as the explorer sees it --
+
+    def fingerprint(self) -> str:
+        return f"{self.broker.fingerprint()}{self.clock.seconds}{sorted(self.once)}{self.timed_out}"
+
+    def events(self) -> list[str]:
+        found = [f"markers of {tid}" for tid in self.broker.unsettled()]
+        found += sorted(self.once)
+        if self.time_outs and not self.timed_out:
+            found += [
+                f"time-out of {tid}"
+                for tid, txn in sorted(self.broker.transactions.items())
+                if txn.state is TransactionState.ONGOING
+            ]
+        return found
+
+    def fire(self, event: str) -> None:
+        if event.startswith("markers of "):
+            self.broker.write_marker(self.broker.transactions[event.removeprefix("markers of ")])
+        elif event.startswith("time-out of "):
+            self.timed_out = True
+            self.broker.time_out(event.removeprefix("time-out of "))
+        else:
+            self.once.pop(event)()
+
+    def check_step(self) -> str | None:
+        return self.broken or self._answers()
+
+    def check_end(self) -> str | None:
+        for event in sorted(self.once):
+            self.fire(event)
+        # All that were left open are dead by now, and time out.
+        self.broker.settle()
+        for tid in list(self.broker.transactions):
+            self.broker.time_out(tid)
+        for spec in self.closers:
+            try:
+                attempt(Inline(self.broker), self, "closer", spec)()  # type: ignore[arg-type]
+            except EosError as error:
+                return f"a retry without faults failed: {type(error).__name__}: {error}"
+        self.broker.settle()
+        return self.broken or self._output() or self._ledger()
+
+    # -- the oracle --
+
+    def _visible(self, topic: str) -> list[str]:
+        n = self.broker.topics[topic].partitions
+        return [e.value for p in range(n) for _, e in self.broker.committed_entries(TopicPartition(topic, p))]
+
+    def _all_input(self) -> list[str]:
+        return self._visible(self.source)
+
+    def _output(self) -> str | None:
+        found, wanted = Counter(self._visible(self.sink)), Counter(self.expected())
+        if found == wanted:
+            return None
+        return f"lost {sorted((wanted - found).elements())}, duplicated {sorted((found - wanted).elements())}"
+
+    def _ledger(self) -> str | None:
+        runs = [RunRecord.from_json(v) for k, v in self.broker.ledger_records() if k.startswith("run:")]
+        twice = [key for key, n in Counter(r.run_key for r in runs).items() if n > 1]
+        if twice:
+            return f"committed twice: {twice}"
+        written = sum(r.records_written for r in runs)
+        if written != len(self._visible(self.sink)):
+            return f"the ledger counts {written} records, the topic holds {len(self._visible(self.sink))}"
+        for key, value in {k: v for k, v in self.broker.ledger_records() if k.startswith("cursor:")}.items():
+            group = key.removeprefix("cursor:")
+            ends = {TopicPartition(t, p): end for t, p, end in json.loads(value)["ends"]}
+            offsets = {tp: o.offset for tp, o in self.broker.groups.get(group, {}).items()}
+            if ends != offsets:
+                return f"group {group} stands at {offsets}, its cursor at {ends}"
+        return None
+
+    def _answers(self) -> str | None:
+        """At the moment of the answer: a retry may make true later what was not."""
+        for name, process in self.processes.items():
+            if name in self._answered or not isinstance(process.result, RunRecord):
+                continue
+            self._answered.add(name)
+            key = process.result.run_key
+            if f"run:{key}" not in self.broker.committed_keys():
+                return f"{name} reported success, the ledger does not hold {key}"
+            for receipt in process.result.receipts:
+                tp = TopicPartition(receipt.topic, receipt.partition)
+                begin = self.broker.open[tp].get(process.result.producer.producer_id)
+                if receipt.records and begin is not None and begin <= receipt.last_offset:
+                    return f"{name} reported success, nobody sees what it wrote to {tp}"
+        return None
+
+
+def before(scene: Scene, its_spec: RunSpec, data: Callable[..., ModelData] = ModelData) -> RunRecord:
+    """Make a whole run before the scene begins, without faults; return its record."""
+    record: RunRecord = attempt(Inline(scene.broker), scene, "before", its_spec, data)()  # type: ignore[arg-type]
+    scene.broker.settle()
+    return record
+
+
+def reset(scene: Scene, offsets: Mapping[TopicPartition, int]) -> None:
+    """Move the cursor as `reset-offsets` does, without faults."""
+    inline: Any = Inline(scene.broker)
+    ledger: Any = ModelLedger(inline, scene.broker)
+    control = SimpleNamespace(
+        cluster=ModelCluster(inline, scene.broker),
+        ledger=ledger,
+        authority=Authority(ledger),
+        transactions=ModelTransactions(inline, scene.broker, scene, "reset"),
+        verify_ledger=lambda: ("id-ledger", 2),
+    )
+    base = spec()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(admin, "ControlPlane", lambda asked: contextlib.nullcontext(control))
+        admin.reset_cursor(base.kafka, base.ledger, base.prefix, admin.Reset(base.group_id, offsets=offsets))
+
+
+def spec(run_id: str = "r1", **changes: Any) -> RunSpec:
+    base = RunSpec(
+        kafka={"bootstrap.servers": "model:1"},
+        pipeline="pipe",
+        run_id=run_id,
+        source_topics=("src",),
+        sink_topic="out",
+        group_id="group",
+        prefix="eos",
+        max_send_attempts=2,
+        ledger=LedgerSettings(topic=LEDGER),
+    )
+    return replace(base, **changes)
+
+
+def stage(
+    run: Run,
+    attempts: Sequence[tuple[str, RunSpec]],
+    *,
+    broker: ModelBroker | None = None,
+    records: int = 2,
+    data: Callable[..., ModelData] = ModelData,
+    closers: Sequence[RunSpec] | None = None,
+    prepare: Callable[[Scene], None] | None = None,
+    time_outs: bool = True,
+) -> Scene:
+    """Set a scene: a source of two partitions, a sink, and concurrent attempts."""
+    scene = Scene(broker or ModelBroker({"src": 2, "out": 2}))
+    scene.time_outs = time_outs
+    for i in range(records):
+        for p in range(2):
+            scene.broker.write_input("src", p, f"p{p}r{i}")
+    if prepare is not None:
+        prepare(scene)
+    run.world = scene
+    for name, its_spec in attempts:
+        run.spawn(name, attempt(run, scene, name, its_spec, data))
+    scene.processes = run.processes
+    scene.closers = list(closers) if closers is not None else [spec("last")]
+    return scene
+
+
+# -- the scenes --
+
+
+def alone(run: Run) -> Scene:
+    """One attempt, then its retry."""
+    return stage(run, [("first", spec())], closers=[spec(), spec("last")])
+
+
+def twins(run: Run) -> Scene:
+    """A zombie and its replacement: two tries of one run at once."""
+    return stage(
+        run,
+        [("try1", spec(try_number=1)), ("try2", spec(try_number=2))],
+        closers=[spec(try_number=3), spec("last")],
+    )
+
+
+def successive(run: Run) -> Scene:
+    """Two runs of one pipeline at once, on one cursor."""
+    return stage(
+        run, [("r1", spec("r1")), ("r2", spec("r2"))], closers=[spec("r1"), spec("r2"), spec("last")]
+    )
+
+
+def cleared(run: Run) -> Scene:
+    """An old, committed run is cleared while the next one is live: the live one must not be touched."""
+
+    def prepare(scene: Scene) -> None:
+        before(scene, spec("r1"))
+        for p in range(2):
+            scene.broker.write_input("src", p, f"p{p}new")
+
+        def watch() -> str | None:
+            process = scene.processes.get("cleared")
+            if process is not None and process.pending and process.pending.name.startswith("fence"):
+                return "the clear of a committed run is about to fence the live one"
+            return scene.broken
+
+        scene.check_step = watch  # type: ignore[method-assign]
+
+    return stage(
+        run,
+        [("cleared", spec("r1", clear_number=1)), ("live", spec("r2"))],
+        closers=[spec("r2"), spec("last")],
+        prepare=prepare,
+        records=1,
+    )
+
+
+def reprocessed(run: Run) -> Scene:
+    """A committed run is cleared with on_committed=reprocess, twice over, beside the live cursor."""
+
+    def prepare(scene: Scene) -> None:
+        before(scene, spec("r1"))
+        old = [f"p{p}r0" for p in range(2)]
+        for p in range(2):
+            scene.broker.write_input("src", p, f"p{p}new")
+        scene.expected = lambda: [*scene._all_input(), *old]
+
+    again = spec("r1", clear_number=1, on_committed="reprocess")
+    return stage(
+        run,
+        [("again", again), ("live", spec("r2"))],
+        closers=[again, spec("r2"), spec("last")],
+        prepare=prepare,
+        records=1,
+    )
+
+
+def other_dag(run: Run) -> Scene:
+    """Another pipeline uses the same group: one of them owns it, whatever the order."""
+
+    def prepare(scene: Scene) -> None:
+        before(scene, spec("r0", pipeline="owner"))
+        for p in range(2):
+            scene.broker.write_input("src", p, f"p{p}new")
+        ledger = scene._ledger
+
+        def owned() -> str | None:
+            runs = [RunRecord.from_json(v) for k, v in scene.broker.ledger_records() if k.startswith("run:")]
+            thieves = sorted({r.pipeline for r in runs} - {"owner"})
+            return f"{thieves} read from a group that is not theirs" if thieves else ledger()
+
+        scene._ledger = owned  # type: ignore[method-assign]
+
+    return stage(
+        run,
+        [("thief", spec("t1", pipeline="thief")), ("owner", spec("r1", pipeline="owner"))],
+        closers=[spec("r1", pipeline="owner"), spec("last", pipeline="owner")],
+        prepare=prepare,
+        records=1,
+    )
+
+
+def explicit(run: Run) -> Scene:
+    """Two tries over given ranges: no cursor would notice a repetition."""
+    ranges = Explicit((OffsetRange("src", 0, 0, 2), OffsetRange("src", 1, 0, 2)))
+    return stage(
+        run,
+        [("try1", spec(ranges=ranges)), ("try2", spec(ranges=ranges, try_number=2))],
+        closers=[spec(ranges=ranges, try_number=3)],
+    )
+
+
+def other_ranges(run: Run) -> Scene:
+    """Two tries of one run over given ranges that a template renders anew each time."""
+    first = Explicit((OffsetRange("src", 0, 0, 2), OffsetRange("src", 1, 0, 1)))
+    second = Explicit((OffsetRange("src", 0, 0, 1), OffsetRange("src", 1, 0, 2)))
+
+    def prepare(scene: Scene) -> None:
+        def read_by_the_committed_one() -> list[str]:
+            records = [
+                RunRecord.from_json(v) for k, v in scene.broker.ledger_records() if k.startswith("run:")
+            ]
+            return [
+                entry.value
+                for one in records[0].ranges
+                for offset, entry in scene.broker.committed_entries(one.topic_partition)
+                if one.start <= offset < one.end
+            ]
+
+        scene.expected = read_by_the_committed_one
+
+    return stage(
+        run,
+        [("try1", spec(ranges=first)), ("try2", spec(ranges=second, try_number=2))],
+        # Only the ranges that were committed are answered for; the last one takes either.
+        closers=[spec(ranges=first, try_number=3, on_committed="accept")],
+        prepare=prepare,
+    )
+
+
+def shared_ledger(run: Run) -> Scene:
+    """Another pipeline's transaction is open in the ledger partition: the last stable offset lags behind."""
+
+    def prepare(scene: Scene) -> None:
+        other = scene.broker.init_producer("eos.other")
+        tp = TopicPartition(LEDGER, 0)
+
+        def open_transaction() -> None:
+            scene.broker.add_partitions(other, [tp])
+            scene.broker.produce(other, tp, 0, "{}", "run:run/other/x")
+
+        def end_transaction() -> None:
+            scene.broker.end_transaction(other, commit=False)
+
+        open_transaction()
+        scene.once["other pipeline aborts"] = end_transaction
+        scene.time_outs = False
+
+    return stage(
+        run,
+        [("try1", spec()), ("try2", spec(try_number=2))],
+        closers=[spec(try_number=3), spec("last")],
+        prepare=prepare,
+        records=1,
+    )
+
+
+def lost_blocks(run: Run) -> Scene:
+    """One run loses what it sealed when its first batch is written, and seals again."""
+    return stage(
+        run,
+        [("r1", spec(max_send_attempts=3))],
+        data=lambda r, b, s: ModelData(r, b, s, loses_blocks=True),
+        closers=[spec(), spec("last")],
+    )
+
+
+def empty(run: Run) -> Scene:
+    """Nothing to read: the run is committed all the same."""
+    return stage(run, [("try1", spec()), ("try2", spec(try_number=2))], records=0, closers=[spec()])
+
+
+def rounds(run: Run) -> Scene:
+    """Two tries of one run that reads in rounds; each may die, or be replaced, between two of them."""
+    looped = spec(ranges=Cursor(max_records=1, until_caught_up=True))
+    return stage(
+        run,
+        [("try1", looped), ("try2", replace(looped, try_number=2))],
+        records=1,
+        closers=[replace(looped, try_number=3), spec("last")],
+        time_outs=False,
+    )
+
+
+def _moment(seconds: int) -> dt.datetime:
+    return dt.datetime(2025, 12, 31, tzinfo=dt.timezone.utc) + dt.timedelta(seconds=seconds)
+
+
+def _timestamp(seconds: int) -> int:
+    return int(_moment(seconds).timestamp() * 1000)
+
+
+def intervals(run: Run) -> Scene:
+    """Two neighbouring intervals at once, the later first, while late records arrive in an idle partition."""
+    scene = Scene(ModelBroker({"src": 2, "out": 2}))
+    scene.broker.write_input("src", 0, "p0t5", _timestamp(5))
+    scene.broker.write_input("src", 0, "p0t15", _timestamp(15))
+    scene.broker.write_input("src", 0, "p0t25", _timestamp(25))
+    scene.broker.write_input("src", 1, "p1t2", _timestamp(2))
+    for second in (4, 7, 12):
+        scene.once[f"late record t{second}"] = lambda second=second: scene.broker.write_input(
+            "src", 1, f"p1t{second}", _timestamp(second)
+        )
+    run.world = scene
+
+    def over(run_id: str, start: int, end: int) -> RunSpec:
+        return spec(run_id, ranges=Interval(_moment(start), _moment(end)), max_send_attempts=1)
+
+    later, earlier = over("b", 10, 20), over("a", 0, 10)
+    run.spawn("later", attempt(run, scene, "later", later))
+    run.spawn("earlier", attempt(run, scene, "earlier", earlier))
+    scene.processes = run.processes
+    scene.time_outs = False
+    scene.closers = [earlier, later, over("c", 20, 40)]
+    return scene
+
+
+def crossing(run: Run, earlier: str = "eos") -> Scene:
+    """A boundary is fixed while idle, two late records arrive, then an earlier boundary is fixed.
+
+    :param earlier: prefix, and pipeline, of the environment that has the earlier interval.
+    """
+    scene = Scene(ModelBroker({"src": 1, "out": 1}))
+    scene.broker.write_input("src", 0, "t-5", _timestamp(-5))
+
+    def late() -> None:
+        scene.broker.write_input("src", 0, "t-3", _timestamp(-3))
+        scene.broker.write_input("src", 0, "t4", _timestamp(4))
+
+    scene.once["two late records"] = late
+    run.world = scene
+
+    def over(run_id: str, start: int, end: int) -> RunSpec:
+        prefix = earlier if start < 0 else "eos"
+        interval = Interval(_moment(start), _moment(end))
+        return spec(run_id, pipeline=prefix, prefix=prefix, ranges=interval, max_send_attempts=1)
+
+    for name, (start, end) in {"later": (10, 20), "earlier": (-10, 0)}.items():
+        run.spawn(name, attempt(run, scene, name, over(name, start, end)))
+    scene.processes = run.processes
+    scene.time_outs = False
+    scene.closers = [over(f"c{start}", start, start + 10) for start in (-10, 0, 10, 20)]
+    return scene
+
+
+def upstream_open(run: Run) -> Scene:
+    """The input itself is written by a transaction that is open while we plan, and aborts later."""
+
+    def prepare(scene: Scene) -> None:
+        other = scene.broker.init_producer("upstream")
+        tp = TopicPartition("src", 0)
+        scene.broker.add_partitions(other, [tp])
+        scene.broker.produce(other, tp, 0, "never")
+        scene.once["upstream aborts"] = lambda: scene.broker.end_transaction(other, commit=False) and None
+        scene.time_outs = False
+
+    return stage(run, [("r1", spec())], prepare=prepare, records=1, closers=[spec(), spec("last")])
+
+
+def foreign_consumer(run: Run) -> Scene:
+    """Somebody else commits to the group while we run, up to our last look at its offsets.
+
+    After that look nothing protects the group: Kafka has no compare-and-set for offsets.
+    """
+    tp = TopicPartition("src", 0)
+
+    def prepare(scene: Scene) -> None:
+        before(scene, spec("r0"))
+        for p in range(2):
+            scene.broker.write_input("src", p, f"p{p}new")
+        scene.time_outs = False
+        events, settle = scene.events, scene.broker.write_marker
+        moved: list[bool] = []
+
+        def commit() -> None:
+            moved.append(True)
+            scene.broker.groups["group"][tp] = CommittedOffset(0)
+
+        def until_the_last_look() -> list[str]:
+            pending = scene.processes["r1"].pending
+            if pending is None or pending.name == "commit":
+                scene.once.clear()
+            return events()
+
+        def watched(txn: Transaction) -> None:
+            pending = scene.broker.pending.get(txn.producer_id, {})
+            commits = txn.state is TransactionState.PREPARE_COMMIT and ("group", tp) in pending
+            if commits and moved and scene.broker.groups["group"][tp].offset == 0:
+                scene.broken = "the run committed over an offset it never planned from"
+            settle(txn)
+
+        scene.once["a consumer commits to the group"] = commit
+        scene.events = until_the_last_look  # type: ignore[method-assign]
+        scene.broker.write_marker = watched  # type: ignore[method-assign]
+        scene.check_end = lambda: scene.broken  # type: ignore[method-assign]
+
+    return stage(run, [("r1", spec("r1"))], prepare=prepare, records=1)
+
+
+def expiring(run: Run) -> Scene:
+    """The group's offsets expire at any moment of a run: nothing moved, so it goes on from the ledger's."""
+
+    def prepare(scene: Scene) -> None:
+        before(scene, spec("r0"))
+        for p in range(2):
+            scene.broker.write_input("src", p, f"p{p}new")
+        scene.time_outs = False
+        check_step = scene.check_step
+
+        def expire() -> None:
+            # Brokers keep offsets of a partition that a transaction is about to commit.
+            pending = {tp for offsets in scene.broker.pending.values() for _, tp in offsets}
+            offsets = scene.broker.groups["group"]
+            scene.broker.groups["group"] = {tp: one for tp, one in offsets.items() if tp in pending}
+
+        def refused() -> str | None:
+            if any(isinstance(one.error, CursorMoved) for one in scene.processes.values()):
+                return "an offset that expired was taken for a foreign one"
+            return check_step()
+
+        scene.once["offsets expire"] = expire
+        scene.check_step = refused  # type: ignore[method-assign]
+
+    return stage(
+        run,
+        [("r1", spec("r1"))],
+        closers=[spec("r1", try_number=2), spec("last")],
+        prepare=prepare,
+        records=1,
+    )
+
+
+def leader_away(*partitions: TopicPartition, twins: bool = False) -> Callable[[Run], Scene]:
+    """At any moment partitions lose their leader, and get it back: ends of transactions forget them."""
+    tries = [("try1", spec(group_id="group1"))]
+    if twins:
+        tries.append(("try2", spec(group_id="group1", try_number=2)))
+
+    def scene(run: Run) -> Scene:
+        def prepare(scene: Scene) -> None:
+            def leave() -> None:
+                scene.broker.away.update(partitions)
+                scene.once["the leader returns"] = scene.broker.away.clear
+
+            scene.once["the leader leaves"] = leave
+
+        return stage(
+            run,
+            tries,
+            prepare=prepare,
+            records=1,
+            closers=[spec(group_id="group1", try_number=3), spec("last", group_id="group1")],
+        )
+
+    scene.__name__ = "_".join(["leader_away", *map(str, partitions), *(["twins"] if twins else [])])
+    return scene
+
+
+def member_joined(run: Run) -> Scene:
+    """A live consumer is in the group: the run must refuse."""
+
+    def prepare(scene: Scene) -> None:
+        scene.broker.members["group"] = 1
+
+        def check_end() -> str | None:
+            return "a run committed beside live members" if scene._visible("out") else None
+
+        scene.check_end = check_end  # type: ignore[method-assign]
+
+    return stage(run, [("r1", spec())], prepare=prepare, records=1)
+
+
+def unverified(run: Run) -> Scene:
+    """A broker that accepts writes outside a transaction, and says so."""
+    broker = ModelBroker({"src": 2, "out": 2}, verifies=False)
+
+    def prepare(scene: Scene) -> None:
+        check = scene.check_end
+
+        def check_end() -> str | None:
+            if not scene._visible("out"):
+                return None
+            return check()
+
+        scene.check_end = check_end  # type: ignore[method-assign]
+        scene.time_outs = False
+
+    return stage(run, [("r1", spec())], broker=broker, prepare=prepare, records=1, closers=[])
+
+
+def with_data(**faults: bool) -> Callable[[Run], Scene]:
+    """One run whose writers misbehave."""
+
+    def scene(run: Run) -> Scene:
+        return stage(
+            run,
+            [("r1", spec())],
+            data=lambda r, b, s: ModelData(r, b, s, **faults),
+            closers=[spec(), spec("last")],
+        )
+
+    return scene

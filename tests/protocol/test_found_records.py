@@ -1,0 +1,160 @@
+"""What the ledger's record of a run answers, and to whom: the real protocol on a model cluster."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_eos.exceptions import ConfigurationError, RunFailed, SendError, TopicRecreated
+from airflow_eos.model.ranges import Cursor, Explicit, OffsetRange, TopicPartition
+from airflow_eos.model.spec import RunSpec
+from tests.protocol.model.broker import LEDGER, ModelBroker
+from tests.protocol.model.ports import ModelData
+from tests.protocol.model.scenes import Scene, before, reset, spec
+
+EXPLICIT = Explicit((OffsetRange("src", 0, 0, 2),))
+ROUNDS = Cursor(max_records=1, until_caught_up=True)
+
+
+def a_cluster(records: int = 2) -> Scene:
+    """A source of two partitions with so many records each, and a sink."""
+    scene = Scene(ModelBroker({"src": 2, "out": 2}))
+    for number in range(records):
+        for partition in range(2):
+            scene.broker.write_input("src", partition, f"p{partition}r{number}")
+    return scene
+
+
+def of(environment: str, **changes: Any) -> RunSpec:
+    """The same run in one of the environments that share cluster and ledger."""
+    return spec(prefix=environment, group_id=environment, **changes)
+
+
+@pytest.mark.parametrize("ranges", [Cursor(), EXPLICIT, ROUNDS], ids=["cursor", "explicit", "rounds"])
+@pytest.mark.parametrize("changes", [{}, {"clear_number": 1}], ids=["first life", "cleared"])
+def test_a_commit_of_another_environment_is_not_this_ones_success(
+    ranges: Any, changes: dict[str, Any]
+) -> None:
+    """A run that was committed under another prefix is refused by name: its own work was never done."""
+    scene = a_cluster()
+    before(scene, of("staging", ranges=ranges))
+    written = scene._visible("out")
+    with pytest.raises(ConfigurationError, match=r"'staging\..*'prod\..*own pipeline.*own ledger"):
+        before(scene, of("prod", ranges=ranges, **changes))
+    assert scene._visible("out") == written
+    assert before(scene, of("staging", ranges=ranges)).found
+
+
+def one_round(scene: Scene, its_spec: RunSpec) -> None:
+    """Let a run in rounds commit its first one and fail in the second."""
+
+    class Failing(ModelData):
+        sent = 0
+
+        def send(self, *arguments: Any) -> Any:
+            self.sent += 1
+            if self.sent > 1:
+                raise SendError("no answer")
+            return super().send(*arguments)
+
+    with pytest.raises(RunFailed, match="no answer"):
+        before(scene, replace(its_spec, max_send_attempts=1), Failing)
+
+
+def test_rounds_of_another_environment_are_not_continued() -> None:
+    """A round that another environment committed is not counted as read by this one."""
+    scene = a_cluster()
+    one_round(scene, of("staging", ranges=ROUNDS))
+    assert len(scene._visible("out")) == 1
+    with pytest.raises(ConfigurationError, match="was committed under transactional id 'staging"):
+        before(scene, of("prod", ranges=ROUNDS))
+    assert before(scene, of("staging", ranges=ROUNDS)).details["rounds"] == 4
+
+
+def test_a_reprocessing_of_this_very_work_is_found_under_its_own_id() -> None:
+    """A reprocessing that is asked for again answers; another environment's is never taken for it."""
+    scene = a_cluster()
+    before(scene, spec())
+    again = spec(clear_number=1, on_committed="reprocess")
+    done = before(scene, again)
+    assert (done.mode, done.found) == ("reprocess", False)
+    assert before(scene, again).found
+    assert len(scene._visible("out")) == 8
+
+
+def written_by(scene: Scene, its_spec: RunSpec) -> list[str]:
+    """Make a run and return what it wrote."""
+    known = Counter(scene._visible("out"))
+    before(scene, its_spec)
+    return sorted((Counter(scene._visible("out")) - known).elements())
+
+
+def test_a_reprocessing_leaves_out_what_another_run_read_between_two_rounds() -> None:
+    """A run in rounds was interrupted and another one read on: only its own ranges are repeated."""
+    scene = Scene(ModelBroker({"src": 1, "out": 1}))
+    rounds = spec(ranges=Cursor(max_records=2, until_caught_up=True))
+    for number in range(3):
+        scene.broker.write_input("src", 0, f"mine{number}")
+    one_round(scene, rounds)
+    assert written_by(scene, spec("other")) == ["mine2"]
+    scene.broker.write_input("src", 0, "late")
+    record = before(scene, rounds)
+    assert record.ranges == (OffsetRange("src", 0, 0, 2), OffsetRange("src", 0, 3, 4))
+    again = replace(rounds, clear_number=1, on_committed="reprocess")
+    assert written_by(scene, again) == ["late", "mine0", "mine1"]
+    assert scene.broker.groups["group.runs"][TopicPartition("src", 0)].offset == 4
+
+
+def test_a_run_whose_cursor_was_moved_back_between_two_rounds_ends_and_can_be_reprocessed() -> None:
+    """What the operator has it read once more is a range of its own; the record stays readable."""
+    scene = Scene(ModelBroker({"src": 1, "out": 1}))
+    for number in range(6):
+        scene.broker.write_input("src", 0, f"r{number}")
+    before(scene, spec("earlier", ranges=Explicit((OffsetRange("src", 0, 0, 4),), advance=True)))
+    one_round(scene, spec(ranges=Cursor(max_records=1, until_caught_up=True)))
+    reset(scene, {TopicPartition("src", 0): 0})
+    rounds = spec(ranges=Cursor(max_records=3, until_caught_up=True, max_rounds=2))
+    record = before(scene, rounds)
+    assert record.ranges == (OffsetRange("src", 0, 0, 3), OffsetRange("src", 0, 4, 5))
+    again = replace(rounds, clear_number=1, on_committed="reprocess")
+    assert written_by(scene, again) == ["r0", "r1", "r2", "r4"]
+
+
+@pytest.mark.parametrize("ranges", [Cursor(), EXPLICIT, ROUNDS], ids=["cursor", "explicit", "rounds"])
+def test_a_reprocessing_refuses_a_topic_that_was_made_again(ranges: Any) -> None:
+    """The recorded offsets are of the old topic: the new one's records at them are others."""
+    scene = a_cluster()
+    before(scene, spec(ranges=ranges))
+    written = scene._visible("out")
+    scene.broker.topics["src"] = replace(scene.broker.topics["src"], topic_id="another")
+    with pytest.raises(TopicRecreated, match=r"id-src.*another now.*cannot be read again"):
+        before(scene, spec(ranges=ranges, clear_number=1, on_committed="reprocess"))
+    assert scene._visible("out") == written
+
+
+def test_a_reprocessing_refuses_a_topic_that_was_made_again_between_two_rounds() -> None:
+    """One round's offsets are of the old topic, though the last round read the new one."""
+    scene = a_cluster()
+    one_round(scene, spec(ranges=ROUNDS))
+    scene.broker.topics["src"] = replace(scene.broker.topics["src"], topic_id="another")
+    del scene.broker.groups["group"]
+    reset(scene, {TopicPartition("src", p): 0 for p in (0, 1)})
+    before(scene, spec(ranges=ROUNDS))
+    with pytest.raises(TopicRecreated, match="cannot be read again"):
+        before(scene, spec(ranges=ROUNDS, clear_number=1, on_committed="reprocess"))
+
+
+def test_a_record_that_does_not_name_topic_ids_is_reprocessed() -> None:
+    """Records of earlier versions are read as before."""
+    scene = a_cluster()
+    before(scene, spec())
+    for entry in scene.broker.logs[TopicPartition(LEDGER, 0)]:
+        if entry.key.startswith("run:"):
+            value = json.loads(entry.value)
+            del value["details"]["topic_ids"]
+            entry.value = json.dumps(value)
+    assert before(scene, spec(clear_number=1, on_committed="reprocess")).mode == "reprocess"

@@ -1,0 +1,154 @@
+"""Kills, searched: at every step of every order nothing is committed after the call returned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_eos.exceptions import OutcomeUnknown, RunFailed
+from airflow_eos.model.kafka import ProducerIdentity
+from airflow_eos.model.ranges import Cursor
+from airflow_eos.run.kill import Kill
+from airflow_eos.run.protocol import RunProtocol
+from airflow_eos.run.states import State
+from tests.protocol.model import ports
+from tests.protocol.model.broker import ModelBroker
+from tests.protocol.model.explorer import Run, explore
+from tests.protocol.model.scenes import Inline, Scene, spec, stage
+
+ROUNDS = Cursor(max_records=2, until_caught_up=True)
+
+
+def killed_at_any_step(
+    monkeypatch: pytest.MonkeyPatch, its: Any = None, *, records: int = 1, deciding: bool = True
+) -> Callable[[Run], Scene]:
+    """One attempt, and a call that ends it at any moment, from another thread.
+
+    :param deciding: the coordinator answers the abort; otherwise the call is over without it.
+    """
+
+    def scene(run: Run) -> Scene:
+        kill = Kill()
+        protocols: list[RunProtocol] = []
+
+        def made(one: Any, world: Any) -> RunProtocol:
+            r1 = run.processes.get("r1")
+            if r1 is not None and r1.done:  # the attempts behind it
+                return RunProtocol(one, world)
+            protocols.append(RunProtocol(one, world, kill=kill))
+            return protocols[-1]
+
+        monkeypatch.setattr(ports, "RunProtocol", made)
+
+        def prepare(scene: Scene) -> None:
+            end = scene.broker.end_transaction
+            returned = False
+
+            def ended(identity: ProducerIdentity, *, commit: bool) -> Any:
+                answer = end(identity, commit=commit)
+                if commit and answer is None and returned and identity in [p.producer for p in protocols]:
+                    scene.broken = "committed after the kill had returned"
+                return answer
+
+            def killing() -> None:
+                nonlocal returned
+                if scene.processes["r1"].done:
+                    return
+                kill.ask()
+                mine = protocols[-1].producer if protocols else None
+                if mine is not None and deciding:
+                    end(mine, commit=False)
+                # Without an answer it waits for a commit under way: what comes of it is no surprise then.
+                pending = scene.processes["r1"].pending
+                returned = deciding or pending is None or pending.name != "commit"
+
+            scene.broker.end_transaction = ended  # type: ignore[method-assign]
+            scene.once["kill"] = killing
+
+        return stage(
+            run,
+            [("r1", its or spec())],
+            closers=[its or spec(), spec("last")],
+            prepare=prepare,
+            records=records,
+        )
+
+    return scene
+
+
+@pytest.mark.parametrize("deciding", [True, False])
+@pytest.mark.parametrize(
+    ("its", "records"), [(None, 1), (None, 0), (spec(ranges=ROUNDS), 2)], ids=["full", "empty", "rounds"]
+)
+def test_nothing_is_committed_after_a_kill_returned(
+    monkeypatch: pytest.MonkeyPatch, its: Any, records: int, deciding: bool
+) -> None:
+    """Whatever step it meets, with a fault beside it; the next attempt does the work, once."""
+    report = explore(
+        killed_at_any_step(monkeypatch, its, records=records, deciding=deciding),
+        deviations=2,
+        executions=1_300,
+    )
+    print(f"{report.executions} schedules, {report.states} states, {report.outcomes}")
+    assert report.counter_example is None, f"\n{report.counter_example}"
+    assert {"r1: COMMITTED", "r1: RunFailed"} <= {*report.outcomes}
+
+
+def test_a_kill_that_only_aborts_would_be_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the look before each state a run goes on behind the call."""
+    monkeypatch.setattr(Kill, "check", lambda _self: None)
+    report = explore(killed_at_any_step(monkeypatch), deviations=1, executions=3_000)
+    assert report.counter_example is not None
+    assert "committed after the kill had returned" in report.counter_example.violation
+
+
+def test_a_look_before_the_commit_alone_would_come_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill between the last look and the commit: who takes the turn first must decide."""
+    kill = Kill()
+    kill.take_turn()
+    sent: list[str] = []
+
+    class Session:
+        def commit(self) -> None:
+            kill.ask()
+            kill.await_commit(0.01)
+            sent.append("commit")
+
+    kill.commit(Session())  # type: ignore[arg-type]
+    assert sent == ["commit"]
+    for _ in range(2):
+        with pytest.raises(RunFailed, match="killed"):
+            kill.take_turn()
+    kill.await_commit(60)  # no commit is under way: it does not wait for itself
+    kill.await_commit(60)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [state for state in State if state not in (State.ABORTED, State.UNKNOWN, State.COMMITTED)],
+)
+def test_a_kill_at_each_state_ends_the_attempt_there(monkeypatch: pytest.MonkeyPatch, state: State) -> None:
+    """No later state of the way to the commit is entered, and no other epoch is taken."""
+    entered: list[State] = []
+
+    def made(one: Any, world: Any) -> RunProtocol:
+        def on_state(at: State) -> None:
+            entered.append(at)
+            if at is state:
+                protocol.kill()
+
+        protocol = RunProtocol(one, world, on_state)
+        return protocol
+
+    monkeypatch.setattr(ports, "RunProtocol", made)
+    broker = ModelBroker({"src": 2, "out": 2})
+    broker.write_input("src", 0, "a")
+    scene = Scene(broker)
+    with pytest.raises((RunFailed, OutcomeUnknown), match="killed"):
+        ports.attempt(Inline(broker), scene, "only", spec())()  # type: ignore[arg-type]
+    assert entered in ([*entered[: entered.index(state) + 1]], [*entered[:-1], State.ABORTED])
+    assert entered.count(State.FENCED) <= 1
+    assert scene._visible("out") == []
+    assert not any(key.startswith("run:") for key in broker.committed_keys())

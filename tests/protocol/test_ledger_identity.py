@@ -1,0 +1,179 @@
+"""Who may use a ledger, and from when on: the real look-up on a model cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_eos.exceptions import LedgerMissing, LedgerReplaced, LedgerTruncated
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import Authority
+from airflow_eos.ledger.pins import Pins
+from airflow_eos.ledger.topic_check import KnownLedger, verify
+from airflow_eos.ledger.witnesses import Witnesses
+from airflow_eos.model.kafka import CommittedOffset
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.spec import LedgerSettings, MayCreate, RunSpec
+from tests.protocol.model.broker import LEDGER, Entry, ModelBroker
+from tests.protocol.model.ports import Clock, ModelCluster, ModelLedger, ModelTransactions
+from tests.protocol.model.scenes import Scene, spec
+
+RETRIED = spec(try_number=2)
+CLEARED = spec(clear_number=1, try_number=3)
+
+
+class Plain:
+    """Every call is made at once, and nothing else happens: markers stay unwritten."""
+
+    def step(self, name: str, run: Callable[[], Any], faults: Any = (), late: Any = None) -> Any:
+        del name, faults, late
+        return run()
+
+
+@pytest.fixture
+def scene() -> Scene:
+    """A ledger topic that nobody has used."""
+    found = Scene(ModelBroker({"src": 1}))
+    forget(found)
+    return found
+
+
+def forget(scene: Scene) -> None:
+    """The ledger is made again, empty."""
+    for where, entries in scene.broker.logs.items():
+        if where.topic == LEDGER:
+            entries.clear()
+
+
+class Died(BaseException):
+    """The process ends."""
+
+
+def look(
+    scene: Scene, wanted: RunSpec, may_create: MayCreate | None = None, *, dies: bool = False
+) -> KnownLedger:
+    """As an attempt begins; whoever waits sees the markers come, unless it dies there."""
+    run: Any = Plain()
+
+    def sleep(_seconds: float) -> None:
+        if dies:
+            raise Died
+        scene.broker.settle()
+
+    ledger = ModelLedger(run, scene.broker)
+    authority = Authority(ledger, sleep=sleep, clock=Clock().monotonic)
+    pins = Pins(ModelTransactions(run, scene.broker, scene, "attempt"), authority, sleep=sleep)
+    witnesses = Witnesses(ModelCluster(run, scene.broker), wanted.prefix, LEDGER, wanted)
+    allowed = may_create or wanted.may_create_ledger
+    return verify(
+        ledger, authority, pins, wanted.ledger, wanted.prefix, witnesses=witnesses, may_create=allowed
+    )
+
+
+@pytest.mark.parametrize("second", [RETRIED, CLEARED, spec(ledger=LedgerSettings(LEDGER, create=False))])
+def test_a_second_try_waits_for_the_marker_of_the_first_ones_pin(scene: Scene, second: RunSpec) -> None:
+    """The first try has committed the ledger's identity and dies; its marker is not in the log yet."""
+    with pytest.raises(Died):
+        look(scene, spec(), dies=True)
+    scene.broker.init_producer(keys.ledger_witness_id("eos", LEDGER))
+    assert scene.broker.unsettled() == ["eos.ledger.ledger"]
+    assert look(scene, second) == KnownLedger("id-ledger", 2, "eos")
+
+
+def test_a_pin_counts_when_its_marker_is_seen(scene: Scene) -> None:
+    """The coordinator says that it is committed, and has left the marker out: it is pinned again."""
+    ledger = TopicPartition(LEDGER, 0)
+    with pytest.raises(Died):
+        look(scene, spec(), dies=True)
+    scene.broker.away.add(ledger)
+    scene.broker.settle()
+    scene.broker.away.clear()
+    assert scene.broker.open[ledger]
+    assert look(scene, spec()) == KnownLedger("id-ledger", 2, "eos")
+    assert [key for key, _ in scene.broker.ledger_records()] == ["ledger:identity"]
+
+
+def test_whoever_may_not_makes_no_ledger(scene: Scene) -> None:
+    """A topic that nobody has used as a ledger may be one that lost its runs."""
+    with pytest.raises(LedgerMissing, match="never initialised"):
+        look(scene, spec(ledger=LedgerSettings(LEDGER, create=False)))
+    with pytest.raises(LedgerMissing, match="never initialised"):
+        look(scene, CLEARED)
+    assert scene.broker.transactions == {}
+
+
+def test_a_retry_makes_the_ledger_of_a_first_try_that_died(scene: Scene) -> None:
+    """There is nothing yet, and nobody remembers anything."""
+    assert look(scene, RETRIED).topic_id == "id-ledger"
+
+
+@pytest.mark.parametrize("wanted", [RETRIED, CLEARED])
+@pytest.mark.parametrize("open_transaction", [False, True])
+def test_a_pin_that_was_begun_is_made_anew(scene: Scene, wanted: RunSpec, open_transaction: bool) -> None:
+    """Whoever began died before the commit: nothing was ever in this ledger."""
+    died = scene.broker.init_producer(keys.ledger_transactional_id("eos", LEDGER))
+    if open_transaction:
+        partition = TopicPartition(LEDGER, 0)
+        scene.broker.add_partitions(died, [partition])
+        scene.broker.produce(died, partition, 0, "{}", keys.LEDGER_IDENTITY_KEY)
+    assert look(scene, wanted).topic_id == "id-ledger"
+
+
+def a_run_used_it(scene: Scene) -> None:
+    scene.broker.init_producer(keys.ledger_witness_id("eos", LEDGER))
+
+
+def its_identity_was_committed(scene: Scene) -> None:
+    look(scene, spec())
+    scene.broker.settle()
+
+
+def this_work_was_begun(scene: Scene) -> None:
+    scene.broker.init_producer(keys.transactional_id(spec()))
+
+
+def the_group_names_it(scene: Scene) -> None:
+    metadata = keys.offset_metadata("run/pipe/r0", 0, "id-before")
+    scene.broker.groups["group"] = {TopicPartition("src", 0): CommittedOffset(1, metadata)}
+
+
+@pytest.mark.parametrize("wanted", [spec(), RETRIED, CLEARED])
+@pytest.mark.parametrize(
+    "witness", [a_run_used_it, its_identity_was_committed, this_work_was_begun, the_group_names_it]
+)
+def test_a_ledger_that_somebody_remembers_is_lost_when_it_is_empty(
+    scene: Scene, witness: Callable[[Scene], None], wanted: RunSpec
+) -> None:
+    """Each of them is enough, and nothing is pinned."""
+    witness(scene)
+    forget(scene)
+    known = set(scene.broker.transactions)
+    with pytest.raises(LedgerReplaced, match="Restore it"):
+        look(scene, wanted)
+    assert set(scene.broker.transactions) == known
+    assert look(scene, wanted, MayCreate.ANYWAY).topic_id == "id-ledger"
+
+
+def test_offsets_of_topics_that_the_run_does_not_read_say_nothing(scene: Scene) -> None:
+    """A group may have read something else before, beside another ledger."""
+    the_group_names_it(scene)
+    scene.broker.groups["group"] = {
+        TopicPartition("other", 0): one for one in scene.broker.groups["group"].values()
+    }
+    assert look(scene, spec()).topic_id == "id-ledger"
+
+
+def test_what_a_cut_partition_lacks_is_not_denied(scene: Scene) -> None:
+    """A key that is left is answered; one that is missing may have been in what was deleted."""
+    where = TopicPartition(LEDGER, 0)
+    scene.broker.logs[where] += [Entry("data", key="gone", value="1"), Entry("data", key="left", value="2")]
+    run: Any = Plain()
+    authority = Authority(ModelLedger(run, scene.broker))
+    assert authority.decide_in(0, ["gone", "left", "never"]) == {"gone": "1", "left": "2"}
+    scene.broker.log_starts[where] = 1
+    assert authority.decide_in(0, ["left"]) == {"left": "2"}
+    for key in ("gone", "never"):
+        with pytest.raises(LedgerTruncated, match=f"starts at offset 1.*{key}"):
+            authority.decide_in(0, ["left", key])

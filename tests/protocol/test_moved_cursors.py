@@ -1,0 +1,118 @@
+"""A cursor that is moved for some partitions only: the others keep their place, added ones their start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_eos.model.ranges import Cursor, Explicit, OffsetRange, TopicPartition
+from tests.protocol.model import scenes
+from tests.protocol.model.broker import LEDGER, OFFSETS, ModelBroker
+from tests.protocol.model.scenes import Inline, Scene, before, reset, spec
+
+LATEST = Cursor(start="latest")
+Mover = Callable[[Scene], None]
+
+
+def a_cursor(*, mapped: bool = False) -> Scene:
+    """A cursor that has read two partitions of a topic; then the topic grows and gets records everywhere."""
+    scene = Scene(ModelBroker({"src": 2, "out": 3}))
+    for partition in (0, 1):
+        scene.broker.write_input("src", partition, f"p{partition}old")
+    for only in (0, 1) if mapped else (None,):
+        before(scene, spec("first", source_partition=only))
+    scene.broker.grow("src", 3)
+    for partition in (0, 1, 2):
+        scene.broker.write_input("src", partition, f"p{partition}new")
+    return scene
+
+
+def moved_by_a_run(scene: Scene) -> None:
+    """A run over given ranges reads one partition and advances the cursor."""
+    before(scene, spec("given", ranges=Explicit((OffsetRange("src", 0, 1, 2),), advance=True)))
+
+
+def moved_by_hand(scene: Scene) -> None:
+    """`reset-offsets` moves one partition over its new record."""
+    reset(scene, {TopicPartition("src", 0): 2})
+
+
+@pytest.mark.parametrize("move", [moved_by_a_run, moved_by_hand])
+def test_a_partial_move_does_not_make_an_added_partition_known(move: Mover) -> None:
+    """A partition that was added is read from its beginning, though start is latest and others were moved."""
+    scene = a_cursor()
+    move(scene)
+    record = before(scene, spec("next", ranges=LATEST))
+    assert OffsetRange("src", 2, 0, 1) in record.ranges
+    assert {"p1new", "p2new"} <= set(scene._visible("out"))
+
+
+def test_a_partial_move_of_a_mapped_cursor_does_not_make_an_added_partition_known() -> None:
+    """As for a whole cursor: the record that names the layout keeps its count."""
+    scene = a_cursor(mapped=True)
+    moved_by_hand(scene)
+    record = before(scene, spec("next", ranges=LATEST, source_partition=2))
+    assert record.ranges == (OffsetRange("src", 2, 0, 1),)
+
+
+def test_a_cursor_moved_on_a_topic_that_was_made_again_counts_its_partitions_anew() -> None:
+    """Partitions of the new topic are not taken for added ones of the old: the start policy applies."""
+    scene = a_cursor()
+    scene.broker.topics["src"] = replace(scene.broker.topics["src"], topic_id="another")
+    del scene.broker.groups["group"]
+    moved_by_hand(scene)
+    record = before(scene, spec("next", ranges=LATEST))
+    assert OffsetRange("src", 2, 1, 1) in record.ranges
+
+
+@pytest.mark.parametrize("to", [0, 2])
+@pytest.mark.parametrize(
+    "away", [{TopicPartition(LEDGER, 0)}, {OFFSETS}, {TopicPartition(LEDGER, 0), OFFSETS}]
+)
+def test_a_move_whose_end_was_forgotten_is_made(
+    monkeypatch: pytest.MonkeyPatch, away: set[TopicPartition], to: int
+) -> None:
+    """The coordinator calls it complete without a marker: taken for aborted it would be undone."""
+    scene = a_cursor()
+    monkeypatch.setattr(scenes, "Inline", forgetting(away))
+    reset(scene, {TopicPartition("src", 0): to})
+    monkeypatch.undo()
+    record = before(scene, spec("next"))
+    assert OffsetRange("src", 0, to, 2) in record.ranges
+
+
+@pytest.mark.parametrize("to", [0, 2])
+def test_a_move_whose_command_died_is_not_taken_for_aborted(monkeypatch: pytest.MonkeyPatch, to: int) -> None:
+    """Nobody wrote the marker that was forgotten: the coordinator still says how it was decided."""
+    scene = a_cursor()
+    with monkeypatch.context() as patch:
+        patch.setattr(scenes, "Inline", forgetting({TopicPartition(LEDGER, 0)}, dies=True))
+        with pytest.raises(Death):
+            reset(scene, {TopicPartition("src", 0): to})
+    record = before(scene, spec("next"))
+    assert OffsetRange("src", 0, to, 2) in record.ranges
+
+
+class Death(BaseException):
+    """The process ends here."""
+
+
+def forgetting(away: set[TopicPartition], *, dies: bool = False) -> type[Inline]:
+    """Return steps whose commit leaves out the markers of some partitions."""
+
+    class Forgetting(Inline):
+        def step(self, name: str, run: Callable[[], Any], faults: Any = (), late: Any = None) -> Any:
+            if name != "commit":
+                return super().step(name, run, faults, late)
+            self._broker.away.update(away)
+            done = super().step(name, run, faults, late)
+            self._broker.settle()
+            self._broker.away.clear()
+            if dies:
+                raise Death
+            return done
+
+    return Forgetting

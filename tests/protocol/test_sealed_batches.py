@@ -1,0 +1,85 @@
+"""What becomes of sealed batches: each is released once, and none is meant for the ledger."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from airflow_eos.exceptions import ConfigurationError, EosError, ProcessFailed, SealedBlockLost
+from airflow_eos.model.ranges import TopicPartition
+from tests.protocol.model.broker import LEDGER, ModelBroker
+from tests.protocol.model.ports import ModelData
+from tests.protocol.model.scenes import Scene, before, spec
+
+
+class WatchedData(ModelData):
+    """Remembers what was sealed and what was released; loses its blocks so many times before it can send."""
+
+    def __init__(self, *arguments: Any, losses: int = 0) -> None:
+        super().__init__(*arguments)
+        self.losses = losses
+        self.sealed: list[Any] = []
+        self.released: list[Any] = []
+
+    def seal(self, plan: Any) -> Any:
+        self.sealed.append(super().seal(plan))
+        return self.sealed[-1]
+
+    def send(self, *arguments: Any) -> Any:
+        if self.losses:
+            self.losses -= 1
+            raise SealedBlockLost("an executor took them with it")
+        return super().send(*arguments)
+
+    def release(self, sealed: Any) -> None:
+        self.released.append(sealed)
+
+
+@pytest.mark.parametrize(("losses", "seals"), [(0, 1), (1, 2), (2, 2)])
+def test_sealed_batches_are_released_once_whatever_became_of_them(losses: int, seals: int) -> None:
+    """Sent, lost and sealed again, or given up: no block stays behind on the executors that live."""
+    scene = Scene(ModelBroker({"src": 2, "out": 2}))
+    scene.broker.write_input("src", 0, "r0")
+    planes: list[WatchedData] = []
+
+    def data(*arguments: Any) -> WatchedData:
+        planes.append(WatchedData(*arguments, losses=losses))
+        return planes[-1]
+
+    try:
+        before(scene, spec(max_send_attempts=2), data)
+    except EosError:
+        assert losses == 2
+    (plane,) = planes
+    assert len(plane.sealed) == seals
+    assert [id(one) for one in plane.released] == [id(one) for one in plane.sealed]
+
+
+def test_rows_for_the_ledger_are_refused_before_anything_is_sent() -> None:
+    """Executors and driver would write one partition under one identity, each from sequence 0."""
+    scene = Scene(ModelBroker({"src": 2, "out": 2}))
+    scene.broker.write_input("src", 0, "r0")
+    known = list(scene.broker.ledger_records())
+
+    class IntoTheLedger(WatchedData):
+        def seal(self, plan: Any) -> Any:
+            sealed = super().seal(plan)
+            (target,) = sealed.manifest.targets
+            manifest = replace(sealed.manifest, targets=(replace(target, topic=LEDGER),))
+            sealed.manifest, sealed.batches = manifest, {TopicPartition(LEDGER, 0): ["r0"]}
+            return sealed
+
+        def send(self, *arguments: Any) -> Any:
+            raise AssertionError("rows for the ledger were sent")
+
+    with pytest.raises(ProcessFailed, match="'ledger'"):
+        before(scene, spec(), IntoTheLedger)
+    assert scene.broker.ledger_records() == known
+
+
+def test_the_ledger_is_no_sink_topic() -> None:
+    """A sink topic that is the ledger is refused by the specification itself."""
+    with pytest.raises(ConfigurationError, match="sink_topic 'ledger' is the ledger's topic"):
+        spec(sink_topic=LEDGER)

@@ -1,0 +1,104 @@
+"""What the wire tests share: sealed batches, epochs, whole transactions, and waiting."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from kafka.protocol.producer import InitProducerIdRequest
+
+from airflow_eos.model.kafka import ProducerIdentity
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.recordbatch.sealer import seal
+from airflow_eos.wire.fetch import fetch_range
+from airflow_eos.wire.offsets import list_offsets
+from airflow_eos.wire.produce import send_partitions
+from airflow_eos.wire.txn_requests import add_partitions_to_txn, end_txn
+from tests.support.patience import wait_until
+
+# A killed broker may register again, and others take over, when its session has ended: 9 s by default.
+QUICK_SESSIONS = {"broker.session.timeout.ms": "4000", "broker.heartbeat.interval.ms": "500"}
+
+
+def texts(prefix, count):
+    """``prefix-00000`` and so on."""
+    return [f"{prefix}-{n:05d}" for n in range(count)]
+
+
+def sealed(values, records_per_batch=10, compressor="none"):
+    """(record count, batch) pairs of a list of texts, unstamped."""
+    pairs = []
+    for begin in range(0, len(values), records_per_batch):
+        column = pa.array([v.encode() for v in values[begin : begin + records_per_batch]], pa.binary())
+        batches = seal(column, np.zeros(len(column), np.int32), topic="t", compressor=compressor)
+        pairs.extend((batch.records, batch.data) for batch in batches)
+    return pairs
+
+
+def take_epoch(connections, transactional_id, timeout_ms=60_000):
+    """A new epoch of a transactional id; older ones are fenced and their transaction is aborted."""
+
+    def initialise():
+        node = connections.transaction_coordinator(transactional_id)
+        request = InitProducerIdRequest(
+            transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
+            producer_id=-1,
+            producer_epoch=-1,
+            max_version=4,
+        )
+        answer = connections.call(request, node)
+        assert answer.error_code in (0, 14, 15, 16, 51), answer
+        if answer.error_code:
+            connections.forget_coordinator("transaction", transactional_id)
+            return None
+        return ProducerIdentity(transactional_id, answer.producer_id, answer.producer_epoch)
+
+    return wait_until(initialise)
+
+
+def open_transaction(connections, transactional_id, partitions, **options):
+    """A new epoch with these partitions added."""
+    identity = take_epoch(connections, transactional_id, **options)
+    add_partitions_to_txn(connections, identity, partitions)
+    return identity
+
+
+def transaction(connections, where, values, *, commit=True, records_per_batch=10, transactional_id=None):
+    """Write texts to one partition in a transaction of their own, wait for its marker; return the receipt."""
+    identity = open_transaction(connections, transactional_id or f"tx-{where}", [where])
+    batches = {where: sealed(values, records_per_batch)}
+    (receipt,) = send_partitions(connections, identity, batches)
+    end_txn(connections, identity, commit=commit)
+    wait_for_marker(connections, where, receipt.last_offset)
+    return receipt
+
+
+def wait_for_marker(connections, where, last_offset):
+    """Wait until the last stable offset is behind a transaction: its marker is written."""
+    wait_until(lambda: list_offsets(connections, [where], "latest")[where] > last_offset + 1)
+
+
+def end_of(connections, where, isolation="read_committed"):
+    """Last stable offset, or high watermark."""
+    return list_offsets(connections, [where], "latest", isolation=isolation)[where]
+
+
+def read(connections, where, start=0, end=None, **options):
+    """(offset, text) pairs of a range; to the last stable offset without ``end``."""
+    isolation = options.get("isolation", "read_committed")
+    end = end_of(connections, where, isolation) if end is None else end
+    return [
+        (int(offset), value.decode())
+        for batch in fetch_range(connections, where.topic, where.partition, start, end, **options)
+        for offset, value in zip(batch.offset, batch.value.to_pylist(), strict=True)
+    ]
+
+
+def values_of(pairs):
+    """Texts without their offsets."""
+    return [value for _, value in pairs]
+
+
+def partition(topic, number=0):
+    """Short for a TopicPartition."""
+    return TopicPartition(topic, number)

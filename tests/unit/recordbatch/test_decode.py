@@ -1,0 +1,309 @@
+"""Batches as they are in real logs are decoded exactly, and damaged ones are refused by name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_eos.exceptions import CorruptBatch
+from airflow_eos.recordbatch.compression import Compressor
+from airflow_eos.recordbatch.decode import decode_batch, decode_batches
+from airflow_eos.recordbatch.header import TimestampType, iter_batches
+from airflow_eos.recordbatch.record_starts import _walk, record_starts
+from tests.support.record_batches import LOG_APPEND_TIME, Record, body, raw, records, rows, varint, write
+
+HOLED = [
+    Record(100, 5, b"a", b"1"),
+    Record(103, 6, None, None),
+    Record(104, 7, b"", b""),
+    Record(109, 4, b"d", b"4"),
+]
+
+
+@given(st.integers(95, 115) | st.none(), st.integers(95, 115) | st.none())
+def test_a_slice_is_the_records_with_offsets_in_it(start, end):
+    """Bounds in holes, in front, behind, and crossed."""
+    decoded = decode_batch(raw(write(HOLED, base_offset=100, last_offset=111)), start=start, end=end)
+    low, high = 0 if start is None else start, 1 << 60 if end is None else end
+    assert rows(decoded) == [record for record in HOLED if low <= record.offset < high]
+
+
+@settings(max_examples=40)
+@given(records(min_size=1), st.data())
+def test_a_slice_of_records_with_headers_keeps_each_record_whole(contents, data):
+    """Headers are cut with their records."""
+    listed = [Record(offset, *row) for offset, row in enumerate(contents)]
+    start = data.draw(st.integers(0, len(listed)))
+    end = data.draw(st.integers(start, len(listed)))
+    assert rows(decode_batch(raw(write(listed)), start=start, end=end)) == listed[start:end]
+
+
+def test_columns_have_fixed_types_whatever_they_hold():
+    """Also when everything is null, or nothing is left."""
+    for blob in (write(HOLED, base_offset=100), write(HOLED[1:2], base_offset=103), write([], base_offset=9)):
+        decoded = decode_batch(raw(blob))
+        assert decoded.key.type == decoded.value.type == pa.binary()
+        assert str(decoded.offset.dtype) == str(decoded.timestamp.dtype) == "int64"
+        assert decoded.headers is None
+        decoded.key.validate(full=True)
+        decoded.value.validate(full=True)
+
+
+def test_an_emptied_batch_has_no_records_and_is_stepped_over():
+    """Compaction keeps the header of a producer's last batch; codec bits may remain."""
+    for attributes in (0, 0x14):
+        batch = raw(write([], base_offset=50, last_offset=61, attributes=attributes, producer_id=4))
+        assert len(decode_batch(batch)) == 0
+        assert batch.header.next_offset == 62
+
+
+def test_log_append_time_gives_every_record_the_brokers_time():
+    """The batch's max timestamp; the producer's deltas are void."""
+    decoded = decode_batch(raw(write(HOLED, base_offset=100, attributes=LOG_APPEND_TIME, max_timestamp=999)))
+    assert decoded.timestamp.tolist() == [999] * 4
+    assert decoded.timestamp_type is TimestampType.LOG_APPEND_TIME
+
+
+def test_create_time_may_go_backwards():
+    """Producers do not order their records by time."""
+    decoded = decode_batch(raw(write(HOLED, base_offset=100)))
+    assert decoded.timestamp.tolist() == [5, 6, 7, 4]
+    assert decoded.timestamp_type is TimestampType.CREATE_TIME
+
+
+def test_header_keys_that_are_no_utf8_are_replaced():
+    """As Java does; the value is untouched."""
+    fields = b"\x00\x00\x00\x01\x01" + varint(1) + varint(2) + b"\xffk" + varint(2) + b"\xff\xfe"
+    blob = write([Record(0, 0, None, None)], section=varint(len(fields)) + fields)
+    assert decode_batch(raw(blob)).headers.to_pylist() == [[{"key": "�k", "value": b"\xff\xfe"}]]
+
+
+def test_headers_only_some_records_have():
+    """The others get empty lists, and a thousand headers on one are no problem."""
+    many = tuple((f"h{number % 7}", None if number % 3 else b"%d" % number) for number in range(1000))
+    listed = [
+        Record(0, 0, None, b"a"),
+        Record(1, 0, None, b"b", many),
+        Record(2, 0, b"c", None, (("x", b""),)),
+    ]
+    assert rows(decode_batch(raw(write(listed)))) == listed
+
+
+def test_lengths_of_any_width_are_walked():
+    """Records below 64 bytes, above 8 KB and above 1 MB, and a record search that must give up."""
+    listed = [
+        Record(offset, 0, None, bytes(size)) for offset, size in enumerate([0, 50, 70, 9000, 1_100_000, 3])
+    ]
+    assert rows(decode_batch(raw(write(listed)))) == listed
+    long_one = [Record(offset, 0, b"k", b"v" * (9000 if offset == 70 else 40)) for offset in range(100)]
+    assert rows(decode_batch(raw(write(long_one)))) == long_one
+
+
+def test_overlong_varints_of_sloppy_writers_are_read():
+    """A length padded with a continuation is a legal varint, and the search must not lose the record."""
+    plain = [Record(offset, 0, b"k", b"value") for offset in range(60)]
+    section = b""
+    for record in plain:
+        one = body([record], 0, 0)
+        section += bytes([one[0] | 0x80, 0]) + one[1:] if record.offset % 50 == 7 else one
+    assert rows(decode_batch(raw(write(plain, section=section)))) == plain
+
+
+def test_payloads_that_look_like_records_do_not_mislead_the_search():
+    """A record not found by its zeros holds bytes that are: somewhere, and ending where the record ends."""
+    for inside in (b"\x00\x0e\x00more", b"\x00\x08\x00zz"):
+        for place in (0, 30, 59):
+            listed = [
+                Record(offset, 0, b"k", b"x" * 9000 + inside if offset == place else b"value")
+                for offset in range(60)
+            ]
+            assert rows(decode_batch(raw(write(listed)))) == listed
+
+
+SMALL = st.lists(
+    st.sampled_from([b"", b"\x00", b"\x00\x0e\x00", b"ab", b"\x00\x80\x01\x00" * 3]), max_size=120
+)
+
+
+@settings(max_examples=100)
+@given(SMALL, SMALL)
+def test_searching_and_walking_find_the_same_records(values, keys):
+    """Payloads made of what a record's frame is made of."""
+    listed = [Record(offset, 0, *pair) for offset, pair in enumerate(zip(keys, values, strict=False))]
+    section = body(listed, 0, 0)
+    starts = record_starts(np.frombuffer(section, np.uint8), len(listed))
+    assert starts.tolist() == _walk(section, 0, len(listed))[0]
+
+
+def damaged(section, count=1, compress=None, attributes=0):
+    blob = write(
+        [Record(0, 0, None, None)] * count,
+        section=section,
+        compress=compress,
+        attributes=attributes,
+        last_offset=count,
+    )
+    return raw(blob)
+
+
+@pytest.mark.parametrize(
+    ("section", "reason"),
+    [
+        (b"", "0 bytes cannot hold them"),
+        (b"\x0c\x00\x00\x00\x01\x01\x00" + b"!", "end at byte 7 of 8"),
+        (b"\x0e\x00\x00\x00\x01\x01\x00", "end at byte 8 of 7"),
+        (b"\x0b\x00\x00\x00\x01\x01\x00", ""),
+        (b"\x0e\x00\x00\x00\x01\x01\x00\x00", "longer than its fields"),
+        (b"\x0c\x00\x00\x00\x08\x01\x00", "key or value is longer than its record"),
+        (b"\x0c\x00\x00\x00\x01\x7e\x00", "key or value is longer than its record"),
+        (b"\x0c\x00\x00\x00\x03\x01\x00", "has length -2"),
+        (b"\x0c\x00\x00\x00\x01\x01\x01", "impossible number of headers"),
+        (b"\x0c\x00\x00\x00\x01\x01\x02", "impossible number of headers"),
+        (b"\x10\x00\x00\x00\x01\x01\x02\x01\x00", "a header has no key"),
+        (b"\x12\x00\x00\x00\x01\x01\x02\x00\x01!", "longer than its fields"),
+        (b"\x0c\x00\x00\x00\x01\x02!", "ends before its header count"),
+        (b"\x0c\x00\x80\x80\x80\x80\x80", ""),
+        (b"\xff\xff\xff\xff\xff\xff\xff", "longer than an int32"),
+    ],
+)
+def test_a_record_whose_framing_is_wrong_is_refused_with_its_batch(section, reason):
+    """The checksum is right, the content is not: some producer wrote it so."""
+    with pytest.raises(CorruptBatch, match=rf"topic-3 at offset 0 with 1 records cannot be read: .*{reason}"):
+        decode_batch(damaged(section))
+
+
+def test_a_claimed_number_of_records_is_not_believed():
+    """Negative, too many for memory, too few for the bytes."""
+    section = body([Record(0, 0, b"k", b"v")], 0, 0)
+    for count in (-1, 2, (1 << 31) - 1):
+        with pytest.raises(CorruptBatch, match=f"with {count} records"):
+            decode_batch(raw(write([Record(0, 0, None, None)], section=section, count=count)))
+
+
+def test_offsets_that_do_not_rise_are_refused():
+    """A repeated offset would be a repeated record."""
+    with pytest.raises(CorruptBatch, match="offsets do not rise"):
+        decode_batch(raw(write([Record(1, 0, None, b""), Record(1, 0, None, b"")])))
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_data_that_cannot_be_decompressed_is_corruption(codec):
+    """Named like any other damage."""
+    with pytest.raises(CorruptBatch, match=r"topic-3 at offset 0 .* (cannot be decompressed|is cut off)"):
+        decode_batch(damaged(b"no such data", attributes=codec))
+
+
+def test_an_unassigned_codec_is_corruption():
+    """Bits 5 to 7 mean nothing yet."""
+    with pytest.raises(CorruptBatch, match="codec 5 is unknown"):
+        decode_batch(damaged(b"data", attributes=5))
+
+
+def test_the_checksum_is_compared_before_anything_is_read():
+    """And only then; a caller may turn it off."""
+    blob = bytearray(write(HOLED, base_offset=100))
+    blob[-2] ^= 1
+    with pytest.raises(CorruptBatch, match="topic-3 at offset 100 has CRC"):
+        decode_batch(raw(bytes(blob)))
+    assert decode_batch(raw(bytes(blob)), check_crc=False).value[3].as_py() != b"4"
+
+
+def small(offset, section=None, count=2, attributes=0):
+    listed = [Record(offset + index, 0, b"k", b"value") for index in range(2)]
+    return write(
+        listed,
+        base_offset=offset,
+        last_offset=offset + 1,
+        section=section,
+        count=count,
+        attributes=attributes,
+    )
+
+
+def test_small_neighbours_are_decoded_as_one():
+    """A hundred batches of two records are one result; a large batch is one by itself."""
+    large = write([Record(200 + index, 0, None, bytes(20_000)) for index in range(100)], base_offset=200)
+    blob = b"".join(small(2 * index) for index in range(100)) + large
+    decoded = list(decode_batches(iter_batches(blob, "topic", 0)))
+    assert [len(each) for each in decoded] == [200, 100]
+    assert np.concatenate([each.offset for each in decoded]).tolist() == list(range(300))
+
+
+def test_neighbours_with_other_timestamp_types_are_not_mixed():
+    """The type is one for each result."""
+    blob = small(0) + small(2, attributes=LOG_APPEND_TIME) + small(4, attributes=LOG_APPEND_TIME) + small(6)
+    decoded = list(decode_batches(iter_batches(blob, "topic", 0)))
+    assert [(each.timestamp_type, len(each)) for each in decoded] == [(0, 2), (1, 4), (0, 2)]
+
+
+def test_batches_outside_the_range_are_not_even_checked():
+    """A fetch may begin in the middle of a batch and bring more than was asked for."""
+    blob = bytearray(small(0) + small(2) + small(4))
+    blob[-1] ^= 1
+    blob[70] ^= 1
+    (decoded,) = decode_batches(iter_batches(bytes(blob), "topic", 0), start=2, end=4)
+    assert decoded.offset.tolist() == [2, 3]
+    assert list(decode_batches(iter_batches(bytes(blob), "topic", 0), start=6)) == []
+
+
+@pytest.mark.parametrize("check_crc", [True, False])
+@pytest.mark.parametrize("bad", [{"section": b"no records"}, {"count": 3}, {"count": -1}, {"attributes": 4}])
+def test_the_damaged_batch_of_a_group_is_the_one_named(bad, check_crc):
+    """The others are not blamed."""
+    blob = small(0) + small(2) + small(4, **bad) + small(6)
+    with pytest.raises(CorruptBatch, match=r"^record batch of topic-0 at offset 4 "):
+        list(decode_batches(iter_batches(blob, "topic", 0), check_crc=check_crc))
+
+
+def test_a_wrong_checksum_in_a_group_is_the_one_named():
+    """Also where the damage leaves a batch that could be decoded."""
+    blob = bytearray(small(0) + small(2) + small(4))
+    blob[-2] ^= 1
+    (decoded,) = decode_batches(iter_batches(bytes(blob), "topic", 0), check_crc=False)
+    assert decoded.value[5].as_py() == b"valud"
+    with pytest.raises(CorruptBatch, match="topic-0 at offset 4 has CRC"):
+        list(decode_batches(iter_batches(bytes(blob), "topic", 0)))
+
+
+def test_a_record_does_not_reach_into_the_next_batch():
+    """Two sections that fit only together are two damaged batches."""
+    both = body([Record(0, 0, b"k", b"value" * 3), Record(1, 0, b"k", b"value")], 0, 0)
+    blob = small(0, section=both[:20], count=1) + small(2, section=both[20:], count=1)
+    with pytest.raises(CorruptBatch, match="record batch of topic-0 at offset 0 with 1 records"):
+        list(decode_batches(iter_batches(blob, "topic", 0)))
+
+
+def test_batches_whose_offsets_overlap_are_refused():
+    """Each is right by itself; together they would repeat records."""
+    with pytest.raises(
+        CorruptBatch, match="2 record batches from topic-0 at offset 5 on: its offsets do not rise"
+    ):
+        list(decode_batches(iter_batches(small(5) + small(6), "topic", 0)))
+
+
+LISTED = [
+    Record(offset, 0, b"key", b"value", (("h", b"1"),) if offset % 4 == 3 else ()) for offset in range(12)
+]
+CLEAN = body(LISTED, 0, 0)
+
+
+@settings(max_examples=300)
+@given(st.integers(0, len(CLEAN) - 1), st.integers(0, 255), st.sampled_from([None, "zstd"]))
+def test_no_damaged_byte_does_worse_than_a_clear_error(position, value, codec):
+    """Without a checksum a byte may change content; it never reads outside, never raises anything else."""
+    section = CLEAN[:position] + bytes([value]) + CLEAN[position + 1 :]
+    compress = None if codec is None else Compressor(codec).compress
+    batch = raw(write(LISTED, section=section, compress=compress, attributes=0 if codec is None else 4))
+    try:
+        decoded = decode_batch(batch)
+    except CorruptBatch:
+        assert section != CLEAN
+        return
+    assert len(decoded) == len(LISTED)
+    decoded.key.validate(full=True)
+    decoded.value.validate(full=True)
+    if section == CLEAN:
+        assert rows(decoded) == LISTED
