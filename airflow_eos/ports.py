@@ -191,10 +191,10 @@ class Ledger(Protocol):
     def topic(self) -> str:
         """Return the name of the topic."""
 
-    def describe(self, *, patient: bool = True) -> TopicDescription:
+    def describe(self, *, wait: bool = True) -> TopicDescription:
         """Return the ledger topic.
 
-        :param patient: wait a while before a broker's word is taken that there is none: it may not have heard
+        :param wait: wait a while before a broker's word is taken that there is none: it may not have heard
             of it yet. Not for callers that would then create it: that is safe at any time.
         :raises LedgerMissing: naming the command that creates it.
         """

@@ -73,16 +73,16 @@ class KafkaLedger(Closeable):
         """Name of the ledger topic."""
         return self._settings.topic
 
-    def describe(self, *, patient: bool = True) -> TopicDescription:
+    def describe(self, *, wait: bool = True) -> TopicDescription:
         """Return the ledger topic, asked for now.
 
-        :param patient: ask for some seconds before a topic is taken for missing.
+        :param wait: ask for some seconds before a topic is taken for missing.
         :raises LedgerMissing: naming the command that creates it.
         :raises AuthorizationFailed: without Describe on the topic.
         """
         try:
             with self._link.connections() as connections:
-                found = connections.topics([self.topic], patient=patient)[self.topic]
+                found = connections.topics([self.topic], wait=wait)[self.topic]
         except UnknownTopic as error:
             raise LedgerMissing(
                 f"the ledger topic {self.topic!r} does not exist, so nobody can tell what is committed; "

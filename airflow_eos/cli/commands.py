@@ -50,9 +50,9 @@ def init(target: Target, options: Namespace) -> Outcome:
 
 def doctor(target: Target, options: Namespace) -> Outcome:
     """Check everything; 3 when a check fails."""
-    from airflow_eos.engine.doctor import Patient, examine
+    from airflow_eos.engine.doctor import DoctorOptions, examine
 
-    patient = Patient(
+    checked = DoctorOptions(
         kafka=target.kafka,
         ledger=target.ledger,
         prefix=target.prefix,
@@ -63,7 +63,7 @@ def doctor(target: Target, options: Namespace) -> Outcome:
         transaction_timeout=dt.timedelta(seconds=options.transaction_timeout),
         delivery_timeout=dt.timedelta(seconds=options.delivery_timeout),
     )
-    checks = examine(patient)
+    checks = examine(checked)
     if options.spark:
         from airflow_eos.engine.executors import check_executors
 

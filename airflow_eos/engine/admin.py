@@ -172,7 +172,7 @@ class _Work:
             try:
                 self._refuse_unfinished(session.identity)
                 # Under the fence nobody moves the cursor any more.
-                before = self._record(self._control.authority.decide, only)
+                before = self._record(self._control.authority.settle, only)
                 mine = self._changes(before, only)
                 session.begin()
                 try:

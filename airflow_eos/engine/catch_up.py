@@ -15,14 +15,14 @@ from airflow_eos.run import laws, rounds
 if TYPE_CHECKING:
     from airflow_eos.model.kafka import ProducerIdentity
     from airflow_eos.model.spec import RunSpec
-    from airflow_eos.run.collaborators import World
+    from airflow_eos.run.collaborators import Collaborators
 
 log = logging.getLogger(__name__)
 
-Attempt = Callable[["RunSpec", "World"], "tuple[RunRecord, ProducerIdentity | None]"]
+Attempt = Callable[["RunSpec", "Collaborators"], "tuple[RunRecord, ProducerIdentity | None]"]
 
 
-def run_rounds(spec: RunSpec, world: World, attempt: Attempt) -> RunRecord:
+def run_rounds(spec: RunSpec, collaborators: Collaborators, attempt: Attempt) -> RunRecord:
     """Run rounds until the final one is committed; return one record for all of them.
 
     Before each round after the first this process proves, by EndTxn under the identity of its last round,
@@ -32,15 +32,15 @@ def run_rounds(spec: RunSpec, world: World, attempt: Attempt) -> RunRecord:
     :param attempt: carries out one round and returns the identity it held, None when it took none.
     :raises RunFenced: a newer attempt owns the cursor; a retry continues after the rounds that are committed.
     """
-    done = _committed(spec, world)
+    done = _committed(spec, collaborators)
     if done:
         log.info("continuing after %d committed round(s)", len(done))
     held: ProducerIdentity | None = None
     while True:
         if held is not None:
-            _prove_owner(held, world)
+            _prove_owner(held, collaborators)
         number = len(done)
-        record, took = attempt(replace(spec, round=number), world)
+        record, took = attempt(replace(spec, round=number), collaborators)
         held = took or held
         if record.run_key == keys.round_key(spec, number):
             done.append(record)
@@ -50,17 +50,17 @@ def run_rounds(spec: RunSpec, world: World, attempt: Attempt) -> RunRecord:
             return rounds.merged([*done, record])
 
 
-def _committed(spec: RunSpec, world: World) -> list[RunRecord]:
+def _committed(spec: RunSpec, collaborators: Collaborators) -> list[RunRecord]:
     """Return the rounds that are committed already: a short cut, each round asks again."""
     final = keys.run_record_key(keys.final_key(spec))
     prefix = keys.run_record_key(keys.rounds_prefix(spec))
-    found = world.authority.peek([final], routing=spec.pipeline, prefixes=[prefix])
+    found = collaborators.authority.peek([final], routing=spec.pipeline, prefixes=[prefix])
     records = [RunRecord.from_json(value) for value in found.values()]
     return rounds.in_order(spec, {record.run_key: record for record in records})[0]
 
 
-def _prove_owner(held: ProducerIdentity, world: World) -> None:
-    answer = world.transactions.abort(held)
+def _prove_owner(held: ProducerIdentity, collaborators: Collaborators) -> None:
+    answer = collaborators.transactions.abort(held)
     if not laws.may_take_epoch(first_act=False, answer=answer):
         raise RunFenced(
             f"transactional id {held.transactional_id} was taken by a newer attempt between two rounds; a "

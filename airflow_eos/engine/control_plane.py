@@ -15,7 +15,7 @@ from airflow_eos.ledger.topic_check import KnownLedger, verify
 from airflow_eos.ledger.witnesses import Testimony, Witnesses
 from airflow_eos.model.spec import MayCreate
 from airflow_eos.run.boundaries import Boundaries
-from airflow_eos.run.collaborators import World
+from airflow_eos.run.collaborators import Collaborators
 from airflow_eos.run.planner import Planner
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.producer_ids import touch_transactional_id
@@ -106,7 +106,7 @@ class ControlPlane(Closeable):
         except Exception as error:  # noqa: BLE001 - whatever it is: the run is committed
             log.info("The coordinator will not remember the ledger in use: %s", error)
 
-    def world(self, data: SealAndSend) -> World:
+    def collaborators(self, data: SealAndSend) -> Collaborators:
         """Return the ports of the run protocol.
 
         :raises LedgerMissing: when there is no ledger and this try may not create one.
@@ -115,7 +115,7 @@ class ControlPlane(Closeable):
         known = self.verify_ledger_of_run(may_create=spec.may_create_ledger)
         ledger_identity = (known.topic_id, known.partitions)
         boundaries = Boundaries(self.cluster, self.pins, known.prefix, utc_now)
-        return World(
+        return Collaborators(
             cluster=self.cluster,
             transactions=self.transactions,
             ledger=self.ledger,

@@ -49,7 +49,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Patient:
+class DoctorOptions:
     """What to examine.
 
     :param group: consumer group of a cursor; None: no group is looked at.
@@ -69,33 +69,33 @@ class Patient:
     delivery_timeout: dt.timedelta = dt.timedelta(seconds=120)
 
 
-def examine(patient: Patient) -> list[Check]:
+def examine(options: DoctorOptions) -> list[Check]:
     """Return all findings. Only the transactional id ``<prefix>.doctor`` is used; it belongs to no run.
 
     A cluster that cannot be reached is the only finding then.
     """
-    permissions = Permissions(patient.kafka)
+    permissions = Permissions(options.kafka)
     try:
         brokers = permissions.brokers()
     except EosError as error:
         return [Check("brokers", "fail", _said(error), "check addresses and security settings")]
-    checks = [Check("brokers", "ok", f"{brokers} reachable"), _prefix(patient.prefix)]
-    with ControlPlane(asking(patient.kafka, patient.ledger, patient.prefix)) as control:
+    checks = [Check("brokers", "ok", f"{brokers} reachable"), _prefix(options.prefix)]
+    with ControlPlane(asking(options.kafka, options.ledger, options.prefix)) as control:
         checks += _guarded("partition verification", lambda: _verification(control))
-        checks += _guarded("time-outs", lambda: _timeouts(control, patient))
+        checks += _guarded("time-outs", lambda: _timeouts(control, options))
         checks += _guarded("expiry of ids", lambda: _expiry(control))
-        checks += _guarded("transactional id", lambda: _transactional_id(control, patient.prefix))
-        checks += _guarded("ledger", lambda: _ledger(control, patient))
+        checks += _guarded("transactional id", lambda: _transactional_id(control, options.prefix))
+        checks += _guarded("ledger", lambda: _ledger(control, options))
         checks += _guarded("ledger records", lambda: _ledger_records(control))
-        checks += _guarded("ledger topic", lambda: _ledger_topic(permissions, patient, brokers))
-        wanted = [*((name, "READ") for name in patient.sources), *((name, "WRITE") for name in patient.sinks)]
+        checks += _guarded("ledger topic", lambda: _ledger_topic(permissions, options, brokers))
+        wanted = [*((name, "READ") for name in options.sources), *((name, "WRITE") for name in options.sinks)]
         for name, operation in wanted:
             look = functools.partial(_topic, permissions, name, operation, brokers)
             checks += _guarded(f"topic {name}", look)
-        checks += _guarded("hanging transactions", lambda: _hanging(control, patient))
-        checks += _guarded("retention", lambda: _retention(control, patient))
-        if patient.group is not None:
-            checks += _guarded(f"group {patient.group}", lambda: _group(control, permissions, patient))
+        checks += _guarded("hanging transactions", lambda: _hanging(control, options))
+        checks += _guarded("retention", lambda: _retention(control, options))
+        if options.group is not None:
+            checks += _guarded(f"group {options.group}", lambda: _group(control, permissions, options))
     return checks
 
 
@@ -129,10 +129,10 @@ def _verification(control: ControlPlane) -> Iterator[Check]:
         yield Check("partition verification", "ok", "on; brokers are 3.6 or later")
 
 
-def _timeouts(control: ControlPlane, patient: Patient) -> Iterator[Check]:
+def _timeouts(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
     maximum = control.cluster.transaction_max_timeout_ms()
-    laws.timeouts_fit(patient.delivery_timeout, patient.transaction_timeout, maximum)
-    found = f"delivery {patient.delivery_timeout}, transaction {patient.transaction_timeout}"
+    laws.timeouts_fit(options.delivery_timeout, options.transaction_timeout, maximum)
+    found = f"delivery {options.delivery_timeout}, transaction {options.transaction_timeout}"
     if maximum is None:
         yield Check("time-outs", "unknown", f"{found}, transaction.max.timeout.ms may not be read")
     else:
@@ -166,7 +166,7 @@ def _transactional_id(control: ControlPlane, prefix: str) -> Iterator[Check]:
         yield Check("transactional id", "ok", f"{name} may be used")
 
 
-def _ledger(control: ControlPlane, patient: Patient) -> Iterator[Check]:
+def _ledger(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
     try:
         topic_id, partitions = control.verify_ledger()
     except LedgerMissing as error:
@@ -178,12 +178,12 @@ def _ledger(control: ControlPlane, patient: Patient) -> Iterator[Check]:
             advice = "run `airflow eos init`, or leave it to the first run ([eos] create_ledger)"
             yield Check("ledger", "warn", _said(error), advice)
         return
-    yield Check("ledger", "ok", f"{patient.ledger.topic}, id {topic_id}, {partitions} partitions")
+    yield Check("ledger", "ok", f"{options.ledger.topic}, id {topic_id}, {partitions} partitions")
 
 
 def _ledger_records(control: ControlPlane) -> Iterator[Check]:
     try:
-        topic = control.ledger.describe(patient=False)
+        topic = control.ledger.describe(wait=False)
     except (LedgerMissing, AuthorizationFailed):
         return  # said above
     partitions = [TopicPartition(topic.topic, one) for one in range(topic.partitions)]
@@ -198,8 +198,8 @@ def _ledger_records(control: ControlPlane) -> Iterator[Check]:
     yield Check("ledger records", "fail", ", ".join(cut), advice)
 
 
-def _ledger_topic(permissions: Permissions, patient: Patient, brokers: int) -> Iterator[Check]:
-    name = patient.ledger.topic
+def _ledger_topic(permissions: Permissions, options: DoctorOptions, brokers: int) -> Iterator[Check]:
+    name = options.ledger.topic
     care = permissions.topics([name])[name]
     if care is None:
         return  # said above
@@ -224,14 +224,14 @@ def _ledger_topic(permissions: Permissions, patient: Patient, brokers: int) -> I
         yield Check("ledger settings", "ok", "compacted, LogAppendTime, kept for ever")
 
 
-def _hanging(control: ControlPlane, patient: Patient) -> Iterator[Check]:
+def _hanging(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
     name = "hanging transactions"
     try:
         _, partitions = control.verify_ledger()
     except EosError:
         return  # said above
-    topics = {patient.ledger.topic, *patient.sinks}
-    found = hanging(control, patient.prefix, topics, partitions)
+    topics = {options.ledger.topic, *options.sinks}
+    found = hanging(control, options.prefix, topics, partitions)
     if found:
         places = ", ".join(f"{one.partition} from {one.start_offset} ({one.decision})" for one in found)
         yield Check(name, "fail", places, "readers do not get past them: run `airflow eos repair`")
@@ -253,8 +253,8 @@ def _topic(permissions: Permissions, name: str, operation: str, brokers: int) ->
         yield from _durability(what, care, brokers)
 
 
-def _retention(control: ControlPlane, patient: Patient) -> Iterator[Check]:
-    for finding in findings(control.cluster, patient.sources, patient.sinks, patient.oldest, utc_now()):
+def _retention(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
+    for finding in findings(control.cluster, options.sources, options.sinks, options.oldest, utc_now()):
         yield Check(*finding)
 
 
@@ -282,8 +282,8 @@ def _durability(what: str, care: TopicCare, brokers: int) -> Iterator[Check]:
         yield Check(name, "ok", found)
 
 
-def _group(control: ControlPlane, permissions: Permissions, patient: Patient) -> Iterator[Check]:
-    group = patient.group or ""
+def _group(control: ControlPlane, permissions: Permissions, options: DoctorOptions) -> Iterator[Check]:
+    group = options.group or ""
     what = f"group {group}"
     operations = permissions.group(group)
     missing = sorted({"READ", "DESCRIBE"} - operations)

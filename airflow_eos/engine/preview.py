@@ -92,7 +92,7 @@ class Unpinned(Boundaries):
         prefixes = (keys.boundary_prefix(topic.topic),)
         pinned: Mapping[str, str] = {}
         if self._asks_ledger:
-            pinned = self._authority.decide([key], routing=topic.topic, prefixes=prefixes)
+            pinned = self._authority.settle([key], routing=topic.topic, prefixes=prefixes)
         if key in pinned:
             return self.known(topic, pinned[key], accept_deleted=accept_deleted)
         self.notes.append(f"{topic.topic}: the boundary at {keys.utc_text(moment)} is not pinned yet")

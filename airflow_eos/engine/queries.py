@@ -12,7 +12,7 @@ from airflow_eos.engine.asking import asking
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import NotYetVisible
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.authority import decide
+from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.cursor import CursorRecord
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings, MayCreate, RunSpec
@@ -63,19 +63,17 @@ def look_up(spec: RunSpec) -> RunRecord | None:
         return None
 
 
-def answer(
-    spec: RunSpec, *, may_create: MayCreate = MayCreate.NEVER, patient: bool = False
-) -> RunRecord | None:
+def answer(spec: RunSpec, *, may_create: MayCreate = MayCreate.NEVER, wait: bool = False) -> RunRecord | None:
     """Return the record that a run of this spec would be answered with, without touching anything.
 
     None: it would do the work, or find out under its fence that it need not.
 
     :param may_create: whether to make a missing ledger.
-    :param patient: wait for a record whose transaction is still being ended.
+    :param wait: wait for a record whose transaction is still being ended.
     :raises RunAlreadyCommitted: ``on_committed`` is ``fail`` and another run committed it.
     :raises DifferentWork: the record of that name is of other work.
     :raises NotYetVisible: it is committed, but some leader does not show it.
-    :raises OutcomeUnknown: ``patient``, and such a transaction stays open.
+    :raises OutcomeUnknown: ``wait``, and such a transaction stays open.
     """
     if spec.round is not None:
         spec = replace(spec, round=None)
@@ -84,11 +82,11 @@ def answer(
             control.verify_ledger()
         else:
             control.verify_ledger_of_run(may_create=may_create)
-        found = CommittedRuns(spec, control.authority).ask(fenced=False, patient=patient)
+        found = CommittedRuns(spec, control.authority).ask(fenced=False, wait=wait)
         if not isinstance(found, RunRecord):
             return None
-        wait = spec.transaction_timeout.total_seconds() if patient else 0.0
-        Visibility(control.cluster, control.transactions).wait_for_found(found, seconds=wait)
+        seconds = spec.transaction_timeout.total_seconds() if wait else 0.0
+        Visibility(control.cluster, control.transactions).wait_for_found(found, seconds=seconds)
         return found
 
 
@@ -183,6 +181,6 @@ def ledger_records(
         found = [
             {"key": name, "partition": partition, "value": json.loads(value)}
             for partition in wanted
-            for name, value in decide(control.ledger.view(partition, names, prefixes)).committed.items()
+            for name, value in answer_of(control.ledger.view(partition, names, prefixes)).committed.items()
         ]
     return sorted(found, key=lambda one: str(one["key"]))

@@ -15,7 +15,7 @@ from airflow_eos.engine.asking import asking
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import AuthorizationFailed, ProducerFenced, UnknownTopic
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.authority import decide
+from airflow_eos.ledger.authority import answer_of
 from airflow_eos.model.kafka import ActiveProducer, TransactionDescription, TransactionState
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
@@ -127,9 +127,9 @@ class _Runs:
             committed: list[RunRecord] = []
             undecided: list[RunRecord] = []
             for partition in range(self._partitions):
-                verdict = decide(self._control.ledger.view(partition, (), (_RUNS,)))
-                committed += [RunRecord.from_json(value) for value in verdict.committed.values()]
-                undecided += [RunRecord.from_json(one.value) for one in verdict.open_records]
+                answer = answer_of(self._control.ledger.view(partition, (), (_RUNS,)))
+                committed += [RunRecord.from_json(value) for value in answer.committed.values()]
+                undecided += [RunRecord.from_json(one.value) for one in answer.open_records]
             self._read = committed, undecided
         return self._read
 

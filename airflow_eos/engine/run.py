@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_eos.model.kafka import ProducerIdentity
     from airflow_eos.model.record import RunRecord
     from airflow_eos.model.spec import RunSpec
-    from airflow_eos.run.collaborators import World
+    from airflow_eos.run.collaborators import Collaborators
     from airflow_eos.run.states import State
 
 log = logging.getLogger(__name__)
@@ -71,9 +71,9 @@ class Run:
         self._kill.check()
         with ControlPlane(self._spec) as control:
             if keys.loops(self._spec):
-                record = run_rounds(self._spec, self._world(control), self._attempt)
+                record = run_rounds(self._spec, self._collaborators(control), self._attempt)
             else:
-                record, _ = self._attempt(self._spec, self._world(control))
+                record, _ = self._attempt(self._spec, self._collaborators(control))
             control.remember_ledger()
         log.info(
             "run %s %s: %d records read, %d written",
@@ -84,12 +84,14 @@ class Run:
         )
         return record
 
-    def _attempt(self, spec: RunSpec, world: World) -> tuple[RunRecord, ProducerIdentity | None]:
-        self._protocol = RunProtocol(spec, world, self._on_state, self._kill)
+    def _attempt(
+        self, spec: RunSpec, collaborators: Collaborators
+    ) -> tuple[RunRecord, ProducerIdentity | None]:
+        self._protocol = RunProtocol(spec, collaborators, self._on_state, self._kill)
         return self._protocol.execute(), self._protocol.producer
 
-    def _world(self, control: ControlPlane) -> World:
-        return control.world(self._data)
+    def _collaborators(self, control: ControlPlane) -> Collaborators:
+        return control.collaborators(self._data)
 
     def kill(self, timeout: float = KILL_SECONDS) -> None:
         """End this run: no state is entered any more, its Spark jobs and its transaction are ended.

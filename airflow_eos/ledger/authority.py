@@ -22,7 +22,7 @@ _POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class LedgerAnswer:
     """What a ledger view says of its keys.
 
     :param committed: latest committed value per key; keys never committed are absent.
@@ -38,7 +38,7 @@ class Verdict:
         return frozenset(one.key for one in self.open_records)
 
 
-def decide(view: LedgerView) -> Verdict:
+def answer_of(view: LedgerView) -> LedgerAnswer:
     """Decide every record of a view by the markers of its own producer."""
     committed = dict(view.committed)
     decided: list[LedgerEntry] = []
@@ -51,7 +51,7 @@ def decide(view: LedgerView) -> Verdict:
         if entry.kind == "commit":
             decided.extend(ended)
     committed.update({one.key: one.value for one in sorted(decided, key=lambda one: one.offset)})
-    return Verdict(committed, tuple(one for records in open_records.values() for one in records))
+    return LedgerAnswer(committed, tuple(one for records in open_records.values() for one in records))
 
 
 class Authority:
@@ -78,15 +78,15 @@ class Authority:
         """Return committed values, without waiting. A value is final; a missing key means nothing."""
         return self.look(keys, routing=routing, prefixes=prefixes).committed
 
-    def look(self, keys: Collection[str], *, routing: str, prefixes: Collection[str] = ()) -> Verdict:
+    def look(self, keys: Collection[str], *, routing: str, prefixes: Collection[str] = ()) -> LedgerAnswer:
         """Return what one look shows, open transactions too."""
-        return decide(self._ledger.view(self._ledger.partition_for(routing), keys, prefixes))
+        return answer_of(self._ledger.view(self._ledger.partition_for(routing), keys, prefixes))
 
     def place(self, routing: str) -> TopicPartition:
         """Return the ledger partition of a routing string."""
         return TopicPartition(self._ledger.topic, self._ledger.partition_for(routing))
 
-    def decide(
+    def settle(
         self, keys: Collection[str], *, routing: str, prefixes: Collection[str] = ()
     ) -> Mapping[str, str]:
         """Return committed values; a missing key is a *no*, provided the caller holds the fence.
@@ -99,24 +99,24 @@ class Authority:
         :raises LedgerTruncated: a key is missing, and the partition has lost its first records.
         """
         partition = self._ledger.partition_for(routing)
-        return self.decide_in(partition, keys, prefixes)
+        return self.settle_in(partition, keys, prefixes)
 
-    def decide_in(
+    def settle_in(
         self, partition: int, keys: Collection[str], prefixes: Collection[str] = ()
     ) -> Mapping[str, str]:
-        """As :meth:`decide`, in a given ledger partition."""
+        """As :meth:`settle`, in a given ledger partition."""
         deadline = self._clock() + UNDECIDED_WAIT_SECONDS
         while True:
             view = self._ledger.view(partition, keys, prefixes)
-            verdict = decide(view)
-            if not verdict.undecided:
+            answer = answer_of(view)
+            if not answer.undecided:
                 nothing_is_missing(
-                    partition, view.log_start, [key for key in keys if key not in verdict.committed]
+                    partition, view.log_start, [key for key in keys if key not in answer.committed]
                 )
-                return verdict.committed
+                return answer.committed
             if self._clock() >= deadline:
                 raise OutcomeUnknown(
-                    f"ledger partition {partition} holds {sorted(verdict.undecided)} in a transaction "
+                    f"ledger partition {partition} holds {sorted(answer.undecided)} in a transaction "
                     "that has "
                     f"been open for {UNDECIDED_WAIT_SECONDS:.0f} s; retry when it has ended"
                 )

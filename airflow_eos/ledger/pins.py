@@ -118,7 +118,7 @@ class Pins:
             session.close()
             self._transactions.abort_again(session.identity, [self._authority.place(routing)])
             return None
-        return self._authority.decide([key], routing=routing, prefixes=prefixes)
+        return self._authority.settle([key], routing=routing, prefixes=prefixes)
 
     def _seen(self, key: str, routing: str) -> str | None:
         """Return the pinned value once its marker is in the ledger; None: it was left out, or is late."""

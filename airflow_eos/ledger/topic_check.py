@@ -56,7 +56,7 @@ def verify(
         identity and somebody remembers that it had one.
     """
     try:
-        topic = ledger.describe(patient=may_create is MayCreate.NEVER)
+        topic = ledger.describe(wait=may_create is MayCreate.NEVER)
     except LedgerMissing as missing:
         refused = _refusal(witnesses, settings.topic, may_create)
         if refused is not None:
@@ -72,7 +72,7 @@ def verify(
         begun = authority.look([key], routing=routing).open_records
         if refused is not None and not (begun and may_create is not MayCreate.NEVER):
             # Whoever pins goes on when its commit is answered; the marker that tells others comes after that.
-            pinned = authority.decide([key], routing=routing).get(key)
+            pinned = authority.settle([key], routing=routing).get(key)
             if pinned is None:
                 raise refused
         else:

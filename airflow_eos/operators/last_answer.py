@@ -34,7 +34,7 @@ def outcome(spec: RunSpec) -> RunRecord | None:
     deadline, pause = time.monotonic() + ASK_SECONDS, _FIRST_PAUSE
     while True:
         try:
-            return answer(spec, patient=True)
+            return answer(spec, wait=True)
         except BrokersUnavailable as error:
             if time.monotonic() + pause > deadline:
                 raise

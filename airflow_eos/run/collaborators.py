@@ -1,4 +1,4 @@
-"""World: everything outside the protocol, as ports."""
+"""Collaborators: everything outside the protocol, as ports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_eos.run.planner import Planner
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class Collaborators:
     """Everything outside the protocol.
 
     :param ledger_identity: topic id and partition count of the ledger.

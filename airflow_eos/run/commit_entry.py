@@ -15,13 +15,13 @@ from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.run import laws
-from airflow_eos.run.collaborators import World
+from airflow_eos.run.collaborators import Collaborators
 from airflow_eos.run.planner import Planned
 from airflow_eos.run.work import WORK, WorkDefinition
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class CommitEntry:
     """The offsets, ledger messages and run record of one planned and sealed run.
 
     :param key: the run key, of a reprocessing its own.
@@ -29,7 +29,7 @@ class Statement:
     """
 
     spec: RunSpec
-    world: World
+    collaborators: Collaborators
     started_at: dt.datetime
     key: str
     planned: Planned
@@ -43,8 +43,8 @@ class Statement:
 
     def offsets(self) -> dict[TopicPartition, CommittedOffset]:
         """Return the end offsets, with metadata that names the run and its ledger."""
-        partition = self.world.ledger.partition_for(self.spec.pipeline)
-        metadata = keys.offset_metadata(self.key, partition, self.world.ledger_identity[0])
+        partition = self.collaborators.ledger.partition_for(self.spec.pipeline)
+        metadata = keys.offset_metadata(self.key, partition, self.collaborators.ledger_identity[0])
         return {tp: CommittedOffset(end, metadata) for tp, end in self.planned.plan.ends.items()}
 
     def messages(self, record: RunRecord) -> list[LedgerMessage]:
@@ -57,14 +57,14 @@ class Statement:
                 self.planned.cursor,
                 self.planned.partition_counts,
                 self.key,
-                self.world.ledger_identity,
+                self.collaborators.ledger_identity,
             )
             messages += cursor.messages(self.spec, after, self.planned.layout_known)
         return messages
 
     def ledger_partitions(self, messages: Sequence[LedgerMessage]) -> Counter[TopicPartition]:
         """Return how many of the messages go to each partition of the ledger."""
-        ledger = self.world.ledger
+        ledger = self.collaborators.ledger
         return Counter(
             TopicPartition(self.spec.ledger.topic, ledger.partition_for(m.routing)) for m in messages
         )
@@ -93,15 +93,15 @@ class Statement:
             receipts=tuple(sorted(receipts, key=lambda r: (r.topic, r.partition))),
             producer=producer,
             started_at=keys.utc_text(self.started_at),
-            staged_at=keys.utc_text(self.world.now()),
+            staged_at=keys.utc_text(self.collaborators.now()),
             trace=trace,
             details={**self.details, WORK: WorkDefinition.of(self.spec).to_dict()},
         )
 
 
 def prove(
-    world: World,
-    statement: Statement,
+    collaborators: Collaborators,
+    statement: CommitEntry,
     record: RunRecord,
     messages: Sequence[LedgerMessage],
 ) -> None:
@@ -110,7 +110,7 @@ def prove(
     :raises ProtocolViolation: when it does not.
     :raises PlanError: when the plan no longer holds.
     """
-    cluster, manifest = world.cluster, statement.manifest
+    cluster, manifest = collaborators.cluster, statement.manifest
     staged = statement.ledger_partitions(messages)
     expected = {*manifest.partitions, *staged}
     expected.add(cluster.group_offsets_partition(statement.planned.plan.offsets_group))
@@ -121,4 +121,4 @@ def prove(
     producers = cluster.describe_producers(sorted({*everywhere, *staged}))
     laws.proof_holds(record.producer, manifest, staged, expected, transaction, producers)
     laws.begins_with_receipts(record.producer, record.receipts, staged, producers)
-    world.planner.recheck(statement.planned.plan, staged=True)
+    collaborators.planner.recheck(statement.planned.plan, staged=True)

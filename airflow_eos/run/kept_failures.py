@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 
 
-def let_go(failure: BaseException) -> None:
+def clear_frames(failure: BaseException) -> None:
     """Clear the frames of a failure and of its causes; its lines stay.
 
     The failure outlives its attempt. Through its frames so would the producer that failed, polled by nobody,

@@ -43,15 +43,15 @@ class CommittedRuns:
         self._work = WorkDefinition.of(spec)
         self._may_differ = AUTHORS if spec.on_committed == "accept" else frozenset[str]()
 
-    def ask(self, *, fenced: bool, patient: bool = False) -> RunRecord | Reprocess | None:
+    def ask(self, *, fenced: bool, wait: bool = False) -> RunRecord | Reprocess | None:
         """Return the record to answer with, what to do again, or None: not committed.
 
         :param fenced: whether the caller holds the fence; only then may it believe a None (law 3).
-        :param patient: wait for a record whose transaction is still being ended, as behind the fence.
+        :param wait: wait for a record whose transaction is still being ended, as behind the fence.
         :raises RunAlreadyCommitted: when another run committed it and ``on_committed`` is ``fail``.
         :raises DifferentWork: when other work goes by the same run key.
         """
-        wait = fenced or patient
+        wait = fenced or wait
         if keys.loops(self._spec):
             return self._ask_rounds(wait=wait)
         key = keys.run_key(self._spec)
@@ -135,7 +135,7 @@ class CommittedRuns:
             laws.same_work(record, mine, self._work, but_for={*but_for, *self._may_differ})
 
     def _look_up(self, runs: Sequence[str], *, wait: bool, prefix: str = "") -> dict[str, RunRecord]:
-        ask = self._authority.decide if wait else self._authority.peek
+        ask = self._authority.settle if wait else self._authority.peek
         found = ask(
             [keys.run_record_key(key) for key in runs],
             routing=self._spec.pipeline,

@@ -208,7 +208,7 @@ class Planner:
         group = self._spec.group_id
         only = keys.mapped_partition(self._spec)
         wanted = [keys.cursor_key(group)] + ([keys.cursor_key(group, only)] if only else [])
-        found = self._authority.decide(wanted, routing=group)
+        found = self._authority.settle(wanted, routing=group)
         records = {key: CursorRecord.from_json(value) for key, value in found.items()}
         for record in records.values():
             laws.group_is_ours(group, "pipeline", record.pipeline, self._spec.pipeline)

@@ -37,9 +37,9 @@ from airflow_eos.ports import (
     SealedBlockLost,
 )
 from airflow_eos.run import laws, rounds
-from airflow_eos.run.collaborators import World
-from airflow_eos.run.commit_entry import Statement, prove
-from airflow_eos.run.kept_failures import let_go
+from airflow_eos.run.collaborators import Collaborators
+from airflow_eos.run.commit_entry import CommitEntry, prove
+from airflow_eos.run.kept_failures import clear_frames
 from airflow_eos.run.kill import KILL_SECONDS, Kill
 from airflow_eos.run.lookup import CommittedRuns
 from airflow_eos.run.planner import Planned, Recorded
@@ -78,7 +78,7 @@ class RunProtocol:
     """Runs one spec to its end: a committed record, or an error that leaves nothing visible.
 
     :param spec: the run.
-    :param world: the ports.
+    :param collaborators: the ports.
     :param on_state: called at each state entered.
     :param kill: says whether the run shall end; shared with the other rounds of the run.
     """
@@ -86,21 +86,30 @@ class RunProtocol:
     def __init__(
         self,
         spec: RunSpec,
-        world: World,
+        collaborators: Collaborators,
         on_state: Callable[[State], None] | None = None,
         kill: Kill | None = None,
     ) -> None:
         self._spec = spec
-        self._world = world
+        self._collaborators = collaborators
         self._kill = kill or Kill()
-        self._trace = Trace(world.clock, self._kill.watched(on_state))
-        self._started_at = world.now()
-        self._committed = CommittedRuns(spec, world.authority)
+        self._trace = Trace(collaborators.clock, self._kill.watched(on_state))
+        self._started_at = collaborators.now()
+        self._committed = CommittedRuns(spec, collaborators.authority)
         self._unfinished = UnfinishedEnds(
-            spec, world.cluster, world.transactions, world.ledger, world.authority
+            spec,
+            collaborators.cluster,
+            collaborators.transactions,
+            collaborators.ledger,
+            collaborators.authority,
         )
-        self._visibility = Visibility(world.cluster, world.transactions, clock=world.clock, sleep=world.sleep)
-        self._targets = Targets(world.cluster)
+        self._visibility = Visibility(
+            collaborators.cluster,
+            collaborators.transactions,
+            clock=collaborators.clock,
+            sleep=collaborators.sleep,
+        )
+        self._targets = Targets(collaborators.cluster)
         self._identity: ProducerIdentity | None = None
 
     @property
@@ -124,7 +133,7 @@ class RunProtocol:
             return self._visible(found)
         try:
             while True:
-                record = self._attempt(work)
+                record = self._one_epoch(work)
                 if record is not None:
                     return record
         finally:
@@ -139,14 +148,14 @@ class RunProtocol:
         :param timeout: seconds; the transaction's time-out ends what could not be aborted in time.
         :raises Exception: the coordinator could not be asked.
         """
-        deadline = self._world.clock() + timeout
+        deadline = self._collaborators.clock() + timeout
         self._kill.ask()
         if self._identity is None:
             return
         try:
-            answer = self._world.transactions.abort(self._identity, timeout=timeout)
+            answer = self._collaborators.transactions.abort(self._identity, timeout=timeout)
         except Exception:
-            self._kill.await_commit(deadline - self._world.clock())
+            self._kill.await_commit(deadline - self._collaborators.clock())
             raise
         log.info("killed: EndTxn(abort) of %s: %s", self._identity.transactional_id, answer.value)
 
@@ -161,21 +170,21 @@ class RunProtocol:
 
     # -- one attempt under one epoch --
 
-    def _attempt(self, work: _Work) -> RunRecord | None:
+    def _one_epoch(self, work: _Work) -> RunRecord | None:
         """Return the record when the work is done, None when it must be tried under a new epoch."""
         self._kill.check()
         self._unfinished.before_fence(work.transactional_id)
-        session = self._world.transactions.fence(work.transactional_id)
+        session = self._collaborators.transactions.fence(work.transactional_id)
         try:
             self._identity = session.identity
             self._trace.enter(State.FENCED)
             if self._ended_older(work, session, self._unfinished.end_in_ledger(session.identity)):
                 return None
-            return self._owned(work, session)
+            return self._behind_the_fence(work, session)
         finally:
             session.close()
 
-    def _owned(self, work: _Work, session: ProducerSession) -> RunRecord | None:
+    def _behind_the_fence(self, work: _Work, session: ProducerSession) -> RunRecord | None:
         if not laws.no_is_final(fenced=False):
             fenced_id = work.transactional_id
             found = self._ask(work, fenced=True)
@@ -203,7 +212,7 @@ class RunProtocol:
         ended = self._unfinished.end_in_topics(session.identity, self._topics_written(work))
         if self._ended_older(work, session, ended):
             return None
-        return self._transact(work, planned, session)
+        return self._commit(work, planned, session)
 
     def _topics_written(self, work: _Work) -> set[str]:
         """Return the topics in which an attempt at this work may have left something open."""
@@ -234,17 +243,17 @@ class RunProtocol:
 
     def _plan(self, work: _Work) -> Planned:
         if work.planned is not None:
-            self._world.planner.recheck(work.planned.plan)
+            self._collaborators.planner.recheck(work.planned.plan)
             return work.planned
-        work.verification = self._world.cluster.partition_verification()
+        work.verification = self._collaborators.cluster.partition_verification()
         laws.broker_verifies(work.verification)
         laws.timeouts_fit(
             self._spec.delivery_timeout,
             self._spec.transaction_timeout,
-            self._world.cluster.transaction_max_timeout_ms(),
+            self._collaborators.cluster.transaction_max_timeout_ms(),
         )
         self._targets.are_there(self._spec)
-        work.planned = self._world.planner.plan(work.recorded)
+        work.planned = self._collaborators.planner.plan(work.recorded)
         plan = work.planned.plan
         if self._spec.round is not None and work.recorded is None and rounds.is_last(self._spec, plan):
             work.key = keys.final_key(self._spec)
@@ -264,8 +273,8 @@ class RunProtocol:
         if work.sealed is not None or planned.plan.is_empty:
             return
         if not work.versions:
-            work.versions = dict(self._world.data.preflight())
-        work.sealed = self._world.data.seal(planned.plan)
+            work.versions = dict(self._collaborators.data.preflight())
+        work.sealed = self._collaborators.data.seal(planned.plan)
         self._trace.enter(State.SEALED)
         manifest = work.sealed.manifest
         laws.ledger_is_no_target(manifest, self._spec.ledger.topic)
@@ -284,15 +293,15 @@ class RunProtocol:
     def _release(self, work: _Work) -> None:
         if work.sealed is not None:
             sealed, work.sealed = work.sealed, None
-            self._world.data.release(sealed)
+            self._collaborators.data.release(sealed)
 
-    def _transact(self, work: _Work, planned: Planned, session: ProducerSession) -> RunRecord | None:
+    def _commit(self, work: _Work, planned: Planned, session: ProducerSession) -> RunRecord | None:
         manifest = work.sealed.manifest if work.sealed is not None else SealedManifest(())
         if not laws.deserves_commit(planned.plan, manifest):
             return self._statement(work, planned, manifest).record((), session.identity, self._trace.steps)
         statement = self._statement(work, planned, manifest)
         try:
-            record, messages = self._open_to_proven(work, statement, session)
+            record, messages = self._write_and_prove(work, statement, session)
         except Exception as failure:  # noqa: BLE001 - every failure in OPEN..PROVEN means: abort our own
             return self._aborted(work, session, failure)
         except BaseException:
@@ -313,19 +322,19 @@ class RunProtocol:
         self._trace.enter(State.COMMITTED)
         return replace(record, trace=self._trace.steps)
 
-    def _open_to_proven(
-        self, work: _Work, statement: Statement, session: ProducerSession
+    def _write_and_prove(
+        self, work: _Work, statement: CommitEntry, session: ProducerSession
     ) -> tuple[RunRecord, Sequence[LedgerMessage]]:
         manifest = statement.manifest
-        opened = self._world.clock()
+        opened = self._collaborators.clock()
         session.begin()
         if manifest.targets:
             session.add_partitions(manifest.partitions)
         self._trace.enter(State.OPEN)
         receipts: Sequence[PartitionReceipt] = ()
         if work.sealed is not None and manifest.targets:
-            timeout = laws.send_timeout(self._spec.transaction_timeout, self._world.clock() - opened)
-            receipts = self._world.data.send(work.sealed, session.identity, timeout)
+            timeout = laws.send_timeout(self._spec.transaction_timeout, self._collaborators.clock() - opened)
+            receipts = self._collaborators.data.send(work.sealed, session.identity, timeout)
         laws.exactly_one_receipt(receipts)
         laws.receipts_match(manifest, receipts)
         self._trace.enter(State.WRITTEN)
@@ -335,12 +344,12 @@ class RunProtocol:
         session.stage(statement.planned.plan.offsets_group, statement.offsets(), messages)
         self._trace.enter(State.STAGED)
 
-        prove(self._world, statement, record, messages)
+        prove(self._collaborators, statement, record, messages)
         self._trace.enter(State.PROVEN)
         self._kill.take_turn()
         return record, messages
 
-    def _statement(self, work: _Work, planned: Planned, manifest: SealedManifest) -> Statement:
+    def _statement(self, work: _Work, planned: Planned, manifest: SealedManifest) -> CommitEntry:
         details = {
             "versions": work.versions,
             TOPIC_IDS: dict(planned.plan.topic_ids),
@@ -350,7 +359,9 @@ class RunProtocol:
             **({} if planned.plan.lag is None else {"lag": planned.plan.lag}),
             **({"audit": dict(self._spec.audit)} if self._spec.audit else {}),
         }
-        return Statement(self._spec, self._world, self._started_at, work.key, planned, manifest, details)
+        return CommitEntry(
+            self._spec, self._collaborators, self._started_at, work.key, planned, manifest, details
+        )
 
     # -- when something goes wrong --
 
@@ -386,9 +397,9 @@ class RunProtocol:
 
     def _end(self, session: ProducerSession, failure: Exception) -> EndTxnAnswer:
         session.close()
-        let_go(failure)
+        clear_frames(failure)
         try:
-            return self._world.transactions.abort(session.identity)
+            return self._collaborators.transactions.abort(session.identity)
         except Exception as unreachable:  # noqa: BLE001 - nothing is known then
             raise OutcomeUnknown(
                 f"{session.identity.transactional_id}: {failure}; the coordinator could not be asked "
@@ -398,7 +409,7 @@ class RunProtocol:
 
     def _abort_quietly(self, producer: ProducerIdentity) -> None:
         try:
-            self._world.transactions.abort(producer)
+            self._collaborators.transactions.abort(producer)
         except Exception as failure:  # noqa: BLE001 - the original error matters more; the time-out ends it
             log.warning("%s could not be aborted: %s", producer.transactional_id, failure)
 
@@ -431,7 +442,7 @@ class RunProtocol:
     def _is_ours(self, producer: ProducerIdentity) -> bool:
         """Return whether the coordinator still holds our identity for valid, as far as can be told."""
         try:
-            seen = self._world.cluster.describe_transaction(producer.transactional_id)
+            seen = self._collaborators.cluster.describe_transaction(producer.transactional_id)
         except Exception as failure:  # noqa: BLE001 - the error that made us ask matters more
             log.warning("%s could not be described: %s", producer.transactional_id, failure)
             return True

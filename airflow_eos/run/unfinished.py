@@ -18,7 +18,7 @@ from typing import Any
 
 from airflow_eos.exceptions import AuthorizationFailed, NotYetVisible, OutcomeUnknown
 from airflow_eos.ledger import cursor, keys
-from airflow_eos.ledger.authority import Authority, decide
+from airflow_eos.ledger.authority import Authority, answer_of
 from airflow_eos.model.kafka import (
     ActiveProducer,
     EndTxnAnswer,
@@ -122,11 +122,11 @@ class UnfinishedEnds:
         complete = True
         for partition in self._witnesses(producer_id, open_there):
             view = self._ledger.view(partition, (), (_RUN_RECORDS,))
-            verdict, complete = decide(view), complete and not view.log_start
-            known = (RunRecord.from_json(value) for key, value in verdict.committed.items() if value)
+            answer, complete = answer_of(view), complete and not view.log_start
+            known = (RunRecord.from_json(value) for key, value in answer.committed.items() if value)
             if any(_made_by(record, producer_id, epoch) for record in known):
                 return True
-            opened = [RunRecord.from_json(one.value) for one in verdict.open_records if one.value]
+            opened = [RunRecord.from_json(one.value) for one in answer.open_records if one.value]
             undecided += [record for record in opened if _made_by(record, producer_id, epoch)]
         said = coordinator_said(self._word, producer_id, epoch)
         if said is None and not undecided and complete:
@@ -149,10 +149,10 @@ class UnfinishedEnds:
         for tp in open_there:
             if tp.topic != self._spec.ledger.topic:
                 continue
-            verdict = decide(self._ledger.view(tp.partition, (), (_RUN_RECORDS, _CURSORS)))
+            answer = answer_of(self._ledger.view(tp.partition, (), (_RUN_RECORDS, _CURSORS)))
             named = (
                 _json(one.value).get("pipeline")
-                for one in verdict.open_records
+                for one in answer.open_records
                 if one.producer_id == producer_id
             )
             found |= {self._ledger.partition_for(pipeline) for pipeline in named if pipeline}
@@ -181,7 +181,7 @@ class UnfinishedEnds:
             return None
         self._offsets_ended = True
         key = keys.cursor_key(group, only)
-        value = self._authority.decide([key], routing=group).get(key)
+        value = self._authority.settle([key], routing=group).get(key)
         known = cursor.CursorRecord.from_json(value) if value else None
         committed = self._cluster.committed(group, partitions, stable=False)
         log.warning("group %r: offsets of an earlier transaction are still pending", group)
@@ -194,7 +194,7 @@ class UnfinishedEnds:
     def _commit_offsets(self, producer: ProducerIdentity, group: str, known: cursor.CursorRecord) -> None:
         """Write the marker for the offsets of the run that moved the cursor last."""
         key = keys.run_record_key(known.run_key)
-        value = self._authority.decide([key], routing=known.pipeline).get(key)
+        value = self._authority.settle([key], routing=known.pipeline).get(key)
         if value is None:
             return  # a reset moved it; the planner says how offsets and cursor differ
         owner = RunRecord.from_json(value).producer

@@ -69,15 +69,15 @@ class BrokerConnections(NodeConnections):
 
     # -- topics -------------------------------------------------------------------------------------------
 
-    def topics(self, names: Iterable[str], *, patient: bool = True) -> dict[str, TopicMetadata]:
+    def topics(self, names: Iterable[str], *, wait: bool = True) -> dict[str, TopicMetadata]:
         """Ask a broker for topics, now.
 
-        :param patient: ask again for some seconds before a topic is taken for unknown: the broker may be
+        :param wait: ask again for some seconds before a topic is taken for unknown: the broker may be
             behind.
         :raises UnknownTopic: naming the topic.
         :raises AuthorizationFailed: when a topic may not be described.
         """
-        return self.run(self.topics_async(names, patient=patient))
+        return self.run(self.topics_async(names, wait=wait))
 
     def leaders(self, names: Iterable[str]) -> dict[TopicPartition, int]:
         """Ask for the leader's node id of every partition of these topics, now; -1 where there is none."""
@@ -106,12 +106,12 @@ class BrokerConnections(NodeConnections):
         return None if node == -1 else node
 
     async def topics_async(
-        self, names: Iterable[str], *, timeout: float = METADATA_TIMEOUT, patient: bool = True
+        self, names: Iterable[str], *, timeout: float = METADATA_TIMEOUT, wait: bool = True
     ) -> dict[str, TopicMetadata]:
         """See :meth:`topics`."""
         wanted = sorted(set(names))
         started = time.monotonic()
-        grace = min(UNKNOWN_TOPIC_GRACE, timeout / 2) if patient else 0.0
+        grace = min(UNKNOWN_TOPIC_GRACE, timeout / 2) if wait else 0.0
 
         async def attempt() -> dict[str, TopicMetadata]:
             missing = await self._metadata(wanted)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NoReturn, TypeVar
 
-from airflow_eos.wire.error_codes import Fatal, verdict
+from airflow_eos.wire.error_codes import Fatal, reaction
 from airflow_eos.wire.retry import NotYet, is_transient
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from airflow_eos.wire.connection import BrokerConnections
-    from airflow_eos.wire.error_codes import Verdict
+    from airflow_eos.wire.error_codes import Reaction
 
 T = TypeVar("T")
 CoordinatorKind = Literal["transaction", "group"]
@@ -48,7 +48,7 @@ def refuse(
     connections: BrokerConnections,
     kind: CoordinatorKind,
     key: str,
-    table: Mapping[int, Verdict],
+    table: Mapping[int, Reaction],
     code: int,
     what: str,
 ) -> NoReturn:
@@ -57,7 +57,7 @@ def refuse(
     :param table: one of :mod:`airflow_eos.wire.error_codes`.
     :param code: not 0.
     """
-    decision = verdict(table, code)
+    decision = reaction(table, code)
     if isinstance(decision, Fatal):
         raise decision.error(f"{what}: {decision.meaning}")
     if decision.refresh:

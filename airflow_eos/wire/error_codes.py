@@ -47,9 +47,9 @@ class Fatal:
     meaning: str
 
 
-Verdict = Retry | Fatal
+Reaction = Retry | Fatal
 
-_MOVED: Mapping[int, Verdict] = {
+_MOVED: Mapping[int, Reaction] = {
     3: Retry("UNKNOWN_TOPIC_OR_PARTITION: this broker does not have it", refresh=True),
     5: Retry("LEADER_NOT_AVAILABLE", refresh=True),
     6: Retry("NOT_LEADER_OR_FOLLOWER: the leader moved", refresh=True),
@@ -61,7 +61,7 @@ _MOVED: Mapping[int, Verdict] = {
     75: Retry("UNKNOWN_LEADER_EPOCH: the broker is behind", refresh=True),
 }
 
-_COORDINATOR: Mapping[int, Verdict] = {
+_COORDINATOR: Mapping[int, Reaction] = {
     7: Retry("REQUEST_TIMED_OUT"),
     13: Retry("NETWORK_EXCEPTION", refresh=True),
     14: Retry("COORDINATOR_LOAD_IN_PROGRESS", refresh=True),
@@ -74,7 +74,7 @@ _COORDINATOR: Mapping[int, Verdict] = {
     ),
 }
 
-PRODUCE: Mapping[int, Verdict] = {
+PRODUCE: Mapping[int, Reaction] = {
     **_MOVED,
     -1: Fatal(ProtocolViolation, "UNKNOWN_SERVER_ERROR: the broker could not read the batch; see its log"),
     2: Fatal(ProtocolViolation, "CORRUPT_MESSAGE: the broker found a wrong checksum"),
@@ -132,7 +132,7 @@ PRODUCE: Mapping[int, Verdict] = {
 }
 """Answer to Produce, version 9 to 11, of a transactional producer."""
 
-FETCH: Mapping[int, Verdict] = {
+FETCH: Mapping[int, Reaction] = {
     **_MOVED,
     -1: Retry("UNKNOWN_SERVER_ERROR", refresh=True),
     1: Fatal(OffsetsOutOfRange, "OFFSET_OUT_OF_RANGE"),
@@ -150,7 +150,7 @@ FETCH: Mapping[int, Verdict] = {
 }
 """Answer to Fetch, version 4 to 11, and to ListOffsets and DescribeProducers, which go to leaders too."""
 
-TXN_MARKERS: Mapping[int, Verdict] = {
+TXN_MARKERS: Mapping[int, Reaction] = {
     **FETCH,
     31: Fatal(AuthorizationFailed, "CLUSTER_AUTHORIZATION_FAILED: grant ClusterAction on the cluster"),
     47: Fatal(ProducerFenced, "INVALID_PRODUCER_EPOCH: a newer attempt has written there since"),
@@ -158,7 +158,7 @@ TXN_MARKERS: Mapping[int, Verdict] = {
 }
 """Answer to WriteTxnMarkers, which goes to leaders too."""
 
-ADD_PARTITIONS: Mapping[int, Verdict] = {
+ADD_PARTITIONS: Mapping[int, Reaction] = {
     **_COORDINATOR,
     3: Retry("UNKNOWN_TOPIC_OR_PARTITION: the coordinator does not know it yet"),
     29: Fatal(AuthorizationFailed, "TOPIC_AUTHORIZATION_FAILED: grant Write on the topic"),
@@ -177,14 +177,14 @@ ADD_PARTITIONS: Mapping[int, Verdict] = {
 
 _GROUP_FORBIDDEN = Fatal(AuthorizationFailed, "GROUP_AUTHORIZATION_FAILED: grant Read on the consumer group")
 
-ADD_OFFSETS: Mapping[int, Verdict] = {
+ADD_OFFSETS: Mapping[int, Reaction] = {
     **_COORDINATOR,
     **{code: ADD_PARTITIONS[code] for code in (47, 48, 49, 90, 120)},
     30: _GROUP_FORBIDDEN,
 }
 """Answer to AddOffsetsToTxn, version 0 to 3."""
 
-TXN_OFFSET_COMMIT: Mapping[int, Verdict] = {
+TXN_OFFSET_COMMIT: Mapping[int, Reaction] = {
     **_COORDINATOR,
     3: Retry("UNKNOWN_TOPIC_OR_PARTITION: the coordinator does not know it, or it was deleted"),
     12: Fatal(
@@ -206,10 +206,10 @@ TXN_OFFSET_COMMIT: Mapping[int, Verdict] = {
 }
 """Answer to TxnOffsetCommit, version 3, of someone who is no member of the group (KIP-447)."""
 
-COORDINATOR: Mapping[int, Verdict] = _COORDINATOR
+COORDINATOR: Mapping[int, Reaction] = _COORDINATOR
 """Codes every request to a transaction coordinator may get."""
 
 
-def verdict(table: Mapping[int, Verdict], code: int) -> Verdict:
+def reaction(table: Mapping[int, Reaction], code: int) -> Reaction:
     """Return what to do about a code that is not 0."""
     return table.get(code) or Fatal(ProtocolViolation, f"error code {code} must not happen here")

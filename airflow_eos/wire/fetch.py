@@ -27,7 +27,7 @@ from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.decode import DecodedBatch, decode_batches
 from airflow_eos.recordbatch.header import RawBatch, iter_batches
 from airflow_eos.recordbatch.isolation import AbortedTransaction, data_batches
-from airflow_eos.wire.error_codes import FETCH, Fatal, Retry, verdict
+from airflow_eos.wire.error_codes import FETCH, Fatal, Retry, reaction
 from airflow_eos.wire.offsets import Isolation, list_offsets_async
 from airflow_eos.wire.retry import Backoff, NotYet, describe, is_transient, translated
 
@@ -266,7 +266,7 @@ class _RangeReader:
         )
 
     def _raise_for(self, code: int) -> None:
-        decision = verdict(FETCH, code)
+        decision = reaction(FETCH, code)
         if isinstance(decision, Fatal):
             raise decision.error(f"reading {self._where}: {decision.meaning}")
         if isinstance(decision, Retry) and decision.refresh:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_eos.exceptions import BrokersUnavailable
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.wire.error_codes import FETCH, Fatal, Verdict, verdict
+from airflow_eos.wire.error_codes import FETCH, Fatal, Reaction, reaction
 from airflow_eos.wire.retry import Backoff, NotYet, describe, is_transient, translated
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ async def ask_leaders(
     *,
     what: str,
     timeout: float,
-    table: Mapping[int, Verdict] = FETCH,
+    table: Mapping[int, Reaction] = FETCH,
 ) -> dict[TopicPartition, T]:
     """Ask until every partition has an answer.
 
@@ -64,7 +64,7 @@ async def _ask_once(
     read: Callable[[Any], Answers[T]],
     found: dict[TopicPartition, T],
     what: str,
-    table: Mapping[int, Verdict],
+    table: Mapping[int, Reaction],
 ) -> Exception:
     """Put what is answered into ``found``; return the last reason why something is not."""
     last: Exception = NotYet("no answer")
@@ -82,7 +82,7 @@ async def _ask_once(
             if code == 0:
                 found[where] = value
                 continue
-            decision = verdict(table, code)
+            decision = reaction(table, code)
             if isinstance(decision, Fatal):
                 raise decision.error(f"{what} of {where}: {decision.meaning}")
             last = NotYet(f"{where}: {decision.meaning}")

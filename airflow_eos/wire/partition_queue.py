@@ -23,7 +23,7 @@ from airflow_eos.exceptions import DeliveryTimedOut, DuplicateReceipt, ProtocolV
 from airflow_eos.model.output import NO_OFFSET, PartitionReceipt
 from airflow_eos.recordbatch.header import HEADER_BYTES, BatchHeader
 from airflow_eos.recordbatch.stamp import next_sequence, stamp
-from airflow_eos.wire.error_codes import Fatal, Verdict
+from airflow_eos.wire.error_codes import Fatal, Reaction
 from airflow_eos.wire.retry import pause_after
 
 if TYPE_CHECKING:
@@ -59,11 +59,11 @@ class Ack:
 class Refusal:
     """The broker, or the connection, refused the batch.
 
-    :param verdict: what it means.
+    :param reaction: what it means.
     :param text: for messages.
     """
 
-    verdict: Verdict
+    reaction: Reaction
     text: str
 
 
@@ -92,7 +92,7 @@ class _Written:
 
 
 @dataclass(slots=True)
-class PartitionLane:
+class PartitionQueue:
     """Feeds one partition.
 
     :param where: the partition.
@@ -211,7 +211,7 @@ class PartitionLane:
     def _decide(self, now: float) -> None:
         first = self._window[0]
         assert first.refusal is not None
-        decision = first.refusal.verdict
+        decision = first.refusal.reaction
         if isinstance(decision, Fatal):
             raise decision.error(
                 f"writing {self.where} (sequence {first.base_sequence}, {first.records} records, "

@@ -35,9 +35,9 @@ from kafka.future import Future
 from kafka.protocol.producer import ProduceRequest
 
 from airflow_eos.exceptions import DeliveryTimedOut, EosError
-from airflow_eos.wire.error_codes import PRODUCE, Retry, verdict
+from airflow_eos.wire.error_codes import PRODUCE, Retry, reaction
 from airflow_eos.wire.offsets import list_offsets_async
-from airflow_eos.wire.partition_queue import Ack, Batch, PartitionLane, Refusal
+from airflow_eos.wire.partition_queue import Ack, Batch, PartitionQueue, Refusal
 from airflow_eos.wire.retry import describe, is_transient, translated
 
 if TYPE_CHECKING:
@@ -107,32 +107,32 @@ async def _send(
         isolation="read_uncommitted",
         timeout=delivery_timeout if timeout is None else min(timeout, delivery_timeout),
     )
-    lanes = [
-        PartitionLane(where, identity, iter(source), ends[where], delivery_timeout)
+    queues = [
+        PartitionQueue(where, identity, iter(source), ends[where], delivery_timeout)
         for where, source in sorted(batches.items())
     ]
     deadline = None if timeout is None else started + timeout
-    await _Dispatcher(connections, identity.transactional_id, lanes, deadline).run()
-    return [lane.receipt() for lane in lanes]
+    await _Dispatcher(connections, identity.transactional_id, queues, deadline).run()
+    return [queue.receipt() for queue in queues]
 
 
-_Load = list[tuple[PartitionLane, Batch]]
+_Load = list[tuple[PartitionQueue, Batch]]
 
 
 class _Dispatcher:
-    """Packs batches of many lanes into requests, broker by broker, until every lane is finished."""
+    """Packs batches of many queues into requests, broker by broker, until every queue is finished."""
 
     def __init__(
         self,
         connections: BrokerConnections,
         transactional_id: str,
-        lanes: list[PartitionLane],
+        queues: list[PartitionQueue],
         deadline: float | None,
     ) -> None:
         self._connections = connections
         self._transactional_id = transactional_id
-        self._lanes = deque(lanes)
-        self._topics = sorted({lane.where.topic for lane in lanes})
+        self._queues = deque(queues)
+        self._topics = sorted({queue.where.topic for queue in queues})
         self._deadline = deadline
         self._answered: deque[tuple[_Load, Future]] = deque()
         self._requests: Counter[int] = Counter()
@@ -142,7 +142,7 @@ class _Dispatcher:
         self._wake = Future()
 
     async def run(self) -> None:
-        """Send until all lanes are finished; the first fatal answer ends it for all."""
+        """Send until all queues are finished; the first fatal answer ends it for all."""
         try:
             await self._run()
         except BaseException:
@@ -157,8 +157,8 @@ class _Dispatcher:
                 self._settle(*self._answered.popleft())
             if self._refresh_error is not None:
                 raise self._refresh_error
-            self._lanes = deque(lane for lane in self._lanes if not lane.finished)
-            if not self._lanes:
+            self._queues = deque(queue for queue in self._queues if not queue.finished)
+            if not self._queues:
                 return
             now = time.monotonic()
             if self._deadline is not None and now >= self._deadline:
@@ -168,26 +168,26 @@ class _Dispatcher:
             await self._something(now)
 
     def _too_late(self) -> DeliveryTimedOut:
-        lane = self._lanes[0]
+        queue = self._queues[0]
         return DeliveryTimedOut(
-            f"the task's time is over with {len(self._lanes)} partitions unfinished, among them "
-            f"{lane.where}: {lane.last_error}. Give the transaction more time, or write fewer records per run"
+            f"the task's time is over with {len(self._queues)} partitions unfinished, among them "
+            f"{queue.where}: {queue.last_error}. Give the transaction more time, or write fewer records a run"
         )
 
     # -- sending ------------------------------------------------------------------------------------------
 
     def _next_load(self, now: float) -> _Load:
-        """Return batches for one request to one broker, or nothing; lanes take turns."""
+        """Return batches for one request to one broker, or nothing; queues take turns."""
         load: _Load = []
         size = 0
         node: int | None = None
-        for lane in self._lanes:
-            batch = lane.next_batch(now)
+        for queue in self._queues:
+            batch = queue.next_batch(now)
             if batch is None:
                 continue
-            leader = self._connections.leader(lane.where.topic, lane.where.partition)
+            leader = self._connections.leader(queue.where.topic, queue.where.partition)
             if leader is None:
-                lane.no_leader(now)
+                queue.no_leader(now)
                 self._refresh()
                 continue
             if (
@@ -201,7 +201,7 @@ class _Dispatcher:
                 break
             node = leader
             size += len(batch.data)
-            load.append((lane, batch))
+            load.append((queue, batch))
         return load
 
     def _dispatch(self, load: _Load, now: float) -> None:
@@ -209,12 +209,12 @@ class _Dispatcher:
         node = self._connections.leader(first.topic, first.partition)
         assert node is not None
         size = 0
-        for lane, batch in load:
-            lane.sent(batch, now)
+        for queue, batch in load:
+            queue.sent(batch, now)
             size += len(batch.data)
             # Behind the others, for the next request.
-            self._lanes.remove(lane)
-            self._lanes.append(lane)
+            self._queues.remove(queue)
+            self._queues.append(queue)
         self._requests[node] += 1
         self._bytes += size
         future = self._connections.send(self._request(load), node)
@@ -230,9 +230,9 @@ class _Dispatcher:
     def _request(self, load: _Load) -> Any:
         topic_class = ProduceRequest.TopicProduceData
         by_topic: dict[str, list[Any]] = {}
-        for lane, batch in load:
-            part = topic_class.PartitionProduceData(index=lane.where.partition, records=batch.data)
-            by_topic.setdefault(lane.where.topic, []).append(part)
+        for queue, batch in load:
+            part = topic_class.PartitionProduceData(index=queue.where.partition, records=batch.data)
+            by_topic.setdefault(queue.where.topic, []).append(part)
         return ProduceRequest(
             transactional_id=self._transactional_id,
             acks=-1,
@@ -252,23 +252,23 @@ class _Dispatcher:
                 raise translated(error, f"writing {load[0][0].where}") from error
             refusal = Refusal(Retry("connection", refresh=True), describe(error))
             self._refresh()
-            for lane, batch in load:
-                lane.settle(batch, refusal, now)
+            for queue, batch in load:
+                queue.settle(batch, refusal, now)
             return
         answers = {
             (topic.name, part.index): part
             for topic in future.value.responses
             for part in topic.partition_responses
         }
-        for lane, batch in load:
-            lane.settle(batch, self._answer(answers.get((lane.where.topic, lane.where.partition))), now)
+        for queue, batch in load:
+            queue.settle(batch, self._answer(answers.get((queue.where.topic, queue.where.partition))), now)
 
     def _answer(self, part: Any) -> Ack | Refusal:
         if part is None:
             return Refusal(Retry("no answer"), "the broker's answer does not name the partition")
         if part.error_code == 0:
             return Ack(part.base_offset)
-        decision = verdict(PRODUCE, part.error_code)
+        decision = reaction(PRODUCE, part.error_code)
         if isinstance(decision, Retry) and decision.refresh:
             self._refresh()
         name = kafka_errors.for_code(part.error_code).__name__
@@ -286,7 +286,7 @@ class _Dispatcher:
         if self._answered:
             return
         self._wake = Future()
-        times = [lane.pause_until for lane in self._lanes if lane.pause_until > now]
+        times = [queue.pause_until for queue in self._queues if queue.pause_until > now]
         if self._deadline is not None:
             times.append(self._deadline)
         cancel = self._connections.wake_later(max(0.0, min(times) - now), self._wake) if times else None

@@ -33,14 +33,14 @@ def refusals(monkeypatch):
     """Collect the answers of Produce that are errors, by code."""
     from airflow_eos.wire import produce
 
-    codes, original = [], produce.verdict
+    codes, original = [], produce.reaction
 
     def watched(table, code):
         if table is PRODUCE:
             codes.append(code)
         return original(table, code)
 
-    monkeypatch.setattr(produce, "verdict", watched)
+    monkeypatch.setattr(produce, "reaction", watched)
     return codes
 
 

@@ -150,7 +150,7 @@ REMOVALS: dict[str, Removal] = {
     "end-before": Removal(
         "1",
         "an acknowledgement of the past is another attempt's",
-        "airflow_eos.wire.partition_queue:PartitionLane._accept",
+        "airflow_eos.wire.partition_queue:PartitionQueue._accept",
         _blind_to_the_past,
         (
             f"{_EXPERIMENTS}test_without_law_1_the_second_attempt_is_found_out_by_its_offsets",

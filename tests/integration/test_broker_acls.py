@@ -8,7 +8,7 @@ import time
 import pytest
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger
-from airflow_eos.engine.doctor import Patient, examine
+from airflow_eos.engine.doctor import DoctorOptions, examine
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError
 from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer
@@ -193,7 +193,7 @@ def test_describe_on_consumer_offsets_is_asked_for(user, cluster):
 def test_doctor_names_every_missing_permission(user):
     """Permission by permission, with what to grant; what may not be read is unknown, not wrong."""
     group = unique("group")
-    patient = Patient(
+    patient = DoctorOptions(
         user.config,
         LedgerSettings(topic=LEDGER),
         unique("eos"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.engine.doctor import Patient, examine
+from airflow_eos.engine.doctor import DoctorOptions, examine
 from airflow_eos.exceptions import RunFenced
 from airflow_eos_testing import EmbeddedKafka
 from tests.support.local_runs import LocalDataPlane, Pipeline
@@ -47,7 +47,7 @@ def test_doctor_warns_of_brokers_that_forget_ids_too_soon(forgetful):
     """Nothing fails yet: short runs work."""
     pipeline = Pipeline(forgetful)
     spec = pipeline.spec
-    checks = {check.name: check for check in examine(Patient(spec.kafka, spec.ledger, spec.prefix))}
+    checks = {check.name: check for check in examine(DoctorOptions(spec.kafka, spec.ledger, spec.prefix))}
     found = checks["expiry of ids"]
     assert (found.status, found.found) == ("warn", "unused transactional ids are forgotten after 0:00:02")
     assert "raise transactional.id.expiration.ms" in found.advice

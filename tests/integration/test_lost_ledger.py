@@ -15,7 +15,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from airflow_eos.broker import KafkaCluster
 from airflow_eos.broker.transactions import KafkaSession
-from airflow_eos.engine.doctor import Patient, examine
+from airflow_eos.engine.doctor import DoctorOptions, examine
 from airflow_eos.engine.queries import create_ledger
 from airflow_eos.exceptions import LedgerMissing, LedgerReplaced, LedgerTruncated
 from airflow_eos.ledger import keys
@@ -219,7 +219,7 @@ def deleted(pipeline, partitions):
 
 
 def patient(pipeline):
-    return Patient(pipeline.spec.kafka, pipeline.spec.ledger, pipeline.spec.prefix)
+    return DoctorOptions(pipeline.spec.kafka, pipeline.spec.ledger, pipeline.spec.prefix)
 
 
 def test_doctor_tells_a_lost_ledger_from_a_new_one(committed):

@@ -170,14 +170,14 @@ def test_a_kill_reaches_a_session_that_is_made_meanwhile(full, monkeypatch):
 
 def test_a_kill_while_the_ledger_is_looked_at_ends_the_run(full, monkeypatch):
     """Behind the connections, before the first state."""
-    world = Run._world
+    theirs = Run._collaborators
 
     def killed(self, control):
-        found = world(self, control)
+        found = theirs(self, control)
         self.kill()
         return found
 
-    monkeypatch.setattr(Run, "_world", killed)
+    monkeypatch.setattr(Run, "_collaborators", killed)
     ends_without_a_commit(full, made(full.spec))
 
 

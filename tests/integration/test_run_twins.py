@@ -126,7 +126,7 @@ def test_a_killed_run_aborts_its_transaction_and_takes_no_other_epoch(pipeline):
 
     errors = []
     with ControlPlane(spec) as control:
-        protocol = RunProtocol(spec, control.world(Counting(spec)), hold)
+        protocol = RunProtocol(spec, control.collaborators(Counting(spec)), hold)
 
         def body():
             try:
@@ -151,7 +151,7 @@ def test_a_late_kill_of_a_replaced_attempt_leaves_the_live_one_alone(pipeline):
     """SIGTERM reaches the zombie while its successor's transaction is open: the successor commits."""
     spec = pipeline.spec
     with ControlPlane(spec) as control:
-        replaced = RunProtocol(spec, control.world(LocalDataPlane(spec)))
+        replaced = RunProtocol(spec, control.collaborators(LocalDataPlane(spec)))
         # It took its epoch, and no more.
         session = control.transactions.fence("test." + spec.group_id)
         replaced._identity = session.identity

@@ -16,7 +16,7 @@ from airflow_eos.engine.queries import look_up
 from airflow_eos.exceptions import DifferentWork, GroupOwned
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.model.spec import DEFAULT_PREFIX
-from airflow_eos.run.commit_entry import Statement
+from airflow_eos.run.commit_entry import CommitEntry
 from airflow_eos_testing.readers import read_topic
 from tests.support.local_runs import Pipeline
 
@@ -274,13 +274,13 @@ def test_rounds_are_not_continued_to_another_sink(pipeline, other):
 @pytest.fixture
 def older(monkeypatch):
     """Records are written as they were before they named their work."""
-    record = Statement.record
+    record = CommitEntry.record
 
     def without(self, *arguments):
         made = record(self, *arguments)
         return replace(made, details={k: v for k, v in made.details.items() if k != "work"})
 
-    monkeypatch.setattr(Statement, "record", without)
+    monkeypatch.setattr(CommitEntry, "record", without)
 
 
 def test_a_record_that_does_not_name_its_work_answers_as_before(pipeline, other, older):

@@ -305,11 +305,11 @@ def test_a_look_up_that_stops_at_the_last_stable_offset_lies(monkeypatch: pytest
 
 def test_an_aborted_record_would_answer_for_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the last stable offset only the marker's kind tells; without it a retry reports undone work."""
-    decide = authority.decide
+    answer_of = authority.answer_of
 
-    def without_kinds(view: LedgerView) -> authority.Verdict:
+    def without_kinds(view: LedgerView) -> authority.LedgerAnswer:
         as_commits = [dataclasses.replace(e, kind="commit") if e.kind == "abort" else e for e in view.tail]
-        return decide(dataclasses.replace(view, tail=tuple(as_commits)))
+        return answer_of(dataclasses.replace(view, tail=tuple(as_commits)))
 
-    monkeypatch.setattr(authority, "decide", without_kinds)
+    monkeypatch.setattr(authority, "answer_of", without_kinds)
     assert "reported success, the ledger does not hold" in _counter_example(scenes.shared_ledger)

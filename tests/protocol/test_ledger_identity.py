@@ -171,9 +171,9 @@ def test_what_a_cut_partition_lacks_is_not_denied(scene: Scene) -> None:
     scene.broker.logs[where] += [Entry("data", key="gone", value="1"), Entry("data", key="left", value="2")]
     run: Any = Plain()
     authority = Authority(ModelLedger(run, scene.broker))
-    assert authority.decide_in(0, ["gone", "left", "never"]) == {"gone": "1", "left": "2"}
+    assert authority.settle_in(0, ["gone", "left", "never"]) == {"gone": "1", "left": "2"}
     scene.broker.log_starts[where] = 1
-    assert authority.decide_in(0, ["left"]) == {"left": "2"}
+    assert authority.settle_in(0, ["left"]) == {"left": "2"}
     for key in ("gone", "never"):
         with pytest.raises(LedgerTruncated, match=f"starts at offset 1.*{key}"):
-            authority.decide_in(0, ["left", key])
+            authority.settle_in(0, ["left", key])

@@ -21,7 +21,7 @@ from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.recordbatch.partitioner import partitions_for
 from airflow_eos.recordbatch.sealer import seal
-from airflow_eos.run.collaborators import World
+from airflow_eos.run.collaborators import Collaborators
 from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.run.states import State
 from airflow_eos.wire.client_config import ClientConfig
@@ -184,13 +184,15 @@ class Pipeline:
     ) -> RunRecord:
         spec = self.changed(run_id, **changes)
 
-        def attempt(its: RunSpec, world: World) -> Any:
-            protocol = RunProtocol(its, world, on_state)
+        def attempt(its: RunSpec, collaborators: Collaborators) -> Any:
+            protocol = RunProtocol(its, collaborators, on_state)
             return protocol.execute(), protocol.producer
 
         with ControlPlane(spec) as control:
-            world = control.world(data(spec))
-            record = run_rounds(spec, world, attempt) if loops(spec) else attempt(spec, world)[0]
+            collaborators = control.collaborators(data(spec))
+            record = (
+                run_rounds(spec, collaborators, attempt) if loops(spec) else attempt(spec, collaborators)[0]
+            )
             control.remember_ledger()
             return record
 

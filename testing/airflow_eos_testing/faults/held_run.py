@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow_eos.model.kafka import ProducerIdentity
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.ports import ProducerSession, Transactions
-    from airflow_eos.run.collaborators import World
+    from airflow_eos.run.collaborators import Collaborators
 
 Hold = Callable[[str], None]
 
@@ -29,9 +29,9 @@ class HeldRun(Run):
         super().__init__(spark, spec, process, on_state=lambda state: hold(state.value))
         self._hold = hold
 
-    def _world(self, control: ControlPlane) -> World:
-        world = super()._world(control)
-        return replace(world, transactions=_HeldTransactions(world.transactions, self._hold))
+    def _collaborators(self, control: ControlPlane) -> Collaborators:
+        collaborators = super()._collaborators(control)
+        return replace(collaborators, transactions=_HeldTransactions(collaborators.transactions, self._hold))
 
 
 class _HeldTransactions:

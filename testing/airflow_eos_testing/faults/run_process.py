@@ -41,7 +41,7 @@ class RunProcess(Closeable):
         driver: DriverProcess | None = None,
     ) -> None:
         self.driver = driver or DriverProcess(master, remote=remote, conf=conf)
-        self._owned = driver is None
+        self._behind_the_fence = driver is None
         try:
             self.attempt = self.driver.run(spec, process, stop_at=stop_at)
         except BaseException:
@@ -50,7 +50,7 @@ class RunProcess(Closeable):
 
     def close(self) -> None:
         """End the process, if it is this run's own."""
-        if self._owned:
+        if self._behind_the_fence:
             self.driver.close()
 
     def wait_for(self, point: State | str, timeout: float = 120.0) -> None:

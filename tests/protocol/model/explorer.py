@@ -33,7 +33,7 @@ class Died(greenlet.GreenletExit):
     """The process was killed: no clean-up of its own runs against the world."""
 
 
-class World(Protocol):
+class Collaborators(Protocol):
     """What is explored: shared state, background events, and an oracle."""
 
     def fingerprint(self) -> str: ...
@@ -79,7 +79,7 @@ class Action:
 class Run:
     """One execution of a scenario under a schedule."""
 
-    def __init__(self, scenario: Callable[[Run], World]) -> None:
+    def __init__(self, scenario: Callable[[Run], Collaborators]) -> None:
         self.processes: dict[str, Process] = {}
         self.late: dict[str, Callable[[], None]] = {}
         self.narrative: list[str] = []
@@ -247,7 +247,7 @@ class Report:
 
 
 def explore(
-    scenario: Callable[[Run], World],
+    scenario: Callable[[Run], Collaborators],
     *,
     deviations: int,
     executions: int,
@@ -283,7 +283,7 @@ def explore(
 
 
 def _execute(
-    scenario: Callable[[Run], World],
+    scenario: Callable[[Run], Collaborators],
     planned: tuple[tuple[int, Action], ...],
     deviations: int,
     visited: set[bytes],

@@ -22,7 +22,7 @@ from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.run.boundaries import Boundaries
-from airflow_eos.run.collaborators import World
+from airflow_eos.run.collaborators import Collaborators
 from airflow_eos.run.planner import Planner
 from airflow_eos.run.protocol import RunProtocol
 from tests.protocol.model.broker import LEDGER, ModelBroker
@@ -237,7 +237,7 @@ class ModelLedger:
     def __init__(self, run: Run, broker: ModelBroker) -> None:
         self._run, self._broker = run, broker
 
-    def describe(self, *, patient: bool = True) -> Any:
+    def describe(self, *, wait: bool = True) -> Any:
         return self._broker.ledger_topic()
 
     def create(self) -> None:
@@ -390,7 +390,7 @@ def attempt(
         ledger_id = (known.topic_id, known.partitions)
         boundaries = Boundaries(cluster, pins, known.prefix, clock.now)
         planner = Planner(spec, cluster, authority, boundaries, ledger_id, clock.now)
-        world = World(
+        world = Collaborators(
             cluster=cluster,
             transactions=transactions,
             ledger=ledger,
@@ -403,7 +403,7 @@ def attempt(
             sleep=sleep,
         )
 
-        def one(its: RunSpec, around: World) -> Any:
+        def one(its: RunSpec, around: Collaborators) -> Any:
             protocol = RunProtocol(its, around)
             return protocol.execute(), protocol.producer
 

@@ -37,8 +37,8 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[FakeRun]:
         made.append(FakeRun(*args, **kwargs))
         return made[-1]
 
-    def answer(spec: Any, *, patient: bool) -> Any:
-        assert patient, "a record whose transaction is being ended must be waited for"
+    def answer(spec: Any, *, wait: bool) -> Any:
+        assert wait, "a record whose transaction is being ended must be waited for"
         said = FakeRun.ledger.pop(0) if len(FakeRun.ledger) > 1 else FakeRun.ledger[0]
         if isinstance(said, BaseException):
             raise said

@@ -46,11 +46,11 @@ class Ledger:
     def __init__(self) -> None:
         self.answers: list[Any] = [None]
         self.asked: list[MayCreate] = []
-        self.patient: list[bool] = []
+        self.wait: list[bool] = []
 
-    def __call__(self, spec: Any, *, may_create: MayCreate = MayCreate.NEVER, patient: bool = False) -> Any:
+    def __call__(self, spec: Any, *, may_create: MayCreate = MayCreate.NEVER, wait: bool = False) -> Any:
         self.asked.append(may_create)
-        self.patient.append(patient)
+        self.wait.append(wait)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, BaseException):
             raise answer
@@ -262,7 +262,7 @@ def test_ended_driver_is_judged_when_the_ledger_can_be_asked(
     ended = {"driver_id": "driver-2", "status": "FINISHED", "succeeded": True}
     assert operator.resume(context_of(operator, try_number=3), ended)["records_written"] == 10
     assert sum(pauses) == 31
-    assert ledger.patient == [True] * 6
+    assert ledger.wait == [True] * 6
 
 
 def test_job_of_a_run_without_an_answer_is_not_forgotten(dag: DAG, ledger: Ledger) -> None:

@@ -126,7 +126,7 @@ def test_patient_look_up_waits_for_a_commit_that_is_being_written() -> None:
     ledger = Ledger()
     ledger.tails = [(staged,), (staged,), (staged,), (staged, ended)]
     assert ask(spec, ledger) is None
-    assert ask(spec, ledger, patient=True).found
+    assert ask(spec, ledger, wait=True).found
     assert ledger.looks == 4
 
 
@@ -138,5 +138,5 @@ def test_record_of_an_aborted_transaction_is_no_answer() -> None:
     ended = LedgerEntry(offset=7, producer_id=7, kind="abort")
     ledger = Ledger()
     ledger.tails = [(staged, others, ended)]
-    assert ask(spec, ledger, patient=True) is None
+    assert ask(spec, ledger, wait=True) is None
     assert ask(spec, ledger) is None

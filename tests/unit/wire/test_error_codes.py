@@ -25,7 +25,7 @@ from airflow_eos.wire.error_codes import (
     TXN_OFFSET_COMMIT,
     Fatal,
     Retry,
-    verdict,
+    reaction,
 )
 
 AGAIN = "again"
@@ -189,7 +189,9 @@ def test_every_other_code_stops_the_run(table, expected):
     """A code the table does not know is never retried and never taken for success."""
     for code in range(-1, 200):
         if code not in expected and code != 0:
-            assert verdict(table, code) == Fatal(ProtocolViolation, f"error code {code} must not happen here")
+            assert reaction(table, code) == Fatal(
+                ProtocolViolation, f"error code {code} must not happen here"
+            )
 
 
 @pytest.mark.parametrize(("table", "expected"), TABLES)

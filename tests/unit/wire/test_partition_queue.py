@@ -12,8 +12,8 @@ from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.header import BatchHeader
 from airflow_eos.recordbatch.sealer import seal
-from airflow_eos.wire.error_codes import PRODUCE, Retry, verdict
-from airflow_eos.wire.partition_queue import MAX_IN_FLIGHT, Ack, PartitionLane, Refusal
+from airflow_eos.wire.error_codes import PRODUCE, Retry, reaction
+from airflow_eos.wire.partition_queue import MAX_IN_FLIGHT, Ack, PartitionQueue, Refusal
 from airflow_eos.wire.retry import FIRST_PAUSE
 
 WHERE = TopicPartition("out", 3)
@@ -27,40 +27,40 @@ def sealed(records=RECORDS, text="v"):
     return batch.records, batch.data
 
 
-def lane(batches=10, *, end_before=100, delivery_timeout=120.0):
+def queue(batches=10, *, end_before=100, delivery_timeout=120.0):
     source = iter([sealed(text=f"b{n}-") for n in range(batches)])
-    return PartitionLane(WHERE, IDENTITY, source, end_before, delivery_timeout)
+    return PartitionQueue(WHERE, IDENTITY, source, end_before, delivery_timeout)
 
 
-def send(lane, now=0.0):
-    batch = lane.next_batch(now)
+def send(queue, now=0.0):
+    batch = queue.next_batch(now)
     assert batch is not None
-    lane.sent(batch, now)
+    queue.sent(batch, now)
     return batch
 
 
-def send_all(lane, now=0.0):
+def send_all(queue, now=0.0):
     sent = []
-    while (batch := lane.next_batch(now)) is not None:
-        lane.sent(batch, now)
+    while (batch := queue.next_batch(now)) is not None:
+        queue.sent(batch, now)
         sent.append(batch)
     return sent
 
 
 def refusal(code):
-    return Refusal(verdict(PRODUCE, code), f"error {code}")
+    return Refusal(reaction(PRODUCE, code), f"error {code}")
 
 
 def proven(**options):
-    """A lane whose first batch is acknowledged at offset 100."""
-    made = lane(**options)
+    """A queue whose first batch is acknowledged at offset 100."""
+    made = queue(**options)
     made.settle(send(made), Ack(100), 0.0)
     return made
 
 
 def test_one_batch_only_before_the_first_acknowledgement():
     """Nothing is pipelined before the broker has accepted the partition's first batch."""
-    fresh = lane()
+    fresh = queue()
     assert len(send_all(fresh)) == 1
 
 
@@ -81,7 +81,7 @@ def test_sequences_begin_at_zero_and_follow_the_records():
 
 def test_a_retry_sends_the_same_bytes():
     """A repeated batch is byte for byte what was sent before."""
-    made = lane()
+    made = queue()
     first = send(made)
     before = first.data
     made.settle(first, refusal(19), 0.0)
@@ -91,7 +91,7 @@ def test_a_retry_sends_the_same_bytes():
 
 def test_pauses_grow_until_something_is_acknowledged():
     """Then the next failure begins with the short one again."""
-    made = lane()
+    made = queue()
     pauses = []
     for _ in range(8):
         now = made.pause_until
@@ -113,7 +113,7 @@ def test_an_unread_source_is_not_read_ahead_of_the_window():
             taken.append(n)
             yield sealed()
 
-    made = PartitionLane(WHERE, IDENTITY, source(), 0, 120.0)
+    made = PartitionQueue(WHERE, IDENTITY, source(), 0, 120.0)
     made.settle(send(made), Ack(0), 0.0)
     send_all(made)
     assert len(taken) == 1 + MAX_IN_FLIGHT
@@ -194,7 +194,7 @@ def test_an_acknowledged_batch_behind_a_failed_one_is_not_repeated():
 
 def test_a_failed_batch_waits_before_it_is_repeated():
     """Pauses grow from at most 20 ms to at most 1 s."""
-    made = lane()
+    made = queue()
     now = 0.0
     pauses = []
     for _ in range(12):
@@ -209,7 +209,7 @@ def test_a_failed_batch_waits_before_it_is_repeated():
 
 def test_delivery_times_out_naming_partition_and_last_error():
     """A batch that is refused for longer than the delivery time-out ends the send."""
-    made = lane(delivery_timeout=10.0)
+    made = queue(delivery_timeout=10.0)
     batch = send(made, 0.0)
     made.settle(batch, refusal(19), 5.0)
     batch = send(made, 6.0)
@@ -219,7 +219,7 @@ def test_delivery_times_out_naming_partition_and_last_error():
 
 def test_progress_starts_the_delivery_timeout_again():
     """The time-out is of the first unacknowledged batch, not of the partition."""
-    made = lane(delivery_timeout=10.0)
+    made = queue(delivery_timeout=10.0)
     made.settle(send(made, 0.0), Ack(100), 9.0)
     batch = send(made, 9.0)
     made.settle(batch, refusal(19), 15.0)
@@ -228,7 +228,7 @@ def test_progress_starts_the_delivery_timeout_again():
 
 def test_a_partition_without_a_leader_times_out():
     """Also a batch that could never be sent counts against the delivery time-out."""
-    made = lane(delivery_timeout=10.0)
+    made = queue(delivery_timeout=10.0)
     assert made.next_batch(0.0) is not None
     made.no_leader(0.0)
     with pytest.raises(DeliveryTimedOut, match="no leader"):
@@ -237,7 +237,7 @@ def test_a_partition_without_a_leader_times_out():
 
 def test_an_acknowledgement_below_the_end_before_is_another_attempts():
     """A broker that acknowledges a known sequence returns the old offset: ours is not written."""
-    made = lane(end_before=100)
+    made = queue(end_before=100)
     with pytest.raises(DuplicateReceipt, match="offset 99, below 100"):
         made.settle(send(made), Ack(99), 0.0)
 
@@ -272,7 +272,7 @@ def test_a_fence_ends_the_lane_with_its_own_error():
 
 def test_connection_errors_are_repeated():
     """A lost connection says nothing about the batch: the same bytes again."""
-    made = lane()
+    made = queue()
     batch = send(made)
     made.settle(batch, Refusal(Retry("connection", refresh=True), "KafkaConnectionError"), 0.0)
     assert send(made, 1.0) is batch
@@ -280,7 +280,7 @@ def test_connection_errors_are_repeated():
 
 def test_an_empty_source_gives_an_empty_receipt():
     """A partition without batches is finished at once, with offsets and sequence -1."""
-    made = PartitionLane(WHERE, IDENTITY, iter([]), 100, 120.0)
+    made = PartitionQueue(WHERE, IDENTITY, iter([]), 100, 120.0)
     assert made.finished
     assert made.receipt() == PartitionReceipt("out", 3, -1, -1, 0, 0, 0, -1)
 
@@ -288,21 +288,21 @@ def test_an_empty_source_gives_an_empty_receipt():
 def test_the_record_count_must_be_the_batchs_own():
     """A count that differs from the sealed batch is found before anything is sent."""
     records, data = sealed()
-    made = PartitionLane(WHERE, IDENTITY, iter([(records + 1, data)]), 0, 120.0)
+    made = PartitionQueue(WHERE, IDENTITY, iter([(records + 1, data)]), 0, 120.0)
     with pytest.raises(ProtocolViolation, match="does not hold the 4 records"):
         made.next_batch(0.0)
 
 
 def test_bytes_that_are_no_batch_are_refused():
     """Too few bytes for a header are no batch."""
-    made = PartitionLane(WHERE, IDENTITY, iter([(1, b"x" * 10)]), 0, 120.0)
+    made = PartitionQueue(WHERE, IDENTITY, iter([(1, b"x" * 10)]), 0, 120.0)
     with pytest.raises(ProtocolViolation, match="10 bytes"):
         made.next_batch(0.0)
 
 
 def test_sequences_wrap_as_the_broker_counts():
     """Behind 2^31 - 1 comes 0."""
-    made = lane(batches=2)
+    made = queue(batches=2)
     made._next_sequence = 2**31 - 2
     made.settle(send(made), Ack(100), 0.0)
     assert send(made).base_sequence == 1
