@@ -9,10 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_eos.exceptions import ProducerFenced
+from airflow_eos.model.kafka import EndTxnAnswer
 from airflow_eos.recordbatch.sealer import seal
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.produce import send_partitions
-from airflow_eos.wire.txn_requests import EndTxnResult, add_partitions_to_txn, end_txn
+from airflow_eos.wire.txn_requests import add_partitions_to_txn, end_txn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +34,7 @@ def zombie_requests(playground: Playground, old: ProducerIdentity) -> str:
     with BrokerConnections(playground.spec.kafka) as connections:
         for commit in (False, True):
             answer = end_txn(connections, old, commit=commit, timeout=_TIMEOUT)
-            if answer is not EndTxnResult.FENCED:
+            if answer is not EndTxnAnswer.FENCED:
                 raise RuntimeError(f"EndTxn(commit={commit}) of the zombie {old} was answered {answer}")
         _must_be_refused("AddPartitionsToTxn", lambda: add_partitions_to_txn(connections, old, targets))
         for target in targets:  # one by one: a refusal ends a whole send

@@ -19,13 +19,7 @@ from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.txn_offsets import add_offsets_to_txn, stage_offsets
-from airflow_eos.wire.txn_requests import EndTxnResult, add_partitions_to_txn, end_txn, write_txn_markers
-
-_ANSWERS = {
-    EndTxnResult.OK: EndTxnAnswer.ABORTED,
-    EndTxnResult.NOT_OPEN: EndTxnAnswer.NOTHING_OPEN,
-    EndTxnResult.FENCED: EndTxnAnswer.FENCED,
-}
+from airflow_eos.wire.txn_requests import add_partitions_to_txn, end_txn, write_txn_markers
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +117,7 @@ class KafkaTransactions(Closeable):
         deadline = time.monotonic() + timeout
         with BrokerConnections(self._config, bootstrap_timeout=timeout) as connections:
             left = max(deadline - time.monotonic(), 1.0)
-            answer = _ANSWERS[end_txn(connections, identity, commit=False, timeout=left)]
+            answer = end_txn(connections, identity, commit=False, timeout=left)
         log.info("EndTxn(abort) of %s: %s", identity, answer.value)
         return answer
 
@@ -149,7 +143,7 @@ class KafkaTransactions(Closeable):
                     add_offsets_to_txn(connections, identity, group)
             except ProducerFenced:
                 return EndTxnAnswer.FENCED
-            return _ANSWERS[end_txn(connections, identity, commit=False)]
+            return end_txn(connections, identity, commit=False)
 
     def write_markers(
         self, producer_id: int, epoch: int, partitions: Collection[TopicPartition], *, commit: bool

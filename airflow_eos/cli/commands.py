@@ -43,8 +43,8 @@ def init(target: Target, options: Namespace) -> Outcome:
     settings = replace(
         target.ledger, partitions=options.partitions, replication_factor=options.replication_factor
     )
-    topic_id, partitions = create_ledger(target.kafka, settings, target.prefix, adopt_new=options.adopt_new)
-    ledger = {"topic": settings.topic, "topic_id": topic_id, "partitions": partitions}
+    made = create_ledger(target.kafka, settings, target.prefix, adopt_new=options.adopt_new)
+    ledger = {"topic": settings.topic, "topic_id": made.topic_id, "partitions": made.partitions}
     return Outcome({"ledger": ledger}, {"ledger": [ledger]})
 
 

@@ -14,6 +14,7 @@ from airflow_eos.exceptions import ConfigurationError, OffsetsOutOfRange, Outcom
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.cursor import CursorRecord, counts_kept
 from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TopicDescription, TransactionState
+from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import LedgerSettings
@@ -135,7 +136,7 @@ _Change = tuple[TopicPartition, "int | None", "int | None", int]
 
 
 class _Work:
-    def __init__(self, control: ControlPlane, reset: Reset, prefix: str, ledger: tuple[str, int]) -> None:
+    def __init__(self, control: ControlPlane, reset: Reset, prefix: str, ledger: LedgerId) -> None:
         self._control = control
         self._reset = reset
         self._ledger = ledger
@@ -293,7 +294,7 @@ class _Work:
         run_key = after.run_key
         group = self._reset.group
         partition = self._control.ledger.partition_for(group)
-        metadata = keys.offset_metadata(run_key, partition, self._ledger[0])
+        metadata = keys.offset_metadata(run_key, partition, self._ledger.topic_id)
         audit = {
             "v": 1,
             "group": group,
@@ -336,8 +337,8 @@ class _Work:
             },
             partition_counts=self._counts(before),
             run_key=self._run_key,
-            ledger_topic_id=self._ledger[0],
-            ledger_partitions=self._ledger[1],
+            ledger_topic_id=self._ledger.topic_id,
+            ledger_partitions=self._ledger.partitions,
             origin=before.origin if before else "",
         )
 

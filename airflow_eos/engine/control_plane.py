@@ -11,8 +11,9 @@ from airflow_eos.closeable import Closeable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.pins import Pins
-from airflow_eos.ledger.topic_check import KnownLedger, verify
+from airflow_eos.ledger.topic_check import verify
 from airflow_eos.ledger.witnesses import Testimony, Witnesses
+from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.spec import MayCreate
 from airflow_eos.run.boundaries import Boundaries
 from airflow_eos.run.collaborators import Collaborators
@@ -62,14 +63,14 @@ class ControlPlane(Closeable):
         self.ledger.close()
         self._link.close()
 
-    def verify_ledger(self, *, may_create: MayCreate = MayCreate.NEVER) -> tuple[str, int]:
-        """Return the ledger's topic id and partition count, once it is known to be the one used before."""
+    def verify_ledger(self, *, may_create: MayCreate = MayCreate.NEVER) -> LedgerId:
+        """Return the ledger, once it is known to be the one used before."""
         known = self._known_ledger(self._witnesses(None), may_create)
         if may_create is not MayCreate.NEVER:
             self.remember_ledger()
-        return known.topic_id, known.partitions
+        return known
 
-    def verify_ledger_of_run(self, *, may_create: MayCreate) -> KnownLedger:
+    def verify_ledger_of_run(self, *, may_create: MayCreate) -> LedgerId:
         """As :meth:`verify_ledger`, and the one beside which the run's group committed its offsets."""
         witnesses = self._witnesses(self._spec)
         known = self._known_ledger(witnesses, may_create)
@@ -83,7 +84,7 @@ class ControlPlane(Closeable):
     def _witnesses(self, spec: RunSpec | None) -> Witnesses:
         return Witnesses(self.cluster, self._spec.prefix, self._spec.ledger.topic, spec)
 
-    def _known_ledger(self, witnesses: Witnesses, may_create: MayCreate) -> KnownLedger:
+    def _known_ledger(self, witnesses: Witnesses, may_create: MayCreate) -> LedgerId:
         return verify(
             self.ledger,
             self.authority,
@@ -113,15 +114,14 @@ class ControlPlane(Closeable):
         """
         spec = self._spec
         known = self.verify_ledger_of_run(may_create=spec.may_create_ledger)
-        ledger_identity = (known.topic_id, known.partitions)
         boundaries = Boundaries(self.cluster, self.pins, known.prefix, utc_now)
         return Collaborators(
             cluster=self.cluster,
             transactions=self.transactions,
             ledger=self.ledger,
             authority=self.authority,
-            planner=Planner(spec, self.cluster, self.authority, boundaries, ledger_identity, utc_now),
+            planner=Planner(spec, self.cluster, self.authority, boundaries, known, utc_now),
             data=data,
-            ledger_identity=ledger_identity,
+            ledger_id=known,
             now=utc_now,
         )

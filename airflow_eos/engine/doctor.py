@@ -168,7 +168,7 @@ def _transactional_id(control: ControlPlane, prefix: str) -> Iterator[Check]:
 
 def _ledger(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
     try:
-        topic_id, partitions = control.verify_ledger()
+        ledger = control.verify_ledger()
     except LedgerMissing as error:
         remembered = control.testimony().of_a_ledger
         if remembered:
@@ -178,7 +178,9 @@ def _ledger(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
             advice = "run `airflow eos init`, or leave it to the first run ([eos] create_ledger)"
             yield Check("ledger", "warn", _said(error), advice)
         return
-    yield Check("ledger", "ok", f"{options.ledger.topic}, id {topic_id}, {partitions} partitions")
+    yield Check(
+        "ledger", "ok", f"{options.ledger.topic}, id {ledger.topic_id}, {ledger.partitions} partitions"
+    )
 
 
 def _ledger_records(control: ControlPlane) -> Iterator[Check]:
@@ -227,7 +229,7 @@ def _ledger_topic(permissions: Permissions, options: DoctorOptions, brokers: int
 def _hanging(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
     name = "hanging transactions"
     try:
-        _, partitions = control.verify_ledger()
+        partitions = control.verify_ledger().partitions
     except EosError:
         return  # said above
     topics = {options.ledger.topic, *options.sinks}

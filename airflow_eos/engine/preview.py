@@ -29,11 +29,10 @@ def preview(spec: RunSpec) -> dict[str, Any]:
     record_key = keys.run_record_key(key)
     with ControlPlane(spec) as control:
         known = control.verify_ledger_of_run(may_create=MayCreate.NEVER)
-        ledger = (known.topic_id, known.partitions)
         value = control.authority.peek([record_key], routing=spec.pipeline).get(record_key)
         record = None if value is None else RunRecord.from_json(value)
         boundaries = Unpinned(control, spec.prefix)
-        planner = Planner(spec, control.cluster, control.authority, boundaries, ledger, utc_now)
+        planner = Planner(spec, control.cluster, control.authority, boundaries, known, utc_now)
         plan = planner.plan().plan
     return {
         "run_key": key,

@@ -14,6 +14,7 @@ from airflow_eos.exceptions import NotYetVisible
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.cursor import CursorRecord
+from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings, MayCreate, RunSpec
 from airflow_eos.run.lookup import CommittedRuns
@@ -36,7 +37,7 @@ def create_ledger(
     prefix: str = "airflow-eos",
     *,
     adopt_new: bool = False,
-) -> tuple[str, int]:
+) -> LedgerId:
     """Create the ledger topic and fix its identity; does nothing when both are there.
 
     :param adopt_new: also where a ledger was used before and is lost: its runs may be written again.
@@ -114,9 +115,9 @@ def ledger_status(
     """
     settings = settings or LedgerSettings()
     with ControlPlane(asking(kafka, settings, prefix)) as control:
-        topic_id, partitions = control.verify_ledger()
+        ledger = control.verify_ledger()
         status: dict[str, Any] = {
-            "ledger": {"topic": settings.topic, "topic_id": topic_id, "partitions": partitions},
+            "ledger": {"topic": settings.topic, "topic_id": ledger.topic_id, "partitions": ledger.partitions},
             "cursors": {},
             "runs": {},
         }
@@ -170,7 +171,7 @@ def ledger_records(
     settings = settings or LedgerSettings()
     names: list[str] = [] if key is None else [key]
     with ControlPlane(asking(kafka, settings, prefix)) as control:
-        _, partitions = control.verify_ledger()
+        partitions = control.verify_ledger().partitions
         wanted = [*range(partitions)]
         prefixes: tuple[str, ...] = KINDS if key is None else ()
         if pipeline is not None:

@@ -79,7 +79,7 @@ def repair(
     :raises LedgerMissing: when there is no initialised ledger.
     """
     with ControlPlane(asking(kafka, settings, prefix)) as control:
-        _, partitions = control.verify_ledger()
+        partitions = control.verify_ledger().partitions
         runs = _Runs(control, partitions)
         wanted = set(topics) or runs.topics
         found = [

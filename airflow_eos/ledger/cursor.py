@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from airflow_eos.ledger import keys
-from airflow_eos.model.ledger import LedgerMessage
+from airflow_eos.model.ledger import LedgerId, LedgerMessage
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import RunSpec
@@ -104,7 +104,7 @@ def advanced(
     before: CursorRecord | None,
     partition_counts: Mapping[str, int],
     run_key: str,
-    ledger: tuple[str, int],
+    ledger: LedgerId,
 ) -> CursorRecord:
     """Return the cursor after the plan's run; partitions the plan does not name keep their place."""
     return CursorRecord(
@@ -116,8 +116,8 @@ def advanced(
         topic_ids={**(before.topic_ids if before else {}), **plan.topic_ids},
         partition_counts=counts_kept(before, plan.topic_ids, partition_counts),
         run_key=run_key,
-        ledger_topic_id=ledger[0],
-        ledger_partitions=ledger[1],
+        ledger_topic_id=ledger.topic_id,
+        ledger_partitions=ledger.partitions,
         origin=spec.origin or (before.origin if before else ""),
     )
 

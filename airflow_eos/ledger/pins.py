@@ -98,7 +98,7 @@ class Pins:
             except Exception as failure:  # noqa: BLE001 - whatever it was, the ledger says what came of it
                 answer = self._transactions.abort(session.identity)
                 log.info("pin %s: %s (%s); asking the ledger again", key, failure, answer.value)
-                if answer is EndTxnAnswer.ABORTED or answer is EndTxnAnswer.FENCED:
+                if answer is EndTxnAnswer.ENDED or answer is EndTxnAnswer.FENCED:
                     return None
             return self._seen(key, routing)
         finally:

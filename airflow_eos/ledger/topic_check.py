@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass
 
 from airflow_eos.exceptions import LedgerMissing, LedgerReplaced
 from airflow_eos.ledger import keys
@@ -15,23 +14,11 @@ from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.pins import Pins
 from airflow_eos.ledger.witnesses import Testimony, Witnesses
 from airflow_eos.model.kafka import TopicDescription
+from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings, MayCreate
 from airflow_eos.ports import Ledger
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class KnownLedger:
-    """A ledger that is the one used before.
-
-    :param prefix: first part of the transactional ids of all that it fixes once: of its first user, so that
-        environments that share it fence each other there. Ledgers that do not name one have the asker's.
-    """
-
-    topic_id: str
-    partitions: int
-    prefix: str
 
 
 def verify(
@@ -43,7 +30,7 @@ def verify(
     *,
     witnesses: Witnesses,
     may_create: MayCreate,
-) -> KnownLedger:
+) -> LedgerId:
     """Return the ledger's topic id and partition count, after checking them against what it says of itself.
 
     The first user pins both in partition 0 of the ledger, with its prefix. Adding partitions would route keys
@@ -98,7 +85,7 @@ def verify(
             f"now {topic.topic_id} with {topic.partitions}: restore the original; partitions of a "
             "ledger must never be added"
         )
-    return KnownLedger(topic.topic_id, topic.partitions, recorded.get("prefix", prefix))
+    return LedgerId(topic.topic_id, topic.partitions, recorded.get("prefix", prefix))
 
 
 def _described(ledger: Ledger, missing: LedgerMissing, refused: Exception) -> TopicDescription:

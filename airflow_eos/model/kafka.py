@@ -39,12 +39,13 @@ class TimedOffset:
 
 
 class EndTxnAnswer(enum.Enum):
-    """What the coordinator answered to EndTxn(abort) carrying our own identity (KIP-98)."""
+    """What the coordinator answered to EndTxn under our own identity (KIP-98)."""
 
-    ABORTED = "aborted"
-    """Code 0: ours and open, or already ended by our own abort; it can never commit."""
+    ENDED = "ended as asked"
+    """Code 0: it was ours; also when an abort repeats our own abort. What was aborted can never commit."""
     NOTHING_OPEN = "nothing open"
-    """Code 48: still our epoch; nothing was open, or it had already completed."""
+    """Code 48: still our epoch; nothing was added, or it has ended: after a lost answer, perhaps by that very
+    request."""
     FENCED = "fenced"
     """Code 47, 90 or 49: another attempt, or the coordinator's time-out, moved the epoch on."""
 

@@ -8,6 +8,19 @@ from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerId:
+    """Which ledger: a topic made again has another id, and one with more partitions another layout.
+
+    :param prefix: first part of the transactional ids of all that it fixes once: of its first user, so that
+        environments that share it fence each other there. Ledgers that do not name one have the asker's.
+    """
+
+    topic_id: str
+    partitions: int
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerMessage:
     """A record for the ledger: key, value and the string that chooses its partition."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from airflow_eos.ledger.authority import Authority
+from airflow_eos.model.ledger import LedgerId
 from airflow_eos.ports import Cluster, Ledger, SealAndSend, Transactions
 from airflow_eos.run.planner import Planner
 
@@ -16,7 +17,7 @@ from airflow_eos.run.planner import Planner
 class Collaborators:
     """Everything outside the protocol.
 
-    :param ledger_identity: topic id and partition count of the ledger.
+    :param ledger_id: the ledger that was verified.
     :param now: the current time, aware.
     :param clock: monotonic seconds.
     """
@@ -27,7 +28,7 @@ class Collaborators:
     authority: Authority
     planner: Planner
     data: SealAndSend
-    ledger_identity: tuple[str, int]
+    ledger_id: LedgerId
     now: Callable[[], dt.datetime]
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep

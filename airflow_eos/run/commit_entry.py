@@ -44,7 +44,7 @@ class CommitEntry:
     def offsets(self) -> dict[TopicPartition, CommittedOffset]:
         """Return the end offsets, with metadata that names the run and its ledger."""
         partition = self.collaborators.ledger.partition_for(self.spec.pipeline)
-        metadata = keys.offset_metadata(self.key, partition, self.collaborators.ledger_identity[0])
+        metadata = keys.offset_metadata(self.key, partition, self.collaborators.ledger_id.topic_id)
         return {tp: CommittedOffset(end, metadata) for tp, end in self.planned.plan.ends.items()}
 
     def messages(self, record: RunRecord) -> list[LedgerMessage]:
@@ -57,7 +57,7 @@ class CommitEntry:
                 self.planned.cursor,
                 self.planned.partition_counts,
                 self.key,
-                self.collaborators.ledger_identity,
+                self.collaborators.ledger_id,
             )
             messages += cursor.messages(self.spec, after, self.planned.layout_known)
         return messages

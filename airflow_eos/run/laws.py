@@ -75,7 +75,7 @@ def exactly_one_receipt(receipts: Sequence[PartitionReceipt]) -> None:
 
 def may_take_epoch(first_act: bool, answer: EndTxnAnswer | None) -> bool:
     """Law 2: only an attempt's first act, or a proof by EndTxn that the epoch is ours, allows a fence."""
-    return first_act or answer in (EndTxnAnswer.ABORTED, EndTxnAnswer.NOTHING_OPEN)
+    return first_act or answer in (EndTxnAnswer.ENDED, EndTxnAnswer.NOTHING_OPEN)
 
 
 def no_is_final(fenced: bool) -> bool:

@@ -18,6 +18,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.cursor import CursorRecord, layout_of
 from airflow_eos.model.kafka import CommittedOffset, TopicDescription
+from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.plan import ModeName, RunPlan
 from airflow_eos.model.ranges import (
     Cursor,
@@ -75,7 +76,7 @@ class Planner:
         cluster: Cluster,
         authority: Authority,
         boundaries: Boundaries,
-        ledger: tuple[str, int],
+        ledger: LedgerId,
         now: Callable[[], dt.datetime],
     ) -> None:
         self._spec = spec
@@ -216,11 +217,12 @@ class Planner:
             laws.group_is_ours(group, "layout", record.layout, layout_of(self._spec))
             if record.origin and self._spec.origin:
                 laws.group_is_ours(group, "origin", record.origin, self._spec.origin)
-            if (record.ledger_topic_id, record.ledger_partitions) != self._ledger:
+            now = self._ledger.topic_id, self._ledger.partitions
+            if (record.ledger_topic_id, record.ledger_partitions) != now:
                 raise LedgerReplaced(
                     f"the cursor of group {group!r} was written to ledger {record.ledger_topic_id} with "
-                    f"{record.ledger_partitions} partitions, the ledger is now {self._ledger[0]} with "
-                    f"{self._ledger[1]}; "
+                    f"{record.ledger_partitions} partitions, the ledger is now {self._ledger.topic_id} with "
+                    f"{self._ledger.partitions}; "
                     "restore the ledger topic, or start over with a new group_id"
                 )
             known = {t: i for t, i in record.topic_ids.items() if t in topics}
@@ -236,11 +238,11 @@ class Planner:
         """Refuse offsets this package committed beside another ledger, or beside one that lost its cursor."""
         for tp, offset in committed.items():
             ledger = keys.metadata_ledger(offset.metadata)
-            if ledger is not None and (ledger != self._ledger[0] or not found_any):
+            if ledger is not None and (ledger != self._ledger.topic_id or not found_any):
                 raise LedgerReplaced(
                     f"group {self._spec.group_id!r} committed offset {offset.offset} of {tp} beside "
                     f"ledger {ledger}; the ledger "
-                    f"{self._spec.ledger.topic!r} (id {self._ledger[0]}) knows nothing of this group: "
+                    f"{self._spec.ledger.topic!r} (id {self._ledger.topic_id}) knows nothing of this group: "
                     "it was deleted, "
                     "re-created or is another one. Restore it, or start over with a new group_id"
                 )

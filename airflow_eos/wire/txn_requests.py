@@ -3,7 +3,7 @@
 ::
 
     add_partitions_to_txn(connections, identity, partitions)     # one request, before any writer starts
-    end_txn(connections, identity, commit=False)                 # EndTxnResult: OK | NOT_OPEN | FENCED
+    end_txn(connections, identity, commit=False)                 # EndTxnAnswer: OK | NOT_OPEN | FENCED
     describe_transactions(connections, ids)                      # {id: TransactionStatus | None}
     describe_producers(connections, partitions)                  # {partition: (ProducerStatus, ...)}
     write_txn_markers(connections, producer_id, epoch, partitions, commit=True)   # of what stayed open
@@ -17,7 +17,6 @@ transaction are being written. Versions stay at 3 and below, the transaction pro
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,7 +28,7 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.producer import AddPartitionsToTxnRequest, EndTxnRequest, WriteTxnMarkersRequest
 
-from airflow_eos.model.kafka import ActiveProducer, TransactionDescription, TransactionState
+from airflow_eos.model.kafka import ActiveProducer, EndTxnAnswer, TransactionDescription, TransactionState
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.connection import METADATA_TIMEOUT
 from airflow_eos.wire.coordinators import at_coordinator, refuse
@@ -51,24 +50,12 @@ _TRANSACTIONAL_ID_NOT_FOUND = 105
 _NOT_ATTEMPTED = 55
 
 
-class EndTxnResult(enum.Enum):
-    """What the coordinator answered to EndTxn under our own identity (KIP-98)."""
-
-    OK = "ok"
-    """Code 0: it was ours and ends as asked; also when an abort repeats our own abort."""
-    NOT_OPEN = "not open"
-    """Code 48: still our epoch, nothing to end: nothing was added, or it has committed. After an answer that
-    was lost, it may also be the outcome of that request."""
-    FENCED = "fenced"
-    """Code 47, 90 or 49: a newer attempt, or the coordinator's time-out, has moved the epoch on."""
-
-
 _END_CODES = {
-    0: EndTxnResult.OK,
-    47: EndTxnResult.FENCED,
-    48: EndTxnResult.NOT_OPEN,
-    49: EndTxnResult.FENCED,
-    90: EndTxnResult.FENCED,
+    0: EndTxnAnswer.ENDED,
+    47: EndTxnAnswer.FENCED,
+    48: EndTxnAnswer.NOTHING_OPEN,
+    49: EndTxnAnswer.FENCED,
+    90: EndTxnAnswer.FENCED,
 }
 
 
@@ -142,7 +129,7 @@ def end_txn(
     *,
     commit: bool,
     timeout: float = CONTROL_TIMEOUT,
-) -> EndTxnResult:
+) -> EndTxnAnswer:
     """End the transaction of exactly this identity; never initialises anything.
 
     :param commit: production code only ever aborts (False) this way; the driver's own producer commits.
@@ -151,7 +138,7 @@ def end_txn(
     """
     what = f"EndTxn({'commit' if commit else 'abort'}) of {identity.transactional_id!r}"
 
-    async def attempt(node: int) -> EndTxnResult:
+    async def attempt(node: int) -> EndTxnAnswer:
         request = EndTxnRequest(
             transactional_id=identity.transactional_id,
             producer_id=identity.producer_id,

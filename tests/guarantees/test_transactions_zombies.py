@@ -16,7 +16,7 @@ from airflow_eos.run.states import State
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.produce import send_partitions
-from airflow_eos.wire.txn_requests import EndTxnResult, add_partitions_to_txn, end_txn
+from airflow_eos.wire.txn_requests import add_partitions_to_txn, end_txn
 from tests.guarantees.data_planes import ExecutorPlane
 from tests.guarantees.experiment import Experiment, described, given, judged
 from tests.support.local_runs import LocalDataPlane, Paused
@@ -128,7 +128,7 @@ def _try_everything(experiment, old):
     with ControlPlane(experiment.spec) as control:
         assert control.transactions.abort(old) is EndTxnAnswer.FENCED
     with BrokerConnections(ClientConfig.of(experiment.kafka.client_config())) as connections:
-        assert end_txn(connections, old, commit=True) is EndTxnResult.FENCED
+        assert end_txn(connections, old, commit=True) is EndTxnAnswer.FENCED
         with pytest.raises(ProducerFenced):
             add_partitions_to_txn(connections, old, [TopicPartition(experiment.sink, 0)])
         batches = LocalDataPlane(experiment.spec).seal(given(experiment)).batches

@@ -18,7 +18,7 @@ from airflow_eos.exceptions import (
 )
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, TransactionState
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.txn_requests import EndTxnResult, end_txn
+from airflow_eos.wire.txn_requests import end_txn
 from airflow_eos_testing import count_records, read_topic
 from tests.support.brokers import (
     QUIET,
@@ -258,10 +258,10 @@ def test_offsets_are_accepted_although_the_group_has_members(fence, cluster, led
 def test_abort_of_our_own_open_transaction(fence, transactions, cluster, ledger, config, name):
     """It is aborted under the same epoch; asked again, the coordinator confirms the abort (answer 0)."""
     session = staged(fence(name))
-    assert transactions.abort(session.identity) is EndTxnAnswer.ABORTED
+    assert transactions.abort(session.identity) is EndTxnAnswer.ENDED
     wait_until(lambda: cluster.describe_transaction(name).state is TransactionState.COMPLETE_ABORT)
     assert cluster.describe_transaction(name).producer_epoch == session.identity.producer_epoch
-    assert transactions.abort(session.identity) is EndTxnAnswer.ABORTED
+    assert transactions.abort(session.identity) is EndTxnAnswer.ENDED
     assert count_records(config, ledger.topic) == 0
 
 
@@ -291,7 +291,7 @@ def test_abort_of_added_partitions_to_which_librdkafka_sent_nothing(
     session = fence(name)
     session.begin()
     session.add_partitions([tp(sink)])
-    assert transactions.abort(session.identity) is EndTxnAnswer.ABORTED
+    assert transactions.abort(session.identity) is EndTxnAnswer.ENDED
     wait_until(lambda: cluster.describe_transaction(name).state is TransactionState.COMPLETE_ABORT)
 
 
@@ -320,9 +320,9 @@ def test_a_commit_that_arrives_after_our_own_abort_is_refused(
 ):
     """The delayed EndTxn(commit) of a lost answer cannot publish what we have aborted."""
     session = staged(fence(name))
-    assert transactions.abort(session.identity) is EndTxnAnswer.ABORTED
+    assert transactions.abort(session.identity) is EndTxnAnswer.ENDED
     with BrokerConnections(config) as connections:
-        assert end_txn(connections, session.identity, commit=True) is EndTxnResult.NOT_OPEN
+        assert end_txn(connections, session.identity, commit=True) is EndTxnAnswer.NOTHING_OPEN
     assert cluster.describe_transaction(name).state is TransactionState.COMPLETE_ABORT
     assert count_records(config, ledger.topic) == 0
 
@@ -332,10 +332,10 @@ def test_a_commit_that_arrives_after_the_next_fence_is_refused(
 ):
     """It carries an old epoch: neither the aborted transaction nor the one now open is committed by it."""
     session = staged(fence(name), ("run", "old"))
-    assert transactions.abort(session.identity) is EndTxnAnswer.ABORTED
+    assert transactions.abort(session.identity) is EndTxnAnswer.ENDED
     following = staged(fence(name), ("run", "new"))
     with BrokerConnections(config) as connections:
-        assert end_txn(connections, session.identity, commit=True) is EndTxnResult.FENCED
+        assert end_txn(connections, session.identity, commit=True) is EndTxnAnswer.FENCED
     assert cluster.describe_transaction(name).state is TransactionState.ONGOING
     assert count_records(config, ledger.topic) == 0
     following.commit()
@@ -358,7 +358,7 @@ def test_abort_may_interrupt_a_request_of_the_same_thread(fence, transactions, l
     """A signal handler calls it while the shared connections are in use."""
     session = staged(fence(name))
     with link.connections():
-        assert transactions.abort(session.identity) is EndTxnAnswer.ABORTED
+        assert transactions.abort(session.identity) is EndTxnAnswer.ENDED
 
 
 def test_a_timed_out_transaction_is_fenced_by_its_coordinator(config, ledger, link, cluster, name):

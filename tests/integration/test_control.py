@@ -7,11 +7,10 @@ import logging
 import pytest
 
 from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, ConfigurationError, ProducerFenced
-from airflow_eos.model.kafka import ProducerIdentity, TransactionState
+from airflow_eos.model.kafka import EndTxnAnswer, ProducerIdentity, TransactionState
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.produce import send_partitions
 from airflow_eos.wire.txn_requests import (
-    EndTxnResult,
     add_partitions_to_txn,
     describe_producers,
     describe_transactions,
@@ -57,7 +56,7 @@ def test_added_partitions_are_in_the_transaction(connections, kafka_topic):
     assert (status.producer_id, status.producer_epoch) == (identity.producer_id, identity.producer_epoch)
     assert status.timeout_ms == 60_000
     assert status.start_ms > 0
-    assert end_txn(connections, identity, commit=False) is EndTxnResult.OK
+    assert end_txn(connections, identity, commit=False) is EndTxnAnswer.ENDED
 
 
 def test_an_old_epoch_may_not_add(connections, kafka_topic):
@@ -81,9 +80,9 @@ def test_an_open_transaction_of_ours_is_aborted(connections, kafka_topic):
     where = partition(kafka_topic("aborted"))
     identity = open_transaction(connections, "aborted", [where])
     (receipt,) = send_partitions(connections, identity, {where: sealed(texts("a", 30))})
-    assert end_txn(connections, identity, commit=False) is EndTxnResult.OK
+    assert end_txn(connections, identity, commit=False) is EndTxnAnswer.ENDED
     support.wait_for_marker(connections, where, receipt.last_offset)
-    assert end_txn(connections, identity, commit=False) is EndTxnResult.OK
+    assert end_txn(connections, identity, commit=False) is EndTxnAnswer.ENDED
     assert read(connections, where) == []
     wait_until(lambda: state_of(connections, identity).state is TransactionState.COMPLETE_ABORT)
 
@@ -91,7 +90,7 @@ def test_an_open_transaction_of_ours_is_aborted(connections, kafka_topic):
 def test_nothing_open_is_told_apart(connections):
     """NOT_OPEN: the epoch is ours and nothing was added."""
     identity = take_epoch(connections, "nothing-open")
-    assert end_txn(connections, identity, commit=False) is EndTxnResult.NOT_OPEN
+    assert end_txn(connections, identity, commit=False) is EndTxnAnswer.NOTHING_OPEN
 
 
 def test_an_abort_after_the_commit_changes_nothing(connections, kafka_topic):
@@ -99,10 +98,10 @@ def test_an_abort_after_the_commit_changes_nothing(connections, kafka_topic):
     where = partition(kafka_topic("committed"))
     identity = open_transaction(connections, "committed", [where])
     (receipt,) = send_partitions(connections, identity, {where: sealed(texts("a", 30))})
-    assert end_txn(connections, identity, commit=True) is EndTxnResult.OK
+    assert end_txn(connections, identity, commit=True) is EndTxnAnswer.ENDED
     support.wait_for_marker(connections, where, receipt.last_offset)
     wait_until(lambda: state_of(connections, identity).state is TransactionState.COMPLETE_COMMIT)
-    assert end_txn(connections, identity, commit=False) is EndTxnResult.NOT_OPEN
+    assert end_txn(connections, identity, commit=False) is EndTxnAnswer.NOTHING_OPEN
     assert values_of(read(connections, where)) == texts("a", 30)
 
 
@@ -111,9 +110,9 @@ def test_a_commit_after_our_abort_is_refused(connections, kafka_topic):
     where = partition(kafka_topic("delayed"))
     identity = open_transaction(connections, "delayed", [where])
     (receipt,) = send_partitions(connections, identity, {where: sealed(texts("a", 30))})
-    assert end_txn(connections, identity, commit=False) is EndTxnResult.OK
+    assert end_txn(connections, identity, commit=False) is EndTxnAnswer.ENDED
     support.wait_for_marker(connections, where, receipt.last_offset)
-    assert end_txn(connections, identity, commit=True) is EndTxnResult.NOT_OPEN
+    assert end_txn(connections, identity, commit=True) is EndTxnAnswer.NOTHING_OPEN
     assert read(connections, where) == []
 
 
@@ -123,10 +122,10 @@ def test_a_fenced_attempt_cannot_end_the_live_one(connections, kafka_topic):
     old = open_transaction(connections, "live", [where])
     live = open_transaction(connections, "live", [where])
     (receipt,) = send_partitions(connections, live, {where: sealed(texts("a", 30))})
-    assert end_txn(connections, old, commit=False) is EndTxnResult.FENCED
-    assert end_txn(connections, old, commit=True) is EndTxnResult.FENCED
+    assert end_txn(connections, old, commit=False) is EndTxnAnswer.FENCED
+    assert end_txn(connections, old, commit=True) is EndTxnAnswer.FENCED
     assert state_of(connections, live).state is TransactionState.ONGOING
-    assert end_txn(connections, live, commit=True) is EndTxnResult.OK
+    assert end_txn(connections, live, commit=True) is EndTxnAnswer.ENDED
     support.wait_for_marker(connections, where, receipt.last_offset)
     assert values_of(read(connections, where)) == texts("a", 30)
 
@@ -135,7 +134,7 @@ def test_another_producer_id_is_fenced(connections):
     """An id that the transactional id does not have (any more)."""
     identity = take_epoch(connections, "other-id")
     stranger = ProducerIdentity("other-id", identity.producer_id + 999, 0)
-    assert end_txn(connections, stranger, commit=False) is EndTxnResult.FENCED
+    assert end_txn(connections, stranger, commit=False) is EndTxnAnswer.FENCED
 
 
 def test_an_unknown_transactional_id_has_no_description(connections):
@@ -180,7 +179,7 @@ def test_a_coordinator_that_moves_is_followed(embedded_kafka_cluster, kafka_topi
         add_partitions_to_txn(connections, identity, [where])
         assert state_of(connections, identity).partitions == {where}
         assert describe_producers(connections, [where]) == {where: ()}
-        assert end_txn(connections, identity, commit=False) is EndTxnResult.OK
+        assert end_txn(connections, identity, commit=False) is EndTxnAnswer.ENDED
         victim.start()
     kafka.wait_in_sync()
 

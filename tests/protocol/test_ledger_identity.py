@@ -11,7 +11,7 @@ from airflow_eos.exceptions import LedgerMissing, LedgerReplaced, LedgerTruncate
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.pins import Pins
-from airflow_eos.ledger.topic_check import KnownLedger, verify
+from airflow_eos.ledger.topic_check import LedgerId, verify
 from airflow_eos.ledger.witnesses import Witnesses
 from airflow_eos.model.kafka import CommittedOffset
 from airflow_eos.model.ranges import TopicPartition
@@ -53,7 +53,7 @@ class Died(BaseException):
 
 def look(
     scene: Scene, wanted: RunSpec, may_create: MayCreate | None = None, *, dies: bool = False
-) -> KnownLedger:
+) -> LedgerId:
     """As an attempt begins; whoever waits sees the markers come, unless it dies there."""
     run: Any = Plain()
 
@@ -79,7 +79,7 @@ def test_a_second_try_waits_for_the_marker_of_the_first_ones_pin(scene: Scene, s
         look(scene, spec(), dies=True)
     scene.broker.init_producer(keys.ledger_witness_id("eos", LEDGER))
     assert scene.broker.unsettled() == ["eos.ledger.ledger"]
-    assert look(scene, second) == KnownLedger("id-ledger", 2, "eos")
+    assert look(scene, second) == LedgerId("id-ledger", 2, "eos")
 
 
 def test_a_pin_counts_when_its_marker_is_seen(scene: Scene) -> None:
@@ -91,7 +91,7 @@ def test_a_pin_counts_when_its_marker_is_seen(scene: Scene) -> None:
     scene.broker.settle()
     scene.broker.away.clear()
     assert scene.broker.open[ledger]
-    assert look(scene, spec()) == KnownLedger("id-ledger", 2, "eos")
+    assert look(scene, spec()) == LedgerId("id-ledger", 2, "eos")
     assert [key for key, _ in scene.broker.ledger_records()] == ["ledger:identity"]
 
 

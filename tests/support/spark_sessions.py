@@ -12,14 +12,14 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from airflow_eos.model.kafka import ProducerIdentity
+from airflow_eos.model.kafka import EndTxnAnswer, ProducerIdentity
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.spark import SparkDataPlane
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.offsets import list_offsets
-from airflow_eos.wire.txn_requests import EndTxnResult, add_partitions_to_txn, end_txn
+from airflow_eos.wire.txn_requests import add_partitions_to_txn, end_txn
 from tests.support.markers import wait_for_markers
 
 KIND = "AIRFLOW_EOS_TEST_SPARK"
@@ -142,7 +142,7 @@ class Broker:
                 end_txn(connections, identity, commit=False)
                 raise
             ended = end_txn(connections, identity, commit=commit)
-            assert ended is EndTxnResult.OK or not commit
+            assert ended is EndTxnAnswer.ENDED or not commit
         wait_for_markers(self.config, partitions)
 
 

@@ -237,7 +237,7 @@ class ModelBroker:
         if txn.state is not TransactionState.ONGOING:
             return EndTxnAnswer.NOTHING_OPEN
         self._prepare(txn, TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT)
-        return None if commit else EndTxnAnswer.ABORTED
+        return None if commit else EndTxnAnswer.ENDED
 
     def time_out(self, transactional_id: str) -> None:
         """The coordinator aborts a transaction that has been open too long."""

@@ -387,9 +387,8 @@ def attempt(
             witnesses=Witnesses(cluster, spec.prefix, spec.ledger.topic, spec),
             may_create=spec.may_create_ledger,
         )
-        ledger_id = (known.topic_id, known.partitions)
         boundaries = Boundaries(cluster, pins, known.prefix, clock.now)
-        planner = Planner(spec, cluster, authority, boundaries, ledger_id, clock.now)
+        planner = Planner(spec, cluster, authority, boundaries, known, clock.now)
         world = Collaborators(
             cluster=cluster,
             transactions=transactions,
@@ -397,7 +396,7 @@ def attempt(
             authority=authority,
             planner=planner,
             data=data(run, broker, spec),
-            ledger_identity=ledger_id,
+            ledger_id=known,
             now=clock.now,
             clock=clock.monotonic,
             sleep=sleep,

@@ -17,6 +17,7 @@ from airflow_eos.engine import admin
 from airflow_eos.exceptions import CursorMoved, EosError
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.model.kafka import CommittedOffset, TransactionState
+from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import LedgerSettings, RunSpec
@@ -163,7 +164,7 @@ def reset(scene: Scene, offsets: Mapping[TopicPartition, int]) -> None:
         ledger=ledger,
         authority=Authority(ledger),
         transactions=ModelTransactions(inline, scene.broker, scene, "reset"),
-        verify_ledger=lambda: ("id-ledger", 2),
+        verify_ledger=lambda: LedgerId("id-ledger", 2, "eos"),
     )
     base = spec()
     with pytest.MonkeyPatch.context() as patch:

@@ -8,10 +8,10 @@ import kafka.errors as kafka_errors
 import pytest
 
 from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, ProducerFenced, ProtocolViolation
-from airflow_eos.model.kafka import ProducerIdentity
+from airflow_eos.model.kafka import EndTxnAnswer, ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.error_codes import ADD_PARTITIONS, COORDINATOR, Fatal, Retry
-from airflow_eos.wire.txn_requests import EndTxnResult, add_partitions_to_txn, describe_transactions, end_txn
+from airflow_eos.wire.txn_requests import add_partitions_to_txn, describe_transactions, end_txn
 from tests.unit.wire.fakes import ScriptedCoordinator, kind_of
 
 IDENTITY = ProducerIdentity("work", 7, 2)
@@ -95,11 +95,11 @@ def test_adding_ends_with_the_partition_that_was_refused(coordinator, code):
 @pytest.mark.parametrize(
     ("code", "result"),
     [
-        (0, EndTxnResult.OK),
-        (48, EndTxnResult.NOT_OPEN),
-        (47, EndTxnResult.FENCED),
-        (49, EndTxnResult.FENCED),
-        (90, EndTxnResult.FENCED),
+        (0, EndTxnAnswer.ENDED),
+        (48, EndTxnAnswer.NOTHING_OPEN),
+        (47, EndTxnAnswer.FENCED),
+        (49, EndTxnAnswer.FENCED),
+        (90, EndTxnAnswer.FENCED),
     ],
 )
 @pytest.mark.parametrize("commit", [True, False])
@@ -117,14 +117,14 @@ def test_every_outcome_of_ending_is_told_apart(coordinator, code, result, commit
 def test_ending_survives_every_retriable_code(coordinator, code):
     """Markers still being written, a coordinator that moves or loads."""
     coordinator.codes = [code, code]
-    assert end_txn(coordinator, IDENTITY, commit=False) is EndTxnResult.OK
+    assert end_txn(coordinator, IDENTITY, commit=False) is EndTxnAnswer.ENDED
     assert len(coordinator.requests) == 3
 
 
 def test_a_lost_answer_to_ending_is_asked_again(coordinator):
     """What the repetition answers is returned as it is: 48 may then be the outcome of the first one."""
     coordinator.codes = [kafka_errors.KafkaConnectionError("gone"), 48]
-    assert end_txn(coordinator, IDENTITY, commit=True) is EndTxnResult.NOT_OPEN
+    assert end_txn(coordinator, IDENTITY, commit=True) is EndTxnAnswer.NOTHING_OPEN
     assert coordinator.forgotten == ["work"]
 
 
