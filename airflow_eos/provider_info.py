@@ -17,10 +17,12 @@ _CONFIG = {
         "options": {
             "prefix": {
                 "description": (
-                    "First part of every transactional id. Give each environment that shares a Kafka cluster "
-                    "its own,\nand its own ledger topic: two environments with the same Dag ids and prefix "
-                    "would fence each other.\nA run that one of them committed in a shared ledger is refused "
-                    "in the other where prefix, ``origin``,\ntopics, sink or ranges differ.\n"
+                    "First part of every transactional id, up to its first dot: it holds none itself. Give\n"
+                    "each environment that shares a Kafka cluster its own, and its own ledger\n"
+                    "topic: two environments with the same Dag ids and prefix would fence each other. A run\n"
+                    "that one of them committed in a shared ledger is refused in the other where prefix,\n"
+                    "``origin``, topics, sink or ranges differ. Where brokers check ACLs grant\n"
+                    "Write and Describe on transactional ids ``<prefix>.``, with pattern type PREFIXED.\n"
                 ),
                 "version_added": "0.1.0",
                 "type": "string",

@@ -7,15 +7,27 @@ from urllib.parse import urlsplit
 
 from airflow.providers.common.compat.sdk import conf
 
-from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings
+from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings, checked_prefix
 
 SECTION = "eos"
 DEFAULT_LEDGER_TOPIC = "airflow-eos-ledger"
 
 
 def default_prefix() -> str:
-    """First part of every transactional id."""
-    return str(conf.get(SECTION, "prefix", fallback=DEFAULT_PREFIX))
+    """First part of every transactional id.
+
+    :raises ConfigurationError: it holds a dot, or what else no prefix holds.
+    """
+    return checked_prefix(str(conf.get(SECTION, "prefix", fallback=DEFAULT_PREFIX)))
+
+
+def check_literal_prefix(prefix: str | None) -> None:
+    """Check a prefix as a Dag's author gave it; what is templated is checked when the task runs.
+
+    :raises ConfigurationError: it holds a dot, or what else no prefix holds.
+    """
+    if isinstance(prefix, str) and prefix and not ("{{" in prefix or "{%" in prefix):
+        checked_prefix(prefix)
 
 
 def origin() -> str:

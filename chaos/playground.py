@@ -209,7 +209,7 @@ class Playground:
         """Judge everything; return the verdict and the number of committed runs. Call when all is drained."""
         self.wait_whole()
         kafka = self.kafka.client_config()
-        complaints = list(unfinished_transactions(kafka, PREFIX))
+        complaints = list(unfinished_transactions(kafka, keys.ids_prefix(PREFIX)))
         outputs = read_topic(kafka, SINK)
         records = ledger_records(kafka, LEDGER, PIPELINE)
         disagreements = chain(

@@ -6,6 +6,8 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow_eos.ledger.keys import cursor_transactional_id, is_run_record
+from airflow_eos.model.spec import DEFAULT_PREFIX
 from airflow_eos_testing import count_records, read_topic
 from demo.tally import CLASSIFIED, DEAD_LETTERS, Tally, compare
 
@@ -19,7 +21,7 @@ DAG, TASK, RUN = "flights", "classify", "demo"
 SOURCE = "flights"
 OUTPUTS = (CLASSIFIED, DEAD_LETTERS)
 LEDGER = "airflow-eos-ledger"
-TRANSACTION = "airflow-eos.flights-classifier"
+TRANSACTION = cursor_transactional_id(DEFAULT_PREFIX, "flights-classifier")
 CLIENT_ID = "flights-demo"
 
 _POLL = 0.3
@@ -205,7 +207,7 @@ class Story:
     def _run_records(self) -> list[dict[str, Any]]:
         """Read the ledger as anybody can: every run record that was ever committed."""
         records = read_topic(self._kafka.client_config(), LEDGER)
-        return [json.loads(r.value) for r in records if r.value and (r.key or b"").startswith(b"run:")]
+        return [json.loads(r.value) for r in records if r.value and is_run_record((r.key or b"").decode())]
 
 
 def _phase(transaction: Transaction | None) -> tuple[str, int] | None:

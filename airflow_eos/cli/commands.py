@@ -12,9 +12,10 @@ from typing import Any
 from airflow_eos.cli.definition import DONE, FOUND
 from airflow_eos.cli.outcome import Outcome, Row
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
 from airflow_eos.model.record import RunRecord
-from airflow_eos.model.spec import LedgerSettings, RunSpec
+from airflow_eos.model.spec import LedgerSettings, RunSpec, checked_prefix
 
 
 class WrongUsage(Exception):
@@ -26,11 +27,15 @@ class Target:
     """Where a command goes.
 
     :param kafka: client configuration; never printed.
+    :raises ConfigurationError: ``prefix`` is none.
     """
 
     kafka: Mapping[str, Any]
     ledger: LedgerSettings
     prefix: str
+
+    def __post_init__(self) -> None:
+        checked_prefix(self.prefix)
 
     def __repr__(self) -> str:
         return f"Target(ledger={self.ledger.topic!r}, prefix={self.prefix!r})"
@@ -184,7 +189,7 @@ def abort(target: Target, options: Namespace) -> Outcome:
 
     if bool(options.transactional_id) == bool(options.group):
         raise WrongUsage("give --transactional-id or --group")
-    name = options.transactional_id or f"{target.prefix}.{options.group}"
+    name = options.transactional_id or keys.cursor_transactional_id(target.prefix, options.group)
     found = abort_transaction(target.kafka, name, execute=options.yes)
     return Outcome(found, {"transaction": [found]})
 
@@ -279,7 +284,7 @@ def _run_row(run: Mapping[str, Any]) -> Row:
 
 def _record_row(record: Mapping[str, Any]) -> Row:
     value = record["value"]
-    if record["key"].startswith("run:"):
+    if keys.is_run_record(record["key"]):
         run = RunRecord.from_json_object(value)
         what = f"{run.records_read} read, {run.records_written} written by {run.run_id}, try {run.try_number}"
         return {"key": record["key"], "at": run.staged_at, "what": what}

@@ -14,7 +14,7 @@ from airflow_eos.exceptions import ConfigurationError, OffsetsOutOfRange, Outcom
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.cursor import CursorRecord, counts_kept
 from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TopicDescription, TransactionState
-from airflow_eos.model.ledger import LedgerId
+from airflow_eos.model.ledger import LedgerId, LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import LedgerSettings
@@ -23,8 +23,6 @@ from airflow_eos.run.unfinished import open_of
 from airflow_eos.run.visibility import Visibility
 
 Target = Literal["earliest", "latest", "cursor", "committed"]
-RESET_PREFIX = "reset:"
-"""What the ledger keys of resets begin with."""
 _OPEN = (TransactionState.ONGOING, TransactionState.PREPARE_ABORT, TransactionState.PREPARE_COMMIT)
 _SETTLE_SECONDS = 30.0
 _POLL_SECONDS = 0.1
@@ -46,7 +44,8 @@ def abort_transaction(
         if found is None:
             raise ConfigurationError(
                 f"the coordinator does not know the transactional id {transactional_id!r}; a cursor's "
-                "is <prefix>.<group>, and the log of every run names it at 'Fenced older attempts'"
+                f"is {keys.ID_FORMS['cursor']}; a run's is in its record, and its log has it at "
+                "'Fenced older attempts'"
             )
         is_open = found.state is TransactionState.ONGOING
         # One that is being ended already ends by itself, the way the coordinator has decided.
@@ -168,7 +167,7 @@ class _Work:
     def carry_out(self) -> list[_Change]:
         changes: list[_Change] = []
         for only in self._works():
-            name = f"{self._prefix}.{self._reset.group}" + ("" if only is None else f".{only}")
+            name = keys.cursor_transactional_id(self._prefix, self._reset.group, only)
             session = self._control.transactions.fence(name)
             try:
                 self._refuse_unfinished(session.identity)
@@ -234,7 +233,7 @@ class _Work:
 
     @property
     def _run_key(self) -> str:
-        return f"reset/{self.pipeline}/{self._moment}"
+        return keys.reset_run_key(self.pipeline, self._reset.group, self._moment)
 
     def _works(self) -> list[TopicPartition | None]:
         """One transaction for a whole cursor, one a partition for a mapped one."""
@@ -302,14 +301,14 @@ class _Work:
             "changes": [[str(where), was, recorded, offset] for where, was, recorded, offset in changes],
         }
         messages = [
-            keys.message(keys.cursor_key(group, only), after.to_json(), group),
-            keys.message(f"{RESET_PREFIX}{group}/{self._moment}", json.dumps(audit), group),
+            LedgerMessage(keys.cursor_key(group, only), after.to_json(), group),
+            LedgerMessage(keys.reset_key(group, self._moment, only), json.dumps(audit), group),
         ]
         if only is not None and self._known is not None:
             layout = replace(
                 self._known, topic_ids=after.topic_ids, partition_counts=self._counts(self._known)
             )
-            messages.append(keys.message(keys.cursor_key(group), layout.to_json(), group))
+            messages.append(LedgerMessage(keys.cursor_key(group), layout.to_json(), group))
         session.stage(
             group, {where: CommittedOffset(offset, metadata) for where, offset in new.items()}, messages
         )

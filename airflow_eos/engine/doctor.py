@@ -70,7 +70,7 @@ class DoctorOptions:
 
 
 def examine(options: DoctorOptions) -> list[Check]:
-    """Return all findings. Only the transactional id ``<prefix>.doctor`` is used; it belongs to no run.
+    """Return all findings. Only the transactional id ``<prefix>.doctor`` is used; no run has it.
 
     A cluster that cannot be reached is the only finding then.
     """
@@ -156,11 +156,12 @@ def _expiry(control: ControlPlane) -> Iterator[Check]:
 
 
 def _transactional_id(control: ControlPlane, prefix: str) -> Iterator[Check]:
-    name = f"{prefix}.doctor"
+    name = keys.doctor_transactional_id(prefix)
     try:
         control.transactions.fence(name).close()
     except AuthorizationFailed as error:
-        advice = f"grant Write and Describe on transactional ids that begin with {prefix!r}."
+        pattern = keys.ids_prefix(prefix)
+        advice = f"grant Write and Describe on transactional ids {pattern!r}, with pattern type PREFIXED"
         yield Check("transactional id", "fail", _said(error), advice)
     else:
         yield Check("transactional id", "ok", f"{name} may be used")

@@ -231,7 +231,7 @@ def committed_record(
     if not run_key:
         raise ConfigurationError("run_key is empty; `airflow eos ledger --pipeline NAME` lists run keys")
     # A cursor that reads in rounds is committed with its last one.
-    names = (run_key, f"rounds/{run_key}/{keys.FINAL_ROUND}")
+    names = (run_key, keys.last_key(run_key))
     wanted = [keys.run_record_key(name) for name in names]
     with ControlPlane(asking(kafka, settings, prefix)) as control:
         control.verify_ledger()

@@ -26,15 +26,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RUN_KINDS = ("run", "mapped", "interval", "partition")
-KINDS = ("run:", "cursor:", "boundary:", "reset:", "ledger:")
-"""What the keys of ledger records begin with."""
-
 
 def create_ledger(
     kafka: Mapping[str, Any],
     settings: LedgerSettings | None = None,
-    prefix: str = "airflow-eos",
+    prefix: str = DEFAULT_PREFIX,
     *,
     adopt_new: bool = False,
 ) -> LedgerId:
@@ -107,7 +103,7 @@ def ledger_status(
     *,
     groups: Sequence[str] = (),
     runs: Sequence[tuple[str, str]] = (),
-    prefix: str = "airflow-eos",
+    prefix: str = DEFAULT_PREFIX,
 ) -> dict[str, Any]:
     """Return what the ledger says: its identity, the cursors of groups, and runs given as (pipeline, run id).
 
@@ -173,12 +169,10 @@ def ledger_records(
     with ControlPlane(asking(kafka, settings, prefix)) as control:
         partitions = control.verify_ledger().partitions
         wanted = [*range(partitions)]
-        prefixes: tuple[str, ...] = KINDS if key is None else ()
+        prefixes: tuple[str, ...] = keys.RECORD_KINDS if key is None else ()
         if pipeline is not None:
             wanted = [control.ledger.partition_for(pipeline)]
-            prefixes = tuple(
-                f"run:{rounds}{kind}/{pipeline}/" for kind in RUN_KINDS for rounds in ("", "rounds/")
-            )
+            prefixes = tuple(keys.run_record_key(one) for one in keys.run_key_prefixes(pipeline))
         found = [
             {"key": name, "partition": partition, "value": json.loads(value)}
             for partition in wanted

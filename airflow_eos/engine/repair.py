@@ -33,7 +33,6 @@ _UNDER_WAY = (
     TransactionState.PREPARE_ABORT,
     TransactionState.PREPARE_EPOCH_FENCE,
 )
-_RUNS = keys.run_record_key("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +126,7 @@ class _Runs:
             committed: list[RunRecord] = []
             undecided: list[RunRecord] = []
             for partition in range(self._partitions):
-                answer = answer_of(self._control.ledger.view(partition, (), (_RUNS,)))
+                answer = answer_of(self._control.ledger.view(partition, (), (keys.RUN_RECORDS,)))
                 committed += [RunRecord.from_json(value) for value in answer.committed.values()]
                 undecided += [RunRecord.from_json(one.value) for one in answer.open_records]
             self._read = committed, undecided
@@ -148,7 +147,7 @@ class _Search:
         found: list[Hanging] = []
         for tp, one in open_there:
             name = ids.get(one.producer_id) or self._runs.transactional_id(one.producer_id)
-            if name is None or not name.startswith(f"{self._prefix}."):
+            if name is None or not keys.is_id_of(name, self._prefix):
                 log.info("%s: open transaction of producer %d is not of our prefix", tp, one.producer_id)
                 continue
             word = self._control.cluster.describe_transaction(name)

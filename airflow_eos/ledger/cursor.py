@@ -145,7 +145,7 @@ def messages(spec: RunSpec, after: CursorRecord, layout_known: bool) -> list[Led
     A mapped cursor has one record for each partition and, written once, one that names the layout.
     """
     only = keys.mapped_partition(spec)
-    found = [keys.message(keys.cursor_key(spec.group_id, only), after.to_json(), spec.group_id)]
+    found = [LedgerMessage(keys.cursor_key(spec.group_id, only), after.to_json(), spec.group_id)]
     if only is not None and not layout_known:
         layout = CursorRecord(
             group=after.group,
@@ -160,5 +160,5 @@ def messages(spec: RunSpec, after: CursorRecord, layout_known: bool) -> list[Led
             ledger_partitions=after.ledger_partitions,
             origin=after.origin,
         )
-        found.append(keys.message(keys.cursor_key(spec.group_id), layout.to_json(), spec.group_id))
+        found.append(LedgerMessage(keys.cursor_key(spec.group_id), layout.to_json(), spec.group_id))
     return found

@@ -1,7 +1,14 @@
-"""The only maker of run keys, ledger keys and transactional ids.
+"""The only speller, and the only reader, of run keys, ledger keys and transactional ids.
 
-A transactional id names the *work*, never the worker: every attempt at the same work, on whatever machine,
-fences the others. It holds no map index, no try number and nothing random.
+A *run key* names a unit of work, a *ledger key* a record of the ledger, a *transactional id* what all
+attempts at some work share. An id names the work, never the worker: each attempt, on whatever machine, fences
+the others. It holds no map index, no try number and nothing random.
+
+Two different works never have one key or one id:
+
+- Each begins with its kind; that of an id stands behind the prefix, which holds no dot.
+- Parts of a run key or ledger key are quoted and separated by a slash, which no quoted part holds.
+- In an id one part at most may hold dots: it is the last, or a slash or a part of fixed length follows it.
 """
 
 from __future__ import annotations
@@ -10,10 +17,8 @@ import datetime as dt
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 
 from airflow_eos.exceptions import RunAlreadyCommitted
-from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import (
     Cursor,
     Explicit,
@@ -22,14 +27,45 @@ from airflow_eos.model.ranges import (
     PartitionInterval,
     TopicPartition,
 )
-from airflow_eos.model.spec import RunSpec
+from airflow_eos.model.spec import RunSpec, checked_prefix
 
 METADATA_VERSION = "v1"
 REPROCESS_MARK = "#"
 FINAL_ROUND = "final"
 MAX_REPROCESSINGS = 100
+
+RUN_RECORDS = "run:"
+"""What the ledger keys of run records begin with."""
+CURSORS = "cursor:"
+"""What the ledger keys of cursors begin with."""
+BOUNDARIES = "boundary:"
+"""What the ledger keys of pinned boundaries begin with."""
+RESETS = "reset:"
+"""What the ledger keys of the records of resets begin with."""
 LEDGER_IDENTITY_KEY = "ledger:identity"
 LEDGER_IDENTITY_ROUTING = ""
+RECORD_KINDS = (RUN_RECORDS, CURSORS, BOUNDARIES, RESETS, LEDGER_IDENTITY_KEY)
+"""What ledger keys begin with."""
+
+RUN_KINDS = ("run", "mapped", "interval", "mapped-interval", "partition", "mapped-partition")
+"""What run keys begin with, but for rounds and resets. ``mapped``: of one source partition."""
+_ROUNDS = "rounds"
+_SPECIAL = ("%", "/", REPROCESS_MARK)  # the mark of quoting first
+_RESET = "reset"
+
+ID_FORMS = {
+    "cursor": "<prefix>.cursor.<group>",
+    "mapped-cursor": "<prefix>.mapped-cursor.<group>/<topic>-<partition>",
+    "interval": "<prefix>.interval.<pipeline>.<start>_<end>.<digest>",
+    "partition": "<prefix>.partition.<pipeline>.<digest>",
+    "explicit": "<prefix>.explicit.<pipeline>.<digest>",
+    "reprocess": "<prefix>.reprocess.<pipeline>.<digest>",
+    "boundary": "<prefix>.boundary.<topic>",
+    "ledger": "<prefix>.ledger.<topic>",
+    "used-ledger": "<prefix>.used-ledger.<topic>",
+    "doctor": "<prefix>.doctor",
+}
+"""The kinds of transactional ids, and how each looks to an operator; digests are of run keys."""
 
 
 def utc_text(moment: dt.datetime) -> str:
@@ -55,24 +91,47 @@ def mapped_partition(spec: RunSpec) -> TopicPartition | None:
 
 
 def run_key(spec: RunSpec) -> str:
-    """Return the name of the unit of work; one committed run record per key."""
+    """Return the name of the unit of work; one committed run record per key.
+
+    A cursor and given ranges have the same key: the run of a pipeline reads either, and is committed once.
+    """
     if loops(spec):
         return final_key(spec) if spec.round is None else round_key(spec, spec.round)
-    topics = ",".join(sorted(spec.source_topics))
     only = mapped_partition(spec)
-    source = topics if only is None else str(only)
-    if isinstance(spec.ranges, Interval):
-        return f"interval/{spec.pipeline}/{source}/{utc_text(spec.ranges.start)}/{utc_text(spec.ranges.end)}"
-    if isinstance(spec.ranges, PartitionInterval):
-        return f"partition/{spec.pipeline}/{source}/{_quoted(spec.ranges.key)}"
+    ranges = spec.ranges
+    if isinstance(ranges, Interval | PartitionInterval):
+        kind = "interval" if isinstance(ranges, Interval) else "partition"
+        work = (
+            (utc_text(ranges.start), utc_text(ranges.end)) if isinstance(ranges, Interval) else (ranges.key,)
+        )
+        if only is not None:
+            return _joined(f"mapped-{kind}", spec.pipeline, str(only), *work)
+        topics = ",".join(_quoted(topic).replace(",", "%2C") for topic in sorted(spec.source_topics))
+        return "/".join((kind, _quoted(spec.pipeline), topics, *map(_quoted, work)))
+    return _key_of_all_rounds(spec)
+
+
+def _key_of_all_rounds(spec: RunSpec) -> str:
+    only = mapped_partition(spec)
     if only is not None:
-        return f"mapped/{spec.pipeline}/{only}/{_quoted(spec.run_id)}"
+        return _joined("mapped", spec.pipeline, str(only), spec.run_id)
     return cursor_run_key(spec.pipeline, spec.run_id)
 
 
 def cursor_run_key(pipeline: str, run_id: str) -> str:
     """Return the run key of a run over a whole cursor, or over given ranges."""
-    return f"run/{pipeline}/{_quoted(run_id)}"
+    return _joined("run", pipeline, run_id)
+
+
+def reset_run_key(pipeline: str, group: str, moment: str) -> str:
+    """Return the key by which a cursor and its offsets name the reset that moved them."""
+    return _joined(_RESET, pipeline, group, moment)
+
+
+def run_key_prefixes(pipeline: str) -> tuple[str, ...]:
+    """Return what the keys of all runs of a pipeline begin with, and of no other pipeline's."""
+    whole = [f"{kind}/{_quoted(pipeline)}/" for kind in RUN_KINDS]
+    return (*whole, *(f"{_ROUNDS}/{one}" for one in whole))
 
 
 def loops(spec: RunSpec) -> bool:
@@ -82,7 +141,11 @@ def loops(spec: RunSpec) -> bool:
 
 def rounds_prefix(spec: RunSpec) -> str:
     """Return what the keys of all rounds of a run begin with; the rest is a number or :data:`FINAL_ROUND`."""
-    return f"rounds/{run_key(replace(spec, ranges=Cursor()))}/"
+    return _rounds_of(_key_of_all_rounds(spec))
+
+
+def _rounds_of(key: str) -> str:
+    return f"{_ROUNDS}/{key}/"
 
 
 def round_key(spec: RunSpec, number: int) -> str:
@@ -93,6 +156,11 @@ def round_key(spec: RunSpec, number: int) -> str:
 def final_key(spec: RunSpec) -> str:
     """Return the key of the last round: committed, it says that the whole run is."""
     return f"{rounds_prefix(spec)}{FINAL_ROUND}"
+
+
+def last_key(key: str) -> str:
+    """Return the key of the last round of the run that this key names without its rounds."""
+    return f"{_rounds_of(key)}{FINAL_ROUND}"
 
 
 def reprocess_key(key: str, number: int) -> str:
@@ -121,25 +189,34 @@ def ranges_digest(ranges: Iterable[OffsetRange]) -> str:
 def transactional_id(spec: RunSpec) -> str:
     """Return the id every attempt at this work initialises: one run key, one id.
 
-    Given ranges are no part of it: they may be templated, and every try must fence the others all the same.
+    A group has one position, so all runs of its cursor have one id. Ranges that are given are no part of it:
+    they may be templated, and every try must fence the others all the same.
     """
     if moves_cursor(spec):
-        only = mapped_partition(spec)
-        return f"{spec.prefix}.{spec.group_id}" + ("" if only is None else f".{only}")
+        return cursor_transactional_id(spec.prefix, spec.group_id, mapped_partition(spec))
+    digest = _digest(run_key(spec))
     if isinstance(spec.ranges, Explicit):
-        return f"{spec.prefix}.{spec.pipeline}.{_digest(run_key(spec))}"
+        return _id(spec.prefix, "explicit", f"{spec.pipeline}.{digest}")
     if isinstance(spec.ranges, PartitionInterval):
-        work = spec.ranges.key
-    else:
-        assert isinstance(spec.ranges, Interval)
-        work = f"{utc_text(spec.ranges.start)}_{utc_text(spec.ranges.end)}"
-    only = mapped_partition(spec)
-    return f"{spec.prefix}.{spec.pipeline}.{work}" + ("" if only is None else f".{only}")
+        return _id(spec.prefix, "partition", f"{spec.pipeline}.{digest}")
+    assert isinstance(spec.ranges, Interval)
+    interval = f"{utc_text(spec.ranges.start)}_{utc_text(spec.ranges.end)}"
+    return _id(spec.prefix, "interval", f"{spec.pipeline}.{interval}.{digest}")
+
+
+def cursor_transactional_id(prefix: str, group: str, only: TopicPartition | None = None) -> str:
+    """Return the id of whoever moves a group's cursor: its runs, and who resets it.
+
+    :param only: the source partition of a mapped cursor.
+    """
+    if only is None:
+        return _id(prefix, "cursor", _quoted(group))
+    return _id(prefix, "mapped-cursor", f"{_quoted(group)}/{_quoted(str(only))}")
 
 
 def reprocess_transactional_id(spec: RunSpec, key: str) -> str:
     """Return the id of all reprocessings of a run: it never fences the pipeline's live cursor."""
-    return f"{spec.prefix}.{spec.pipeline}.{_digest(key)}{REPROCESS_MARK}"
+    return _id(spec.prefix, "reprocess", f"{spec.pipeline}.{_digest(key)}")
 
 
 def boundary_transactional_id(prefix: str, topic: str) -> str:
@@ -150,37 +227,73 @@ def boundary_transactional_id(prefix: str, topic: str) -> str:
 
     :param prefix: the ledger's; a boundary belongs to the ledger it is pinned in, not to a run.
     """
-    return f"{prefix}.boundary.{topic}"
+    return _id(prefix, "boundary", topic)
 
 
 def ledger_transactional_id(prefix: str, topic: str) -> str:
     """Return the id under which the ledger's own identity is pinned."""
-    return f"{prefix}.ledger.{topic}"
+    return _id(prefix, "ledger", topic)
 
 
 def ledger_witness_id(prefix: str, topic: str) -> str:
     """Return the id that runs touch at their end; nothing is written under it."""
-    return f"{prefix}.used-ledger.{topic}"
+    return _id(prefix, "used-ledger", topic)
+
+
+def doctor_transactional_id(prefix: str) -> str:
+    """Return the id that shows whether ids of the prefix may be used; no run has it."""
+    return f"{ids_prefix(prefix)}doctor"
+
+
+def ids_prefix(prefix: str) -> str:
+    """Return what all ids of a prefix begin with, and no other prefix's: what a PREFIXED ACL names."""
+    return f"{checked_prefix(prefix)}."
+
+
+def is_id_of(transactional_id: str, prefix: str) -> bool:
+    """Return whether an id is of this prefix."""
+    return transactional_id.startswith(ids_prefix(prefix))
+
+
+def id_kind(transactional_id: str) -> str:
+    """Return which of :data:`ID_FORMS` an id of this package has."""
+    return transactional_id.split(".")[1]
+
+
+def _id(prefix: str, kind: str, work: str) -> str:
+    return f"{ids_prefix(prefix)}{kind}.{work}"
 
 
 def run_record_key(key: str) -> str:
     """Return the ledger key of a run record."""
-    return f"run:{key}"
+    return f"{RUN_RECORDS}{key}"
+
+
+def is_run_record(key: str) -> bool:
+    """Return whether a ledger key is of a run record."""
+    return key.startswith(RUN_RECORDS)
 
 
 def cursor_key(group: str, only: TopicPartition | None = None) -> str:
     """Return the ledger key of a group's cursor, or of one partition of a mapped cursor."""
-    return f"cursor:{group}" if only is None else f"cursor:{group}/{only}"
+    whole = f"{CURSORS}{_quoted(group)}"
+    return whole if only is None else f"{whole}/{_quoted(str(only))}"
 
 
 def boundary_prefix(topic: str) -> str:
     """Return what the ledger keys of all boundaries of a topic begin with."""
-    return f"boundary:{topic}/"
+    return f"{BOUNDARIES}{_quoted(topic)}/"
 
 
 def boundary_key(topic: str, moment: dt.datetime) -> str:
     """Return the ledger key of a pinned boundary."""
     return f"{boundary_prefix(topic)}{utc_text(moment)}"
+
+
+def reset_key(group: str, moment: str, only: TopicPartition | None = None) -> str:
+    """Return the ledger key of what a reset did to a group, or to one partition of a mapped cursor."""
+    whole = f"{RESETS}{_quoted(group)}/{moment}"
+    return whole if only is None else f"{whole}/{_quoted(str(only))}"
 
 
 def offset_metadata(key: str, ledger_partition: int, ledger_topic_id: str) -> str:
@@ -199,14 +312,15 @@ def metadata_names(metadata: str, key: str) -> bool:
     return metadata.split(" ")[:2] == [METADATA_VERSION, _digest(key)]
 
 
-def message(key: str, value: str, routing: str) -> LedgerMessage:
-    """Return a ledger message; ``routing`` chooses the ledger partition."""
-    return LedgerMessage(key=key, value=value, routing=routing)
+def _joined(*parts: str) -> str:
+    return "/".join(_quoted(part) for part in parts)
 
 
 def _quoted(text: str) -> str:
-    """Keep an author's text from looking like the mark of a reprocessing."""
-    return text.replace("%", "%25").replace(REPROCESS_MARK, "%23")
+    """Keep an author's text from looking like a separator, or like the mark of a reprocessing."""
+    for special in _SPECIAL:
+        text = text.replace(special, f"%{ord(special):02X}")
+    return text
 
 
 def _digest(text: str) -> str:

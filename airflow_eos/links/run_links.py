@@ -12,6 +12,7 @@ import attrs
 from airflow.sdk import BaseOperatorLink
 
 from airflow_eos import settings
+from airflow_eos.ledger.keys import run_record_key
 
 if TYPE_CHECKING:
     from airflow_eos.model.record import RunRecord
@@ -32,7 +33,7 @@ class LedgerRecordLink(BaseOperatorLink):
         topic = operator.ledger.topic if operator.ledger else settings.default_ledger_topic()
         return template.format(
             topic=quote(topic, safe=""),
-            key=quote(f"run:{record.run_key}", safe=""),
+            key=quote(run_record_key(record.run_key), safe=""),
             pipeline=quote(record.pipeline, safe=""),
         )
 

@@ -18,9 +18,24 @@ Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 # Topic, group and transactional ids share the broker's limits; a name ends up in all of them.
 _NAME = re.compile(r"[A-Za-z0-9._\-]+")
 _NAME_LIMIT = 180
+_PREFIX = re.compile(r"[A-Za-z0-9_\-]+")
 
 DEFAULT_PREFIX = "airflow-eos"
 """Of an environment that has not chosen one: every other such environment has it too."""
+
+
+def checked_prefix(prefix: str) -> str:
+    """Return the prefix of transactional ids, which ends at the first dot of an id.
+
+    :raises ConfigurationError: it holds a dot or something else that no prefix holds.
+    """
+    if not _PREFIX.fullmatch(prefix) or len(prefix) > _NAME_LIMIT:
+        raise ConfigurationError(
+            f"prefix {prefix!r} must be 1 to {_NAME_LIMIT} letters, digits, underscores or hyphens, without "
+            "a dot: a transactional id's prefix ends at its first dot, and an ACL of one prefix must not "
+            "cover another's ids"
+        )
+    return prefix
 
 
 class MayCreate(enum.Enum):
@@ -68,7 +83,8 @@ class RunSpec:
     :param sink_topic: topic of rows without a ``topic`` column; None requires the column.
     :param group_id: consumer group that holds the cursor.
     :param ranges: how offsets are chosen; see :mod:`airflow_eos.model.ranges`.
-    :param prefix: first part of every transactional id; one per environment that shares a cluster.
+    :param prefix: first part of every transactional id, without a dot; one per environment that shares a
+        cluster.
     :param origin: names the environment that wants the run (an address, never a secret): its records answer
         for it, and where both name one no other's do. Empty: not known.
     :param source_partition: read this partition only, of the one source topic (mapped cursor: a task per
@@ -143,9 +159,12 @@ class RunSpec:
             )
         if self.source_partition is not None and len(self.source_topics) != 1:
             raise ConfigurationError("source_partition needs exactly one source topic")
+        if self.source_partition is not None and self.source_partition < 0:
+            raise ConfigurationError(f"source_partition must not be negative, got {self.source_partition}")
 
     def _check_names(self) -> None:
-        for name in ("pipeline", "group_id", "prefix"):
+        checked_prefix(self.prefix)
+        for name in ("pipeline", "group_id"):
             value = getattr(self, name)
             if not _NAME.fullmatch(value) or len(value) > _NAME_LIMIT:
                 raise ConfigurationError(

@@ -46,7 +46,7 @@ class RunParameters:
     :param pipeline: name of the pipeline, default ``<dag_id>.<task_id>``; set it to what it was before you
         rename a Dag or task, and it keeps its ledger. A task that is mapped over anything but
         ``source_partition`` needs one for each of its instances. (templated)
-    :param prefix: first part of transactional ids, default ``[eos] prefix``. (templated)
+    :param prefix: first part of transactional ids, without a dot; default ``[eos] prefix``. (templated)
     :param source_partition: read this partition only; expand over it to map one task per partition, each with
         a cursor of its own. (templated)
     :param on_committed: what to do when the ledger holds the run from another Dag run or from before a clear:
@@ -118,6 +118,7 @@ class RunParameters:
             max_active_tis_per_dag = 1 if isinstance(self.ranges, Cursor) else None
         if on_empty not in ("succeed", "skip"):
             raise ConfigurationError(f"on_empty must be 'succeed' or 'skip', got {on_empty!r}")
+        settings.check_literal_prefix(prefix)
         if retry_policy is _NOT_GIVEN:
             retry_policy = TransactionRetryPolicy()
         super().__init__(  # type: ignore[call-arg]

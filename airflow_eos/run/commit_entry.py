@@ -49,7 +49,7 @@ class CommitEntry:
 
     def messages(self, record: RunRecord) -> list[LedgerMessage]:
         """Return the run record's message and, where the cursor moves, the cursor's."""
-        messages = [keys.message(keys.run_record_key(self.key), record.to_json(), self.spec.pipeline)]
+        messages = [LedgerMessage(keys.run_record_key(self.key), record.to_json(), self.spec.pipeline)]
         if self.planned.plan.advances:
             after = cursor.advanced(
                 self.spec,

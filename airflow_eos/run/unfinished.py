@@ -34,7 +34,6 @@ from airflow_eos.run import laws
 
 log = logging.getLogger(__name__)
 
-_RUN_RECORDS, _CURSORS = keys.run_record_key(""), keys.cursor_key("")
 _COMMITS = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
 _ABORTS = (
     TransactionState.ONGOING,
@@ -121,7 +120,7 @@ class UnfinishedEnds:
         undecided: list[RunRecord] = []
         complete = True
         for partition in self._witnesses(producer_id, open_there):
-            view = self._ledger.view(partition, (), (_RUN_RECORDS,))
+            view = self._ledger.view(partition, (), (keys.RUN_RECORDS,))
             answer, complete = answer_of(view), complete and not view.log_start
             known = (RunRecord.from_json(value) for key, value in answer.committed.items() if value)
             if any(_made_by(record, producer_id, epoch) for record in known):
@@ -149,7 +148,7 @@ class UnfinishedEnds:
         for tp in open_there:
             if tp.topic != self._spec.ledger.topic:
                 continue
-            answer = answer_of(self._ledger.view(tp.partition, (), (_RUN_RECORDS, _CURSORS)))
+            answer = answer_of(self._ledger.view(tp.partition, (), (keys.RUN_RECORDS, keys.CURSORS)))
             named = (
                 _json(one.value).get("pipeline")
                 for one in answer.open_records

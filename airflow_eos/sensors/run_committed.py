@@ -10,6 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_eos import settings
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor
+from airflow_eos.model.spec import checked_prefix
 from airflow_eos.operators.task_identity import resolve_ranges
 from airflow_eos.sensors.waiting import WaitingSensor
 from airflow_eos.triggers.run_committed import RunCommittedTrigger
@@ -47,7 +48,7 @@ class RunCommittedSensor(WaitingSensor):
     :param run_key: names the run instead of all of these; ``airflow eos ledger`` lists keys. (templated)
     :param partition_duration: with ``"data_interval"`` in a partitioned Dag: length of a partition.
     :param ledger_topic: default ``[eos] ledger_topic``. (templated)
-    :param prefix: first part of transactional ids, default ``[eos] prefix``. (templated)
+    :param prefix: first part of transactional ids, without a dot; default ``[eos] prefix``. (templated)
     :param kafka_config_id: connection of type ``kafka``. (templated)
     :param deferrable: default ``[operators] default_deferrable``.
     """
@@ -76,6 +77,7 @@ class RunCommittedSensor(WaitingSensor):
         prefix: str | None = None,
         **kwargs: Any,
     ) -> None:
+        settings.check_literal_prefix(prefix)
         super().__init__(**kwargs)
         self.pipeline = pipeline
         self.run_id = run_id
@@ -94,13 +96,14 @@ class RunCommittedSensor(WaitingSensor):
         """
         try:
             run_key, work = (self.run_key, {}) if self.run_key else self._named(context)
+            prefix = checked_prefix(self.prefix) if self.prefix else settings.default_prefix()
         except (ConfigurationError, ValueError) as error:
             raise AirflowFailException(str(error)) from error
         return RunCommittedTrigger(
             pipeline=self.pipeline,
             run_key=run_key,
             ledger_topic=self.ledger_topic or settings.default_ledger_topic(),
-            prefix=self.prefix or settings.default_prefix(),
+            prefix=prefix,
             work=work,
             kafka_config_id=self.kafka_config_id,
             poll_interval=self.poke_interval,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.ledger import keys
 from airflow_eos.model.record import RunRecord
 from airflow_eos_testing.readers import Record, read_topic
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from airflow_eos.wire.connection import BrokerConnections
 
-_RUN_KEY = b"run:"
 _FINISHED = ("CompleteCommit", "CompleteAbort", "Empty", "Dead")
 _TRANSACTION_LOG = "__transaction_state"
 _POLL = 0.2
@@ -35,7 +35,7 @@ def ledger_records(kafka: Mapping[str, Any], ledger: str, pipeline: str) -> list
     found = [
         RunRecord.from_json(record.value)
         for record in read_topic(kafka, ledger)
-        if record.key is not None and record.key.startswith(_RUN_KEY) and record.value is not None
+        if record.key is not None and keys.is_run_record(record.key.decode()) and record.value is not None
     ]
     return [record for record in found if record.pipeline == pipeline]
 

@@ -81,7 +81,7 @@ class Experiment(Pipeline):
             disagreements=[
                 *ledger_complaints(records, len(found)),
                 *offsets_complaints(config, spec.group_id, records, self.source, drained=drained),
-                *unfinished_transactions(config, f"{spec.prefix}.{spec.group_id}"),
+                *unfinished_transactions(config, keys.cursor_transactional_id(spec.prefix, spec.group_id)),
             ],
         )
         assert verdict.exact, verdict.complaints()

@@ -81,6 +81,10 @@ def _id_per_try(original: Any) -> Any:
     return lambda spec: f"{original(spec)}.{spec.try_number}"
 
 
+def _id_without_kind(prefix: str, kind: str, work: str) -> str:
+    return f"{prefix}.{work}"
+
+
 def _blind_to_the_past(original: Any) -> Any:
     def accept(lane: Any, batch: Any, now: float) -> None:
         lane.end_before = 0
@@ -374,6 +378,16 @@ REMOVALS: dict[str, Removal] = {
             f"{_ZOMBIES}test_a_driver_that_was_replaced_by_its_retry_changes_nothing",
         ),
         wraps=True,
+    ),
+    "kind-of-id": Removal(
+        "7",
+        "different works have different ids, whatever users call them",
+        "airflow_eos.ledger.keys:_id",
+        _id_without_kind,
+        (
+            "tests/unit/ledger/test_keys.py::test_different_works_have_different_transactional_ids",
+            "tests/integration/test_transactional_ids.py::test_doctor_does_not_fence_a_run_of_the_group_doctor",
+        ),
     ),
     "group_is_ours": Removal(
         "7",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from airflow_eos.ledger.keys import transactional_id
 from airflow_eos.run.states import State
 from airflow_eos_testing import read_topic
 from airflow_eos_testing.agreement import (
@@ -35,7 +36,8 @@ def test_what_a_cursor_pipeline_leaves_agrees_and_what_does_not_is_told(embedded
     assert [record.run_id for record in records] == ["r1", "r2"]
     assert list(ledger_complaints(records, 100)) == []
     assert list(offsets_complaints(kafka, spec.group_id, records, pipeline.source)) == []
-    assert list(unfinished_transactions(kafka, f"test.{spec.group_id}")) == []
+    mine = transactional_id(spec)
+    assert list(unfinished_transactions(kafka, mine)) == []
     assert list(reader.complaints(outputs)) == []
     assert judge(log, outputs).exact
 
@@ -47,7 +49,5 @@ def test_what_a_cursor_pipeline_leaves_agrees_and_what_does_not_is_told(embedded
     (behind, _) = offsets_complaints(kafka, spec.group_id, records[:1], pipeline.source, drained=False)
     assert "its last run ended at" in behind
     attempt = Paused(pipeline, State.WRITTEN, "r3")
-    assert list(unfinished_transactions(kafka, f"test.{spec.group_id}", timeout=0)) == [
-        f"transaction test.{spec.group_id} is Ongoing"
-    ]
+    assert list(unfinished_transactions(kafka, mine, timeout=0)) == [f"transaction {mine} is Ongoing"]
     attempt.resume()

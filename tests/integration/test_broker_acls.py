@@ -224,7 +224,7 @@ def test_doctor_names_every_missing_permission(user):
     ]
 
     granted_everything(user, group, unique("work"))
-    user.grant("WRITE", "DESCRIBE", transactional_id=f"{patient.prefix}.", prefixed=True)
+    user.grant("WRITE", "DESCRIBE", transactional_id=keys.ids_prefix(patient.prefix), prefixed=True)
     checks = {check.name: check.status for check in examine(patient)}
     assert "fail" not in checks.values()
     assert {name for name, status in checks.items() if status == "unknown"} == {

@@ -20,6 +20,7 @@ from airflow_eos.cli.definition import COMMANDS
 from airflow_eos.cli.main import main
 from airflow_eos.engine.queries import ledger_records
 from airflow_eos.exceptions import CursorMoved, EosError
+from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.run.states import State
 from tests.support.local_runs import LocalDataPlane, LocalSealed, Paused, Pipeline
@@ -81,7 +82,7 @@ def test_init_makes_the_ledger_once(cli: Cli, pipeline: Pipeline) -> None:
     assert code == 0
     assert first["ledger"]["topic"] == pipeline.ledger
     assert first["ledger"]["partitions"] == 2
-    assert keys(pipeline) == ["ledger:identity"]
+    assert ledger_keys(pipeline) == [keys.LEDGER_IDENTITY_KEY]
     assert cli("init") == (0, first)
 
 
@@ -287,7 +288,7 @@ def test_plan_shows_the_next_run_and_changes_nothing(cli: Cli, pipeline: Pipelin
     assert code == 0
     assert found["ranges"] == [[pipeline.source, 0, 2, 2], [pipeline.source, 1, 0, 1]]
     assert (found["mode"], found["records_at_most"], found["committed"]) == ("cursor", 1, None)
-    assert found["transactional_id"] == f"test.{pipeline.spec.group_id}"
+    assert found["transactional_id"] == keys.cursor_transactional_id("test", pipeline.spec.group_id)
     assert [one.to_list() for one in pipeline.run("r2").ranges] == found["ranges"]
     _, found = cli("plan", *asked, "--run-id", "r2", "--max-records", "1")
     assert (found["committed"]["run_id"], found["notes"]) == ("r2", [])
@@ -319,7 +320,7 @@ def test_plan_of_an_interval_pins_nothing(cli: Cli, pipeline: Pipeline) -> None:
     assert (code, found["mode"], found["advances"]) == (0, "interval", False)
     assert found["ranges"] == [[pipeline.source, 0, 0, 1], [pipeline.source, 1, 0, 0]]
     assert len(found["notes"]) == 2
-    assert not [one for one in keys(pipeline) if one.startswith("boundary:")]
+    assert not [one for one in ledger_keys(pipeline) if one.startswith(keys.BOUNDARIES)]
     record = pipeline.run(ranges=Interval(NOON - hour, NOON))
     assert [one.to_list() for one in record.ranges] == found["ranges"]
     code, found = cli("plan", *asked, *interval)
@@ -341,7 +342,7 @@ def test_plan_that_cannot_be_says_why(cli: Cli, pipeline: Pipeline) -> None:
     assert (code, error_of(found)[0]) == (1, "NoStartingPoint")
 
 
-def keys(pipeline: Pipeline) -> list[str]:
+def ledger_keys(pipeline: Pipeline) -> list[str]:
     spec = pipeline.spec
     return [one["key"] for one in ledger_records(spec.kafka, spec.ledger, prefix=spec.prefix)]
 
@@ -386,14 +387,14 @@ def test_ledger_lists_runs_in_the_order_of_their_commits(cli: Cli, pipeline: Pip
     assert [one["value"]["run_id"] for one in found["records"]] == ["r1", "r2", "r3"]
     assert all(set(one) == {"key", "partition", "value"} for one in found["records"])
     _, found = cli("ledger", "--pipeline", name, "--limit", "1")
-    assert [one["key"] for one in found["records"]] == [f"run:run/{name}/r3"]
-    _, found = cli("ledger", "--key", f"cursor:{group}")
-    assert [one["value"]["run_key"] for one in found["records"]] == [f"run/{name}/r3"]
+    assert [one["key"] for one in found["records"]] == [keys.run_record_key(keys.cursor_run_key(name, "r3"))]
+    _, found = cli("ledger", "--key", keys.cursor_key(group))
+    assert [one["value"]["run_key"] for one in found["records"]] == [keys.cursor_run_key(name, "r3")]
     _, found = cli("ledger")
     assert {one["key"] for one in found["records"]} == {
-        "ledger:identity",
-        f"cursor:{group}",
-        *(f"run:run/{name}/{run_id}" for run_id in ("r1", "r2", "r3")),
+        keys.LEDGER_IDENTITY_KEY,
+        keys.cursor_key(group),
+        *(keys.run_record_key(keys.cursor_run_key(name, run_id)) for run_id in ("r1", "r2", "r3")),
     }
 
 
@@ -463,10 +464,16 @@ def test_verify_reads_the_output_again(cli: Cli, pipeline: Pipeline) -> None:
     assert {one["outcome"] for one in found["findings"]} == {"ok"}
     _, found = cli("verify", "--pipeline", pipeline.spec.pipeline, "--last", "1")
     assert (found["runs"], found["records"]) == (1, 1)
-    key = f"run/{pipeline.spec.pipeline}/r1"
+    key = keys.cursor_run_key(pipeline.spec.pipeline, "r1")
     _, found = cli("verify", "--pipeline", pipeline.spec.pipeline, "--run-key", key)
     assert {one["run_key"] for one in found["findings"]} == {key}
-    code, found = cli("verify", "--pipeline", pipeline.spec.pipeline, "--run-key", "run/none")
+    code, found = cli(
+        "verify",
+        "--pipeline",
+        pipeline.spec.pipeline,
+        "--run-key",
+        keys.cursor_run_key(pipeline.spec.pipeline, "none"),
+    )
     assert (code, error_of(found)[0]) == (1, "ConfigurationError")
 
 
@@ -495,7 +502,7 @@ def test_verify_tells_deleted_by_retention_from_lost(cli: Cli, pipeline: Pipelin
 
 def test_abort_ends_a_transaction_that_hangs(cli: Cli, pipeline: Pipeline) -> None:
     """Shown first, then ended: readers go on, the owner learns of it when it commits."""
-    name = f"test.{pipeline.spec.group_id}"
+    name = keys.cursor_transactional_id("test", pipeline.spec.group_id)
     owner = Producer({**pipeline.kafka.client_config(), "transactional.id": name})
     owner.init_transactions(30)
     owner.begin_transaction()
@@ -550,7 +557,7 @@ def test_reset_settles_what_a_stranger_moved(cli: Cli, pipeline: Pipeline) -> No
     assert cli("reset-offsets", "--group", group, "--to", "committed", "--yes")[0] == 0
     assert pipeline.run("r3").records_read == 2
     assert pipeline.output() == ["a", "b", "b", "c", "c"]
-    resets = [one for one in keys(pipeline) if one.startswith(f"reset:{group}/")]
+    resets = [one for one in ledger_keys(pipeline) if one.startswith(keys.reset_key(group, ""))]
     assert len(resets) == 2
 
 

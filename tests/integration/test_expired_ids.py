@@ -7,6 +7,7 @@ import pytest
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.engine.doctor import DoctorOptions, examine
 from airflow_eos.exceptions import RunFenced
+from airflow_eos.ledger.keys import cursor_transactional_id
 from airflow_eos_testing import EmbeddedKafka
 from tests.support.local_runs import LocalDataPlane, Pipeline
 from tests.support.patience import wait_until
@@ -27,7 +28,7 @@ def test_a_run_whose_id_was_forgotten_says_so(forgetful):
     """Its epoch is gone before its transaction opens: the error names the setting, too."""
     pipeline = Pipeline(forgetful)
     pipeline.publish(["v"])
-    name = f"test.{pipeline.spec.group_id}"
+    name = cursor_transactional_id("test", pipeline.spec.group_id)
 
     class Slow(LocalDataPlane):
         def seal(self, plan):

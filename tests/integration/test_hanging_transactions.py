@@ -80,7 +80,9 @@ class Away:
             number += 1
             with BrokerConnections(self.config) as connections:
                 name = f"{group}-{number}"
-                keeper = connections.transaction_coordinator(f"{pipeline.spec.prefix}.{name}")
+                keeper = connections.transaction_coordinator(
+                    keys.cursor_transactional_id(pipeline.spec.prefix, name)
+                )
                 home = connections.group_coordinator(name)
             pipeline.spec = replace(pipeline.spec, group_id=name)
         others = [broker.node_id for broker in kafka.brokers if broker.node_id not in (keeper, home)]

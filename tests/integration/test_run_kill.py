@@ -13,6 +13,7 @@ from airflow_eos.broker.transactions import KafkaSession
 from airflow_eos.engine import create_ledger, look_up
 from airflow_eos.engine.run import Run
 from airflow_eos.exceptions import BrokersUnavailable, OutcomeUnknown, RunFailed
+from airflow_eos.ledger.keys import id_kind
 from airflow_eos.ledger.pins import Pins
 from airflow_eos.model.ranges import Cursor, Interval
 from airflow_eos.run.states import State
@@ -189,7 +190,7 @@ def test_a_kill_while_a_boundary_is_pinned_ends_the_run(full, monkeypatch):
     pin = Pins.pin
 
     def killed(self, transactional_id, *arguments, **more):
-        if ".boundary." in transactional_id:
+        if id_kind(transactional_id) == "boundary":
             run.kill()
         return pin(self, transactional_id, *arguments, **more)
 

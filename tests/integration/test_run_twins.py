@@ -8,6 +8,7 @@ import pytest
 
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import ProducerFenced, RunFailed, RunFenced, SendError
+from airflow_eos.ledger.keys import cursor_transactional_id
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.run.states import State
@@ -153,7 +154,7 @@ def test_a_late_kill_of_a_replaced_attempt_leaves_the_live_one_alone(pipeline):
     with ControlPlane(spec) as control:
         replaced = RunProtocol(spec, control.collaborators(LocalDataPlane(spec)))
         # It took its epoch, and no more.
-        session = control.transactions.fence("test." + spec.group_id)
+        session = control.transactions.fence(cursor_transactional_id("test", spec.group_id))
         replaced._identity = session.identity
         live = Paused(pipeline, State.STAGED, try_number=2)
         replaced.kill(PATIENT)

@@ -14,6 +14,7 @@ from airflow_eos.engine.admin import Reset, reset_cursor
 from airflow_eos.engine.lag import committed_record
 from airflow_eos.engine.queries import look_up
 from airflow_eos.exceptions import DifferentWork, GroupOwned
+from airflow_eos.ledger.keys import cursor_run_key
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.model.spec import DEFAULT_PREFIX
 from airflow_eos.run.commit_entry import CommitEntry
@@ -312,7 +313,7 @@ def test_a_run_that_read_other_topics_is_not_the_one_waited_for(pipeline, other)
 
     def waited_for(topic):
         spec = pipeline.spec
-        key = f"run/{spec.pipeline}/r1"
+        key = cursor_run_key(spec.pipeline, "r1")
         return committed_record(
             spec.kafka, spec.ledger, "test", pipeline=spec.pipeline, run_key=key, work={"topics": [topic]}
         )

@@ -12,6 +12,7 @@ from airflow_eos.broker import KafkaCluster
 from airflow_eos.engine.lag import interval_progress
 from airflow_eos.engine.preview import preview
 from airflow_eos.exceptions import IntervalNotReady, IntervalUnaccountable, OffsetsOutOfRange
+from airflow_eos.ledger.keys import BOUNDARIES
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos_testing.readers import read_topic
 from tests.support.local_runs import Pipeline
@@ -57,7 +58,7 @@ def delete_head(pipeline, offset):
 def pinned(pipeline):
     """Return the moments of the boundaries in the ledger."""
     keys = [r.key.decode() for r in read_topic(pipeline.kafka.client_config(), pipeline.ledger)]
-    return [key.rsplit("/", 1)[-1] for key in keys if key.startswith("boundary:")]
+    return [key.rsplit("/", 1)[-1] for key in keys if key.startswith(BOUNDARIES)]
 
 
 # -- deleted heads ------------------------------------------------------------------------------------------

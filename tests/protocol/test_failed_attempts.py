@@ -12,6 +12,7 @@ import pytest
 from airflow_eos.broker import producer as producer_module
 from airflow_eos.broker.producer import TransactionalProducer
 from airflow_eos.exceptions import SealedBlockLost
+from airflow_eos.ledger import keys
 from airflow_eos.wire.client_config import ClientConfig
 from tests.protocol.model import ports
 from tests.protocol.model.broker import ModelBroker
@@ -67,7 +68,7 @@ def test_the_producer_of_a_failed_attempt_is_freed_before_the_next_one(
     class Transactions(ModelTransactions):
         def fence(self, transactional_id: str) -> ModelSession:
             found = super().fence(transactional_id)
-            if transactional_id != "eos.group":
+            if transactional_id != keys.cursor_transactional_id("eos", "group"):
                 return found
             alive.append([instance() is not None for instance in instances])
             return Session(self._run, self._broker, found.identity)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.exceptions import ConfigurationError, RunFailed, SendError, TopicRecreated
+from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Explicit, OffsetRange, TopicPartition
 from airflow_eos.model.spec import RunSpec
 from tests.protocol.model.broker import LEDGER, ModelBroker
@@ -153,7 +154,7 @@ def test_a_record_that_does_not_name_topic_ids_is_reprocessed() -> None:
     scene = a_cluster()
     before(scene, spec())
     for entry in scene.broker.logs[TopicPartition(LEDGER, 0)]:
-        if entry.key.startswith("run:"):
+        if keys.is_run_record(entry.key):
             value = json.loads(entry.value)
             del value["details"]["topic_ids"]
             entry.value = json.dumps(value)

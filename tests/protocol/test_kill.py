@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.exceptions import OutcomeUnknown, RunFailed
+from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ranges import Cursor
 from airflow_eos.run.kill import Kill
@@ -151,4 +152,4 @@ def test_a_kill_at_each_state_ends_the_attempt_there(monkeypatch: pytest.MonkeyP
     assert entered in ([*entered[: entered.index(state) + 1]], [*entered[:-1], State.ABORTED])
     assert entered.count(State.FENCED) <= 1
     assert scene._visible("out") == []
-    assert not any(key.startswith("run:") for key in broker.committed_keys())
+    assert not any(keys.is_run_record(key) for key in broker.committed_keys())

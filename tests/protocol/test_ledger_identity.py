@@ -78,7 +78,7 @@ def test_a_second_try_waits_for_the_marker_of_the_first_ones_pin(scene: Scene, s
     with pytest.raises(Died):
         look(scene, spec(), dies=True)
     scene.broker.init_producer(keys.ledger_witness_id("eos", LEDGER))
-    assert scene.broker.unsettled() == ["eos.ledger.ledger"]
+    assert scene.broker.unsettled() == [keys.ledger_transactional_id("eos", LEDGER)]
     assert look(scene, second) == LedgerId("id-ledger", 2, "eos")
 
 
@@ -92,7 +92,7 @@ def test_a_pin_counts_when_its_marker_is_seen(scene: Scene) -> None:
     scene.broker.away.clear()
     assert scene.broker.open[ledger]
     assert look(scene, spec()) == LedgerId("id-ledger", 2, "eos")
-    assert [key for key, _ in scene.broker.ledger_records()] == ["ledger:identity"]
+    assert [key for key, _ in scene.broker.ledger_records()] == [keys.LEDGER_IDENTITY_KEY]
 
 
 def test_whoever_may_not_makes_no_ledger(scene: Scene) -> None:
@@ -135,7 +135,7 @@ def this_work_was_begun(scene: Scene) -> None:
 
 
 def the_group_names_it(scene: Scene) -> None:
-    metadata = keys.offset_metadata("run/pipe/r0", 0, "id-before")
+    metadata = keys.offset_metadata(keys.cursor_run_key("pipe", "r0"), 0, "id-before")
     scene.broker.groups["group"] = {TopicPartition("src", 0): CommittedOffset(1, metadata)}
 
 

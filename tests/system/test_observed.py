@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
+from airflow_eos.ledger import keys
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.airflow import AirflowStandalone
 from tests.support.patience import eventually
@@ -53,7 +55,7 @@ def test_run_whose_answer_is_lost_commits_once_and_tells_of_it(
     )
     path = f"/dags/loses_its_answer/dagRuns/{run_id}/taskInstances/copy/links"
     links = airflow.api.call("GET", path)["extra_links"]
-    key = f"run%3Arun%2Floses_its_answer.copy%2F{run_id}"
+    key = quote(keys.run_record_key(keys.cursor_run_key("loses_its_answer.copy", run_id)), safe="")
     assert links["Ledger record"] == f"https://ui.example.com/airflow-eos-ledger?key={key}"
     assert links["Spark UI"].startswith("https://history.example.com/")
     application = after.runs[-1].details["versions"]["application_id"]

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.engine.admin import abort_transaction
+from airflow_eos.ledger import keys
 from airflow_eos_testing import EmbeddedKafka, read_topic
 from airflow_eos_testing.airflow import AirflowStandalone
 from tests.support.patience import eventually
@@ -100,7 +101,10 @@ def asset_events(airflow: AirflowStandalone, run_id: str) -> list[dict[str, Any]
         assert extra["records_written"] == sum(extra["written"].values()) == RECORDS
         assert {place.rpartition("-")[0] for place in extra["written"]} == {"unlimited-out"}
         assert extra["records_read"] == sum(end - start for _, _, start, end in extra["ranges"]) == RECORDS
-        assert (extra["pipeline"], extra["run_key"]) == ("unlimited.copy", f"run/unlimited.copy/{run_id}")
+        assert (extra["pipeline"], extra["run_key"]) == (
+            "unlimited.copy",
+            keys.cursor_run_key("unlimited.copy", run_id),
+        )
     return found
 
 
@@ -259,7 +263,9 @@ def test_second_run_of_a_cursor_waits_and_a_moved_cursor_fails_at_once(
     assert tries(airflow, "one_at_a_time", run_id) == ["failed"]
     assert "CursorMoved" in airflow.task_log("one_at_a_time", run_id, "copy", 1)
     events = eventually(lambda: lineage_of(folder, "one_at_a_time.copy", run_id), lambda seen: "FAIL" in seen)
-    assert events["FAIL"]["run"]["facets"]["airflowEos"]["run_key"] == f"run/one_at_a_time.copy/{run_id}"
+    assert events["FAIL"]["run"]["facets"]["airflowEos"]["run_key"] == keys.cursor_run_key(
+        "one_at_a_time.copy", run_id
+    )
     assert one.look() == moved
     done = airflow.cli("eos", "reset-offsets", "--group", "one", "--to", "cursor", "--yes")
     assert done.returncode == 0, done.stderr
@@ -390,7 +396,9 @@ def test_mapped_tasks_have_a_cursor_each(airflow: AirflowStandalone, kafka: Embe
         [["mapped-in", 1]],
     ]
     assert sum(found["records_written"] for found in first) == RECORDS
-    assert [found["run_key"].startswith("mapped/mapped.copy/mapped-in-") for found in first] == [True, True]
+    for index, found in enumerate(first):
+        assert found["run_key"].startswith(keys.run_key_prefixes("mapped.copy"))
+        assert f"/mapped-in-{index}/" in found["run_key"]
     after = mapped.look()
     assert after == grown(before, sent, runs=after.runs)
     assert added(before, after) == [(run_id, 1), (run_id, 1)]

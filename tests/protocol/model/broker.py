@@ -16,6 +16,7 @@ from airflow_eos.exceptions import (
     ProtocolViolation,
     UnknownTopic,
 )
+from airflow_eos.ledger.keys import LEDGER_IDENTITY_KEY
 from airflow_eos.model.kafka import (
     ActiveProducer,
     CommittedOffset,
@@ -89,7 +90,7 @@ class ModelBroker:
         """Partitions without a leader: nobody writes there or asks, and ends of transactions forget them."""
         self.reported_verification: bool | None = verifies
         identity = json.dumps({"v": 1, "topic_id": "id-ledger", "partitions": 2, "prefix": "eos"})
-        self.logs[TopicPartition(LEDGER, 0)].append(Entry("data", value=identity, key="ledger:identity"))
+        self.logs[TopicPartition(LEDGER, 0)].append(Entry("data", value=identity, key=LEDGER_IDENTITY_KEY))
 
     def fingerprint(self) -> str:
         logs = [

@@ -11,7 +11,7 @@ from typing import Any
 from airflow_eos.engine.catch_up import run_rounds
 from airflow_eos.exceptions import EosError, ProducerFenced, SealedBlockLost, SecondAttempt
 from airflow_eos.ledger.authority import Authority
-from airflow_eos.ledger.keys import loops
+from airflow_eos.ledger.keys import LEDGER_IDENTITY_KEY, id_kind, loops
 from airflow_eos.ledger.pins import Pins
 from airflow_eos.ledger.topic_check import verify
 from airflow_eos.ledger.witnesses import Witnesses
@@ -182,7 +182,7 @@ class ModelTransactions:
 
     def fence(self, transactional_id: str) -> ModelSession:
         def init() -> ProducerIdentity:
-            if transactional_id in self._superseded and ".boundary." not in transactional_id:
+            if transactional_id in self._superseded and id_kind(transactional_id) != "boundary":
                 self._scene.broken = self._scene.broken or (
                     f"{self._name} was told that {transactional_id} is no longer its own and took it again"
                 )
@@ -250,7 +250,7 @@ class ModelLedger:
         def read() -> Any:
             return self._broker.ledger_view(partition, set(keys), tuple(prefixes))
 
-        if list(keys) == ["ledger:identity"]:
+        if list(keys) == [LEDGER_IDENTITY_KEY]:
             return read()
         more = " and more" if len(keys) > 1 else ""
         return self._run.step(f"ask the ledger for {min(keys, default=f'all {prefixes}')}{more}", read)

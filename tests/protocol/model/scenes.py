@@ -15,6 +15,7 @@ import pytest
 
 from airflow_eos.engine import admin
 from airflow_eos.exceptions import CursorMoved, EosError
+from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.model.kafka import CommittedOffset, TransactionState
 from airflow_eos.model.ledger import LedgerId
@@ -116,15 +117,16 @@ class Scene:
         return f"lost {sorted((wanted - found).elements())}, duplicated {sorted((found - wanted).elements())}"
 
     def _ledger(self) -> str | None:
-        runs = [RunRecord.from_json(v) for k, v in self.broker.ledger_records() if k.startswith("run:")]
+        runs = [RunRecord.from_json(v) for k, v in self.broker.ledger_records() if keys.is_run_record(k)]
         twice = [key for key, n in Counter(r.run_key for r in runs).items() if n > 1]
         if twice:
             return f"committed twice: {twice}"
         written = sum(r.records_written for r in runs)
         if written != len(self._visible(self.sink)):
             return f"the ledger counts {written} records, the topic holds {len(self._visible(self.sink))}"
-        for key, value in {k: v for k, v in self.broker.ledger_records() if k.startswith("cursor:")}.items():
-            group = key.removeprefix("cursor:")
+        cursors = {k: v for k, v in self.broker.ledger_records() if k.startswith(keys.CURSORS)}
+        for value in cursors.values():
+            group = json.loads(value)["group"]
             ends = {TopicPartition(t, p): end for t, p, end in json.loads(value)["ends"]}
             offsets = {tp: o.offset for tp, o in self.broker.groups.get(group, {}).items()}
             if ends != offsets:
@@ -138,7 +140,7 @@ class Scene:
                 continue
             self._answered.add(name)
             key = process.result.run_key
-            if f"run:{key}" not in self.broker.committed_keys():
+            if keys.run_record_key(key) not in self.broker.committed_keys():
                 return f"{name} reported success, the ledger does not hold {key}"
             for receipt in process.result.receipts:
                 tp = TopicPartition(receipt.topic, receipt.partition)
@@ -293,7 +295,7 @@ def other_dag(run: Run) -> Scene:
         ledger = scene._ledger
 
         def owned() -> str | None:
-            runs = [RunRecord.from_json(v) for k, v in scene.broker.ledger_records() if k.startswith("run:")]
+            runs = [RunRecord.from_json(v) for k, v in scene.broker.ledger_records() if keys.is_run_record(k)]
             thieves = sorted({r.pipeline for r in runs} - {"owner"})
             return f"{thieves} read from a group that is not theirs" if thieves else ledger()
 
@@ -326,7 +328,7 @@ def other_ranges(run: Run) -> Scene:
     def prepare(scene: Scene) -> None:
         def read_by_the_committed_one() -> list[str]:
             records = [
-                RunRecord.from_json(v) for k, v in scene.broker.ledger_records() if k.startswith("run:")
+                RunRecord.from_json(v) for k, v in scene.broker.ledger_records() if keys.is_run_record(k)
             ]
             return [
                 entry.value
@@ -350,12 +352,12 @@ def shared_ledger(run: Run) -> Scene:
     """Another pipeline's transaction is open in the ledger partition: the last stable offset lags behind."""
 
     def prepare(scene: Scene) -> None:
-        other = scene.broker.init_producer("eos.other")
+        other = scene.broker.init_producer(keys.cursor_transactional_id("eos", "other"))
         tp = TopicPartition(LEDGER, 0)
 
         def open_transaction() -> None:
             scene.broker.add_partitions(other, [tp])
-            scene.broker.produce(other, tp, 0, "{}", "run:run/other/x")
+            scene.broker.produce(other, tp, 0, "{}", keys.run_record_key(keys.cursor_run_key("other", "x")))
 
         def end_transaction() -> None:
             scene.broker.end_transaction(other, commit=False)

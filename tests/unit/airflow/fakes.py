@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+from airflow_eos.ledger.keys import cursor_run_key
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import OffsetRange
@@ -20,7 +21,7 @@ DAY = dt.timedelta(days=1)
 def a_record(**changes: Any) -> RunRecord:
     """A committed run that read 10 records of ``src`` and wrote 7 to ``out`` and 3 to ``dead``."""
     fields: dict[str, Any] = {
-        "run_key": "run/pipelines.copy/scheduled__2026-11-20",
+        "run_key": cursor_run_key("pipelines.copy", "scheduled__2026-11-20"),
         "pipeline": "pipelines.copy",
         "mode": "cursor",
         "run_id": "scheduled__2026-11-20",

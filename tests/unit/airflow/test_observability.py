@@ -12,6 +12,7 @@ from airflow.sdk import DAG
 from airflow.sdk.observability import stats
 
 from airflow_eos.exceptions import RunFenced
+from airflow_eos.ledger.keys import cursor_run_key
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 from airflow_eos.run.states import State
 from tests.unit.airflow.fakes import FakeRun, a_record, make_context
@@ -219,7 +220,7 @@ def test_lineage_names_topics_and_ranges(operator: Any, runs: list[FakeRun], lin
         operator.execute(context)
     failed = lineage("FAIL")
     assert (datasets(failed["inputs"]), datasets(failed["outputs"])) == ([source], [sink])
-    key = "run/pipelines.copy/scheduled__2026-11-20"
+    key = cursor_run_key("pipelines.copy", "scheduled__2026-11-20")
     assert failed["run"]["facets"]["airflowEos"]["run_key"] == key
 
     FakeRun.outcome = a_record()

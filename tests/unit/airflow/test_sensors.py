@@ -12,7 +12,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 
 from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, UnknownTopic
-from airflow_eos.ledger.keys import run_key
+from airflow_eos.ledger.keys import cursor_run_key, run_key
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 from airflow_eos.run.work import WorkDefinition
@@ -259,7 +259,9 @@ def test_run_that_is_only_named_may_have_done_anything(dag: DAG) -> None:
     """Nothing is said of the work by a pipeline and a Dag run, or by a key; given ranges are."""
     sensor = RunCommittedSensor(task_id="wait", dag=dag, pipeline="p")
     assert sensor.make_trigger(context_of(sensor)).work == {}
-    sensor = RunCommittedSensor(task_id="key", dag=dag, pipeline="p", topics=["src"], run_key="run/p/r")
+    sensor = RunCommittedSensor(
+        task_id="key", dag=dag, pipeline="p", topics=["src"], run_key=cursor_run_key("p", "r")
+    )
     assert sensor.make_trigger(context_of(sensor)).work == {}
     given = Explicit((OffsetRange("src", 0, 5, 9),))
     sensor = RunCommittedSensor(task_id="given", dag=dag, pipeline="p", topics="src", ranges=given)
@@ -270,11 +272,11 @@ def test_run_that_is_only_named_may_have_done_anything(dag: DAG) -> None:
 def test_run_key_names_the_run_by_itself(dag: DAG) -> None:
     """For runs of another deployment, as `airflow eos ledger` shows them."""
     sensor = RunCommittedSensor(
-        task_id="wait", dag=dag, pipeline="p", run_key="run/p/r", ledger_topic="l", prefix="x"
+        task_id="wait", dag=dag, pipeline="p", run_key=cursor_run_key("p", "r"), ledger_topic="l", prefix="x"
     )
     _, kwargs = sensor.make_trigger(context_of(sensor)).serialize()
     assert {name: kwargs[name] for name in ("run_key", "ledger_topic", "prefix")} == {
-        "run_key": "run/p/r",
+        "run_key": cursor_run_key("p", "r"),
         "ledger_topic": "l",
         "prefix": "x",
     }

@@ -12,6 +12,7 @@ from airflow.models.trigger import Trigger
 
 from airflow_eos.engine.lag import IntervalProgress, Unread
 from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, LedgerMissing
+from airflow_eos.ledger.keys import cursor_run_key
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.triggers.condition import MAX_FAILURES, ConditionTrigger
 from airflow_eos.triggers.kafka_data_interval import KafkaDataIntervalTrigger
@@ -29,7 +30,7 @@ INTERVAL = KafkaDataIntervalTrigger(
 )
 COMMITTED = RunCommittedTrigger(
     pipeline="p",
-    run_key="run/p/r",
+    run_key=cursor_run_key("p", "r"),
     ledger_topic="airflow-eos-ledger",
     prefix="airflow-eos",
     work={"topics": ["src"]},
@@ -196,7 +197,7 @@ def test_run_is_waited_for_until_the_ledger_holds_it(monkeypatch: pytest.MonkeyP
     answers: list[Any] = [LedgerMissing("none"), None, a_record()]
 
     def record(*_: Any, **named: Any) -> Any:
-        assert named == {"pipeline": "p", "run_key": "run/p/r", "work": {"topics": ["src"]}}
+        assert named == {"pipeline": "p", "run_key": cursor_run_key("p", "r"), "work": {"topics": ["src"]}}
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer

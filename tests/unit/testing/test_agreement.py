@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from airflow_eos.ledger.keys import cursor_run_key
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import OffsetRange
@@ -28,7 +29,7 @@ def run(number, start, end, written):
         batches=1,
     )
     return RunRecord(
-        run_key=f"run/p/{number}",
+        run_key=cursor_run_key("p", str(number)),
         pipeline="p",
         mode="cursor",
         run_id=str(number),

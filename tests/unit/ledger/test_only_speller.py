@@ -1,0 +1,202 @@
+"""Only :mod:`airflow_eos.ledger.keys` spells a run key, a ledger key or a transactional id.
+
+A second one goes on with the old formula when the first changes, and nothing says so: it fences nobody.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from airflow_eos.ledger import keys
+
+ROOT = Path(__file__).parents[3]
+MAKER = ROOT / "airflow_eos/ledger/keys.py"
+FOLDERS = ("airflow_eos", "chaos", "demo", "benchmarks", "dags", "spark_apps", "tools")
+
+HOLE = "\0"
+"""Stands for a value in a text that is put together."""
+PREFIX = "\1"
+"""Stands for such a value that is called a prefix."""
+
+_KINDS = "|".join(re.escape(kind) for kind in sorted(keys.ID_FORMS, key=len, reverse=True))
+_RECORDS = "|".join(sorted({kind.split(":")[0] for kind in keys.RECORD_KINDS}))
+_RUNS = "|".join(re.escape(kind) for kind in (*keys.RUN_KINDS, "rounds", "reset"))
+SPELLED = {
+    "ledger key": re.compile(rf"(?:{_RECORDS}):(?! |$)|(?:{_RECORDS}):$"),
+    "run key": re.compile(rf"(?:{_RUNS})/"),
+    "transactional id, from its prefix on": re.compile(f".*{PREFIX}\\."),
+    "transactional id, its kind": re.compile(rf"[\w{HOLE}-]*\.(?:{_KINDS})(?:\.|$)"),
+    "transactional id of the default prefix": re.compile(r"airflow-eos\."),
+    "form of a transactional id": re.compile(r".*<prefix>\.[\w<]", re.DOTALL),
+    "mark of a reprocessing": re.compile(rf"{HOLE}#{HOLE}"),
+}
+MODULES = re.compile(r"\.?(?:airflow_eos|airflow)\.[a-z_.]+|\.[a-z]+_[a-z_]+")
+"""Names of modules, as texts."""
+OTHER_NAMES = {
+    "enable.partition.eof",
+    "heartbeat.interval.ms",
+    "max.partition.fetch.bytes",
+    "source.partition",
+    "statistics.interval.ms",
+    "transaction.partition.verification.enable",
+}
+"""Settings of Kafka, and a column of a DataFrame, that look like the kind of an id."""
+
+
+def docstrings(tree):
+    """Return the texts that stand alone: those of modules, classes and functions, and below constants."""
+    found = set()
+    for node in ast.walk(tree):
+        for statement in getattr(node, "body", None) if isinstance(getattr(node, "body", None), list) else ():
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                found.add(statement.value)
+    return found
+
+
+def text_of(node):
+    """Return what a text looks like, None: the node is none."""
+    if isinstance(node, ast.Constant):
+        value = node.value.decode("latin-1") if isinstance(node.value, bytes) else node.value
+        return value if isinstance(value, str) else None
+    if isinstance(node, ast.JoinedStr):
+        return "".join(
+            text_of(part) if isinstance(part, ast.Constant) else hole(part.value) for part in node.values
+        )
+    if isinstance(node, ast.BinOp):
+        return operation(node)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return call(text_of(node.func.value), node.func.attr, node)
+    return None
+
+
+def operation(node):
+    """Return the text that two operands make."""
+    left, right = text_of(node.left), text_of(node.right)
+    if isinstance(node.op, ast.Mod):
+        return filled(left, r"%[sd]", tuple_of(node.right))
+    if isinstance(node.op, ast.Add) and (left is not None or right is not None):
+        return (hole(node.left) if left is None else left) + (hole(node.right) if right is None else right)
+    return None
+
+
+def call(text, method, node):
+    """Return what a text's method makes of its arguments."""
+    if text is not None and method == "format":
+        return filled(text, r"\{\w*\}", [*node.args, *(one.value for one in node.keywords)])
+    if text is not None and method == "join" and isinstance(node.args[0], ast.Tuple | ast.List):
+        return text.join(text_of(one) or hole(one) for one in node.args[0].elts)
+    return None
+
+
+def tuple_of(node):
+    """Return what stands behind a percent sign."""
+    return node.elts if isinstance(node, ast.Tuple) else [node]
+
+
+def filled(template, place, values):
+    """Return a template with its places marked, None: there is no text to fill."""
+    if template is None:
+        return None
+    left = list(values)
+    return re.sub(place, lambda _: hole(left.pop(0)) if left else HOLE, template)
+
+
+def hole(node):
+    """Return the mark of a value: whether it is called a prefix."""
+    names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+    names |= {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
+    return PREFIX if any(re.fullmatch(r"_?(\w+_)?prefix", name.lower()) for name in names) else HOLE
+
+
+def spelled(source):
+    """Return (line, text, what it spells) for every key and id that a source spells."""
+    tree = ast.parse(source)
+    prose = docstrings(tree)
+    found = []
+    for node in ast.walk(tree):
+        text = None if node in prose else text_of(node)
+        if text is None or text in OTHER_NAMES or MODULES.fullmatch(text):
+            continue
+        found += [(node.lineno, text, what) for what, form in SPELLED.items() if form.match(text)]
+    return found
+
+
+def sources():
+    """Return every file that must ask the maker."""
+    found = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
+    assert MAKER in found
+    assert len(found) > len(FOLDERS)
+    return [path for path in found if path != MAKER]
+
+
+def test_nobody_else_spells_a_key_or_an_id():
+    """Callers ask the maker: for keys, what they begin with, what kind they are, and how ids look."""
+    complaints = [
+        f"{path.relative_to(ROOT)}:{line}: {text!r}: {what}"
+        for path in sources()
+        for line, text, what in spelled(path.read_text())
+    ]
+    assert not complaints, "\n".join(complaints)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'name = f"{self._prefix}.{group}"',
+        'name = f"{target.prefix}.doctor"',
+        'name = prefix + "." + group',
+        'name = "%s.%s" % (prefix, group)',
+        'name = "{}.{}".format(spec.prefix, group)',
+        'name = ".".join((prefix, group))',
+        'name.startswith(f"{prefix}.")',
+        'name = f"{environment}.cursor.{group}"',
+        'name = "eos.boundary.orders"',
+        'kind = ".boundary."',
+        'text = "a cursor\'s is <prefix>.cursor.<group>"',
+        'name = "airflow-eos.flights"',
+        'key = f"run:{record.run_key}"',
+        'key.startswith("run:")',
+        'key.startswith(b"run:")',
+        'KINDS = ("cursor:", "boundary:")',
+        'key = "reset:" + group',
+        'key = "ledger:identity"',
+        'key = f"run/{pipeline}/{run_id}"',
+        'key = f"rounds/{run_key}/final"',
+        'key = "/".join(("run", pipeline, run_id))',
+        'key = f"{key}#{number}"',
+    ],
+)
+def test_the_scan_finds_a_second_speller(source):
+    """Each way that was found in the package once, and the ways around an f-string."""
+    assert spelled(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'log.info("run: %s", name)',
+        'name = "airflow_eos.ledger.authority"',
+        '"""Under ``<prefix>.boundary.<topic>``, and run: keys."""',
+        'path = f"{prefix}-{name}"',
+        'path = f"runs/{name}"',
+    ],
+)
+def test_the_scan_leaves_other_texts_alone(source):
+    """Prose, names of modules, log lines, paths."""
+    assert not spelled(source)
+
+
+def test_prose_names_ids_as_they_are_made():
+    """Docstrings and pages say ``<prefix>.`` followed by a kind, in the form of the kind, or nothing."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    complaints = []
+    for path in (*pages, MAKER, *sources()):
+        for found in re.finditer(r"<prefix>\.[^\s`'\",;)]*", path.read_text()):
+            said = found[0].rstrip(".")
+            if said != "<prefix>" and said not in keys.ID_FORMS.values():
+                complaints.append(f"{path.relative_to(ROOT)}: {said}")
+    assert not complaints, "\n".join(complaints)
