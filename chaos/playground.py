@@ -219,7 +219,8 @@ class Playground:
             self.reader.complaints(outputs),
             self._log_complaints(records),
         )
-        return judge(self.inputs, outputs, disagreements=disagreements), len(records)
+        source = read_topic(kafka, SOURCE)
+        return judge(self.inputs, outputs, disagreements=disagreements, source=source), len(records)
 
     def _log_complaints(self, records: Sequence[RunRecord]) -> Iterable[str]:
         """The brokers' own files, each broker's copy: all alike, and what the ledger claims."""

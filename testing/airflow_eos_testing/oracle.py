@@ -18,7 +18,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -106,7 +106,14 @@ class _Publisher:
         self._topic = topic
         self._timeout = timeout
         self._failed: list[Any] = []
-        settings = {"enable.idempotence": True, "linger.ms": 5, "delivery.timeout.ms": int(timeout * 1000)}
+        settings = {
+            "enable.idempotence": True,
+            # With more, librdkafka takes a new epoch when a leader changes, and repeats what was acknowledged
+            # in other partitions (its issue 4953).
+            "max.in.flight.requests.per.connection": 1,
+            "linger.ms": 5,
+            "delivery.timeout.ms": int(timeout * 1000),
+        }
         self._producer = Producer({"log_level": 2, **kafka, **settings})
 
     def __enter__(self) -> Self:
@@ -188,6 +195,7 @@ def judge(
     tag: Callable[[Record], Tag] = tag_of,
     ordered: bool = True,
     disagreements: Iterable[str] = (),
+    source: Iterable[Record] | None = None,
 ) -> Verdict:
     """Compare what readers see with what was published.
 
@@ -196,6 +204,8 @@ def judge(
     :param ordered: the pipeline is row-wise, so order within a source partition must be kept within each sink
         partition.
     :param disagreements: complaints of other checks (:mod:`airflow_eos_testing.agreement`).
+    :param source: records of the source topic, where that can be read to the end. A record that its own
+        producer wrote twice is two inputs: it is a disagreement then, and no duplicate of the pipeline.
     """
     expected = list(inputs.tags() if isinstance(inputs, InputLog) else inputs)
     if len(set(expected)) != len(expected):
@@ -207,7 +217,8 @@ def judge(
         found[name] += 1
         sequences[record.topic, record.partition].append(name)
     known = set(expected)
-    duplicated = [name for name in expected for _ in range(found[name] - 1)]
+    written = Counter(dict.fromkeys(expected, 1)) if source is None else Counter(map(tag, source))
+    duplicated = [name for name in expected for _ in range(found[name] - max(1, written[name]))]
     return Verdict(
         records_in=len(expected),
         records_out=found.total(),
@@ -215,8 +226,18 @@ def judge(
         duplicated=tuple(duplicated),
         unknown=tuple(name for name in found if name not in known),
         out_of_order=tuple(_disorder(sequences, known)) if ordered else (),
-        disagreements=tuple(disagreements),
+        disagreements=(*disagreements, *_misfed(expected, written)),
     )
+
+
+def _misfed(expected: Sequence[Tag], written: Counter[Tag]) -> Iterable[str]:
+    """Complain of a source that does not hold each input once."""
+    twice = [name for name in expected if written[name] > 1]
+    never = [name for name in expected if not written[name]]
+    if twice:
+        yield f"the source holds {len(twice)} inputs more than once, by its own producer: {twice[:_SHOWN]}"
+    if never:
+        yield f"the source lacks {len(never)} inputs that were acknowledged: {never[:_SHOWN]}"
 
 
 def _disorder(sequences: Mapping[tuple[str, int], list[Tag]], known: set[Tag]) -> Iterable[str]:

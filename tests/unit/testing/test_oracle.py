@@ -88,3 +88,21 @@ def test_inputs_that_cannot_be_told_apart_are_refused():
 def test_the_tag_is_the_first_word():
     """Padding behind the tag is left out."""
     assert tag_of(record("0:17 xxxx")) == "0:17"
+
+
+def test_an_input_that_its_producer_wrote_twice_is_no_duplicate_of_the_pipeline(log):
+    """The verdict is not exact either way, and says whose doing it was."""
+    source = [record(tag, topic="in") for tag in [*ALL, "1:1"]]
+    followed = judge(log, [record(tag) for tag in [*ALL, "1:1"]], source=source)
+    assert (followed.duplicated, followed.exact) == ((), False)
+    assert "the source holds 1 inputs more than once, by its own producer: ['1:1']" in followed.complaints()
+    repeated = judge(log, [record(tag) for tag in [*ALL, "1:1", "1:1", "0:0"]], source=source)
+    assert repeated.duplicated == ("0:0", "1:1")
+
+
+def test_an_input_that_is_not_in_the_source_is_a_complaint(log):
+    """Acknowledged, and gone: that is not the pipeline's doing, and nothing can be exact then."""
+    source = [record(tag, topic="in") for tag in ALL if tag != "0:1"]
+    verdict = judge(log, [record(tag) for tag in ALL if tag != "0:1"], source=source)
+    assert verdict.lost == ("0:1",)
+    assert "the source lacks 1 inputs that were acknowledged: ['0:1']" in verdict.complaints()
