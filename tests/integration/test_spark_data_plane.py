@@ -10,14 +10,18 @@ import datetime as dt
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter, defaultdict
 from dataclasses import replace
+from unittest import mock
 
 import pytest
+from confluent_kafka import Producer
 
 from airflow_eos.exceptions import (
+    EnvironmentMismatch,
     OffsetsOutOfRange,
     ProcessFailed,
     ProducerFenced,
@@ -33,6 +37,7 @@ from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
 from airflow_eos.spark import SparkDataPlane, preflight
 from airflow_eos.spark.datasource import read_ranges
 from airflow_eos.spark.placement import plan_slices, route, route_by_hash
+from airflow_eos.spark.source import ReadTask
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos_testing import read_topic
 from tests.support.patience import wait_until
@@ -92,8 +97,6 @@ def test_an_identity_run_copies_records_exactly(broker, spark):
 
 def test_the_default_partitioner_is_that_of_javas_producer(broker, spark, fn):
     """Without a partition column, keys choose as librdkafka's murmur2 does."""
-    from confluent_kafka import Producer
-
     source, sink, reference = broker.numbered("src", 2, 400), broker.topic("out", 5), broker.topic("ref", 5)
     producer = Producer({**broker.config, "partitioner": "murmur2_random"})
     for record in committed(broker, source):
@@ -256,6 +259,26 @@ def test_a_range_below_the_log_start_is_data_loss(broker, spark):
     broker.delete_head(source, 0, 40)
     plan = RunPlan("explicit", (OffsetRange(source, 0, 10, 100),), {}, "g", advances=False)
     with pytest.raises(OffsetsOutOfRange, match="40"):
+        SparkDataPlane(spark, broker.spec(source, sink), lambda df: df).seal(plan)
+
+
+def test_a_batch_whose_codec_is_not_installed_is_named(broker, spark, monkeypatch):
+    """A source may hold lz4 whatever the sink's codec is; the run says where, and what to install."""
+    source, sink = broker.topic("src", 1), broker.topic("out", 1)
+    producer = Producer({**broker.config, "compression.type": "lz4", "linger.ms": 100})
+    for number in range(50):
+        producer.produce(source, b"value %d" % number)
+    producer.flush(30)
+
+    class WithoutLz4(ReadTask):  # a local class: it goes to the worker by value
+        def __call__(self, batches):
+            with mock.patch.dict(sys.modules, {"lz4": None}):
+                yield from ReadTask.__call__(self, batches)
+
+    monkeypatch.setattr("airflow_eos.spark.source.ReadTask", WithoutLz4)
+    plan = RunPlan("explicit", (OffsetRange(source, 0, 0, 50),), {}, "g", advances=False)
+    wanted = rf"{source}-0 at offset 0 cannot be read: lz4 is not installed on .* install the package lz4"
+    with pytest.raises(EnvironmentMismatch, match=wanted):
         SparkDataPlane(spark, broker.spec(source, sink), lambda df: df).seal(plan)
 
 
