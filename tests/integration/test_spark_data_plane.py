@@ -653,7 +653,7 @@ def test_cancel_ends_this_runs_jobs_and_no_others(broker, spark, topics, fn, tmp
     thread, caught = sealing_thread(plane, plan)
     wait_until(marker.exists, 120)
     begun = time.monotonic()
-    plane.cancel()
+    plane.cancel(5)
     thread.join(60)
     assert not thread.is_alive()
     assert [type(e) for e in caught] == [RunFailed]
@@ -672,7 +672,7 @@ def test_cancel_before_the_job_runs_ends_the_seal(broker, spark, topics, fn, tmp
     thread, caught = sealing_thread(plane, plan)
     begun = time.monotonic()
     while thread.is_alive() and time.monotonic() - begun < 60:
-        plane.cancel()
+        plane.cancel(5)
         thread.join(0.5)
     assert not thread.is_alive()
     assert [type(e) for e in caught] == [RunFailed]
@@ -697,7 +697,7 @@ def test_cancel_before_or_while_the_function_is_called_starts_no_job(broker, spa
     slow = slow_process(fn, marker, 1.5)
 
     def cancelled(df):
-        plane.cancel()
+        plane.cancel(5)
         return slow(df)
 
     plane = SparkDataPlane(spark, broker.spec(*topics), cancelled)
