@@ -35,9 +35,8 @@ from airflow_eos.model.output import NOT_COUNTED
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
 from airflow_eos.spark import SparkDataPlane, preflight
-from airflow_eos.spark.datasource import read_ranges
 from airflow_eos.spark.placement import plan_slices, route, route_by_hash
-from airflow_eos.spark.source import ReadTask
+from airflow_eos.spark.source import ReadTask, source_frame
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos_testing import read_topic
 from tests.support.patience import wait_until
@@ -210,7 +209,7 @@ def test_sealed_batches_can_be_sent_again_under_a_new_identity(broker, spark):
     assert len(committed(broker, sink)) == 1000
 
 
-# -- the data source --------------------------------------------------------------------------------------
+# -- what is read -----------------------------------------------------------------------------------------
 
 
 def test_the_source_has_the_columns_of_sparks_own_kafka_source(broker, spark):
@@ -220,7 +219,7 @@ def test_the_source_has_the_columns_of_sparks_own_kafka_source(broker, spark):
     config, ranges = ClientConfig.of(broker.config), [OffsetRange(source, 0, 0, 1)]
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
-        df = read_ranges(spark, "kafka_range_columns", config, ranges)
+        df = source_frame(spark, config, ranges)
         assert df.schema.simpleString() == (
             "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
             "timestampType:int,headers:array<struct<key:string,value:binary>>>"
@@ -243,11 +242,11 @@ def test_credentials_are_in_no_plan(broker, spark, capfd):
     """Neither explain nor the plan's own text shows the client configuration."""
     source = broker.numbered("src", 1, 5)
     config = ClientConfig.of({**broker.config, "sasl.password": "TOPSECRET"})
-    df = read_ranges(spark, "kafka_range_secret", config, [OffsetRange(source, 0, 0, 5)])
+    df = source_frame(spark, config, [OffsetRange(source, 0, 0, 5)])
     for mode in ("simple", "extended", "codegen", "cost", "formatted"):
         df.explain(mode=mode)
     shown = capfd.readouterr().out + repr(df) + str(df.schema)
-    assert "kafka_range_secret" in shown
+    assert "ReadTask" in shown
     assert "TOPSECRET" not in shown
     assert broker.bootstrap not in shown
     assert df.count() == 5

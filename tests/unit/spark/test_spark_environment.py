@@ -80,12 +80,12 @@ def test_all_differing_hosts_are_listed():
 
 
 def test_the_shipped_archive_runs_without_the_package_installed(tmp_path):
-    """Seal and send tasks, and the data source, import from it; neither Airflow nor lz4 is needed."""
+    """Read, seal and send tasks import from it; neither Airflow nor lz4 is needed."""
     archive = _archive("airflow_eos-test", _OURS)
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]);"
         "sys.modules.update(dict.fromkeys(['airflow', 'lz4']));"
-        "import airflow_eos.spark.datasource, airflow_eos.spark.seal_task;"
+        "import airflow_eos.spark.source, airflow_eos.spark.seal_task;"
         "import airflow_eos.spark.send_task, kafka;"
         "assert sys.argv[1] in airflow_eos.spark.send_task.__file__, airflow_eos.spark.send_task.__file__;"
         "assert sys.argv[1] in kafka.__file__, kafka.__file__;"
