@@ -74,11 +74,10 @@ class Run:
                 record, _ = self._attempt(self._spec, self._collaborators(control))
             control.remember_ledger()
         log.info(
-            "run %s %s: %d records read, %d written",
+            "run %s %s: records: %s",
             record.run_key,
             "found in the ledger" if record.found else "committed",
-            record.records_read,
-            record.records_written,
+            record.counts,
         )
         return record
 
