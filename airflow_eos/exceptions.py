@@ -5,7 +5,7 @@
     EosError
     ├── ConfigurationError            a parameter, a client setting or an environment is wrong
     │   ├── UntranslatableConfig      a librdkafka setting has no counterpart in the wire layer
-    │   ├── EnvironmentMismatch       driver and executors run different versions
+    │   ├── EnvironmentMismatch       driver and executors run different versions, or one lacks a package
     │   ├── TimeoutsInconsistent      delivery, transaction and broker time-outs do not fit together
     │   └── DifferentWork             the ledger's record of this name is of other work
     ├── PlanError                     the run cannot be planned: nothing was read, nothing written
@@ -65,7 +65,7 @@ class UntranslatableConfig(ConfigurationError):
 
 
 class EnvironmentMismatch(ConfigurationError):
-    """Driver and executors run different versions; the message lists hosts and the fix."""
+    """Driver and executors run different versions, or one lacks a package; names hosts and the fix."""
 
 
 class TimeoutsInconsistent(ConfigurationError):

@@ -1,7 +1,7 @@
 """Measure whole runs against Spark's own Kafka job and others, in interleaved rounds on one machine.
 
-``python -m benchmarks`` is the comparison (``make bench``); ``python -m benchmarks micro`` measures the wire
-layer alone, ``python -m benchmarks scaling`` sizes, cores and fixed costs. Reports go to ``--out``,
+``python -m benchmarks`` is the comparison (``make bench``); ``python -m benchmarks micro`` measures encoding
+and reading alone, ``python -m benchmarks scaling`` sizes, cores and fixed costs. Reports go to ``--out``,
 as JSON and SVG.
 """
 

@@ -1,4 +1,4 @@
-"""The wire layer alone, one core, CPU seconds: encode and decode beside what other Python clients do.
+"""Encoding and reading alone, one core, CPU seconds, beside what other Python clients do.
 
 Every peer does the same work on the same records in the same round; a rate is records per CPU second.
 """

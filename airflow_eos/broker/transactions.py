@@ -116,7 +116,7 @@ class KafkaTransactions(Closeable):
         """
         deadline = time.monotonic() + timeout
         with BrokerConnections(self._config, bootstrap_timeout=timeout) as connections:
-            left = max(deadline - time.monotonic(), 1.0)
+            left = max(deadline - time.monotonic(), 0.0)
             answer = end_txn(connections, identity, commit=False, timeout=left)
         log.info("EndTxn(abort) of %s: %s", identity, answer.value)
         return answer

@@ -278,15 +278,15 @@ def _moment(text: str, timezone: str | None) -> dt.datetime:
 
 
 def _run_row(run: Mapping[str, Any]) -> Row:
-    names = ("run_key", "state", "mode", "run_id", "try_number", "records_read", "records_written")
-    return {name: run.get(name) for name in names}
+    counts = ("records_read", "records_late", "records_written")
+    return {name: run.get(name) for name in ("run_key", "state", "mode", "run_id", "try_number", *counts)}
 
 
 def _record_row(record: Mapping[str, Any]) -> Row:
     value = record["value"]
     if keys.is_run_record(record["key"]):
         run = RunRecord.from_json_object(value)
-        what = f"{run.records_read} read, {run.records_written} written by {run.run_id}, try {run.try_number}"
+        what = f"{run.counts} by {run.run_id}, try {run.try_number}"
         return {"key": record["key"], "at": run.staged_at, "what": what}
     return {"key": record["key"], "at": "", "what": _short(value)}
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +10,7 @@ from airflow_eos.engine.catch_up import run_rounds
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.engine.lazy_data import LazyDataPlane
 from airflow_eos.ledger import keys
-from airflow_eos.run.kill import KILL_SECONDS, Kill
+from airflow_eos.run.kill import KILL_SECONDS, Kill, KillBudget
 from airflow_eos.run.protocol import RunProtocol
 
 if TYPE_CHECKING:
@@ -76,11 +74,10 @@ class Run:
                 record, _ = self._attempt(self._spec, self._collaborators(control))
             control.remember_ledger()
         log.info(
-            "run %s %s: %d records read, %d written",
+            "run %s %s: records: %s",
             record.run_key,
             "found in the ledger" if record.found else "committed",
-            record.records_read,
-            record.records_written,
+            record.counts,
         )
         return record
 
@@ -103,24 +100,13 @@ class Run:
 
         :param timeout: seconds, for all of it.
         """
-        deadline = time.monotonic() + timeout
+        budget = KillBudget(timeout)
         # Here, not in a thread: what is done next in the thread that is interrupted must see it.
         self._kill.ask()
         ends: list[Callable[[float], None]] = [self._data.cancel]
         if self._protocol is not None:
             ends.append(self._protocol.kill)
-        workers = [threading.Thread(target=self._quietly, args=(end, timeout), daemon=True) for end in ends]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join(max(deadline - time.monotonic(), 0.0))
-
-    @staticmethod
-    def _quietly(end: Callable[[float], None], timeout: float) -> None:
-        try:
-            end(timeout)
-        except Exception:
-            log.warning("the run could not be ended cleanly; its transaction times out", exc_info=True)
+        budget.spend(*ends)
 
 
 def read_process_write(

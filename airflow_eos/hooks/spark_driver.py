@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -11,6 +12,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 Backend = Literal["standalone", "yarn", "kubernetes"]
 
 _TIMEOUT = 30.0
+_LEAST = 0.1  # seconds: a time-out of 0 is an error of its own
 _RUNNING: dict[str, frozenset[str]] = {
     # UNKNOWN: a standalone master that recovers; RELAUNCHING: --supervise starts the driver again.
     "standalone": frozenset({"SUBMITTED", "RUNNING", "RELAUNCHING", "UNKNOWN"}),
@@ -25,7 +27,7 @@ _SUCCEEDED = frozenset({"FINISHED", "SUCCEEDED"})
 class _Tracker(Protocol):
     def status(self) -> str: ...
 
-    def kill(self) -> None: ...
+    def kill(self, timeout: float) -> None: ...
 
 
 class SparkDriver:
@@ -61,12 +63,13 @@ class SparkDriver:
         """
         return self._tracker.status()
 
-    def kill(self) -> None:
+    def kill(self, timeout: float = _TIMEOUT) -> None:
         """End the driver.
 
+        :param timeout: seconds, for all masters together. YARN is asked with the provider's own time-out.
         :raises Exception: it could not be asked, or did not do it.
         """
-        self._tracker.kill()
+        self._tracker.kill(timeout)
 
     def is_running(self, status: str) -> bool:
         """Return whether the driver may still do something."""
@@ -100,25 +103,30 @@ class _Standalone:
         self._driver_id = driver_id
 
     def status(self) -> str:
-        answer = self._ask("GET", "status")
+        answer = self._ask("GET", "status", _TIMEOUT * len(self._bases))
         return str(answer["driverState"]) if answer["success"] else "NOT_FOUND"
 
-    def kill(self) -> None:
-        answer = self._ask("POST", "kill")
+    def kill(self, timeout: float) -> None:
+        answer = self._ask("POST", "kill", timeout)
         if not answer["success"]:
             raise RuntimeError(f"driver {self._driver_id} was not killed: {answer.get('message')}")
 
-    def _ask(self, method: str, what: str) -> dict[str, Any]:
+    def _ask(self, method: str, what: str, timeout: float) -> dict[str, Any]:
         """Ask one master after the other: in a group of masters only the leader knows.
+
+        :param timeout: seconds for all. Each gets its share of what is left: one that hangs leaves some for
+            the next.
 
         A master that stands by or recovers answers, too: with HTTP 200 and a refusal that says nothing about
         the driver. The refusal of one that leads is returned when nobody knows better.
         """
         refusal: dict[str, Any] | None = None
         failure: Exception | None = None
-        for base in self._bases:
+        deadline = time.monotonic() + timeout
+        for asked, base in enumerate(self._bases):
+            share = max(deadline - time.monotonic(), _LEAST) / (len(self._bases) - asked)
             try:
-                answer = requests.request(method, f"{base}/{what}/{self._driver_id}", timeout=_TIMEOUT)
+                answer = requests.request(method, f"{base}/{what}/{self._driver_id}", timeout=share)
                 answer.raise_for_status()
                 said = {"success": False, **answer.json()}
             except (requests.RequestException, ValueError) as error:
@@ -151,7 +159,7 @@ class _Yarn:
                 return "NOT_FOUND"
             raise
 
-    def kill(self) -> None:
+    def kill(self, timeout: float) -> None:  # noqa: ARG002 - the provider's own time-out cannot be set
         self._hook._kill_yarn_application(self._driver_id)  # noqa: SLF001 - as the provider's own operator does
 
 
@@ -173,10 +181,12 @@ class _Pod:
             raise
         return str(pod.status.phase or "Pending")
 
-    def kill(self) -> None:
+    def kill(self, timeout: float) -> None:
         kube_client = self._kube_client()
         try:
-            kube_client.get_kube_client().delete_namespaced_pod(self._name, self._namespace)
+            kube_client.get_kube_client().delete_namespaced_pod(
+                self._name, self._namespace, _request_timeout=timeout
+            )
         except kube_client.ApiException as error:
             if error.status != requests.codes.not_found:
                 raise

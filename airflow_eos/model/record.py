@@ -31,6 +31,8 @@ class RunRecord:
     :param run_id: run that did the work, with ``clear_number`` and ``try_number``.
     :param producer: identity all writers shared.
     :param trace: ``[(state, seconds since the run started)]``.
+    :param records_late: of an interval, records read whose timestamps lie before its start: they came after
+        that boundary was fixed; -1 where not counted.
     :param details: Spark application id, versions, notes, ids of the topics read, what was asked for.
     :param found: True when a caller was answered from the ledger instead of running; not part of the JSON.
     """
@@ -63,6 +65,12 @@ class RunRecord:
     def records_written(self) -> int:
         """Records written, over all target partitions."""
         return sum(r.records for r in self.receipts)
+
+    @property
+    def counts(self) -> str:
+        """What was read and written, for people: ``10 read (2 of them late), 8 written``."""
+        late = f" ({self.records_late} of them late)" if self.records_late > 0 else ""
+        return f"{self.records_read} read{late}, {self.records_written} written"
 
     def to_json(self) -> str:
         """Return the versioned JSON form kept in the ledger."""
@@ -138,6 +146,7 @@ class RunRecord:
             "try_number": self.try_number,
             "mode": self.mode,
             "records_read": self.records_read,
+            "records_late": self.records_late,
             "records_written": self.records_written,
             "rounds": int(self.details.get("rounds", 1)),
             "ranges": [r.to_list() for r in self.ranges],

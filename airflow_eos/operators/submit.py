@@ -18,7 +18,7 @@ from airflow_eos.operators.last_answer import outcome
 from airflow_eos.operators.run_parameters import RunParameters
 from airflow_eos.operators.submitted_files import SubmittedFiles, joined, split_process
 from airflow_eos.operators.telemetry import RunTelemetry
-from airflow_eos.run.kill import KILL_SECONDS
+from airflow_eos.run.kill import KILL_SECONDS, KillBudget
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from airflow_eos.model.record import RunRecord
     from airflow_eos.model.spec import RunSpec
 
+# Of a kill, after the wait for a driver that runs here: enough for a signal and a request.
+_PROVIDERS_SECONDS = 0.5
 _LIFE_KEY = "airflow_eos_life"
 
 
@@ -167,14 +169,17 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         """End the driver, if it runs here, so that it aborts under its own identity; then the job.
 
         This process has no transaction of its own and never takes an epoch. Airflow goes on with the task
-        when this returns: what is not submitted yet must not be.
+        when this returns, within :data:`~airflow_eos.run.kill.KILL_SECONDS`: what is not submitted yet must
+        not be.
         """
+        budget = KillBudget(KILL_SECONDS)
         self._killed = True
         if self._hook is not None:
             process = getattr(self._hook, "_submit_sp", None)
             if process is not None and process.poll() is None:
-                terminate_children(process.pid, KILL_SECONDS)
-            super().on_kill()
+                terminate_children(process.pid, budget.left(keep=_PROVIDERS_SECONDS))
+            provider = super().on_kill  # asks a cluster manager or runs a command, without a time-out
+            budget.spend(lambda _: provider())
         if self._submitted is not None:
             self._submitted.remove()
 

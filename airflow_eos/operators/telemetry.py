@@ -28,6 +28,7 @@ class RunTelemetry:
     ``eos.run.duration``        timer    milliseconds of a try that committed; of an application that was
                                          submitted: from its start to its commit
     ``eos.run.records_read``    counter  records of the committed ranges
+    ``eos.run.records_late``    counter  of those, records with timestamps before their interval's start
     ``eos.run.records_written`` counter  records written, over all target partitions
     ``eos.run.lag``             gauge    offsets a cursor left between its end and the last stable offset
     ``eos.run.fenced``          counter  tries that a newer attempt fenced
@@ -92,6 +93,8 @@ class RunTelemetry:
             seconds = _seconds_of(record) if elsewhere else time.monotonic() - self._started
             stats.timing("eos.run.duration", seconds * 1000, tags=self._tags)
             stats.incr("eos.run.records_read", max(0, record.records_read), tags=self._tags)
+            if record.records_late > 0:
+                stats.incr("eos.run.records_late", record.records_late, tags=self._tags)
             stats.incr("eos.run.records_written", record.records_written, tags=self._tags)
             lag = record.details.get("lag")
             if lag is not None:

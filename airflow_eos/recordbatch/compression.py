@@ -4,19 +4,22 @@ Written: zstd and snappy by Arrow, gzip by zlib, lz4 by ``lz4.frame`` with indep
 linked blocks, which is all that Arrow can write). Read: everything that is in real logs: snappy raw and in
 xerial frames (Java), lz4 linked or not, zstd frames with and without a content size (Java streams have none),
 gzip of several members.
+
+Executors need lz4 only where records are in it, so that it is imported when the first such batch is there.
 """
 
 from __future__ import annotations
 
+import os
 import struct
+import sys
 import zlib
 from enum import IntEnum
 from typing import Any
 
-import lz4.frame
 import pyarrow as pa
 
-from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.exceptions import ConfigurationError, EnvironmentMismatch
 from airflow_eos.recordbatch.varint import CONTINUED
 
 # Larger than any batch a broker accepts; stops a forged content size from asking for all memory.
@@ -66,17 +69,21 @@ class Compressor:
     :param level: as in ``compression.level``; ``None`` takes a fast one (zstd 1, gzip 1, lz4 0). snappy has
         none
     :raises ConfigurationError: no such codec, or a level outside the codec's bounds
+    :raises EnvironmentMismatch: the codec is lz4, and its package is not installed here
     """
 
     def __init__(self, codec: str | Codec, level: int | None = None) -> None:
         self.codec = Codec.parse(codec)
         self._level = level
         self._arrow: Any = None
+        self._lz4: Any = None
         _check_level(self.codec, level)
         if self.codec is Codec.ZSTD:
             self._arrow = pa.Codec("zstd", compression_level=level)
         elif self.codec is Codec.SNAPPY:
             self._arrow = pa.Codec("snappy")
+        elif self.codec is Codec.LZ4:
+            self._lz4 = _lz4_frame()
 
     def compress(self, data: pa.Buffer | memoryview | bytes) -> bytes | memoryview:
         """Compressed form of ``data``; with codec ``none`` a view of it."""
@@ -87,7 +94,7 @@ class Compressor:
             packer = zlib.compressobj(level, zlib.DEFLATED, _GZIP_WINDOW)
             return packer.compress(data) + packer.flush()
         if self.codec is Codec.LZ4:
-            return bytes(lz4.frame.compress(data, compression_level=self._level or 0, block_linked=False))
+            return bytes(self._lz4.compress(data, compression_level=self._level or 0, block_linked=False))
         return memoryview(data)
 
 
@@ -107,6 +114,7 @@ def decompress(codec: int, data: bytes) -> bytes | pa.Buffer:
 
     :param codec: bits 0-2 of the batch attributes
     :raises ValueError: the codec is unknown, or the data is not what the codec writes
+    :raises EnvironmentMismatch: the codec is lz4, and its package is not installed here
     """
     try:
         if codec == Codec.NONE:
@@ -114,7 +122,7 @@ def decompress(codec: int, data: bytes) -> bytes | pa.Buffer:
         if codec == Codec.ZSTD:
             return _zstd(data)
         if codec == Codec.LZ4:
-            return bytes(lz4.frame.decompress(data))
+            return bytes(_lz4_frame().decompress(data))
         if codec == Codec.SNAPPY:
             return _snappy(data)
         if codec == Codec.GZIP:
@@ -130,6 +138,18 @@ def decompress(codec: int, data: bytes) -> bytes | pa.Buffer:
     ) as error:
         raise ValueError(f"{Codec(codec).label} data cannot be decompressed: {error}") from error
     raise ValueError(f"compression codec {codec} is unknown")
+
+
+def _lz4_frame() -> Any:
+    """Return the module ``lz4.frame``, the only codec that comes neither with Arrow nor with Python."""
+    try:
+        import lz4.frame
+    except ImportError as error:
+        raise EnvironmentMismatch(
+            f"lz4 is not installed on {os.uname().nodename} ({sys.executable}: {error}); install the "
+            "package lz4 (4.4 or later) on every executor, or ship one with spark.archives and PYSPARK_PYTHON"
+        ) from error
+    return lz4.frame
 
 
 _ZSTD = pa.Codec("zstd")

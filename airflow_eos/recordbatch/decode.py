@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from airflow_eos.exceptions import CorruptBatch
+from airflow_eos.exceptions import CorruptBatch, EnvironmentMismatch
 from airflow_eos.recordbatch.compression import MAX_DECOMPRESSED, decompress
 from airflow_eos.recordbatch.header import BatchHeader, RawBatch, TimestampType
 from airflow_eos.recordbatch.record_fields import read_frames, read_strings
@@ -56,6 +56,7 @@ def decode_batch(
     :param check_crc: compare the checksum first
     :raises CorruptBatch: checksum, compression or framing are wrong; the message names topic, partition and
         offset
+    :raises EnvironmentMismatch: the package of its codec is not installed here; names the same
     """
     if check_crc:
         batch.check_crc()
@@ -81,6 +82,7 @@ def decode_batches(
     :param end: as :func:`decode_batch`
     :param check_crc: as :func:`decode_batch`
     :raises CorruptBatch: as :func:`decode_batch`; batches before the damaged one may not have been delivered
+    :raises EnvironmentMismatch: as :func:`decode_batch`
     """
     group: list[RawBatch] = []
     size = count = 0
@@ -124,10 +126,7 @@ def _decode(group: Sequence[RawBatch], start: int | None, end: int | None) -> De
     counts = [header.record_count for header in headers]
     if min(counts) < 0:
         raise ValueError("the number is negative")
-    bodies = [
-        decompress(header.codec, bytes(batch.records)) if header.record_count else b""
-        for batch, header in zip(group, headers, strict=True)
-    ]
+    bodies = [_body(batch) for batch in group]
     body = bodies[0] if len(bodies) == 1 else b"".join(bodies)
     if len(body) > MAX_DECOMPRESSED:
         raise ValueError(f"it decompresses to {len(body)} bytes")
@@ -149,6 +148,16 @@ def _decode(group: Sequence[RawBatch], start: int | None, end: int | None) -> De
         frames, offset, timestamp = frames.rows(first, last), offset[first:last], timestamp[first:last]
     strings = read_strings(body, buffer, frames)
     return DecodedBatch(strings.key, strings.value, offset, timestamp, kind, strings.headers)
+
+
+def _body(batch: RawBatch) -> bytes | pa.Buffer:
+    """Records section of a batch, decompressed."""
+    if not batch.header.record_count:
+        return b""
+    try:
+        return decompress(batch.header.codec, bytes(batch.records))
+    except EnvironmentMismatch as missing:
+        raise EnvironmentMismatch(f"record batch of {batch.where()} cannot be read: {missing}") from missing
 
 
 def _each(headers: Sequence[BatchHeader], field: str, counts: Sequence[int]) -> Int64s:

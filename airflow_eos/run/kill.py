@@ -1,8 +1,10 @@
-"""A kill: looked at before every state is entered, and decided against the commit."""
+"""A kill: looked at before every state is entered, decided against the commit, and over in time."""
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -12,11 +14,52 @@ from airflow_eos.run.states import State
 if TYPE_CHECKING:
     from airflow_eos.ports import ProducerSession
 
+log = logging.getLogger(__name__)
+
 KILL_SECONDS = 4.5
 """Seconds of a kill, all its steps together: Airflow sends SIGKILL 5 s after SIGTERM."""
 
 # The answer of the ledger, and what ends an attempt, hold for a killed run, too.
 _ENTERED_NEVERTHELESS = frozenset({State.ASKED, State.COMMITTED, State.ABORTED, State.UNKNOWN})
+
+
+class KillBudget:
+    """The seconds of one kill: made where it begins, and handed to each step, which gets what is left.
+
+    :param seconds: for all steps together.
+    :param clock: seconds, monotonic.
+    """
+
+    def __init__(self, seconds: float = KILL_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._deadline = clock() + seconds
+
+    def left(self, keep: float = 0.0) -> float:
+        """Return the seconds that are left, never negative.
+
+        :param keep: seconds that later steps need.
+        """
+        return max(self._deadline - self._clock() - keep, 0.0)
+
+    def spend(self, *steps: Callable[[float], object]) -> None:
+        """Carry out steps side by side, each with the seconds that are left; return when these are over.
+
+        Never raises and never waits for a step that hangs: it goes on in a thread that ends with the process.
+        """
+        threads = [
+            threading.Thread(target=self._quietly, args=(step,), name="airflow-eos-kill", daemon=True)
+            for step in steps
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(self.left())
+
+    def _quietly(self, step: Callable[[float], object]) -> None:
+        try:
+            step(self.left())
+        except Exception:
+            log.warning("a step of the kill failed; an open transaction ends by its time-out", exc_info=True)
 
 
 class Kill:

@@ -147,11 +147,10 @@ class CommittedRuns:
 
 def _answer(record: RunRecord, by: str) -> RunRecord:
     log.info(
-        "already committed by %s: %s, %d records read, %d written, staged %s; nothing to do",
+        "already committed by %s: %s, records: %s, staged %s; nothing to do",
         by,
         record.run_key,
-        record.records_read,
-        record.records_written,
+        record.counts,
         record.staged_at,
     )
     return replace(record, found=True)

@@ -40,7 +40,7 @@ from airflow_eos.run import laws, rounds
 from airflow_eos.run.collaborators import Collaborators
 from airflow_eos.run.commit_entry import CommitEntry, prove
 from airflow_eos.run.kept_failures import clear_frames
-from airflow_eos.run.kill import KILL_SECONDS, Kill
+from airflow_eos.run.kill import KILL_SECONDS, Kill, KillBudget
 from airflow_eos.run.lookup import CommittedRuns
 from airflow_eos.run.planner import Planned, Recorded
 from airflow_eos.run.sink_check import Targets
@@ -148,14 +148,14 @@ class RunProtocol:
         :param timeout: seconds; the transaction's time-out ends what could not be aborted in time.
         :raises Exception: the coordinator could not be asked.
         """
-        deadline = self._collaborators.clock() + timeout
+        budget = KillBudget(timeout, self._collaborators.clock)
         self._kill.ask()
         if self._identity is None:
             return
         try:
-            answer = self._collaborators.transactions.abort(self._identity, timeout=timeout)
+            answer = self._collaborators.transactions.abort(self._identity, timeout=budget.left())
         except Exception:
-            self._kill.await_commit(deadline - self._collaborators.clock())
+            self._kill.await_commit(budget.left())
             raise
         log.info("killed: EndTxn(abort) of %s: %s", self._identity.transactional_id, answer.value)
 

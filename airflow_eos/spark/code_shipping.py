@@ -1,7 +1,7 @@
 """Brings this package, and kafka-python, to executors that have neither: once per session, by Spark itself.
 
-Executors still need what is compiled: pyarrow, numpy and google-crc32c (lz4 for that codec); the preflight
-checks it.
+Executors still need what is compiled: pyarrow, numpy and google-crc32c; the preflight checks it. lz4 is
+needed where records are compressed with it.
 """
 
 from __future__ import annotations

@@ -25,7 +25,6 @@ from airflow_eos.spark.preflight import Environment, check_environment
 from airflow_eos.spark.sealed_blocks import InconsistentSeal, read_manifest
 from airflow_eos.spark.sealing import make_sealing
 from airflow_eos.spark.session import (
-    CANCEL_TIMEOUT,
     cancel_tag,
     checkpointed,
     executed_once,
@@ -197,7 +196,7 @@ class SparkDataPlane:
         """Free the materialised blocks."""
         free_checkpoint(sealed.frame)
 
-    def cancel(self, timeout: float = CANCEL_TIMEOUT) -> None:
+    def cancel(self, timeout: float) -> None:
         """Cancel this object's Spark jobs, from any thread; never raises.
 
         :param timeout: seconds to wait for Spark's answer.

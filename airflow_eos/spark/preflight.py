@@ -41,6 +41,7 @@ class Environment:
     :param executors: executors that answered, ``host/process``; others may come later.
     :param local: whether driver and executor are one process.
     :param shipped: whether they needed this package's code.
+    :param without_lz4: hosts that cannot write or read that codec.
     """
 
     spark: str
@@ -51,6 +52,7 @@ class Environment:
     local: bool
     shipped: bool
     versions: Mapping[str, str]
+    without_lz4: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the form kept in the run record."""
@@ -68,15 +70,19 @@ class Environment:
 def check_environment(spark: SparkSession, compression: str = "zstd") -> Environment:
     """Ask every executor for its versions and compare them with the driver's; once per session.
 
-    :param compression: codec of the run; lz4 needs a module of its own.
+    :param compression: codec of the run; lz4 needs a package of its own. Records that are read may be
+        compressed with it all the same: a read task that meets them without it names what is missing.
     :raises EnvironmentMismatch: listing host, difference and fix.
     """
     with _lock:
         if spark not in _known:
             _known[spark] = _look(spark)
         environment = _known[spark]
-    if compression == "lz4" and environment.versions["lz4"] == probe.MISSING:
-        raise EnvironmentMismatch(f"compression 'lz4' needs the module lz4 on every executor. {_FIX}")
+    if compression == "lz4" and environment.without_lz4:
+        hosts = ", ".join(environment.without_lz4)
+        raise EnvironmentMismatch(
+            f"compression 'lz4' needs the package lz4 on every executor, it is missing on {hosts}. {_FIX}"
+        )
     return environment
 
 
@@ -95,6 +101,7 @@ def _look(spark: SparkSession) -> Environment:
     if found:
         listed = "; ".join(f"{host}: {', '.join(sorted(lines))}" for host, lines in sorted(found.items()))
         raise EnvironmentMismatch(f"executors differ from the driver: {listed}. {_FIX}")
+    without = sorted({_host(r) for r in reports if r["lz4"] == probe.MISSING})
     return Environment(
         spark=spark.version,
         application_id=application_id(spark),
@@ -103,10 +110,8 @@ def _look(spark: SparkSession) -> Environment:
         executors=tuple(sorted({r["executor"] for r in reports})),
         local=str(spark.conf.get("spark.master", "")).startswith("local"),
         shipped=shipped,
-        versions={
-            **mine,
-            "lz4": min(r["lz4"] for r in reports) if _all_have(reports, "lz4") else probe.MISSING,
-        },
+        versions={**mine, "lz4": probe.MISSING if without else min(r["lz4"] for r in reports)},
+        without_lz4=tuple(without),
     )
 
 
@@ -124,15 +129,15 @@ def _ask(spark: SparkSession) -> Reports:
     return [json.loads(row.report) for row in rows]
 
 
-def _all_have(reports: Reports, name: str) -> bool:
-    return all(r[name] != probe.MISSING for r in reports)
+def _host(report: Mapping[str, str]) -> str:
+    return report["executor"].rpartition("/")[0]
 
 
 def differences(mine: Mapping[str, str], reports: Iterable[Mapping[str, str]]) -> dict[str, set[str]]:
     """Return per host what differs too much; compiled modules may differ in minor versions."""
     found: dict[str, set[str]] = {}
     for report in reports:
-        host = report["executor"].rpartition("/")[0]
+        host = _host(report)
         for name, wanted in mine.items():
             there = report.get(name, probe.MISSING)
             exact = name in ("python", *_SHIPPED)

@@ -32,7 +32,7 @@ def check_version(spark: SparkSession) -> None:
     for where, version in (("the Spark server", spark.version), ("this Python", pyspark.__version__)):
         if tuple(int(part) for part in version.split(".")[:2]) < _LEAST_VERSION:
             raise EnvironmentMismatch(
-                f"{where} runs Spark {version}, which has no Python data sources; use 4.0 or newer "
+                f"{where} runs Spark {version}, which this package does not support; use 4.0 or newer "
                 "(tested: 4.2)"
             )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_eos.run.kill import KILL_SECONDS
+from airflow_eos.run.kill import KILL_SECONDS, KillBudget
 
 if TYPE_CHECKING:
     from airflow_eos.hooks.spark_driver import Backend, SparkDriver
@@ -92,8 +92,9 @@ class SparkDriverTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Kill the driver; returns within 5 s and never raises."""
+        budget = KillBudget(KILL_SECONDS)
         try:
-            await asyncio.wait_for(asyncio.to_thread(self._kill), KILL_SECONDS)
+            await asyncio.wait_for(asyncio.to_thread(self._kill, budget), budget.left())
         except Exception as error:  # noqa: BLE001 - its transaction ends by its time-out in any case
             log.warning("Driver %s could not be killed: %r", self.driver_id, error)
 
@@ -102,8 +103,8 @@ class SparkDriverTrigger(BaseTrigger):
 
         return SparkDriver(self.backend, self.driver_id, self.conn_id)
 
-    def _kill(self) -> None:
-        self._driver().kill()
+    def _kill(self, budget: KillBudget) -> None:
+        self._driver().kill(budget.left())
         log.info("Driver %s was killed", self.driver_id)
 
     def _event(self, status: str, *, succeeded: bool) -> TriggerEvent:

@@ -10,14 +10,18 @@ import datetime as dt
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter, defaultdict
 from dataclasses import replace
+from unittest import mock
 
 import pytest
+from confluent_kafka import Producer
 
 from airflow_eos.exceptions import (
+    EnvironmentMismatch,
     OffsetsOutOfRange,
     ProcessFailed,
     ProducerFenced,
@@ -31,8 +35,8 @@ from airflow_eos.model.output import NOT_COUNTED
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
 from airflow_eos.spark import SparkDataPlane, preflight
-from airflow_eos.spark.datasource import read_ranges
 from airflow_eos.spark.placement import plan_slices, route, route_by_hash
+from airflow_eos.spark.source import ReadTask, source_frame
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos_testing import read_topic
 from tests.support.patience import wait_until
@@ -92,8 +96,6 @@ def test_an_identity_run_copies_records_exactly(broker, spark):
 
 def test_the_default_partitioner_is_that_of_javas_producer(broker, spark, fn):
     """Without a partition column, keys choose as librdkafka's murmur2 does."""
-    from confluent_kafka import Producer
-
     source, sink, reference = broker.numbered("src", 2, 400), broker.topic("out", 5), broker.topic("ref", 5)
     producer = Producer({**broker.config, "partitioner": "murmur2_random"})
     for record in committed(broker, source):
@@ -207,7 +209,7 @@ def test_sealed_batches_can_be_sent_again_under_a_new_identity(broker, spark):
     assert len(committed(broker, sink)) == 1000
 
 
-# -- the data source --------------------------------------------------------------------------------------
+# -- what is read -----------------------------------------------------------------------------------------
 
 
 def test_the_source_has_the_columns_of_sparks_own_kafka_source(broker, spark):
@@ -217,7 +219,7 @@ def test_the_source_has_the_columns_of_sparks_own_kafka_source(broker, spark):
     config, ranges = ClientConfig.of(broker.config), [OffsetRange(source, 0, 0, 1)]
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
-        df = read_ranges(spark, "kafka_range_columns", config, ranges)
+        df = source_frame(spark, config, ranges)
         assert df.schema.simpleString() == (
             "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
             "timestampType:int,headers:array<struct<key:string,value:binary>>>"
@@ -240,11 +242,11 @@ def test_credentials_are_in_no_plan(broker, spark, capfd):
     """Neither explain nor the plan's own text shows the client configuration."""
     source = broker.numbered("src", 1, 5)
     config = ClientConfig.of({**broker.config, "sasl.password": "TOPSECRET"})
-    df = read_ranges(spark, "kafka_range_secret", config, [OffsetRange(source, 0, 0, 5)])
+    df = source_frame(spark, config, [OffsetRange(source, 0, 0, 5)])
     for mode in ("simple", "extended", "codegen", "cost", "formatted"):
         df.explain(mode=mode)
     shown = capfd.readouterr().out + repr(df) + str(df.schema)
-    assert "kafka_range_secret" in shown
+    assert "ReadTask" in shown
     assert "TOPSECRET" not in shown
     assert broker.bootstrap not in shown
     assert df.count() == 5
@@ -256,6 +258,26 @@ def test_a_range_below_the_log_start_is_data_loss(broker, spark):
     broker.delete_head(source, 0, 40)
     plan = RunPlan("explicit", (OffsetRange(source, 0, 10, 100),), {}, "g", advances=False)
     with pytest.raises(OffsetsOutOfRange, match="40"):
+        SparkDataPlane(spark, broker.spec(source, sink), lambda df: df).seal(plan)
+
+
+def test_a_batch_whose_codec_is_not_installed_is_named(broker, spark, monkeypatch):
+    """A source may hold lz4 whatever the sink's codec is; the run says where, and what to install."""
+    source, sink = broker.topic("src", 1), broker.topic("out", 1)
+    producer = Producer({**broker.config, "compression.type": "lz4", "linger.ms": 100})
+    for number in range(50):
+        producer.produce(source, b"value %d" % number)
+    producer.flush(30)
+
+    class WithoutLz4(ReadTask):  # a local class: it goes to the worker by value
+        def __call__(self, batches):
+            with mock.patch.dict(sys.modules, {"lz4": None}):
+                yield from ReadTask.__call__(self, batches)
+
+    monkeypatch.setattr("airflow_eos.spark.source.ReadTask", WithoutLz4)
+    plan = RunPlan("explicit", (OffsetRange(source, 0, 0, 50),), {}, "g", advances=False)
+    wanted = rf"{source}-0 at offset 0 cannot be read: lz4 is not installed on .* install the package lz4"
+    with pytest.raises(EnvironmentMismatch, match=wanted):
         SparkDataPlane(spark, broker.spec(source, sink), lambda df: df).seal(plan)
 
 
@@ -630,7 +652,7 @@ def test_cancel_ends_this_runs_jobs_and_no_others(broker, spark, topics, fn, tmp
     thread, caught = sealing_thread(plane, plan)
     wait_until(marker.exists, 120)
     begun = time.monotonic()
-    plane.cancel()
+    plane.cancel(5)
     thread.join(60)
     assert not thread.is_alive()
     assert [type(e) for e in caught] == [RunFailed]
@@ -649,7 +671,7 @@ def test_cancel_before_the_job_runs_ends_the_seal(broker, spark, topics, fn, tmp
     thread, caught = sealing_thread(plane, plan)
     begun = time.monotonic()
     while thread.is_alive() and time.monotonic() - begun < 60:
-        plane.cancel()
+        plane.cancel(5)
         thread.join(0.5)
     assert not thread.is_alive()
     assert [type(e) for e in caught] == [RunFailed]
@@ -674,7 +696,7 @@ def test_cancel_before_or_while_the_function_is_called_starts_no_job(broker, spa
     slow = slow_process(fn, marker, 1.5)
 
     def cancelled(df):
-        plane.cancel()
+        plane.cancel(5)
         return slow(df)
 
     plane = SparkDataPlane(spark, broker.spec(*topics), cancelled)

@@ -92,7 +92,7 @@ STOPS = [state.value for state in State if state not in (State.ABORTED, State.UN
 TOLD_TO_STOP = """
 import os, signal, sys
 from types import SimpleNamespace
-from airflow_eos.engine import submit
+from airflow_eos.engine import application
 from airflow_eos.run.states import State
 from tests.support.local_runs import LocalDataPlane
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +13,7 @@ from airflow_eos.exceptions import OutcomeUnknown, RunFailed
 from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ranges import Cursor
-from airflow_eos.run.kill import Kill
+from airflow_eos.run.kill import Kill, KillBudget
 from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.run.states import State
 from tests.protocol.model import ports
@@ -153,3 +155,33 @@ def test_a_kill_at_each_state_ends_the_attempt_there(monkeypatch: pytest.MonkeyP
     assert entered.count(State.FENCED) <= 1
     assert scene._visible("out") == []
     assert not any(keys.is_run_record(key) for key in broker.committed_keys())
+
+
+def test_a_slow_step_leaves_less_for_the_next() -> None:
+    """All steps share one budget, which never goes below nothing."""
+    now = 100.0
+    budget = KillBudget(4.0, clock=lambda: now)
+    given: list[float] = []
+    budget.spend(given.append)
+    now = 103.0
+    budget.spend(given.append)
+    assert given == [4.0, 1.0]
+    assert budget.left(keep=0.25) == 0.75
+    now = 109.0
+    assert budget.left() == budget.left(keep=1.0) == 0.0
+
+
+def test_steps_that_hang_or_fail_hold_up_nothing() -> None:
+    """Not the call, and not the step beside them."""
+    goes_on, ended = threading.Event(), threading.Event()
+
+    def fails(_left: float) -> None:
+        raise OSError("no broker")
+
+    began = time.monotonic()
+    budget = KillBudget(0.3)
+    budget.spend(lambda _: goes_on.wait(10), fails, lambda _: ended.set())
+    budget.spend(lambda _: goes_on.wait(10))
+    assert time.monotonic() - began < 2
+    assert ended.is_set()
+    goes_on.set()

@@ -99,9 +99,30 @@ def test_orders_of_a_day_are_filtered(env: AirflowEnv, kafka: EmbeddedKafka) -> 
     assert Counter(one.value for one in found) == Counter(wanted)
 
 
+def test_customers_lose_their_addresses(env: AirflowEnv, kafka: EmbeddedKafka) -> None:
+    """customers_masked, an Arrow process in a file of its own: every row once, keys and times kept."""
+    for topic in ("customers", "customers-masked"):
+        kafka.create_topic(topic, partitions=2)
+    began = int(dt.datetime.now(dt.timezone.utc).timestamp() * 1000) - 60_000
+    customers = [
+        Message(b"%d" % n, json.dumps({"mail": f"customer.{n}@example.com", "n": n}).encode(), began + n)
+        for n in range(1000)
+    ]
+    publish(kafka.client_config(), "customers", customers)
+    done = run(env, "customers_masked", "2026-01-02T00:00:00Z")
+    assert done["mask"]["records_written"] == len(customers)
+    wanted = Counter(
+        (one.key, b'{"mail": "***@example.com", "n": %d}' % n, one.timestamp)
+        for n, one in enumerate(customers)
+    )
+    found = read_topic(kafka.client_config(), "customers-masked")
+    assert Counter((one.key, one.value, one.timestamp) for one in found) == wanted
+
+
 def test_no_example_is_left_out() -> None:
     """A new file in dags/ needs a test that executes it."""
     executed = {
+        "customers_masked",
         "flights_daily",
         "flights_daily_report",
         "flights_batched",

@@ -48,6 +48,51 @@ def test_other_code_is_valid_python(page):
             ast.parse(block)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_names_that_link_to_code_are_in_it(page):
+    """``[`name`](module.py)``: the module, or something it defines; what is renamed is renamed here too."""
+    stale = []
+    for name, link in re.findall(r"\[`([\w.]+)`\]\(([^)\s]+\.py)\)", page.read_text()):
+        target = page.parent / link
+        last = name.removesuffix(".py").rpartition(".")[2]
+        defined = re.compile(rf"^(?:class|def) {last}\b|^{last}\b", re.MULTILINE)
+        if last != target.stem and not (target.exists() and defined.search(target.read_text())):
+            stale.append((name, link))
+    assert stale == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name_of)
+def test_files_and_folders_that_a_page_names_exist(page):
+    """Also those that are no links; a change's own log may name what is gone."""
+    own = ("airflow_eos", "tests", "dags", "spark_apps", "chaos", "demo", "benchmarks", "tools", "docs")
+    files = [str(path.relative_to(ROOT)) for folder in own for path in (ROOT / folder).rglob("*.py")]
+    folders = {str(path.relative_to(ROOT)) for folder in own for path in (ROOT / folder).rglob("*/")} | {*own}
+    text = page.read_text()
+    named = set(re.findall(r"`((?:\w+/)*\w+\.py)`", text))
+    assert [
+        name for name in sorted(named) if not any(f"/{path}".endswith(f"/{name}") for path in files)
+    ] == []
+    inside = [
+        name for name in re.findall(r"`((?:\w+/)+)`", text) if f"airflow_eos/{name}"[:-1] not in folders
+    ]
+    assert [name for name in inside if name[:-1] not in folders] == []
+
+
+@pytest.mark.parametrize(("page", "packages"), [("README.md", "tree"), ("docs/architecture.md", "layers")])
+def test_maps_of_packages_are_complete(page, packages):
+    """Every package has a place in the map, and the map has no other."""
+    text = (ROOT / page).read_text()
+    there = {path.parent.name for path in (ROOT / "airflow_eos").glob("*/__init__.py")}
+    if packages == "tree":
+        (tree,) = re.findall(r"```\nairflow_eos/\n(.*?)```", text, re.DOTALL)
+        inside = re.findall(r"^  ((?:\w+/ ?)+)", tree, re.MULTILINE)
+        assert {name for line in inside for name in line.replace("/", " ").split()} == there
+    else:
+        (layers,) = re.findall(r"## Layers\n\n```\n(.*?)```", text, re.DOTALL)
+        names = set(re.findall(r"[a-z]+", layers))
+        assert there - names - {"links", "testing"} == set()  # beside the layers
+
+
 def test_every_test_that_a_page_names_exists():
     """A row that says which test holds it is held."""
     files = {path.name: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}

@@ -60,6 +60,16 @@ def test_committed_run_sends_its_metrics(
     assert sent[0][2] >= 0
 
 
+@pytest.mark.parametrize(("late", "counted"), [(3, [3]), (0, []), (-1, [])])
+def test_late_records_are_counted(
+    operator: Any, runs: list[FakeRun], sent: list[tuple[str, str, Any]], late: int, counted: list[int]
+) -> None:
+    """Beside those that were read; none, and not counted (-1), add nothing."""
+    FakeRun.outcome = a_record(mode="interval", records_late=late)
+    operator.execute(make_context(operator))
+    assert [value for _, name, value in sent if name == "eos.run.records_late"] == counted
+
+
 def test_run_found_in_the_ledger_counts_nothing(
     operator: Any, runs: list[FakeRun], sent: list[tuple[str, str, Any]]
 ) -> None:
@@ -110,7 +120,7 @@ def test_documented_metrics_are_those_that_are_sent() -> None:
     sent = set(re.findall(r"stats\.\w+\(\"(eos\.run\.\w+)\"", code))
     rows = re.findall(r"^\| `(eos\.run\.\w+)` \|", (root / "docs" / "observing.md").read_text(), re.MULTILINE)
     assert sent == set(rows)
-    assert len(sent) == 6
+    assert len(sent) == 7
 
 
 def test_each_state_is_a_span(operator: Any, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -442,6 +443,34 @@ def test_on_kill_kills_the_job_and_never_asks_for_an_epoch(dag: DAG, ledger: Led
     operator._hook.on_kill = lambda: killed.append("hook")
     operator.on_kill()
     assert killed == ["hook"]
+
+
+def test_on_kill_returns_in_time_whatever_hangs(dag: DAG, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that does not end leaves less for the provider's kill, and neither is waited for too long."""
+    monkeypatch.setattr("airflow_eos.operators.submit.KILL_SECONDS", 1.0)
+    begun: list[str] = []
+    hangs = threading.Event()
+    waits: list[float] = []
+
+    def terminate(_pid: int, timeout: float) -> None:
+        waits.append(timeout)
+        time.sleep(timeout)
+
+    monkeypatch.setattr("airflow_eos.operators.submit.terminate_children", terminate)
+    operator = make(dag)
+    operator._hook = SimpleNamespace(
+        _submit_sp=SimpleNamespace(pid=1, poll=lambda: None),
+        _is_yarn_cluster_mode=False,
+        _is_kubernetes=False,
+        on_kill=lambda: (begun.append("hook"), hangs.wait(10)),
+    )
+    began = time.monotonic()
+    operator.on_kill()
+    took = time.monotonic() - began
+    hangs.set()
+    assert begun == ["hook"]
+    assert 0 < waits[0] <= 0.5
+    assert took < 1.5
 
 
 def test_a_task_killed_before_it_submitted_submits_nothing(

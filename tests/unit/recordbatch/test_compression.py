@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import struct
+import subprocess
+import sys
 
 import lz4.frame
 import pyarrow as pa
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.recordbatch.compression import Codec, Compressor, decompress, zstd_content_size
+from tests.support.record_batches import Record, write
 
 TEXT = b"".join(b'{"id": %d}' % number for number in range(20_000))
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -140,3 +143,45 @@ def test_a_level_has_its_effect(codec, low, high):
     small, large = Compressor(codec, high).compress(TEXT), Compressor(codec, low).compress(TEXT)
     assert len(small) < len(large)
     assert decompress(Codec.parse(codec), bytes(small)) == TEXT
+
+
+WITHOUT_LZ4 = """
+import sys
+sys.modules["lz4"] = None
+from airflow_eos.exceptions import EnvironmentMismatch
+from airflow_eos.recordbatch.compression import Compressor, decompress
+from airflow_eos.recordbatch.decode import decode_batch, decode_batches
+from airflow_eos.recordbatch.header import iter_batches
+import airflow_eos.spark.seal_task, airflow_eos.spark.send_task, airflow_eos.spark.source
+
+for codec, number in (("none", 0), ("gzip", 1), ("snappy", 2), ("zstd", 4)):
+    assert bytes(decompress(number, bytes(Compressor(codec).compress(b"text")))) == b"text"
+batches = list(iter_batches(bytes.fromhex(sys.argv[1]), "orders", 3))
+for read in (
+    lambda: Compressor("lz4"),
+    lambda: decode_batch(batches[0], check_crc=False),
+    lambda: list(decode_batches(batches, check_crc=False)),
+):
+    try:
+        read()
+    except EnvironmentMismatch as error:
+        print(error)
+"""
+
+
+def test_without_lz4_everything_else_works_and_its_batches_say_what_is_missing():
+    """Executors need the package only where records are compressed with it."""
+    record = Record(0, 1, b"key", b"value")
+    log = write([record], attributes=Codec.LZ4, compress=Compressor("lz4").compress)
+    log += write([record._replace(offset=1)], base_offset=1)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_LZ4, log.hex()],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    compressor, alone, grouped = done.stdout.splitlines()
+    assert compressor.startswith("lz4 is not installed on ")
+    assert "install the package lz4" in compressor
+    assert alone == grouped == f"record batch of orders-3 at offset 0 cannot be read: {compressor}"

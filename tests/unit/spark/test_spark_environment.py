@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 
-from airflow_eos.spark import probe
+from airflow_eos.exceptions import EnvironmentMismatch
+from airflow_eos.spark import preflight, probe
 from airflow_eos.spark.by_value import _module_of, module_by_value, pickled_by_value
 from airflow_eos.spark.code_shipping import _OURS, _archive, our_modules
 from airflow_eos.spark.preflight import differences
@@ -58,18 +60,32 @@ def test_lz4_is_only_needed_by_its_codec():
     assert differences(MINE, [report(lz4="missing")]) == {}
 
 
+def test_a_sink_compressed_with_lz4_is_refused_before_the_run_where_an_executor_lacks_it(monkeypatch):
+    """By the name of the package; other codecs run there."""
+    mine = probe.versions(our_modules())
+    reports = [{**mine, "executor": "h1/1"}, {**mine, "executor": "h2/7", "lz4": probe.MISSING}]
+    monkeypatch.setattr(preflight, "check_version", lambda _: None)
+    monkeypatch.setattr(preflight, "_ask", lambda _: reports)
+    monkeypatch.setattr(preflight, "is_connect", lambda _: False)
+    monkeypatch.setattr(preflight, "application_id", lambda _: "app")
+    session = mock.Mock(version="4.1.0")
+    assert preflight.check_environment(session, "zstd").versions["lz4"] == probe.MISSING
+    with pytest.raises(EnvironmentMismatch, match=r"'lz4' needs the package lz4 .* missing on h2"):
+        preflight.check_environment(session, "lz4")
+
+
 def test_all_differing_hosts_are_listed():
     """Not only the first."""
     assert set(differences(MINE, [report("h1", python="3.10"), report("h2", python="3.9")])) == {"h1", "h2"}
 
 
 def test_the_shipped_archive_runs_without_the_package_installed(tmp_path):
-    """Seal and send tasks, and the data source, import from it; no Airflow is needed."""
+    """Read, seal and send tasks import from it; neither Airflow nor lz4 is needed."""
     archive = _archive("airflow_eos-test", _OURS)
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]);"
-        "sys.modules['airflow'] = None;"
-        "import airflow_eos.spark.datasource, airflow_eos.spark.seal_task;"
+        "sys.modules.update(dict.fromkeys(['airflow', 'lz4']));"
+        "import airflow_eos.spark.source, airflow_eos.spark.seal_task;"
         "import airflow_eos.spark.send_task, kafka;"
         "assert sys.argv[1] in airflow_eos.spark.send_task.__file__, airflow_eos.spark.send_task.__file__;"
         "assert sys.argv[1] in kafka.__file__, kafka.__file__;"
