@@ -13,7 +13,7 @@ from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 from airflow_eos.cli.definition import COMMANDS, COMMON, EXIT_CODES, Command, Option
 
 if TYPE_CHECKING:
-    from airflow_eos.cli.commands import Target
+    from airflow_eos.model.spec import Deployment
 
 _CONN_ID = Option(
     "--conn-id", "connection of type kafka, default: kafka_default", {"default": "kafka_default"}
@@ -70,13 +70,13 @@ def _carry_out(command: Command, options: argparse.Namespace) -> None:
         sys.exit(code)
 
 
-def _target(options: argparse.Namespace) -> Target:
+def _target(options: argparse.Namespace) -> Deployment:
     from dataclasses import replace
 
     from airflow_eos import settings
-    from airflow_eos.cli.commands import Target
     from airflow_eos.exceptions import ConfigurationError
     from airflow_eos.hooks.kafka_eos import KafkaEosHook
+    from airflow_eos.model.spec import Deployment
 
     try:
         kafka = KafkaEosHook(options.conn_id).get_config()
@@ -85,7 +85,7 @@ def _target(options: argparse.Namespace) -> Target:
     except Exception as error:  # Airflow's own, when there is no such connection
         raise ConfigurationError(f"connection {options.conn_id!r}: {error}") from error
     ledger = settings.default_ledger()
-    return Target(
+    return Deployment(
         kafka=kafka,
         ledger=replace(ledger, topic=options.ledger_topic or ledger.topic),
         prefix=options.prefix or settings.default_prefix(),

@@ -6,7 +6,7 @@ import datetime as dt
 import re
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from airflow_eos.cli.definition import DONE, FOUND
@@ -15,33 +15,14 @@ from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
 from airflow_eos.model.record import RunRecord
-from airflow_eos.model.spec import LedgerSettings, RunSpec, checked_prefix
+from airflow_eos.model.spec import Deployment, RunSpec
 
 
 class WrongUsage(Exception):
     """The options do not fit together; exit code 2."""
 
 
-@dataclass(frozen=True)
-class Target:
-    """Where a command goes.
-
-    :param kafka: client configuration; never printed.
-    :raises ConfigurationError: ``prefix`` is none.
-    """
-
-    kafka: Mapping[str, Any]
-    ledger: LedgerSettings
-    prefix: str
-
-    def __post_init__(self) -> None:
-        checked_prefix(self.prefix)
-
-    def __repr__(self) -> str:
-        return f"Target(ledger={self.ledger.topic!r}, prefix={self.prefix!r})"
-
-
-def init(target: Target, options: Namespace) -> Outcome:
+def init(target: Deployment, options: Namespace) -> Outcome:
     """Create the ledger."""
     from airflow_eos.engine.queries import create_ledger
 
@@ -53,14 +34,12 @@ def init(target: Target, options: Namespace) -> Outcome:
     return Outcome({"ledger": ledger}, {"ledger": [ledger]})
 
 
-def doctor(target: Target, options: Namespace) -> Outcome:
+def doctor(target: Deployment, options: Namespace) -> Outcome:
     """Check everything; 3 when a check fails."""
     from airflow_eos.engine.doctor import DoctorOptions, examine
 
     checked = DoctorOptions(
-        kafka=target.kafka,
-        ledger=target.ledger,
-        prefix=target.prefix,
+        deployment=target,
         group=options.group,
         sources=tuple(options.source),
         sinks=tuple(options.sink),
@@ -79,7 +58,7 @@ def doctor(target: Target, options: Namespace) -> Outcome:
     return Outcome(data, {"checks": rows}, FOUND if failed else DONE)
 
 
-def plan(target: Target, options: Namespace) -> Outcome:
+def plan(target: Deployment, options: Namespace) -> Outcome:
     """Show what a run would read."""
     from airflow_eos.engine.preview import preview
 
@@ -109,7 +88,7 @@ def plan(target: Target, options: Namespace) -> Outcome:
     return Outcome(found, {"run": [run], "ranges": ranges, "notes": notes})
 
 
-def status(target: Target, options: Namespace) -> Outcome:
+def status(target: Deployment, options: Namespace) -> Outcome:
     """Show ledger, cursors and runs."""
     from airflow_eos.engine.lag import unread
     from airflow_eos.engine.queries import ledger_status
@@ -139,7 +118,7 @@ def status(target: Target, options: Namespace) -> Outcome:
     )
 
 
-def ledger(target: Target, options: Namespace) -> Outcome:
+def ledger(target: Deployment, options: Namespace) -> Outcome:
     """List records."""
     from airflow_eos.engine.queries import ledger_records
 
@@ -154,7 +133,7 @@ def ledger(target: Target, options: Namespace) -> Outcome:
     return Outcome({"records": found}, {"records": [_record_row(one) for one in found]})
 
 
-def verify(target: Target, options: Namespace) -> Outcome:
+def verify(target: Deployment, options: Namespace) -> Outcome:
     """Read output again; 3 when something does not match."""
     from airflow_eos.engine.queries import run_records
     from airflow_eos.engine.verification import verify_output
@@ -183,7 +162,7 @@ def verify(target: Target, options: Namespace) -> Outcome:
     return Outcome(data, {"summary": [summary], "findings": findings}, FOUND if wrong else DONE)
 
 
-def abort(target: Target, options: Namespace) -> Outcome:
+def abort(target: Deployment, options: Namespace) -> Outcome:
     """End a transaction."""
     from airflow_eos.engine.admin import abort_transaction
 
@@ -194,7 +173,7 @@ def abort(target: Target, options: Namespace) -> Outcome:
     return Outcome(found, {"transaction": [found]})
 
 
-def repair(target: Target, options: Namespace) -> Outcome:
+def repair(target: Deployment, options: Namespace) -> Outcome:
     """End what brokers forgot to end."""
     from airflow_eos.engine.repair import repair as end_hanging
 
@@ -211,7 +190,7 @@ def repair(target: Target, options: Namespace) -> Outcome:
     return Outcome({"hanging": rows}, {"hanging": rows}, FOUND if left else DONE)
 
 
-def reset_offsets(target: Target, options: Namespace) -> Outcome:
+def reset_offsets(target: Deployment, options: Namespace) -> Outcome:
     """Move a cursor."""
     from airflow_eos.engine.admin import Reset, reset_cursor
 
@@ -297,7 +276,7 @@ def _short(value: Mapping[str, Any]) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-def call(name: str, target: Target, options: Namespace) -> Outcome:
+def call(name: str, target: Deployment, options: Namespace) -> Outcome:
     """Run a command by the name of its function."""
     functions: Sequence[Any] = (init, doctor, plan, status, ledger, verify, repair, abort, reset_offsets)
     return next(one for one in functions if one.__name__ == name)(target, options)

@@ -7,12 +7,13 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 
-from airflow_eos.cli.commands import Target, WrongUsage, call
+from airflow_eos.cli.commands import WrongUsage, call
 from airflow_eos.cli.definition import REFUSED, USAGE, Command
 from airflow_eos.exceptions import EosError
+from airflow_eos.model.spec import Deployment
 
 
-def carry_out(command: Command, options: Namespace, find_target: Callable[[Namespace], Target]) -> int:
+def carry_out(command: Command, options: Namespace, find_target: Callable[[Namespace], Deployment]) -> int:
     """Run one command, print what it found, and return the exit code.
 
     An error is one line on standard error; with ``--output json`` standard output holds an object with the

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_eos.cli.commands import Target
 from airflow_eos.cli.definition import COMMANDS, COMMON, EXIT_CODES
 from airflow_eos.cli.execution import carry_out
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings
+from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,9 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return carry_out(command, options, _target)
 
 
-def _target(options: argparse.Namespace) -> Target:
+def _target(options: argparse.Namespace) -> Deployment:
     ledger = LedgerSettings()
-    return Target(
+    return Deployment(
         kafka=_kafka(options),
         ledger=LedgerSettings(topic=options.ledger_topic or ledger.topic),
         prefix=options.prefix or DEFAULT_PREFIX,

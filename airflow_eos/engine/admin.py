@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from airflow_eos.engine.asking import asking
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.exceptions import ConfigurationError, OffsetsOutOfRange, OutcomeUnknown, UnknownTopic
 from airflow_eos.ledger import keys
@@ -17,7 +16,7 @@ from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TopicDesc
 from airflow_eos.model.ledger import LedgerId, LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
-from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.model.spec import Deployment, LedgerSettings
 from airflow_eos.run import laws
 from airflow_eos.run.unfinished import open_of
 from airflow_eos.run.visibility import Visibility
@@ -39,7 +38,7 @@ def abort_transaction(
     :param execute: False only says what is there.
     :raises ConfigurationError: the coordinator does not know the id.
     """
-    with ControlPlane(asking(kafka)) as control:
+    with ControlPlane(Deployment(kafka)) as control:
         found = control.cluster.describe_transaction(transactional_id)
         if found is None:
             raise ConfigurationError(
@@ -116,7 +115,7 @@ def reset_cursor(
     :raises OffsetsOutOfRange: an offset lies outside the log.
     :raises NotYetVisible: it is committed, and some leader does not show it.
     """
-    with ControlPlane(asking(kafka, settings, prefix)) as control:
+    with ControlPlane(Deployment(kafka, settings or LedgerSettings(), prefix)) as control:
         ledger = control.verify_ledger()
         work = _Work(control, reset, prefix, ledger)
         changes = work.carry_out() if execute else work.dry_run()

@@ -1,4 +1,4 @@
-"""The control plane of one run: everything but Spark, opened and closed together."""
+"""The control plane of a run or a question: everything but Spark, opened and closed together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_eos.ledger.pins import Pins
 from airflow_eos.ledger.topic_check import verify
 from airflow_eos.ledger.witnesses import Testimony, Witnesses
 from airflow_eos.model.ledger import LedgerId
-from airflow_eos.model.spec import MayCreate
+from airflow_eos.model.spec import DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment, MayCreate
 from airflow_eos.run.boundaries import Boundaries
 from airflow_eos.run.collaborators import Collaborators
 from airflow_eos.run.planner import Planner
@@ -38,19 +38,23 @@ def utc_now() -> dt.datetime:
 
 
 class ControlPlane(Closeable):
-    """Cluster, transactions and ledger of one spec; a context manager."""
+    """Cluster, transactions and ledger of one run, or of a question that belongs to none; a context manager.
 
-    def __init__(self, spec: RunSpec) -> None:
-        self._spec = spec
-        config = ClientConfig.of(spec.kafka)
+    :param of: a run, or where its question is asked.
+    """
+
+    def __init__(self, of: RunSpec | Deployment) -> None:
+        self._spec = None if isinstance(of, Deployment) else of
+        self._deployment = of if isinstance(of, Deployment) else of.deployment
+        config = ClientConfig.of(self._deployment.kafka)
         self._link = Link(config)
         self.cluster = KafkaCluster(config, link=self._link)
-        self.ledger = KafkaLedger(config, spec.ledger, link=self._link)
+        self.ledger = KafkaLedger(config, self._deployment.ledger, link=self._link)
         self.transactions = KafkaTransactions(
             config,
             ledger=self.ledger,
-            transaction_timeout=spec.transaction_timeout,
-            delivery_timeout=spec.delivery_timeout,
+            transaction_timeout=self._spec.transaction_timeout if self._spec else TRANSACTION_TIMEOUT,
+            delivery_timeout=self._spec.delivery_timeout if self._spec else DELIVERY_TIMEOUT,
             link=self._link,
         )
         self.authority = Authority(self.ledger)
@@ -72,7 +76,7 @@ class ControlPlane(Closeable):
 
     def verify_ledger_of_run(self, *, may_create: MayCreate) -> LedgerId:
         """As :meth:`verify_ledger`, and the one beside which the run's group committed its offsets."""
-        witnesses = self._witnesses(self._spec)
+        witnesses = self._witnesses(self._run())
         known = self._known_ledger(witnesses, may_create)
         witnesses.agree(known.topic_id)
         return known
@@ -82,25 +86,29 @@ class ControlPlane(Closeable):
         return self._witnesses(None).testify()
 
     def _witnesses(self, spec: RunSpec | None) -> Witnesses:
-        return Witnesses(self.cluster, self._spec.prefix, self._spec.ledger.topic, spec)
+        return Witnesses(self.cluster, self._deployment.prefix, self._deployment.ledger.topic, spec)
 
     def _known_ledger(self, witnesses: Witnesses, may_create: MayCreate) -> LedgerId:
         return verify(
             self.ledger,
             self.authority,
             self.pins,
-            self._spec.ledger,
-            self._spec.prefix,
+            self._deployment.ledger,
+            self._deployment.prefix,
             witnesses=witnesses,
             may_create=may_create,
         )
+
+    def _run(self) -> RunSpec:
+        assert self._spec is not None, "a question that belongs to no run has none"
+        return self._spec
 
     def remember_ledger(self) -> None:
         """Let the coordinator know that this ledger is in use: where it is lost, that is what tells.
 
         For the end of a run, whose success no longer depends on anything: never raises.
         """
-        name = keys.ledger_witness_id(self._spec.prefix, self._spec.ledger.topic)
+        name = keys.ledger_witness_id(self._deployment.prefix, self._deployment.ledger.topic)
         try:
             with self._link.connections() as connections:
                 touch_transactional_id(connections, name, timeout=TOUCH_TIMEOUT)
@@ -112,7 +120,7 @@ class ControlPlane(Closeable):
 
         :raises LedgerMissing: when there is no ledger and this try may not create one.
         """
-        spec = self._spec
+        spec = self._run()
         known = self.verify_ledger_of_run(may_create=spec.may_create_ledger)
         boundaries = Boundaries(self.cluster, self.pins, known.prefix, utc_now)
         return Collaborators(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from airflow_eos.broker.ledger_topic import TOPIC_CONFIG
 from airflow_eos.broker.permissions import Permissions, TopicCare
-from airflow_eos.engine.asking import asking
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.engine.repair import hanging
 from airflow_eos.engine.retention_report import findings
@@ -18,7 +17,7 @@ from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.cursor import CursorRecord
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings
+from airflow_eos.model.spec import DEFAULT_PREFIX, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
 from airflow_eos.run import laws
 
 Status = Literal["ok", "warn", "fail", "unknown"]
@@ -58,15 +57,13 @@ class DoctorOptions:
     :param oldest: start of the oldest interval that is to be read, aware; None: no interval is meant.
     """
 
-    kafka: Mapping[str, Any]
-    ledger: LedgerSettings
-    prefix: str
+    deployment: Deployment
     group: str | None = None
     sources: Collection[str] = ()
     sinks: Collection[str] = ()
     oldest: dt.datetime | None = None
-    transaction_timeout: dt.timedelta = dt.timedelta(seconds=300)
-    delivery_timeout: dt.timedelta = dt.timedelta(seconds=120)
+    transaction_timeout: dt.timedelta = TRANSACTION_TIMEOUT
+    delivery_timeout: dt.timedelta = DELIVERY_TIMEOUT
 
 
 def examine(options: DoctorOptions) -> list[Check]:
@@ -74,17 +71,17 @@ def examine(options: DoctorOptions) -> list[Check]:
 
     A cluster that cannot be reached is the only finding then.
     """
-    permissions = Permissions(options.kafka)
+    permissions = Permissions(options.deployment.kafka)
     try:
         brokers = permissions.brokers()
     except EosError as error:
         return [Check("brokers", "fail", _said(error), "check addresses and security settings")]
-    checks = [Check("brokers", "ok", f"{brokers} reachable"), _prefix(options.prefix)]
-    with ControlPlane(asking(options.kafka, options.ledger, options.prefix)) as control:
+    checks = [Check("brokers", "ok", f"{brokers} reachable"), _prefix(options.deployment.prefix)]
+    with ControlPlane(options.deployment) as control:
         checks += _guarded("partition verification", lambda: _verification(control))
         checks += _guarded("time-outs", lambda: _timeouts(control, options))
         checks += _guarded("expiry of ids", lambda: _expiry(control))
-        checks += _guarded("transactional id", lambda: _transactional_id(control, options.prefix))
+        checks += _guarded("transactional id", lambda: _transactional_id(control, options.deployment.prefix))
         checks += _guarded("ledger", lambda: _ledger(control, options))
         checks += _guarded("ledger records", lambda: _ledger_records(control))
         checks += _guarded("ledger topic", lambda: _ledger_topic(permissions, options, brokers))
@@ -180,7 +177,9 @@ def _ledger(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
             yield Check("ledger", "warn", _said(error), advice)
         return
     yield Check(
-        "ledger", "ok", f"{options.ledger.topic}, id {ledger.topic_id}, {ledger.partitions} partitions"
+        "ledger",
+        "ok",
+        f"{options.deployment.ledger.topic}, id {ledger.topic_id}, {ledger.partitions} partitions",
     )
 
 
@@ -202,7 +201,7 @@ def _ledger_records(control: ControlPlane) -> Iterator[Check]:
 
 
 def _ledger_topic(permissions: Permissions, options: DoctorOptions, brokers: int) -> Iterator[Check]:
-    name = options.ledger.topic
+    name = options.deployment.ledger.topic
     care = permissions.topics([name])[name]
     if care is None:
         return  # said above
@@ -233,8 +232,8 @@ def _hanging(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
         partitions = control.verify_ledger().partitions
     except EosError:
         return  # said above
-    topics = {options.ledger.topic, *options.sinks}
-    found = hanging(control, options.prefix, topics, partitions)
+    topics = {options.deployment.ledger.topic, *options.sinks}
+    found = hanging(control, options.deployment.prefix, topics, partitions)
     if found:
         places = ", ".join(f"{one.partition} from {one.start_offset} ({one.decision})" for one in found)
         yield Check(name, "fail", places, "readers do not get past them: run `airflow eos repair`")

@@ -12,7 +12,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from airflow_eos.engine.asking import asking
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.engine.preview import Unpinned
 from airflow_eos.exceptions import ConfigurationError, IntervalNotReady, LedgerMissing
@@ -21,7 +20,7 @@ from airflow_eos.ledger.cursor import CursorRecord
 from airflow_eos.model.kafka import TopicDescription
 from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
 from airflow_eos.model.record import RunRecord
-from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings
+from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings
 from airflow_eos.run import laws
 from airflow_eos.run.visibility import Visibility
 from airflow_eos.run.work import as_named
@@ -84,7 +83,7 @@ def unread(
     :param ledger: where to look for the cursor of partitions whose committed offsets are gone; None: nowhere.
     :raises UnknownTopic: naming a topic that does not exist.
     """
-    with ControlPlane(asking(kafka, ledger, prefix)) as control:
+    with ControlPlane(Deployment(kafka, ledger or LedgerSettings(), prefix)) as control:
         found = control.cluster.describe_topics(topics)
         partitions = [
             TopicPartition(name, partition)
@@ -149,7 +148,7 @@ def interval_progress(
     now = now or utc_now()
     if now < interval.end:
         return IntervalProgress((f"the interval ends at {keys.utc_text(interval.end)}",))
-    with ControlPlane(asking(kafka, ledger)) as control:
+    with ControlPlane(Deployment(kafka, ledger or LedgerSettings())) as control:
         found = control.cluster.describe_topics(topics)
         waiting = _behind(control, found, interval, idle, now)
         if not waiting:
@@ -233,7 +232,7 @@ def committed_record(
     # A cursor that reads in rounds is committed with its last one.
     names = (run_key, keys.last_key(run_key))
     wanted = [keys.run_record_key(name) for name in names]
-    with ControlPlane(asking(kafka, settings, prefix)) as control:
+    with ControlPlane(Deployment(kafka, settings or LedgerSettings(), prefix)) as control:
         control.verify_ledger()
         found = control.authority.peek(wanted, routing=pipeline)
         record = next((RunRecord.from_json(found[key]) for key in wanted if key in found), None)

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.engine.asking import asking
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import NotYetVisible
 from airflow_eos.ledger import keys
@@ -16,7 +15,7 @@ from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.cursor import CursorRecord
 from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.record import RunRecord
-from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings, MayCreate, RunSpec
+from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings, MayCreate, RunSpec
 from airflow_eos.run.lookup import CommittedRuns
 from airflow_eos.run.visibility import Visibility
 
@@ -41,7 +40,7 @@ def create_ledger(
     :raises LedgerMissing: there is none, there was one, and ``adopt_new`` is false.
     :raises LedgerReplaced: when the topic is not the one that was initialised, or lost its identity.
     """
-    with ControlPlane(asking(kafka, settings, prefix)) as control:
+    with ControlPlane(Deployment(kafka, settings or LedgerSettings(), prefix)) as control:
         return control.verify_ledger(may_create=MayCreate.ANYWAY if adopt_new else MayCreate.WHERE_NEW)
 
 
@@ -92,7 +91,7 @@ def partition_counts(kafka: Mapping[str, Any], topics: Sequence[str]) -> dict[st
 
     :raises UnknownTopic: naming those that do not exist.
     """
-    with ControlPlane(asking(kafka)) as control:
+    with ControlPlane(Deployment(kafka)) as control:
         found = control.cluster.describe_topics(topics)
         return {name: found[name].partitions for name in topics}
 
@@ -110,7 +109,7 @@ def ledger_status(
     :raises LedgerMissing: when there is no initialised ledger.
     """
     settings = settings or LedgerSettings()
-    with ControlPlane(asking(kafka, settings, prefix)) as control:
+    with ControlPlane(Deployment(kafka, settings or LedgerSettings(), prefix)) as control:
         ledger = control.verify_ledger()
         status: dict[str, Any] = {
             "ledger": {"topic": settings.topic, "topic_id": ledger.topic_id, "partitions": ledger.partitions},
@@ -166,7 +165,7 @@ def ledger_records(
     """
     settings = settings or LedgerSettings()
     names: list[str] = [] if key is None else [key]
-    with ControlPlane(asking(kafka, settings, prefix)) as control:
+    with ControlPlane(Deployment(kafka, settings or LedgerSettings(), prefix)) as control:
         partitions = control.verify_ledger().partitions
         wanted = [*range(partitions)]
         prefixes: tuple[str, ...] = keys.RECORD_KINDS if key is None else ()

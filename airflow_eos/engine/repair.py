@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from airflow_eos.engine.asking import asking
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import AuthorizationFailed, ProducerFenced, UnknownTopic
 from airflow_eos.ledger import keys
@@ -19,7 +18,7 @@ from airflow_eos.ledger.authority import answer_of
 from airflow_eos.model.kafka import ActiveProducer, TransactionDescription, TransactionState
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
-from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.model.spec import Deployment, LedgerSettings
 from airflow_eos.run.unfinished import coordinator_said, seen_of
 
 log = logging.getLogger(__name__)
@@ -77,7 +76,7 @@ def repair(
     :param execute: write the missing markers; False only says what is there.
     :raises LedgerMissing: when there is no initialised ledger.
     """
-    with ControlPlane(asking(kafka, settings, prefix)) as control:
+    with ControlPlane(Deployment(kafka, settings or LedgerSettings(), prefix)) as control:
         partitions = control.verify_ledger().partitions
         runs = _Runs(control, partitions)
         wanted = set(topics) or runs.topics

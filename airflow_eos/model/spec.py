@@ -70,6 +70,27 @@ class LedgerSettings:
     replication_factor: int | None = None
 
 
+TRANSACTION_TIMEOUT = dt.timedelta(seconds=300)
+DELIVERY_TIMEOUT = dt.timedelta(seconds=120)
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """Where runs live: a cluster, the ledger in it, and what their ids begin with.
+
+    :param kafka: client configuration in librdkafka's names; never shown.
+    :param prefix: first part of every transactional id; no dot.
+    :raises ConfigurationError: ``prefix`` is none.
+    """
+
+    kafka: Mapping[str, Any] = field(repr=False)
+    ledger: LedgerSettings = field(default_factory=LedgerSettings)
+    prefix: str = DEFAULT_PREFIX
+
+    def __post_init__(self) -> None:
+        checked_prefix(self.prefix)
+
+
 @dataclass(frozen=True, slots=True)
 class RunSpec:
     """One read-process-write run: what to read, where to write, under which identity.
@@ -117,8 +138,8 @@ class RunSpec:
     round: int | None = None
     audit: Mapping[str, Any] = field(default_factory=dict)
     on_committed: OnCommitted = "skip"
-    transaction_timeout: dt.timedelta = dt.timedelta(seconds=300)
-    delivery_timeout: dt.timedelta = dt.timedelta(seconds=120)
+    transaction_timeout: dt.timedelta = TRANSACTION_TIMEOUT
+    delivery_timeout: dt.timedelta = DELIVERY_TIMEOUT
     max_send_attempts: int = 3
     compression: Compression = "zstd"
     ledger: LedgerSettings = field(default_factory=LedgerSettings)
@@ -130,6 +151,11 @@ class RunSpec:
         self._check_topics()
         self._check_names()
         self._check_choices()
+
+    @property
+    def deployment(self) -> Deployment:
+        """Where the run lives."""
+        return Deployment(self.kafka, self.ledger, self.prefix)
 
     @property
     def may_create_ledger(self) -> MayCreate:

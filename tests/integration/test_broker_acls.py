@@ -12,7 +12,7 @@ from airflow_eos.engine.doctor import DoctorOptions, examine
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError
 from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer
-from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.model.spec import Deployment, LedgerSettings
 from airflow_eos_testing import EmbeddedKafka
 from tests.support.brokers import assert_hidden, make_transactions, message, tp, unique
 from tests.support.local_runs import Pipeline
@@ -193,15 +193,13 @@ def test_describe_on_consumer_offsets_is_asked_for(user, cluster):
 def test_doctor_names_every_missing_permission(user):
     """Permission by permission, with what to grant; what may not be read is unknown, not wrong."""
     group = unique("group")
-    patient = DoctorOptions(
-        user.config,
-        LedgerSettings(topic=LEDGER),
-        unique("eos"),
+    options = DoctorOptions(
+        Deployment(user.config, LedgerSettings(topic=LEDGER), unique("eos")),
         group=group,
         sources=["source"],
         sinks=[LEDGER],
     )
-    failed = {check.name: check for check in examine(patient) if check.status == "fail"}
+    failed = {check.name: check for check in examine(options) if check.status == "fail"}
     assert set(failed) == {
         "transactional id",
         "ledger",
@@ -209,13 +207,13 @@ def test_doctor_names_every_missing_permission(user):
         f"topic {LEDGER}",
         f"group {group}",
     }
-    assert patient.prefix in failed["transactional id"].advice
+    assert options.deployment.prefix in failed["transactional id"].advice
     assert f"grant Describe, Read on group '{group}'" in failed[f"group {group}"].advice
     assert "grant Describe" in failed["topic source"].advice
 
     user.grant("DESCRIBE", topic=LEDGER)
     user.grant("DESCRIBE", topic="source")
-    failed = [check for check in examine(patient) if check.status == "fail" and "topic" in check.name]
+    failed = [check for check in examine(options) if check.status == "fail" and "topic" in check.name]
     assert [(check.name, check.advice) for check in failed] == [
         ("ledger topic", f"grant Read, Write on topic '{LEDGER}'"),
         ("topic source", "grant Read on topic 'source'"),
@@ -224,8 +222,10 @@ def test_doctor_names_every_missing_permission(user):
     ]
 
     granted_everything(user, group, unique("work"))
-    user.grant("WRITE", "DESCRIBE", transactional_id=keys.ids_prefix(patient.prefix), prefixed=True)
-    checks = {check.name: check.status for check in examine(patient)}
+    user.grant(
+        "WRITE", "DESCRIBE", transactional_id=keys.ids_prefix(options.deployment.prefix), prefixed=True
+    )
+    checks = {check.name: check.status for check in examine(options)}
     assert "fail" not in checks.values()
     assert {name for name, status in checks.items() if status == "unknown"} == {
         "partition verification",
@@ -238,7 +238,7 @@ def test_doctor_names_every_missing_permission(user):
     user.grant("DESCRIBE_CONFIGS", cluster=True)
     for topic in (LEDGER, "source"):
         user.grant("DESCRIBE_CONFIGS", topic=topic)
-    checks = {check.name: check.status for check in examine(patient)}
+    checks = {check.name: check.status for check in examine(options)}
     assert "unknown" not in checks.values()
 
 

@@ -73,7 +73,7 @@ class Timed(Pipeline):
 
 
 @contextmanager
-def impatient():
+def imoptions_for():
     """Believe soon that a topic is missing; only where it is: brokers learn of a new one with a delay."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("airflow_eos.wire.connection.UNKNOWN_TOPIC_GRACE", 0.2)
@@ -117,7 +117,7 @@ def test_a_deleted_ledger_is_not_made_again(committed, offsets):
     committed.kafka.delete_topic(committed.ledger)
     if offsets == "expired":
         committed.delete_group()
-    with impatient():
+    with imoptions_for():
         refuses_all(committed, LedgerMissing, "Restore")
     assert not committed.has_ledger()
 
@@ -136,7 +136,7 @@ def test_init_makes_a_lost_ledger_again_only_when_told(committed):
     """Even then pipelines whose offsets name the old ledger are refused: they start over in another group."""
     committed.kafka.delete_topic(committed.ledger)
     wanted = (committed.spec.kafka, committed.spec.ledger, committed.spec.prefix)
-    with impatient(), pytest.raises(LedgerMissing, match="adopt-new"):
+    with imoptions_for(), pytest.raises(LedgerMissing, match="adopt-new"):
         create_ledger(*wanted)
     assert not committed.has_ledger()
     create_ledger(*wanted, adopt_new=True)
@@ -163,7 +163,7 @@ def test_a_cut_ledger_partition_says_no_to_nothing(committed, how):
     else:
         committed.configure_ledger(cleanup_policy="compact,delete", retention_ms="1", segment_ms="1")
     wait_until(lambda: is_cut(committed))
-    found = {check.name: check.status for check in examine(patient(committed))}
+    found = {check.name: check.status for check in examine(options_for(committed))}
     assert (found["ledger records"], found["ledger settings"]) == ("fail", "fail")
     before = committed.output()
     for attempt in (
@@ -218,17 +218,26 @@ def deleted(pipeline, partitions):
     return True
 
 
-def patient(pipeline):
-    return DoctorOptions(pipeline.spec.kafka, pipeline.spec.ledger, pipeline.spec.prefix)
+def options_for(pipeline):
+    return DoctorOptions(pipeline.spec.deployment)
 
 
 def test_doctor_tells_a_lost_ledger_from_a_new_one(committed):
     """Who remembers it, and what to do."""
-    with impatient():
-        new = {check.name: check for check in examine(replace(patient(committed), prefix="another"))}
-        assert {check.name: check.status for check in examine(patient(committed))}["ledger records"] == "ok"
+    with imoptions_for():
+        new = {
+            check.name: check
+            for check in examine(
+                replace(
+                    options_for(committed), deployment=replace(committed.spec.deployment, prefix="another")
+                )
+            )
+        }
+        assert {check.name: check.status for check in examine(options_for(committed))}[
+            "ledger records"
+        ] == "ok"
         committed.kafka.delete_topic(committed.ledger)
-        lost = {check.name: check for check in examine(patient(committed))}
+        lost = {check.name: check for check in examine(options_for(committed))}
     assert new["ledger"].status == "ok"
     assert (lost["ledger"].status, "used-ledger" in lost["ledger"].found) == ("fail", True)
     assert "--adopt-new" in lost["ledger"].advice

@@ -13,10 +13,10 @@ import pytest
 from airflow_eos.cli import commands
 from airflow_eos.cli import main as plain
 from airflow_eos.cli.airflow_commands import get_eos_cli_commands, get_parser
-from airflow_eos.cli.commands import Target
 from airflow_eos.cli.definition import COMMANDS, COMMON, EXIT_CODES
 from airflow_eos.cli.outcome import Outcome
 from airflow_eos.exceptions import LedgerMissing
+from airflow_eos.model.spec import Deployment
 from tests.unit.airflow.test_import_weight import HEAVY, loaded_by
 
 
@@ -70,11 +70,11 @@ def test_registering_costs_the_airflow_command_line_nothing() -> None:
 
 
 @pytest.fixture
-def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Target, argparse.Namespace]]:
+def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Deployment, argparse.Namespace]]:
     """Commands that were called; they answer with their name, ``doctor`` with exit code 3."""
-    calls: list[tuple[str, Target, argparse.Namespace]] = []
+    calls: list[tuple[str, Deployment, argparse.Namespace]] = []
 
-    def call(name: str, target: Target, given: argparse.Namespace) -> Outcome:
+    def call(name: str, target: Deployment, given: argparse.Namespace) -> Outcome:
         calls.append((name, target, given))
         if name == "status":
             raise LedgerMissing("there is none")
