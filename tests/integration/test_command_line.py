@@ -513,7 +513,12 @@ def test_abort_ends_a_transaction_that_hangs(cli: Cli, pipeline: Pipeline) -> No
     assert (code, found["state"], found["done"], found["answer"]) == (0, "Ongoing", False, "dry run")
     assert found["partitions"] == [f"{pipeline.source}-0"]
     code, found = cli("abort", "--transactional-id", name, "--yes")
-    assert (code, found["state"], found["done"], found["answer"]) == (0, "CompleteAbort", True, "ended as asked")
+    assert (code, found["state"], found["done"], found["answer"]) == (
+        0,
+        "CompleteAbort",
+        True,
+        "ended as asked",
+    )
     with pytest.raises(KafkaException):
         owner.commit_transaction(30)
     code, found = cli("abort", "--transactional-id", name, "--yes")
