@@ -13,8 +13,7 @@ from airflow_eos.broker.features import (
 )
 from airflow_eos.broker.librdkafka import Admin
 from airflow_eos.broker.permissions import topic_settings
-from airflow_eos.broker.shared_connections import Link
-from airflow_eos.closeable import Closeable
+from airflow_eos.broker.shared_connections import Link, LinkUser
 from airflow_eos.model.kafka import (
     ActiveProducer,
     CommittedOffset,
@@ -42,7 +41,7 @@ REQUEST_TIMEOUT = 60.0
 """Seconds for one question, with all retries."""
 
 
-class KafkaCluster(Closeable):
+class KafkaCluster(LinkUser):
     """Answers from the brokers, each asked for at the moment of the call; a context manager.
 
     Transient errors are retried until :data:`REQUEST_TIMEOUT`.
@@ -52,16 +51,13 @@ class KafkaCluster(Closeable):
     """
 
     def __init__(self, config: ClientConfig | Mapping[str, Any], *, link: Link | None = None) -> None:
-        self._config = ClientConfig.of(config)
-        self._owns_link = link is None
-        self._link = link or Link(self._config)
+        super().__init__(config, link)
         self._admin: Admin | None = None
 
     def close(self) -> None:
         """Close all connections."""
         self._admin = None
-        if self._owns_link:
-            self._link.close()
+        super().close()
 
     # -- topics -------------------------------------------------------------------------------------------
 

@@ -13,8 +13,7 @@ from confluent_kafka.admin import NewTopic
 
 from airflow_eos.broker.ledger_scan import Wanted, committed_values, raw_entries
 from airflow_eos.broker.librdkafka import Admin, attempt
-from airflow_eos.broker.shared_connections import Link
-from airflow_eos.closeable import Closeable
+from airflow_eos.broker.shared_connections import Link, LinkUser
 from airflow_eos.exceptions import BrokersUnavailable, LedgerMissing, UnknownTopic
 from airflow_eos.model.kafka import TopicDescription
 from airflow_eos.model.ledger import LedgerView
@@ -42,7 +41,7 @@ TOPIC_CONFIG: Mapping[str, str] = {
 """Settings of a new ledger topic; ``min.insync.replicas`` is one below a replication factor of 3 or more."""
 
 
-class KafkaLedger(Closeable):
+class KafkaLedger(LinkUser):
     """A compacted topic of run, cursor and boundary records; a context manager.
 
     :param config: client configuration in librdkafka's names.
@@ -57,16 +56,9 @@ class KafkaLedger(Closeable):
         *,
         link: Link | None = None,
     ) -> None:
-        self._config = ClientConfig.of(config)
+        super().__init__(config, link)
         self._settings = settings
-        self._owns_link = link is None
-        self._link = link or Link(self._config)
         self._partitions: int | None = None
-
-    def close(self) -> None:
-        """Close the raw connections."""
-        if self._owns_link:
-            self._link.close()
 
     @property
     def topic(self) -> str:

@@ -46,3 +46,20 @@ class Link(Closeable):
             connections, self._connections = self._connections, None
         if connections is not None:
             connections.close()
+
+
+class LinkUser(Closeable):
+    """Base of what asks brokers over a link: a shared one, or one of its own, which it closes.
+
+    :param config: client configuration in librdkafka's names.
+    """
+
+    def __init__(self, config: ClientConfig | Mapping[str, Any], link: Link | None) -> None:
+        self._config = ClientConfig.of(config)
+        self._owns_link = link is None
+        self._link = link or Link(self._config)
+
+    def close(self) -> None:
+        """Close the raw connections, unless they are shared."""
+        if self._owns_link:
+            self._link.close()

@@ -6,16 +6,16 @@ import datetime as dt
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from airflow_eos.broker.librdkafka import checked
 from airflow_eos.broker.producer import TransactionalProducer
-from airflow_eos.broker.shared_connections import Link
-from airflow_eos.closeable import Closeable
+from airflow_eos.broker.shared_connections import Link, LinkUser
 from airflow_eos.exceptions import ProducerFenced, ProtocolViolation
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.ports import Ledger
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.txn_offsets import add_offsets_to_txn, stage_offsets
@@ -31,7 +31,7 @@ ABORT_TIMEOUT = 60.0
 """Seconds to find the coordinator and get its answer."""
 
 
-class KafkaTransactions(Closeable):
+class KafkaTransactions(LinkUser):
     """Fences older attempts and ends transactions by identity; a context manager.
 
     :param config: client configuration in librdkafka's names.
@@ -48,26 +48,19 @@ class KafkaTransactions(Closeable):
         self,
         config: ClientConfig | Mapping[str, Any],
         *,
-        ledger: LedgerAddress,
+        ledger: Ledger,
         transaction_timeout: dt.timedelta,
         delivery_timeout: dt.timedelta,
         commit_timeout: dt.timedelta = COMMIT_TIMEOUT,
         fence_timeout: dt.timedelta = FENCE_TIMEOUT,
         link: Link | None = None,
     ) -> None:
-        self._config = ClientConfig.of(config)
+        super().__init__(config, link)
         self._ledger = ledger
         self._transaction_timeout = transaction_timeout.total_seconds()
         self._delivery_timeout = delivery_timeout.total_seconds()
         self._commit_timeout = commit_timeout.total_seconds()
         self._fence_timeout = fence_timeout.total_seconds()
-        self._owns_link = link is None
-        self._link = link or Link(self._config)
-
-    def close(self) -> None:
-        """Close the raw connections; sessions are closed by their owners."""
-        if self._owns_link:
-            self._link.close()
 
     def fence(self, transactional_id: str) -> KafkaSession:
         """Initialise a new producer instance, which fences older ones and aborts what they left open.
@@ -180,17 +173,6 @@ AddPartitions = Callable[[ProducerIdentity, Collection[TopicPartition]], None]
 StageOffsets = Callable[[ProducerIdentity, str, Mapping[TopicPartition, CommittedOffset], float], None]
 
 
-class LedgerAddress(Protocol):
-    """Where ledger messages go."""
-
-    @property
-    def topic(self) -> str:
-        """Name of the ledger topic."""
-
-    def partition_for(self, routing: str) -> int:
-        """Return the partition of a routing string."""
-
-
 class KafkaSession:
     """One initialised producer instance, good for one transaction (law 2).
 
@@ -208,7 +190,7 @@ class KafkaSession:
         producer: TransactionalProducer,
         identity: ProducerIdentity,
         *,
-        ledger: LedgerAddress,
+        ledger: Ledger,
         add_partitions: AddPartitions,
         stage_offsets: StageOffsets,
         stage_timeout: float,

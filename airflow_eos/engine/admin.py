@@ -239,11 +239,7 @@ class _Work:
         return [*self._partitions] if self._mapped else [None]
 
     def _wanted(self) -> list[TopicPartition]:
-        every = [
-            TopicPartition(name, partition)
-            for name in sorted(self._topics)
-            for partition in range(self._topics[name].partitions)
-        ]
+        every = [tp for name in sorted(self._topics) for tp in self._topics[name].topic_partitions]
         unknown = sorted(set(self._reset.offsets) - set(every))
         if unknown:
             raise UnknownTopic(f"{', '.join(map(str, unknown))} does not exist")

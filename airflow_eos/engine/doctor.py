@@ -16,7 +16,6 @@ from airflow_eos.engine.retention_report import findings
 from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.cursor import CursorRecord
-from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import DEFAULT_PREFIX, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
 from airflow_eos.run import laws
 
@@ -188,7 +187,7 @@ def _ledger_records(control: ControlPlane) -> Iterator[Check]:
         topic = control.ledger.describe(wait=False)
     except (LedgerMissing, AuthorizationFailed):
         return  # said above
-    partitions = [TopicPartition(topic.topic, one) for one in range(topic.partitions)]
+    partitions = topic.topic_partitions
     starts = control.cluster.log_starts(partitions)
     cut = [
         f"partition {where.partition} starts at {start}" for where, start in sorted(starts.items()) if start

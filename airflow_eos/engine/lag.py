@@ -85,11 +85,7 @@ def unread(
     """
     with ControlPlane(Deployment(kafka, ledger or LedgerSettings(), prefix)) as control:
         found = control.cluster.describe_topics(topics)
-        partitions = [
-            TopicPartition(name, partition)
-            for name in sorted(found)
-            for partition in range(found[name].partitions)
-        ]
+        partitions = [tp for name in sorted(found) for tp in found[name].topic_partitions]
         committed = control.cluster.committed(group, partitions, stable=False)
         positions = {where: one.offset for where, one in committed.items()}
         missing = [where for where in partitions if where not in positions]
@@ -164,11 +160,7 @@ def _behind(
     now: dt.datetime,
 ) -> list[str]:
     """Return which partitions have not passed the end of an interval."""
-    partitions = [
-        TopicPartition(name, partition)
-        for name in sorted(topics)
-        for partition in range(topics[name].partitions)
-    ]
+    partitions = [tp for name in sorted(topics) for tp in topics[name].topic_partitions]
     stable = control.cluster.last_stable_offsets(partitions)
     at = control.cluster.offsets_for_time(partitions, int(interval.end.timestamp() * 1000))
     is_late = now >= interval.end + interval.allowed_lateness

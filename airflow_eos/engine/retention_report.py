@@ -47,12 +47,11 @@ def findings(
             yield _sink(topic, cluster.topic_settings(topic), min(begins, default=None), now)
 
 
-def _partitions(cluster: Cluster, topic: str) -> list[TopicPartition]:
+def _partitions(cluster: Cluster, topic: str) -> tuple[TopicPartition, ...]:
     try:
-        found = cluster.describe_topics([topic])[topic]
+        return cluster.describe_topics([topic])[topic].topic_partitions
     except (AuthorizationFailed, UnknownTopic):
-        return []
-    return [TopicPartition(topic, number) for number in range(found.partitions)]
+        return ()
 
 
 def _source(

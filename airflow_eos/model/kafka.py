@@ -21,6 +21,11 @@ class TopicDescription:
     topic_id: str
     partitions: int
 
+    @property
+    def topic_partitions(self) -> tuple[TopicPartition, ...]:
+        """All of its partitions, in order."""
+        return tuple(TopicPartition(self.topic, number) for number in range(self.partitions))
+
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:

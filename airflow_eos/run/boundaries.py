@@ -11,7 +11,6 @@ from airflow_eos.exceptions import IntervalNotReady, TopicRecreated
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.pins import Pins
 from airflow_eos.model.kafka import TopicDescription
-from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.ports import Cluster
 from airflow_eos.run import log_coverage
 from airflow_eos.run.log_coverage import Deleted
@@ -146,7 +145,7 @@ class Boundaries:
         :raises IntervalNotReady: as :meth:`boundary`.
         :raises IntervalUnaccountable: as :meth:`boundary`.
         """
-        partitions = [TopicPartition(topic.topic, p) for p in range(topic.partitions)]
+        partitions = topic.topic_partitions
         look = log_coverage.look(self._cluster, partitions, moment)
         stable, found = look.stable, look.found
         now, text = self._now(), keys.utc_text(moment)

@@ -116,7 +116,7 @@ def prove(
     expected.add(cluster.group_offsets_partition(statement.planned.plan.offsets_group))
     topics = statement.topics
     sinks = cluster.describe_topics(sorted(topics)) if topics else {}
-    everywhere = {TopicPartition(t.topic, p) for t in sinks.values() for p in range(t.partitions)}
+    everywhere = {tp for topic in sinks.values() for tp in topic.topic_partitions}
     transaction = cluster.describe_transaction(record.producer.transactional_id)
     producers = cluster.describe_producers(sorted({*everywhere, *staged}))
     laws.proof_holds(record.producer, manifest, staged, expected, transaction, producers)

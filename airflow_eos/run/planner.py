@@ -132,9 +132,7 @@ class Planner:
     def _partitions(self, topics: Mapping[str, TopicDescription]) -> list[TopicPartition]:
         only = keys.mapped_partition(self._spec)
         if only is None:
-            return [
-                TopicPartition(name, p) for name in sorted(topics) for p in range(topics[name].partitions)
-            ]
+            return [tp for name in sorted(topics) for tp in topics[name].topic_partitions]
         if only.partition >= topics[only.topic].partitions:
             raise UnknownTopic(
                 f"topic {only.topic!r} has {topics[only.topic].partitions} partitions, "

@@ -87,7 +87,7 @@ class UnfinishedEnds:
     def end_in_topics(self, producer: ProducerIdentity, topics: Collection[str]) -> EndTxnAnswer | None:
         """End what is open in any partition of the topics that this run writes; see :meth:`end_in_ledger`."""
         described = self._cluster.describe_topics(sorted(topics)) if topics else {}
-        partitions = [TopicPartition(t.topic, p) for t in described.values() for p in range(t.partitions)]
+        partitions = [tp for topic in described.values() for tp in topic.topic_partitions]
         return self._end(producer, partitions)
 
     # -- records --
@@ -173,7 +173,7 @@ class UnfinishedEnds:
             return None
         group, only = self._spec.group_id, keys.mapped_partition(self._spec)
         topics = self._cluster.describe_topics(self._spec.source_topics)
-        partitions = [TopicPartition(t.topic, p) for t in topics.values() for p in range(t.partitions)]
+        partitions = [tp for topic in topics.values() for tp in topic.topic_partitions]
         if only is not None:
             partitions = [tp for tp in partitions if tp == only]
         if not self._cluster.has_pending_offsets(group, partitions):
