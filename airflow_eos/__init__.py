@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from airflow_eos.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from airflow_eos.engine import Run, look_up, read_process_write
+    from airflow_eos.engine import Run, RunAttempt, look_up, read_process_write
     from airflow_eos.exceptions import (
         ConfigurationError,
         EosError,
@@ -61,6 +61,7 @@ __all__ = [
     "ReplayOffsetRangesOperator",
     "Run",
     "RunAlreadyCommitted",
+    "RunAttempt",
     "RunCommittedSensor",
     "RunError",
     "RunFenced",
@@ -76,7 +77,7 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "airflow_eos.engine": ("Run", "look_up", "read_process_write"),
+        "airflow_eos.engine": ("Run", "RunAttempt", "look_up", "read_process_write"),
         "airflow_eos.exceptions": (
             "ConfigurationError",
             "EosError",

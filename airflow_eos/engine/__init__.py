@@ -8,10 +8,11 @@ from airflow_eos.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from airflow_eos.engine.queries import answer, create_ledger, ledger_status, look_up, partition_counts
-    from airflow_eos.engine.run import Run, read_process_write
+    from airflow_eos.engine.run import Run, RunAttempt, read_process_write
 
 __all__ = [
     "Run",
+    "RunAttempt",
     "answer",
     "create_ledger",
     "ledger_status",
@@ -24,7 +25,7 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        ".run": ("Run", "read_process_write"),
+        ".run": ("Run", "RunAttempt", "read_process_write"),
         ".queries": ("answer", "create_ledger", "ledger_status", "look_up", "partition_counts"),
     },
 )

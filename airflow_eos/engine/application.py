@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.engine.run import Run
+from airflow_eos.engine.run import RunAttempt
 from airflow_eos.exceptions import ConfigurationError, EosError
 from airflow_eos.model.spec_json import spec_from_json
 
@@ -91,7 +91,7 @@ class _Termination:
     """What SIGTERM does, from before there is a session to the end of the run."""
 
     def __init__(self) -> None:
-        self.run: Run | None = None
+        self.run: RunAttempt | None = None
 
     def __call__(self, _number: int, _frame: FrameType | None) -> None:
         if self.run is not None:
@@ -102,7 +102,7 @@ class _Termination:
 def _carry_out(
     spec: RunSpec, process: Callable[..., Any], spark: SparkSession, termination: _Termination
 ) -> RunRecord:
-    termination.run = run = Run(spark, spec, process)
+    termination.run = run = RunAttempt(spark, spec, process)
     try:
         record = run.execute()
         log.info("%s: %s", "found in the ledger" if record.found else "committed", record.summary())

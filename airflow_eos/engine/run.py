@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Run:
+class RunAttempt:
     """One attempt at one run.
 
     Guarantee: the output, the consumed offsets and the run record are committed together, once, or not at
@@ -35,7 +35,7 @@ class Run:
 
         spec = RunSpec(kafka={"bootstrap.servers": "..."}, pipeline="demo", run_id="2026-11-21T05",
                        source_topics=("src",), sink_topic="out", group_id="demo")
-        record = Run(spark, spec, lambda df: df.select("key", "value")).execute()
+        record = RunAttempt(spark, spec, lambda df: df.select("key", "value")).execute()
 
     :param spark: a session (classic or Spark Connect), or a function that makes one; it is called only when
         there is something to read.
@@ -109,8 +109,12 @@ class Run:
         budget.spend(*ends)
 
 
+Run = RunAttempt
+"""The short name, for users."""
+
+
 def read_process_write(
     spark: SparkSession | Callable[[], SparkSession], spec: RunSpec, process: Callable[..., Any]
 ) -> RunRecord:
-    """Run ``process`` over the spec's ranges, exactly once; see :class:`Run`."""
-    return Run(spark, spec, process).execute()
+    """Run ``process`` over the spec's ranges, exactly once; see :class:`RunAttempt`."""
+    return RunAttempt(spark, spec, process).execute()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from pyspark.sql import SparkSession
 
-    from airflow_eos.engine import Run
+    from airflow_eos.engine import RunAttempt
     from airflow_eos.model.record import RunRecord
     from airflow_eos.model.spec import RunSpec
 
@@ -88,7 +88,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
             raise ConfigurationError(f"process must be a function or a string, got {type(process).__name__}")
         super().__init__(python_callable=_unused, **kwargs)
         self.process = process
-        self._run: Run | None = None
+        self._run: RunAttempt | None = None
         self._killed = False
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -122,11 +122,11 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
             self.spark_ui = session.ui_address
             return spark
 
-        from airflow_eos.engine import Run
+        from airflow_eos.engine import RunAttempt
 
         telemetry = RunTelemetry(context)
         try:
-            self._run = Run(start_spark, spec, process, on_state=telemetry.entered)
+            self._run = RunAttempt(start_spark, spec, process, on_state=telemetry.entered)
             if self._killed:
                 self._run.kill()
             record = self._execute_or_find(self._run, spec, telemetry)
@@ -139,7 +139,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
         finally:
             session.stop()
 
-    def _execute_or_find(self, run: Run, spec: RunSpec, telemetry: RunTelemetry) -> RunRecord:
+    def _execute_or_find(self, run: RunAttempt, spec: RunSpec, telemetry: RunTelemetry) -> RunRecord:
         """Execute the run; where it has no answer the ledger may have one, and this may be the last try."""
         try:
             return run.execute()

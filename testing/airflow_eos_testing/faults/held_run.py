@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.engine import Run
+from airflow_eos.engine import RunAttempt
 from airflow_eos_testing.faults.points import COMMITTING
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 Hold = Callable[[str], None]
 
 
-class HeldRun(Run):
-    """A :class:`~airflow_eos.engine.Run` that calls ``hold`` with the name of every point it reaches.
+class HeldRun(RunAttempt):
+    """A :class:`~airflow_eos.engine.RunAttempt` that calls ``hold`` with the name of every point it reaches.
 
     :param hold: may block as long as it likes.
     """

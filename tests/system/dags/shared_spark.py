@@ -58,7 +58,7 @@ class StoppedAt(ReadProcessWriteOperator):
 
             return HeldRun(*args, entered)
 
-        engine.Run = run  # type: ignore[assignment,misc]
+        engine.RunAttempt = run  # type: ignore[assignment,misc]
         return super().execute(context)
 
 

@@ -44,7 +44,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[FakeRun]:
             raise said
         return said
 
-    engine.Run = run  # type: ignore[attr-defined]
+    engine.RunAttempt = run  # type: ignore[attr-defined]
     engine.answer = answer  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "airflow_eos.engine", engine)
     return made
