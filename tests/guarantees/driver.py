@@ -132,7 +132,7 @@ def _drive(spec: RunSpec, plane: Any, stops: frozenset[State], without: tuple[st
 
     try:
         with ControlPlane(spec) as control:
-            record = RunProtocol(spec, control.world(plane(spec)), on_state).execute()
+            record = RunProtocol(spec, control.collaborators(plane(spec)), on_state).execute()
     except Exception as error:
         pipe.send(("error", error))
     else:

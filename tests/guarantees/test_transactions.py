@@ -150,7 +150,7 @@ def test_a_step_that_is_left_out_is_refused(experiment):
         control.transactions.fence = without_adding
         spec = experiment.changed(max_send_attempts=1)
         with pytest.raises(RunFailed, match="the partition is not in the transaction"):
-            RunProtocol(spec, control.world(LocalDataPlane(spec))).execute()
+            RunProtocol(spec, control.collaborators(LocalDataPlane(spec))).execute()
     assert experiment.output("read_uncommitted") == []
 
 

@@ -48,7 +48,7 @@ def test_driver_that_fails_after_its_commit_is_a_success(
         group_id="driver",
     )
     with ControlPlane(spec) as control:
-        committed = RunProtocol(spec, control.world(LocalDataPlane(spec)), None).execute()
+        committed = RunProtocol(spec, control.collaborators(LocalDataPlane(spec)), None).execute()
     spark_master.states[second] = "FAILED"
     ended = airflow.wait_for_run("driver", run_id)
     assert ended == "success", airflow.task_log("driver", run_id, "copy", 2)

@@ -66,7 +66,7 @@ def test_sensors_are_deferred_and_wake_up(airflow: AirflowStandalone, kafka: Emb
         group_id="waits",
     )
     with ControlPlane(spec) as control:
-        committed = RunProtocol(spec, control.world(LocalDataPlane(spec)), None).execute()
+        committed = RunProtocol(spec, control.collaborators(LocalDataPlane(spec)), None).execute()
     ended = airflow.wait_for_run("waits", run_id)
     states = {name: airflow.task("waits", run_id, name)["state"] for name in ("lag", "interval", "run")}
     assert (ended, set(states.values())) == ("success", {"success"}), "\n".join(
