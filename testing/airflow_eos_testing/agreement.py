@@ -41,7 +41,10 @@ def ledger_records(kafka: Mapping[str, Any], ledger: str, pipeline: str) -> list
 
 
 def ledger_complaints(records: Sequence[RunRecord], outputs: int) -> Iterable[str]:
-    """One record per run key; written records add up to the output; ranges tile each source partition."""
+    """One record per run key; written records add up to the output; ranges tile each source partition.
+
+    And no run has read more records of a range than that has offsets.
+    """
     for key, count in Counter(record.run_key for record in records).items():
         if count > 1:
             yield f"the ledger holds {count} records of {key}"
@@ -56,6 +59,8 @@ def ledger_complaints(records: Sequence[RunRecord], outputs: int) -> Iterable[st
             if each.start != before:
                 yield f"{record.run_key} begins {name} at {each.start}, the run before it ended at {before}"
             position[name] = each.end
+            if (read := record.records_read_by_partition.get(name, 0)) > each.span:
+                yield f"{record.run_key} read {read} records of {name} in a range of {each.span} offsets"
 
 
 def offsets_complaints(

@@ -60,6 +60,13 @@ def test_a_sum_that_differs_from_the_output_is_told():
     assert list(ledger_complaints(RUNS, 16)) == ["the ledger counts 15 written records, readers see 16"]
 
 
+def test_a_range_that_was_read_twice_in_part_is_told():
+    """Nothing has more records than offsets, whatever the sums say."""
+    twice = replace(RUNS[1], records_read_by_partition={"src-0": RUNS[1].ranges[0].span + 1})
+    (complaint,) = ledger_complaints([RUNS[0], twice], 15)
+    assert "read 6 records of src-0 in a range of 5 offsets" in complaint
+
+
 @pytest.mark.parametrize("start", [9, 11])
 def test_runs_that_overlap_or_leave_a_gap_are_told(start):
     """A run begins where the last one ended."""
