@@ -11,8 +11,9 @@ Needs the connection ``kafka_default`` and the topics ``flights``, ``flights-dai
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 
+import pendulum
 from airflow.sdk import DAG, CronDataIntervalTimetable
 
 from airflow_eos import KafkaDataIntervalSensor, ReadProcessWriteOperator
@@ -24,7 +25,7 @@ with DAG(
     description="a day of flights -> flights-daily, by data intervals",
     # "@daily" alone gives empty intervals in Airflow 3.
     schedule=CronDataIntervalTimetable("@daily", timezone="UTC"),
-    start_date=datetime(2001, 1, 1, tzinfo=timezone.utc),
+    start_date=pendulum.datetime(2001, 1, 1, tz="UTC"),
     catchup=False,
     default_args={"retries": 2, "retry_delay": timedelta(seconds=5)},
     doc_md=__doc__,

@@ -6,9 +6,10 @@ after it, by another deployment, or before the other Dag was cleared.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import Any
 
+import pendulum
 from airflow.sdk import DAG, CronDataIntervalTimetable, task
 
 from airflow_eos import RunCommittedSensor
@@ -17,7 +18,7 @@ with DAG(
     "flights_daily_report",
     description="counts of a day of flights, once it is committed",
     schedule=CronDataIntervalTimetable("@daily", timezone="UTC"),
-    start_date=datetime(2001, 1, 1, tzinfo=timezone.utc),
+    start_date=pendulum.datetime(2001, 1, 1, tz="UTC"),
     catchup=False,
     doc_md=__doc__,
     tags=["kafka", "exactly-once"],

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import Any
 
+import pendulum
 from airflow.sdk import DAG, CronDataIntervalTimetable
 
 from airflow_eos import ReadProcessWriteOperator
@@ -23,7 +24,7 @@ def process(orders: Any) -> Any:
 with DAG(
     "orders_daily",
     schedule=CronDataIntervalTimetable("@daily", timezone="UTC"),
-    start_date=datetime(2026, 1, 1, tzinfo=timezone.utc),
+    start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
     catchup=False,
     default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},
 ) as dag:
