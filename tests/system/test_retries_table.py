@@ -19,6 +19,7 @@ import pytest
 
 from airflow_eos.engine.admin import abort_transaction
 from airflow_eos.ledger import keys
+from airflow_eos.model.spec import DEFAULT_PREFIX
 from airflow_eos_testing import EmbeddedKafka, read_topic
 from airflow_eos_testing.airflow import AirflowStandalone
 from tests.support.patience import eventually
@@ -194,7 +195,8 @@ def test_task_told_to_stop_ends_its_transaction(
     gate.wait()
 
     def state() -> str:
-        found = abort_transaction(kafka.client_config(), "airflow-eos.open", execute=False)
+        name = keys.cursor_transactional_id(DEFAULT_PREFIX, "open")
+        found = abort_transaction(kafka.client_config(), name, execute=False)
         return str(found["state"])
 
     assert state() == "Ongoing"
