@@ -11,8 +11,8 @@ _INTEGRATION = "Kafka exactly-once"
 _CONFIG = {
     "eos": {
         "description": (
-            "Defaults of the exactly-once operators. An operator's own parameter wins; values are read when "
-            "a task runs.\n"
+            "Defaults of the exactly-once operators. An operator's own parameter wins; "
+            "values are read when a task runs.\n"
         ),
         "options": {
             "prefix": {

@@ -84,7 +84,7 @@ def _without_frame(function: Callable[..., Any]) -> Callable[..., Any]:
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
     ):
         raise ConfigurationError(
-            f"@task.kafka_eos needs a function of a DataFrame, f(df, ...) or f(df, run, ...); "
+            "@task.kafka_eos needs a function of a DataFrame, f(df, ...) or f(df, run, ...); "
             f"{function.__name__} takes {inspect.signature(function)}"
         )
 

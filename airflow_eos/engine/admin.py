@@ -42,9 +42,9 @@ def abort_transaction(
         found = control.cluster.describe_transaction(transactional_id)
         if found is None:
             raise ConfigurationError(
-                f"the coordinator does not know the transactional id {transactional_id!r}; a cursor's "
-                f"is {keys.ID_FORMS['cursor']}; a run's is in its record, and its log has it at "
-                "'Fenced older attempts'"
+                f"the coordinator does not know the transactional id {transactional_id!r}; "
+                f"a cursor's is {keys.ID_FORMS['cursor']}; a run's is in its record, and its log has it "
+                "at 'Fenced older attempts'"
             )
         is_open = found.state is TransactionState.ONGOING
         # One that is being ended already ends by itself, the way the coordinator has decided.

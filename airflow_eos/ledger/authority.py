@@ -116,9 +116,8 @@ class Authority:
                 return answer.committed
             if self._clock() >= deadline:
                 raise OutcomeUnknown(
-                    f"ledger partition {partition} holds {sorted(answer.undecided)} in a transaction "
-                    "that has "
-                    f"been open for {UNDECIDED_WAIT_SECONDS:.0f} s; retry when it has ended"
+                    f"ledger partition {partition} holds {sorted(answer.undecided)} in a transaction that "
+                    f"has been open for {UNDECIDED_WAIT_SECONDS:.0f} s; retry when it has ended"
                 )
             self._sleep(_POLL_SECONDS)
 

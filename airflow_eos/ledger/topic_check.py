@@ -81,9 +81,8 @@ def verify(
     if (recorded["topic_id"], recorded["partitions"]) != (topic.topic_id, topic.partitions):
         raise LedgerReplaced(
             f"ledger {settings.topic!r} was made as topic id {recorded['topic_id']} with "
-            f"{recorded['partitions']} partitions and is "
-            f"now {topic.topic_id} with {topic.partitions}: restore the original; partitions of a "
-            "ledger must never be added"
+            f"{recorded['partitions']} partitions and is now {topic.topic_id} with {topic.partitions}: "
+            "restore the original; partitions of a ledger must never be added"
         )
     return LedgerId(topic.topic_id, topic.partitions, recorded.get("prefix", prefix))
 
@@ -108,17 +107,17 @@ def _refusal(
     said = Testimony() if may_create is MayCreate.NEVER else witnesses.testify()
     if said.of_a_ledger:
         return LedgerReplaced(
-            f"the ledger {topic!r} is not there or has no identity, but {said.of_a_ledger}: it was deleted "
-            "or re-created. Restore it: to an empty one every run is uncommitted, and what is cleared or "
-            "retried is written again. Where that is known to be harmless: "
+            f"the ledger {topic!r} is not there or has no identity, but {said.of_a_ledger}: "
+            "it was deleted or re-created. Restore it: to an empty one every run is uncommitted, "
+            "and what is cleared or retried is written again. Where that is known to be harmless: "
             "`python -m airflow_eos init --adopt-new`"
         )
     if may_create is MayCreate.WHERE_NEW or (may_create is MayCreate.WHERE_BEGUN and said.begun):
         return None
     return LedgerMissing(
-        f"topic {topic!r} was never initialised as a ledger, and this run may not do it; if there never was "
-        "one, run `python -m airflow_eos init`; if there was, restore it: runs committed before are unknown "
-        "to an empty one"
+        f"topic {topic!r} was never initialised as a ledger, and this run may not do it; "
+        "if there never was one, run `python -m airflow_eos init`; if there was, restore it: "
+        "runs committed before are unknown to an empty one"
     )
 
 

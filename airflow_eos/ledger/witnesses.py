@@ -61,8 +61,8 @@ class Witnesses:
         for ledger, offset in self._ledgers_of_the_group().items():
             if ledger != topic_id:
                 raise LedgerReplaced(
-                    f"{offset} beside ledger {ledger}; the ledger {self._topic!r} is now {topic_id} and "
-                    "knows nothing of what was committed there: it was deleted, re-created or is another "
+                    f"{offset} beside ledger {ledger}; the ledger {self._topic!r} is now {topic_id} "
+                    "and knows nothing of what was committed there: it was deleted, re-created or is another "
                     "one. Restore it, or start over with a new group_id"
                 )
 

@@ -116,9 +116,8 @@ class Interval:
         _aware("end", self.end)
         if self.start >= self.end:
             raise ValueError(
-                f"the interval [{self.start.isoformat()}, {self.end.isoformat()}) is empty; a Dag "
-                "with a cron "
-                "schedule gets real intervals from airflow.timetables.interval.CronDataIntervalTimetable"
+                f"the interval [{self.start.isoformat()}, {self.end.isoformat()}) is empty; a Dag with a "
+                "cron schedule gets real intervals from airflow.timetables.interval.CronDataIntervalTimetable"
             )
         if self.allowed_lateness < dt.timedelta(0):
             raise ValueError(f"allowed_lateness must not be negative, got {self.allowed_lateness}")

@@ -73,8 +73,8 @@ class ReplayOffsetRangesOperator(ReadProcessWriteOperator):
         """
         if self.confirm not in _YES:
             raise ConfigurationError(
-                f"a replay writes output again that consumers may have seen: set confirm=True, got "
-                f"{self.confirm!r}"
+                "a replay writes output again that consumers may have seen: set confirm=True, "
+                f"got {self.confirm!r}"
             )
         if not self.reason.strip():
             raise ConfigurationError("a replay needs a reason; it is kept in the ledger")

@@ -122,9 +122,9 @@ class Boundaries:
         found = Boundary.from_json(value)
         if found.topic_id != topic.topic_id:
             raise TopicRecreated(
-                f"the boundary of {topic.topic!r} at {found.moment} was pinned on topic id "
-                f"{found.topic_id}, the topic now "
-                f"has id {topic.topic_id}: it was deleted and made again; give the new one another name"
+                f"the boundary of {topic.topic!r} at {found.moment} was pinned on topic id {found.topic_id}, "
+                f"the topic now has id {topic.topic_id}: it was deleted and made again; "
+                "give the new one another name"
             )
         if not accept_deleted:
             log_coverage.refuse_deleted(topic.topic, found.moment, found.unproven, pinned=True)
@@ -154,8 +154,7 @@ class Boundaries:
         if idle and now < moment + lateness:
             raise IntervalNotReady(
                 f"{topic.topic!r}: partitions {idle} hold nothing at or after {text} yet; the boundary "
-                f"is fixed at {keys.utc_text(moment + lateness)} at the latest (allowed_lateness "
-                f"{lateness})"
+                f"is fixed at {keys.utc_text(moment + lateness)} at the latest (allowed_lateness {lateness})"
             )
         offsets: dict[int, int] = {}
         for tp in partitions:

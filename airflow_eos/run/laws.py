@@ -136,8 +136,8 @@ def proof_holds(
     ):
         raise ProtocolViolation(
             f"transaction {identity.transactional_id} should be Ongoing under producer "
-            f"{identity.producer_id} epoch "
-            f"{identity.producer_epoch} with {sorted(map(str, expected))}; the coordinator says {transaction}"
+            f"{identity.producer_id} epoch {identity.producer_epoch} with {sorted(map(str, expected))}; "
+            f"the coordinator says {transaction}"
         )
     counts = {**staged, **{t.topic_partition: t.records for t in manifest.targets}}
     for tp in sorted(producers.keys() | counts.keys()):
@@ -150,8 +150,7 @@ def proof_holds(
         if found != last_sequence(counts.get(tp, 0)):
             raise ProtocolViolation(
                 f"{tp} should end at sequence {last_sequence(counts.get(tp, 0))} of producer "
-                f"{identity.producer_id} "
-                f"epoch {identity.producer_epoch}; its leader says {found}"
+                f"{identity.producer_id} epoch {identity.producer_epoch}; its leader says {found}"
             )
 
 
@@ -254,9 +253,8 @@ def cursor_unmoved(plan: RunPlan, committed: Mapping[TopicPartition, CommittedOf
         now = committed[tp].offset if tp in committed else None
         if now is not None and now != before:
             raise CursorMoved(
-                f"group {plan.offsets_group!r}, {tp}: committed offset was {before} when the run was "
-                "planned and is "
-                f"{now} now: somebody else commits to this group"
+                f"group {plan.offsets_group!r}, {tp}: committed offset was {before} when the run was planned "
+                f"and is {now} now: somebody else commits to this group"
             )
 
 
@@ -270,9 +268,9 @@ def topics_unchanged(plan: RunPlan, topic_ids: Mapping[str, str]) -> None:
                 else "what was read there cannot be read again"
             )
             raise TopicRecreated(
-                f"topic {topic!r} had id {topic_id} when its offsets were recorded and has "
-                f"{topic_ids.get(topic)} now: "
-                f"it was deleted and made again, offsets of the old one mean nothing; {advice}"
+                f"topic {topic!r} had id {topic_id} when its offsets were recorded "
+                f"and has {topic_ids.get(topic)} now: it was deleted and made again, "
+                f"offsets of the old one mean nothing; {advice}"
             )
 
 
@@ -281,8 +279,7 @@ def group_is_ours(group: str, field: str, recorded: object, ours: object) -> Non
     if recorded != ours:
         raise GroupOwned(
             f"the cursor of group {group!r} belongs to {field} {recorded!r}, this run says {ours!r}; "
-            "give this "
-            "pipeline its own group_id, or set the recorded value"
+            "give this pipeline its own group_id, or set the recorded value"
             + (" as [eos] origin, where this is that environment under another address" * (field == ORIGIN))
         )
 
@@ -328,8 +325,7 @@ def timeouts_fit(delivery: dt.timedelta, transaction: dt.timedelta, broker_maxim
     if broker_maximum_ms is not None and transaction.total_seconds() * 1000 > broker_maximum_ms:
         raise TimeoutsInconsistent(
             f"transaction_timeout {transaction.total_seconds():.0f} s is above the brokers' "
-            "transaction.max.timeout.ms "
-            f"{broker_maximum_ms}; lower it or raise the broker setting"
+            f"transaction.max.timeout.ms {broker_maximum_ms}; lower it or raise the broker setting"
         )
 
 

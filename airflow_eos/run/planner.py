@@ -179,11 +179,9 @@ class Planner:
         for tp, start in starts.items():
             if start > stable[tp]:
                 raise CursorMoved(
-                    f"group {group!r} stands at {start} in {tp}, beyond the last stable offset "
-                    f"{stable[tp]}: the log was "
-                    "truncated, or its end is in an open transaction the cursor never saw; inspect "
-                    "the topic, then "
-                    "reset the cursor with `airflow eos reset-offsets`"
+                    f"group {group!r} stands at {start} in {tp}, beyond the last stable offset {stable[tp]}: "
+                    "the log was truncated, or its end is in an open transaction the cursor never saw; "
+                    "inspect the topic, then reset the cursor with `airflow eos reset-offsets`"
                 )
         ends = bounded({tp: (start, stable[tp]) for tp, start in starts.items()}, mode.max_records)
         plan = RunPlan(
@@ -220,8 +218,7 @@ class Planner:
                 raise LedgerReplaced(
                     f"the cursor of group {group!r} was written to ledger {record.ledger_topic_id} with "
                     f"{record.ledger_partitions} partitions, the ledger is now {self._ledger.topic_id} with "
-                    f"{self._ledger.partitions}; "
-                    "restore the ledger topic, or start over with a new group_id"
+                    f"{self._ledger.partitions}; restore the ledger topic, or start over with a new group_id"
                 )
             known = {t: i for t, i in record.topic_ids.items() if t in topics}
             plan_ids = RunPlan("cursor", (), known, group, advances=True)
@@ -239,10 +236,9 @@ class Planner:
             if ledger is not None and (ledger != self._ledger.topic_id or not found_any):
                 raise LedgerReplaced(
                     f"group {self._spec.group_id!r} committed offset {offset.offset} of {tp} beside "
-                    f"ledger {ledger}; the ledger "
-                    f"{self._spec.ledger.topic!r} (id {self._ledger.topic_id}) knows nothing of this group: "
-                    "it was deleted, "
-                    "re-created or is another one. Restore it, or start over with a new group_id"
+                    f"ledger {ledger}; the ledger {self._spec.ledger.topic!r} (id {self._ledger.topic_id}) "
+                    "knows nothing of this group: it was deleted, re-created or is another one. "
+                    "Restore it, or start over with a new group_id"
                 )
 
     def _start(
@@ -268,17 +264,16 @@ class Planner:
             elif offset != recorded:
                 raise CursorMoved(
                     f"group {group!r}, {tp}: the committed offset is {offset}, the ledger's cursor "
-                    f"{recorded}: somebody else "
-                    "committed to this group. Choose one with `airflow eos reset-offsets`"
+                    f"{recorded}: somebody else committed to this group. "
+                    "Choose one with `airflow eos reset-offsets`"
                 )
             return recorded
         known = (layout.partition_counts.get(tp.topic) if layout else None) or 0
         if known and tp.partition >= known:
             if offset is not None:
                 raise CursorMoved(
-                    f"group {group!r}, {tp}: offset {offset} was committed for a partition the cursor "
-                    "does not know; choose a "
-                    "start with `airflow eos reset-offsets`"
+                    f"group {group!r}, {tp}: offset {offset} was committed for a partition the cursor does "
+                    "not know; choose a start with `airflow eos reset-offsets`"
                 )
             notes.append(f"{tp}: partition was added since the last run; reading it from offset 0")
             return 0
@@ -287,9 +282,8 @@ class Planner:
             return offset
         if mode.start == "fail":
             raise NoStartingPoint(
-                f"group {group!r} has neither a committed offset nor a cursor for {tp}, and start is "
-                "'fail'; set start to "
-                "'earliest' or 'latest', or commit an offset first"
+                f"group {group!r} has neither a committed offset nor a cursor for {tp}, and start is 'fail'; "
+                "set start to 'earliest' or 'latest', or commit an offset first"
             )
         return log_start if mode.start == "earliest" else stable
 
@@ -322,9 +316,9 @@ class Planner:
         for r in ranges:
             if r.end > stable[r.topic_partition]:
                 raise IntervalNotReady(
-                    f"{r.topic_partition}: the interval ends at offset {r.end}, the last stable offset is "
-                    f"{stable[r.topic_partition]}: a transaction is still open before it; retry when "
-                    "it has ended"
+                    f"{r.topic_partition}: the interval ends at offset {r.end}, the last stable offset "
+                    f"is {stable[r.topic_partition]}: a transaction is still open before it; "
+                    "retry when it has ended"
                 )
         planned = self._planned(topics, ranges, mode)
         plan = replace(planned.plan, notes=tuple(notes), accepted_loss=tuple(loss))
@@ -359,9 +353,9 @@ class Planner:
                 None not in (recorded, offset) and recorded != offset
             ):
                 raise CursorMoved(
-                    f"group {group!r}, {r.topic_partition}: the range starts at {r.start}, the "
-                    f"ledger's cursor is {recorded} and "
-                    f"the committed offset {offset}; with advance=True all must agree"
+                    f"group {group!r}, {r.topic_partition}: the range starts at {r.start}, "
+                    f"the ledger's cursor is {recorded} and the committed offset {offset}; "
+                    "with advance=True all must agree"
                 )
         planned = self._planned(topics, sorted(ranges), mode)
         plan = replace(

@@ -230,8 +230,8 @@ class RunProtocol:
         session.close()
         if not laws.may_take_epoch(first_act=False, answer=answer):
             raise RunFenced(
-                f"{work.key}: transactional id {work.transactional_id} was taken by a newer attempt; a retry "
-                "asks again"
+                f"{work.key}: transactional id {work.transactional_id} was taken by a newer attempt; "
+                "a retry asks again"
             )
         work.ended_older += 1
         if work.ended_older > MAX_ENDED_OLDER:
@@ -403,8 +403,7 @@ class RunProtocol:
         except Exception as unreachable:  # noqa: BLE001 - nothing is known then
             raise OutcomeUnknown(
                 f"{session.identity.transactional_id}: {failure}; the coordinator could not be asked "
-                "to abort "
-                f"({unreachable}). A retry will fence this attempt and ask the ledger"
+                f"to abort ({unreachable}). A retry will fence this attempt and ask the ledger"
             ) from failure
 
     def _abort_quietly(self, producer: ProducerIdentity) -> None:
@@ -425,10 +424,10 @@ class RunProtocol:
         if found is not None:
             return self._visible(found)
         raise RunFenced(
-            f"{work.key}: transactional id {work.transactional_id} was taken by a newer attempt, "
-            "timed out, or was forgotten by the brokers (transactional.id.expiration.ms shorter than the "
-            "run: `airflow eos doctor` tells), and the ledger "
-            f"does not hold the run; a retry asks again. First error: {failure}"
+            f"{work.key}: transactional id {work.transactional_id} was taken by a newer attempt, timed out, "
+            "or was forgotten by the brokers (transactional.id.expiration.ms shorter than the run: "
+            "`airflow eos doctor` tells), and the ledger does not hold the run; a retry asks again. "
+            f"First error: {failure}"
         ) from failure
 
     def _failed(self, work: _Work) -> EosError:

@@ -226,9 +226,9 @@ def write_commit_markers(
             transactions.write_markers(producer_id, epoch, sorted(chosen), commit=True)
         except AuthorizationFailed as error:
             raise NotYetVisible(
-                f"a committed transaction of {owner.transactional_id} is not visible in {where}: its commit "
-                f"markers are missing, and this principal may not write them ({error}); have `airflow eos "
-                "repair` run by one that may"
+                f"a committed transaction of {owner.transactional_id} is not visible in {where}: "
+                f"its commit markers are missing, and this principal may not write them ({error}); "
+                "have `airflow eos repair` run by one that may"
             ) from error
 
 

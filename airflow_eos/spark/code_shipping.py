@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 # The Airflow layer stays at home: executors have no Airflow.
 _OURS = (
     "__init__.py",
@@ -60,7 +60,7 @@ def ship_code(spark: SparkSession) -> str:
         spark.addArtifacts(str(path), pyfile=True)
         _shipped[spark] = digest
         size = path.stat().st_size >> 10
-        _log.info("shipped this package and kafka-python (%d kB) to the session's executors", size)
+        log.info("shipped this package and kafka-python (%d kB) to the session's executors", size)
         return digest
 
 

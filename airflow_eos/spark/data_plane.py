@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.spark.placement import OwnerLayout
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 Process = Callable[..., Any]
 
 MAX_SEALS = 3
@@ -127,7 +127,7 @@ class SparkDataPlane:
                 try:
                     return self._seal(plan, environment)
                 except InconsistentSeal as problem:
-                    _log.warning("sealed batches do not fit together (try %d): %s", attempt, problem)
+                    log.warning("sealed batches do not fit together (try %d): %s", attempt, problem)
                     last = problem
                 except BaseException:
                     # Also a kill or a time-out of the task around us: nothing of ours goes on.

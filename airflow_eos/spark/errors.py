@@ -124,8 +124,8 @@ def process_error(error: BaseException) -> EosError:
             f"Spark could not finish the seal stage: {root_cause(error)}; see the executors' logs"
         )
     return ProcessFailed(
-        f"process failed, nothing was written: {root_cause(error)}; correct the function, then run the "
-        "task again"
+        f"process failed, nothing was written: {root_cause(error)}; correct the function, "
+        "then run the task again"
     )
 
 

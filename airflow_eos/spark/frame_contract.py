@@ -64,8 +64,8 @@ def _checked(df: DataFrame, sink_topic: str | None) -> set[str]:
             )
     if "value" not in found:
         raise ProcessFailed(
-            f"process returned no column 'value', but {sorted(df.columns)}; the sink needs it: string or "
-            "binary"
+            f"process returned no column 'value', but {sorted(df.columns)}; "
+            "the sink needs it: string or binary"
         )
     if "topic" not in found and sink_topic is None:
         raise ProcessFailed(

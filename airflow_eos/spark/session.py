@@ -13,7 +13,7 @@ from airflow_eos.exceptions import EnvironmentMismatch
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 _LEAST_VERSION = (4, 0)
 CANCEL_TIMEOUT = 5.0
 """Seconds to wait for Spark's answer to a cancellation."""
@@ -52,7 +52,7 @@ def speculates(spark: SparkSession) -> bool:
     try:
         return str(spark.conf.get("spark.speculation", "false")).lower() != "false"
     except Exception as error:  # noqa: BLE001 - a platform that hides its settings
-        _log.debug("spark.speculation cannot be read: %s", error)
+        log.debug("spark.speculation cannot be read: %s", error)
         return True
 
 
@@ -91,7 +91,7 @@ def cancel_tag(spark: SparkSession, tag: str, timeout: float = CANCEL_TIMEOUT) -
             else:
                 spark.sparkContext.cancelJobsWithTag(tag)
         except Exception as error:  # noqa: BLE001 - a session that is gone has no jobs
-            _log.warning("Spark jobs with tag %s could not be cancelled: %s", tag, error)
+            log.warning("Spark jobs with tag %s could not be cancelled: %s", tag, error)
 
     _aside(cancel, "airflow-eos-cancel", timeout)
 
@@ -156,7 +156,7 @@ def observed(df: DataFrame, name: str) -> list[int] | None:
         flows = dict(df.executionInfo.flows)
         return [int(v) for v in flows[name].values()] if name in flows else None
     except Exception as error:  # noqa: BLE001 - a count that informs must never fail a run
-        _log.debug("observed metrics are not available: %s", error)
+        log.debug("observed metrics are not available: %s", error)
         return None
 
 
@@ -186,7 +186,7 @@ def free_checkpoint(df: DataFrame, timeout: float = CANCEL_TIMEOUT) -> None:
             else:
                 df._jdf.queryExecution().analyzed().rdd().unpersist(False)  # noqa: SLF001, FBT003
         except Exception as error:  # noqa: BLE001 - the session's end will do it
-            _log.debug("checkpoint blocks are left to the end of the session: %s", error)
+            log.debug("checkpoint blocks are left to the end of the session: %s", error)
 
     _aside(free, "airflow-eos-free", timeout)
 

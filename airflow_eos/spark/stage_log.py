@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-_log = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 INTERVAL = 10.0
 """Seconds between two lines."""
 
@@ -37,7 +37,7 @@ def progress(spark: SparkSession, what: str, interval: float = INTERVAL) -> Iter
             share = f", {finished} of {total} tasks done" if total else ""
             with telling:
                 if not done.is_set():  # no line comes after the last one
-                    _log.info("%s: %.0f s%s", what, time.monotonic() - begun, share)
+                    log.info("%s: %.0f s%s", what, time.monotonic() - begun, share)
 
     thread = threading.Thread(target=report, name="airflow-eos-progress", daemon=True)
     thread.start()
@@ -47,7 +47,7 @@ def progress(spark: SparkSession, what: str, interval: float = INTERVAL) -> Iter
         with telling:
             done.set()
         stop_watching()
-    _log.info("%s: done in %.1f s", what, time.monotonic() - begun)
+    log.info("%s: done in %.1f s", what, time.monotonic() - begun)
 
 
 def _watch(spark: SparkSession) -> tuple[Callable[[], tuple[int, int]], Callable[[], None]]:

@@ -260,6 +260,6 @@ class PartitionQueue:
             or not records
         ):
             raise ProtocolViolation(
-                f"{self.where}: a sealed batch of {len(sealed)} bytes does not hold the {records} records it "
-                "should"
+                f"{self.where}: a sealed batch of {len(sealed)} bytes does not hold "
+                f"the {records} records it should"
             )

@@ -184,8 +184,7 @@ class Broker:
             process.wait(timeout)
         except subprocess.TimeoutExpired as error:
             raise EmbeddedKafkaError(
-                f"Broker {self.node_id} (pid {process.pid}) did not end within {timeout:.0f} s of "
-                f"signal {signum}.\n"
-                f"{self.log_tail()}"
+                f"Broker {self.node_id} (pid {process.pid}) did not end within {timeout:.0f} s "
+                f"of signal {signum}.\n{self.log_tail()}"
             ) from error
         self._paused = False

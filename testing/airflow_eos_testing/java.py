@@ -41,7 +41,7 @@ def _find_java(java_home: str, path: str, jvm_folder: Path) -> Path:
     found = f" (found: {'; '.join(too_old)})" if too_old else ""
     raise ConfigurationError(
         f"Java {MINIMUM_JAVA} or later is needed to run a Kafka broker{found}: install it "
-        f"(Debian/Ubuntu: apt-get install openjdk-17-jre-headless) or point JAVA_HOME to it"
+        "(Debian/Ubuntu: apt-get install openjdk-17-jre-headless) or point JAVA_HOME to it"
     )
 
 
