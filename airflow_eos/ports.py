@@ -194,8 +194,8 @@ class Ledger(Protocol):
     def describe(self, *, wait: bool = True) -> TopicDescription:
         """Return the ledger topic.
 
-        :param wait: wait a while before a broker's word is taken that there is none: it may not have heard
-            of it yet. Not for callers that would then create it: that is safe at any time.
+        :param wait: wait a while before believing a broker that there is none: it may not have heard of it
+            yet. Callers that would then create it need not wait: creating is safe at any time.
         :raises LedgerMissing: naming the command that creates it.
         """
 

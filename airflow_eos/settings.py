@@ -16,7 +16,7 @@ DEFAULT_LEDGER_TOPIC = "airflow-eos-ledger"
 def default_prefix() -> str:
     """First part of every transactional id.
 
-    :raises ConfigurationError: it holds a dot, or what else no prefix holds.
+    :raises ConfigurationError: it holds a dot, or something else that no prefix holds.
     """
     return checked_prefix(str(conf.get(SECTION, "prefix", fallback=DEFAULT_PREFIX)))
 
@@ -24,7 +24,7 @@ def default_prefix() -> str:
 def check_literal_prefix(prefix: str | None) -> None:
     """Check a prefix as a Dag's author gave it; what is templated is checked when the task runs.
 
-    :raises ConfigurationError: it holds a dot, or what else no prefix holds.
+    :raises ConfigurationError: it holds a dot, or something else that no prefix holds.
     """
     if isinstance(prefix, str) and prefix and not ("{{" in prefix or "{%" in prefix):
         checked_prefix(prefix)

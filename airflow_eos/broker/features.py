@@ -52,7 +52,7 @@ def partition_verification(connections: BrokerConnections, admin: Admin, *, time
 
 
 def brokers_of(admin: Admin, left: float) -> list[int]:
-    """Ask for the brokers once; for use in a question."""
+    """Return the ids of all brokers, asked once: the caller repeats the question."""
     cluster = admin.client.describe_cluster(request_timeout=left).result()
     return sorted(node.id for node in cluster.nodes)
 

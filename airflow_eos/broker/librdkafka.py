@@ -131,7 +131,7 @@ def attempt(call: Callable[[], T]) -> tuple[T | None, KafkaError | None]:
             return None, error.args[0]
         raise
     except SystemError as error:
-        # A second call-back met such an object that was on its way up.
+        # A second call-back ran while such an object was propagating.
         return None, KafkaError(KafkaError._FATAL, f"fatal error of the client: {error}")
     except BaseException:
         raise
@@ -195,7 +195,7 @@ class Refusals:
             self.last = error
 
     def forget(self) -> None:
-        """Take it that a broker has accepted this client."""
+        """Note that a broker has accepted this client."""
         self.last = None
 
 

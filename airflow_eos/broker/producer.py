@@ -217,7 +217,7 @@ class TransactionalProducer:
             )
 
     def _reason_of_purge(self, purged: KafkaError) -> KafkaError:
-        """Return why librdkafka gave the transaction up; only a begin is told, which sends nothing."""
+        """Return why librdkafka gave the transaction up; it tells only a new begin, which sends nothing."""
         _, reason = attempt(self.instance.begin_transaction)
         return reason or purged
 

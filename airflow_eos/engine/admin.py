@@ -47,7 +47,7 @@ def abort_transaction(
                 "at 'Fenced older attempts'"
             )
         is_open = found.state is TransactionState.ONGOING
-        # One that is being ended already ends by itself, the way the coordinator has decided.
+        # A transaction that is already being ended completes by itself, the way the coordinator has decided.
         answer = "dry run" if is_open else "ending" if found.state in _OPEN else "nothing open"
         if is_open and execute:
             owner = ProducerIdentity(transactional_id, found.producer_id, found.producer_epoch)
@@ -203,7 +203,7 @@ class _Work:
     def _wait_until_seen(self, producer: ProducerIdentity, changes: list[_Change]) -> None:
         """Law 12: a move is done when ledger and offsets show it, whatever the coordinator says.
 
-        What lacks its marker the next run would take for aborted, and undo.
+        The next run would take what lacks its marker for aborted, and undo it.
 
         :raises NotYetVisible: it is committed, and a marker is missing that this principal may not write.
         """

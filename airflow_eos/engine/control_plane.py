@@ -104,7 +104,7 @@ class ControlPlane(Closeable):
         return self._spec
 
     def remember_ledger(self) -> None:
-        """Let the coordinator know that this ledger is in use: where it is lost, that is what tells.
+        """Let the coordinator know that this ledger is in use: the evidence, should the ledger be lost.
 
         For the end of a run, whose success no longer depends on anything: never raises.
         """

@@ -96,7 +96,7 @@ def examine(options: DoctorOptions) -> list[Check]:
 
 
 def _guarded(name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
-    """Turn an error of a look into its finding, so that the others are still made."""
+    """Turn the error of one check into its finding, so that the other checks are still made."""
     try:
         return list(look())
     except EosError as error:

@@ -183,7 +183,7 @@ def _not_ready(
     *,
     asks_ledger: bool,
 ) -> list[str]:
-    """Return why the run's own look at the boundaries would have it wait; raise what would refuse it."""
+    """Return why a run over these boundaries would have to wait; raise what would refuse it."""
     boundaries = Unpinned(control, DEFAULT_PREFIX, lambda: now, asks_ledger=asks_ledger)
     try:
         for name in sorted(topics):

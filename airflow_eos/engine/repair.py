@@ -1,7 +1,8 @@
 """Finds transactions that hang in partitions, and ends them as they were decided.
 
 A run ends what its own transactional id left open, as far as it may (:mod:`airflow_eos.run.unfinished`). This
-is for what no run will come by: with the right to write markers (ClusterAction on the cluster).
+is for what no run will come across again, and needs the right to write markers (ClusterAction on the
+cluster).
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ class _Search:
             word = self._control.cluster.describe_transaction(name)
             if not _is_under_way(word, one):
                 found.append(self._described(tp, one, name, word))
-        # Asked again: what has ended since was only being ended.
+        # Asked again: what has ended since did not hang, it was just being ended.
         still = {(str(tp), one.current_txn_start_offset) for tp, one in self._open(topics)}
         return [one for one in found if (one.partition, one.start_offset) in still]
 

@@ -93,8 +93,8 @@ class RunAttempt:
     def kill(self, timeout: float = KILL_SECONDS) -> None:
         """End this run: no state is entered any more, its Spark jobs and its transaction are ended.
 
-        After it has returned nothing is committed. Of a commit under way the coordinator says which came
-        first; only where it answers neither the commit nor this call in time, the commit may still be done.
+        After it has returned nothing is committed. If a commit is under way, the coordinator says which came
+        first; only if it answers neither the commit nor this call in time may the commit still go through.
         Never initialises a producer: the process that is killed is often the one that was replaced. Never
         raises, and may be called from a signal handler, before :meth:`execute`, and again; for ``on_kill``.
 

@@ -123,7 +123,7 @@ class Authority:
 
 
 def nothing_is_missing(partition: int, log_start: int, keys: Collection[str]) -> None:
-    """Law 3: a no is none where the first records of the ledger partition were deleted.
+    """Law 3: a *no* does not count where the first records of the ledger partition were deleted.
 
     :param log_start: of the ledger partition; compaction never moves it.
     :param keys: what the partition does not hold.

@@ -63,7 +63,7 @@ def verify(
             if pinned is None:
                 raise refused
         else:
-            # One that is begun, by somebody who might, is finished, also where a broker forgot its marker.
+            # A pin begun by somebody who was allowed to is finished, even where a broker forgot its marker.
             pinned = pins.pin(
                 keys.ledger_transactional_id(prefix, settings.topic),
                 key,
@@ -103,7 +103,7 @@ def _refusal(
     """Return why no ledger may be made here; None: it may."""
     if may_create is MayCreate.ANYWAY:
         return None
-    # Who makes none needs no reason, and may lack the permission to ask for one.
+    # A run that may make none needs no reason, and may lack the permission to ask for one.
     said = Testimony() if may_create is MayCreate.NEVER else witnesses.testify()
     if said.of_a_ledger:
         return LedgerReplaced(

@@ -9,7 +9,7 @@ Three witnesses, none of which needs more permissions than a run has:
   own one, which is fenced only in sight of a ledger. They expire when nobody uses them
   (``transactional.id.expiration.ms``).
 
-What they say is evidence of a ledger. That they say nothing is evidence of none only until they expire.
+What they say is evidence of a ledger. Their silence is evidence that there was none only until they expire.
 """
 
 from __future__ import annotations

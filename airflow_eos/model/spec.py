@@ -21,7 +21,7 @@ _NAME_LIMIT = 180
 _PREFIX = re.compile(r"[A-Za-z0-9_\-]+")
 
 DEFAULT_PREFIX = "airflow-eos"
-"""Of an environment that has not chosen one: every other such environment has it too."""
+"""Shared by all environments that have not chosen a prefix of their own."""
 
 
 def checked_prefix(prefix: str) -> str:

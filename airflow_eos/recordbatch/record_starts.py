@@ -39,7 +39,7 @@ def record_starts(buffer: UInt8s, count: int) -> Int64s:
         if len(buffer):
             raise ValueError(f"{len(buffer)} bytes without a record")
         return np.empty(0, np.int64)
-    if count * _LEAST_BYTES > len(buffer):  # before memory is asked for in good faith
+    if count * _LEAST_BYTES > len(buffer):  # a damaged count must not size an allocation
         raise ValueError(f"{len(buffer)} bytes cannot hold them")
     if len(buffer) <= _SMALL_RECORD * count:
         starts = _search(buffer, count)

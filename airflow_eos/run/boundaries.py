@@ -17,7 +17,7 @@ from airflow_eos.run.log_coverage import Deleted
 
 BOUNDARY_VERSION = 1
 UNPROVEN_VERSION = 2
-"""Of a boundary that somebody accepted though records are deleted: who reads 1 only must not believe it."""
+"""Of a boundary accepted although records are deleted: a reader that knows only 1 must not believe it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Boundaries:
         *,
         accept_deleted: bool = False,
     ) -> Boundary:
-        """Return the topic's boundary at ``moment``, pinning it where it is not yet.
+        """Return the topic's boundary at ``moment``; pin it first if it is not pinned yet.
 
         :param accept_deleted: also where deleted records may belong to its intervals.
         :raises IntervalUnaccountable: the log cannot tell where it lies; nothing is pinned.

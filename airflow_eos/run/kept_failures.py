@@ -8,8 +8,8 @@ import traceback
 def clear_frames(failure: BaseException) -> None:
     """Clear the frames of a failure and of its causes; its lines stay.
 
-    The failure outlives its attempt. Through its frames so would the producer that failed, polled by nobody,
-    while its events pile up in memory.
+    The failure outlives its attempt. Its frames would keep the producer that failed alive as well, polled by
+    nobody, while its events pile up in memory.
     """
     chain: list[BaseException | None] = [failure]
     seen: set[int] = set()

@@ -65,9 +65,9 @@ class KillBudget:
 class Kill:
     """Whether a run was told to end: one object for all its rounds, attempts and Spark jobs.
 
-    Guarantee: once :meth:`ask` has returned, no commit is sent but one that had taken its turn before.
+    Guarantee: once :meth:`ask` has returned, no commit is sent, except one that had taken the turn before.
 
-    Who takes the turn first decides between kill and commit. Neither waits for it: a signal handler runs in
+    Whichever takes the turn first wins, kill or commit. Neither waits for it: a signal handler runs in
     the very thread that it interrupts, so nothing here may block on what that thread holds.
     """
 
@@ -85,10 +85,10 @@ class Kill:
         """Tell the run to end."""
         self._asked = True
         if self._turn.acquire(blocking=False):
-            self._kept = True  # for good: who would commit later finds it taken
+            self._kept = True  # never released: a later commit finds it taken
 
     def check(self) -> None:
-        """Go on only where nobody asked for an end.
+        """Return only if nobody has asked for an end.
 
         :raises RunFailed: the run was killed.
         """

@@ -1,4 +1,4 @@
-"""What a log can tell of a moment: no longer, where its head is deleted; not yet, where timestamps run ahead.
+"""What a log can tell of a moment, and when it cannot: its head is deleted, or timestamps run ahead.
 
 A boundary is the first offset with a timestamp at or after a moment. Where records before the first one that
 is left are gone, nobody can say how many of them belonged behind the moment. A record of the far future is

@@ -61,8 +61,8 @@ class CommittedRuns:
     def _ask_rounds(self, *, wait: bool) -> RunRecord | Reprocess | None:
         """As :meth:`ask` once the final round is committed; before, answer for the spec's own round.
 
-        Rounds that a life of the task before a clear committed are not reprocessed: the run was not finished,
-        and is continued.
+        Rounds committed before the task was cleared are not reprocessed: the run was not finished, and is
+        continued.
         """
         whole = keys.run_key(replace(self._spec, ranges=Cursor()))
         found = self._look_up([whole], wait=wait, prefix=keys.rounds_prefix(self._spec))

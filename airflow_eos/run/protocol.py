@@ -375,7 +375,7 @@ class RunProtocol:
             return self._superseded(work, failure)
         self._count(work, answer, failure)
         if isinstance(failure, SealedBlockLost):
-            self._release(work)  # what is left of it; the same ranges are sealed again
+            self._release(work)  # free what is left; the same ranges are sealed again
         if isinstance(failure, _NOT_WORTH_RESENDING):
             raise failure
         if work.attempts >= self._spec.max_send_attempts or self._kill.asked:
@@ -454,7 +454,7 @@ class RunProtocol:
 
     @property
     def _visible_seconds(self) -> float:
-        """As long as another transaction may hold readers up."""
+        """Seconds for which another transaction may hold readers up."""
         return self._spec.transaction_timeout.total_seconds()
 
 

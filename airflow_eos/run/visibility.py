@@ -114,7 +114,7 @@ class Visibility:
         while True:
             waited = self._clock() - began
             try:
-                over = self._is_over(record.producer)  # asked first: behind this word no marker is on its way
+                over = self._is_over(record.producer)  # asked first: after a yes no marker is on its way
                 missing, open_there = look()
                 if laws.over_everywhere(missing):
                     return
@@ -178,7 +178,7 @@ class Visibility:
         return {tp for tp, one in found.items() if one.producer_epoch == producer.producer_epoch}
 
     def _is_pending(self, record: RunRecord, group: str, offsets: Mapping[TopicPartition, int]) -> bool:
-        """Return whether our offsets are pending: not where ours are committed and those a newer run's."""
+        """Return whether our offsets are pending; once ours are committed, pending ones are a newer run's."""
         if not offsets or not self._cluster.has_pending_offsets(group, sorted(offsets)):
             return False
         committed = self._cluster.committed(group, sorted(offsets), stable=False)

@@ -143,7 +143,7 @@ def disagreement(
     said = []
     if theirs != transactional_id:
         said.append(f"it was committed under transactional id {theirs!r}, not {transactional_id!r}")
-    if recorded is None:  # of a version that did not say: what it read must do
+    if recorded is None:  # of a version that did not say: compare what it read
         read = sorted({one.topic for one in record.ranges})
         if read and not set(read).intersection(asked.topics):
             said.append(f"it read {', '.join(read)}, not {', '.join(asked.topics)}")

@@ -71,7 +71,7 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _routed(topic: pa.ChunkedArray, sink_topic: str, source_topics: Sequence[str]) -> pa.ChunkedArray:
-    """A topic that was read, and none at all, mean the sink topic."""
+    """Both a topic that was read and no topic at all mean the sink topic."""
     others = pa.array([t for t in source_topics if t != sink_topic], pa.string())
     unrouted = pc.or_kleene(pc.is_null(topic), pc.is_in(topic, value_set=others))
     return pc.if_else(unrouted, sink_topic, topic)

@@ -66,10 +66,10 @@ _SEED = 42
 
 
 def route(df: DataFrame, tasks: int, column: str) -> DataFrame:
-    """Return the rows with ``column`` = i in partition i of ``tasks``; Spark coalesces no given number.
+    """Return the rows with ``column`` = i in partition i of ``tasks``; Spark never coalesces a number given.
 
-    ``repartitionById`` (Spark 4.1) takes the number itself. Before, Spark hashes: then each number is
-    replaced by a key whose hash (Murmur3 x86 32 with seed 42, on an int) leads there.
+    ``repartitionById`` (Spark 4.1) takes the number itself. Older versions hash, so each number is replaced
+    by a key whose hash (Murmur3 x86 32 with seed 42, on an int) leads there.
     """
     if hasattr(df, "repartitionById"):
         return df.repartitionById(tasks, column)

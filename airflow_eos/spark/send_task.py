@@ -59,8 +59,8 @@ class SendTask:
 
     :param expected: (batches, records) per target partition, from the manifest.
     :param attempts: attempt per seal task, from the manifest.
-    :param timeout: seconds from the task's start; those that were left to the driver. No time of day: clocks
-        of hosts differ. A task that starts late ends with the others nevertheless: the driver cancels it.
+    :param timeout: seconds from the task's start: what the driver had left. Not a time of day: clocks of
+        hosts differ. A task that starts late ends with the others nevertheless: the driver cancels it.
     :param second_attempt_wait: seconds a second attempt waits to be killed before it fails; Spark starts
         a few more, one after the other.
     :param streamed: rows come in :data:`STREAM_ORDER`: send partition after partition, in constant memory.
@@ -262,7 +262,7 @@ def read_answers(answers: Iterable[str], manifest: SealedManifest) -> list[Parti
             errors.append(DuplicateReceipt(f"{where} has two receipts: {receipts[where]} and {receipt}"))
         receipts[where] = receipt
     if errors:
-        # A fenced epoch is often only what the other tasks saw of it.
+        # A fenced epoch is often only how the other tasks met the failure of one.
         raise next((e for e in errors if not isinstance(e, ProducerFenced)), errors[0])
     missing = [str(where) for where in manifest.partitions if where not in receipts]
     if missing:

@@ -49,7 +49,7 @@ _ARROW_SCHEMA = pa.schema(
         pa.field("timestampType", pa.int32()),
     ]
 )
-# Record batches in a log may hold a handful of records each; a batch per task step should not.
+# Record batches in a log may hold a handful of records each: they are glued up to about this size.
 _ROWS = 16_384
 _BYTES = 8 << 20
 # Rows that stand for a slice are made and thrown away: fewer than the records they stand for.

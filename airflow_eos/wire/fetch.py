@@ -243,7 +243,7 @@ class _RangeReader:
         return FetchedAnswer(position, self._end, b"", (), None)
 
     async def _out_of_range(self, position: int) -> None:
-        """Find out on which side the position is out; in range after all is the doubt of a new leader."""
+        """Find out which bound the position is beyond; if none, ask again: the leader may be new."""
         begin = (await list_offsets_async(self._connections, [self._where], "earliest"))[self._where]
         if begin > position:
             raise self._gone(position, begin)

@@ -88,7 +88,7 @@ class NodeConnections(Closeable):
         return future.value
 
     def pump(self, turns: int = 1) -> None:
-        """Move bytes that are ready, without waiting: between two steps of work of one's own."""
+        """Move bytes that are ready, without waiting; for use between two steps of the caller's own work."""
         for _ in range(turns):
             self._net.poll(timeout_ms=0)
 

@@ -2,7 +2,7 @@
 
 They are sent raw: librdkafka waits for ever for a group's coordinator that it holds for dead (its issues 5456
 and 5511), and asks where a coordinator has gone only after the next failed connection, up to 10 s later. The
-driver's producer needs not know of them: it commits all that the coordinator has under its identity.
+driver's producer need not know of them: it commits all that the coordinator has under its identity.
 """
 
 from __future__ import annotations

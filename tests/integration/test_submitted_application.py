@@ -107,13 +107,13 @@ def session():
     told("session")
     return SimpleNamespace(stop=lambda: None)
 
-class Run(application.Run):
+class Run(application.RunAttempt):
     def __init__(self, _spark, spec, process):
         super().__init__(_spark, spec, process, on_state=lambda state: told(state.value))
         self._data = LocalDataPlane(spec)
         self._data.cancel = lambda *_: None
 
-application._session, application.Run = session, Run
+application._session, application.RunAttempt = session, Run
 import pyspark
 pyspark.SparkFiles.get = staticmethod(lambda name: name)
 application.main(lambda df: df, [application.SPEC_OPTION, file])
