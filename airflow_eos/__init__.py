@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from airflow_eos.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from airflow_eos.engine import Run, RunAttempt, look_up, read_process_write
+    from airflow_eos.engine import Run, RunAttempt, find_committed, read_process_write
     from airflow_eos.exceptions import (
         ConfigurationError,
         EosError,
@@ -70,14 +70,14 @@ __all__ = [
     "TransactionRetryPolicy",
     "__version__",
     "arrow_process",
-    "look_up",
+    "find_committed",
     "read_process_write",
 ]
 
 __getattr__ = lazy_exports(
     __name__,
     {
-        "airflow_eos.engine": ("Run", "RunAttempt", "look_up", "read_process_write"),
+        "airflow_eos.engine": ("Run", "RunAttempt", "find_committed", "read_process_write"),
         "airflow_eos.exceptions": (
             "ConfigurationError",
             "EosError",

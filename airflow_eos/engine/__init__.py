@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from airflow_eos.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from airflow_eos.engine.queries import answer, create_ledger, ledger_status, look_up, partition_counts
+    from airflow_eos.engine.committed import answer, find_committed
+    from airflow_eos.engine.queries import create_ledger, ledger_status, partition_counts
     from airflow_eos.engine.run import Run, RunAttempt, read_process_write
 
 __all__ = [
@@ -15,8 +16,8 @@ __all__ = [
     "RunAttempt",
     "answer",
     "create_ledger",
+    "find_committed",
     "ledger_status",
-    "look_up",
     "partition_counts",
     "read_process_write",
 ]
@@ -26,6 +27,7 @@ __getattr__ = lazy_exports(
     __name__,
     {
         ".run": ("Run", "RunAttempt", "read_process_write"),
-        ".queries": ("answer", "create_ledger", "ledger_status", "look_up", "partition_counts"),
+        ".committed": ("answer", "find_committed"),
+        ".queries": ("create_ledger", "ledger_status", "partition_counts"),
     },
 )

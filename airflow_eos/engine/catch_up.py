@@ -61,7 +61,7 @@ def _committed(spec: RunSpec, collaborators: Collaborators) -> list[RunRecord]:
 
 def _prove_owner(held: ProducerIdentity, collaborators: Collaborators) -> None:
     answer = collaborators.transactions.abort(held)
-    if not laws.may_take_epoch(first_act=False, answer=answer):
+    if not laws.may_take_epoch(answer):
         raise RunFenced(
             f"transactional id {held.transactional_id} was taken by a newer attempt between two rounds; a "
             "retry continues after the rounds that are committed"

@@ -14,16 +14,12 @@ from typing import Any, Literal
 
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.engine.preview import Unpinned
-from airflow_eos.exceptions import ConfigurationError, IntervalNotReady, LedgerMissing
+from airflow_eos.exceptions import IntervalNotReady, LedgerMissing
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.cursor import CursorRecord
 from airflow_eos.model.kafka import TopicDescription
 from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
-from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings
-from airflow_eos.run import laws
-from airflow_eos.run.visibility import Visibility
-from airflow_eos.run.work import as_named
 
 IdlePolicy = Literal["allowed_lateness", "wait"]
 
@@ -199,41 +195,3 @@ def _not_ready(
     except LedgerMissing:
         return _not_ready(control, topics, interval, now, asks_ledger=False)
     return []
-
-
-def committed_record(
-    kafka: Mapping[str, Any],
-    settings: LedgerSettings,
-    prefix: str,
-    *,
-    pipeline: str,
-    run_key: str,
-    work: Mapping[str, Any] | None = None,
-) -> RunRecord | None:
-    """Return the committed record of a run key, once readers see all of its output.
-
-    None says nothing: only a fence makes a no believable.
-
-    :param work: what is known of the run: fields of the JSON form of a
-        :class:`~airflow_eos.run.work.WorkDefinition`.
-    :raises LedgerMissing: when there is no initialised ledger.
-    :raises DifferentWork: the run of that name did something else.
-    """
-    if not run_key:
-        raise ConfigurationError("run_key is empty; `airflow eos ledger --pipeline NAME` lists run keys")
-    # A cursor that reads in rounds is committed with its last one.
-    names = (run_key, keys.last_key(run_key))
-    wanted = [keys.run_record_key(name) for name in names]
-    with ControlPlane(Deployment(kafka, settings or LedgerSettings(), prefix)) as control:
-        control.verify_ledger()
-        found = control.authority.peek(wanted, routing=pipeline)
-        record = next((RunRecord.from_json(found[key]) for key in wanted if key in found), None)
-        if record is None:
-            return None
-        named = as_named(record, work or {})
-        if named is not None:
-            laws.same_work(record, record.producer.transactional_id, named)
-        if hidden := Visibility(control.cluster, None).missing(record):
-            log.info("%s is committed, not yet visible in %s", run_key, "; ".join(hidden))
-            return None
-    return record

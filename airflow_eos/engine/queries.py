@@ -1,23 +1,19 @@
-"""Ledger tasks outside a run: make it, ask it."""
+"""The ledger outside a run: make it, list what it holds."""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import NotYetVisible
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.cursor import CursorRecord
 from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.record import RunRecord
-from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings, MayCreate, RunSpec
-from airflow_eos.run.lookup import CommittedRuns
-from airflow_eos.run.visibility import Visibility
+from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings, MayCreate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,48 +38,6 @@ def create_ledger(
     """
     with ControlPlane(Deployment(kafka, settings or LedgerSettings(), prefix)) as control:
         return control.verify_ledger(may_create=MayCreate.ANYWAY if adopt_new else MayCreate.WHERE_NEW)
-
-
-def look_up(spec: RunSpec) -> RunRecord | None:
-    """Return the committed record of a spec's run, once readers see all of its output.
-
-    None says nothing: only a run under its fence may believe a no.
-
-    :raises DifferentWork: the record of that name is of other work.
-    """
-    asked = spec if spec.on_committed == "accept" else replace(spec, on_committed="skip")
-    try:
-        return answer(asked)
-    except NotYetVisible as error:
-        log.info("%s", error)
-        return None
-
-
-def answer(spec: RunSpec, *, may_create: MayCreate = MayCreate.NEVER, wait: bool = False) -> RunRecord | None:
-    """Return the record that a run of this spec would be answered with, without touching anything.
-
-    None: it would do the work, or find out under its fence that it need not.
-
-    :param may_create: whether to make a missing ledger.
-    :param wait: wait for a record whose transaction is still being ended.
-    :raises RunAlreadyCommitted: ``on_committed`` is ``fail`` and another run committed it.
-    :raises DifferentWork: the record of that name is of other work.
-    :raises NotYetVisible: it is committed, but some leader does not show it.
-    :raises OutcomeUnknown: ``wait``, and such a transaction stays open.
-    """
-    if spec.round is not None:
-        spec = replace(spec, round=None)
-    with ControlPlane(spec) as control:
-        if may_create is MayCreate.NEVER:
-            control.verify_ledger()
-        else:
-            control.verify_ledger_of_run(may_create=may_create)
-        found = CommittedRuns(spec, control.authority).ask(fenced=False, wait=wait)
-        if not isinstance(found, RunRecord):
-            return None
-        seconds = spec.transaction_timeout.total_seconds() if wait else 0.0
-        Visibility(control.cluster, control.transactions).wait_for_found(found, seconds=seconds)
-        return found
 
 
 def partition_counts(kafka: Mapping[str, Any], topics: Sequence[str]) -> dict[str, int]:

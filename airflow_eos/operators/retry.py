@@ -98,9 +98,9 @@ def _committed(context: Context | None) -> RunRecord | None:
     if context is None or not hasattr(task, "build_spec"):
         return None
     try:
-        from airflow_eos.engine import look_up
+        from airflow_eos.engine import find_committed
 
-        return look_up(task.build_spec(context))
+        return find_committed(task.build_spec(context))
     except Exception:  # the decision must not fail: a retry asks anyway
         log.warning("the ledger could not be asked; retrying with back-off", exc_info=True)
         return None

@@ -99,9 +99,9 @@ class CommitEntry:
         )
 
 
-def prove(
+def check_with_brokers(
     collaborators: Collaborators,
-    statement: CommitEntry,
+    entry: CommitEntry,
     record: RunRecord,
     messages: Sequence[LedgerMessage],
 ) -> None:
@@ -110,15 +110,15 @@ def prove(
     :raises ProtocolViolation: when it does not.
     :raises PlanError: when the plan no longer holds.
     """
-    cluster, manifest = collaborators.cluster, statement.manifest
-    staged = statement.ledger_partitions(messages)
+    cluster, manifest = collaborators.cluster, entry.manifest
+    staged = entry.ledger_partitions(messages)
     expected = {*manifest.partitions, *staged}
-    expected.add(cluster.group_offsets_partition(statement.planned.plan.offsets_group))
-    topics = statement.topics
+    expected.add(cluster.group_offsets_partition(entry.planned.plan.offsets_group))
+    topics = entry.topics
     sinks = cluster.describe_topics(sorted(topics)) if topics else {}
     everywhere = {tp for topic in sinks.values() for tp in topic.topic_partitions}
     transaction = cluster.describe_transaction(record.producer.transactional_id)
     producers = cluster.describe_producers(sorted({*everywhere, *staged}))
     laws.proof_holds(record.producer, manifest, staged, expected, transaction, producers)
     laws.begins_with_receipts(record.producer, record.receipts, staged, producers)
-    collaborators.planner.recheck(statement.planned.plan, staged=True)
+    collaborators.planner.recheck(entry.planned.plan, staged=True)

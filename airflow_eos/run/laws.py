@@ -4,8 +4,8 @@
    (:mod:`airflow_eos.spark.send_task`); :func:`exactly_one_receipt` is the guard behind it.
 2. One transaction per producer instance; only a first act or a proved owner takes an epoch:
    :func:`may_take_epoch`.
-3. A yes may be believed before the fence, a no only after it, and only of a ledger that lost nothing:
-   :func:`no_is_final`, :func:`~airflow_eos.ledger.authority.nothing_is_missing`.
+3. A yes may be believed before the fence, a no only after it (the protocol asks again there), and only of a
+   ledger that lost nothing: :func:`~airflow_eos.ledger.authority.nothing_is_missing`.
 4. Every request carries the writers' identity; counts gate the commit: :func:`receipts_match`,
    :func:`proof_holds`. The ledger is written by the driver alone: :func:`ledger_is_no_target`.
 5. Ranges lie between the log start and the last stable offset, in the topics that were planned:
@@ -15,7 +15,7 @@
    :func:`group_is_empty`, :func:`cursor_unmoved`.
 7. A group has one owner; ids name the work (:mod:`airflow_eos.ledger.keys`): :func:`group_is_ours`,
    :func:`same_work`.
-8. No input or no output is a success that still commits: :func:`deserves_commit`.
+8. No input or no output is a success that still commits: the protocol knows no other way to end well.
 9. Brokers without partition verification are refused: :func:`broker_verifies`.
 10. Delivery time-out + 30 s < transaction time-out <= the broker's maximum: :func:`timeouts_fit`,
     :func:`send_timeout`.
@@ -73,14 +73,9 @@ def exactly_one_receipt(receipts: Sequence[PartitionReceipt]) -> None:
         )
 
 
-def may_take_epoch(first_act: bool, answer: EndTxnAnswer | None) -> bool:
-    """Law 2: only an attempt's first act, or a proof by EndTxn that the epoch is ours, allows a fence."""
-    return first_act or answer in (EndTxnAnswer.ENDED, EndTxnAnswer.NOTHING_OPEN)
-
-
-def no_is_final(fenced: bool) -> bool:
-    """Law 3: a look-up that found nothing is believed only when it was made after the fence."""
-    return fenced
+def may_take_epoch(answer: EndTxnAnswer | None) -> bool:
+    """Law 2: only a proof by EndTxn that the last epoch is ours allows to take the next one."""
+    return answer in (EndTxnAnswer.ENDED, EndTxnAnswer.NOTHING_OPEN)
 
 
 def receipts_match(manifest: SealedManifest, receipts: Sequence[PartitionReceipt]) -> None:
@@ -297,12 +292,6 @@ def same_work(
         raise DifferentWork(
             f"the ledger's record of {record.run_key} is of other work with the same name: {refusal}"
         )
-
-
-def deserves_commit(plan: RunPlan, manifest: SealedManifest) -> bool:
-    """Law 8: an empty range and zero output are successes too: offsets and the record are committed."""
-    del plan, manifest
-    return True
 
 
 def broker_verifies(verification: bool | None) -> None:

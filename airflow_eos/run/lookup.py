@@ -13,7 +13,6 @@ from airflow_eos.model.ranges import Cursor
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.run import laws, rounds
-from airflow_eos.run.planner import Recorded
 from airflow_eos.run.work import AUTHORS, SINK, WorkDefinition, differences
 
 log = logging.getLogger(__name__)
@@ -21,10 +20,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Reprocess:
-    """A committed run to be done again: the same ranges, under a key and a transactional id of their own."""
+    """A committed run to be done again: the same ranges, under a key and a transactional id of their own.
+
+    :param recorded: what it read.
+    """
 
     key: str
-    recorded: Recorded
+    recorded: RunRecord
     transactional_id: str
 
 
@@ -94,7 +96,7 @@ class CommittedRuns:
         other = f"run {first.run_id!r}, clear {first.clear_number}, try {first.try_number}"
         if self._spec.on_committed == "reprocess":
             self._check(parts, but_for={SINK})
-            return Reprocess(keys.reprocess_key(key, len(again) + 1), Recorded.of(first), again_id)
+            return Reprocess(keys.reprocess_key(key, len(again) + 1), first, again_id)
         answer = self._answering(first, parts, again)
         if self._spec.on_committed == "fail":
             raise RunAlreadyCommitted(

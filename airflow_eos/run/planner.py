@@ -48,22 +48,6 @@ class Planned:
     layout_known: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """What a committed run read, to be read again.
-
-    :param topic_ids: ids of the topics it read; empty in records that do not name them.
-    """
-
-    ranges: tuple[OffsetRange, ...]
-    topic_ids: Mapping[str, str]
-
-    @classmethod
-    def of(cls, record: RunRecord) -> Recorded:
-        """Return it from the run's record."""
-        return cls(record.ranges, record.details.get(TOPIC_IDS, {}))
-
-
 class Planner:
     """Makes plans, and says whether one still holds.
 
@@ -86,16 +70,18 @@ class Planner:
         self._ledger = ledger
         self._now = now
 
-    def plan(self, recorded: Recorded | None = None) -> Planned:
+    def plan(self, recorded: RunRecord | None = None) -> Planned:
         """Pin the ranges.
 
-        :param recorded: what a committed run read, to reprocess exactly.
+        :param recorded: a committed run, to read exactly what it read.
         :raises PlanError: naming what does not hold.
         """
         topics = self._cluster.describe_topics(self._spec.source_topics)
         mode = self._spec.ranges
         if recorded is not None:
-            was = RunPlan("reprocess", (), recorded.topic_ids, self._spec.group_id, advances=False)
+            was = RunPlan(
+                "reprocess", (), recorded.details.get(TOPIC_IDS, {}), self._spec.group_id, advances=False
+            )
             laws.topics_unchanged(was, {name: t.topic_id for name, t in topics.items()})
             planned = self._given(topics, recorded.ranges, "reprocess")
         elif isinstance(mode, Cursor):

@@ -38,11 +38,11 @@ from airflow_eos.ports import (
 )
 from airflow_eos.run import laws, rounds
 from airflow_eos.run.collaborators import Collaborators
-from airflow_eos.run.commit_entry import CommitEntry, prove
+from airflow_eos.run.commit_entry import CommitEntry, check_with_brokers
 from airflow_eos.run.kept_failures import clear_frames
 from airflow_eos.run.kill import KILL_SECONDS, Kill, KillBudget
 from airflow_eos.run.lookup import CommittedRuns
-from airflow_eos.run.planner import Planned, Recorded
+from airflow_eos.run.planner import Planned
 from airflow_eos.run.sink_check import Targets
 from airflow_eos.run.states import State, Trace
 from airflow_eos.run.unfinished import UnfinishedEnds
@@ -51,7 +51,9 @@ from airflow_eos.run.visibility import Visibility
 log = logging.getLogger(__name__)
 
 MAX_ENDED_OLDER = 4
-"""Targets, ledger and offsets, of a commit and of an abort: each takes an epoch at most once."""
+"""Epochs spent on ending what earlier attempts left open, before that is given up.
+
+Each of two (a commit, an abort) may have left something open in two places (topics, ledger and offsets)."""
 
 # An attempt that failed for one of these would fail again under a new epoch.
 _NOT_WORTH_RESENDING = (AuthorizationFailed, ConfigurationError, PlanError, ProcessFailed, RecordTooLarge)
@@ -63,7 +65,7 @@ class _Work:
 
     key: str
     transactional_id: str
-    recorded: Recorded | None = None
+    recorded: RunRecord | None = None
     planned: Planned | None = None
     sealed: Sealed | None = None
     attempts: int = 0
@@ -168,6 +170,10 @@ class RunProtocol:
             work.key, work.recorded, work.transactional_id = found.key, found.recorded, found.transactional_id
         return None
 
+    def _ask_again(self, work: _Work) -> RunRecord | None:
+        """Ask behind the fence: another may have committed since, and only here is a no final (law 3)."""
+        return self._ask(work, fenced=True)
+
     # -- one attempt under one epoch --
 
     def _one_epoch(self, work: _Work) -> RunRecord | None:
@@ -185,17 +191,15 @@ class RunProtocol:
             session.close()
 
     def _behind_the_fence(self, work: _Work, session: ProducerSession) -> RunRecord | None:
-        if not laws.no_is_final(fenced=False):
-            fenced_id = work.transactional_id
-            found = self._ask(work, fenced=True)
-            if found is not None:
-                return self._visible(found)
-            if work.transactional_id != fenced_id:
-                self._trace.enter(State.CHECKED)
-                # Committed by another run since we asked: it is to be reprocessed, under that work's own id.
-                self._forget(work)
-                return None
+        fenced_id = work.transactional_id
+        found = self._ask_again(work)
+        if found is not None:
+            return self._visible(found)
         self._trace.enter(State.CHECKED)
+        if work.transactional_id != fenced_id:
+            # Committed by another run since we asked: it is to be reprocessed, under that work's own id.
+            self._forget(work)
+            return None
         if work.attempts >= self._spec.max_send_attempts:
             raise self._failed(work)
         try:
@@ -228,7 +232,7 @@ class RunProtocol:
         if answer is None:
             return False
         session.close()
-        if not laws.may_take_epoch(first_act=False, answer=answer):
+        if not laws.may_take_epoch(answer):
             raise RunFenced(
                 f"{work.key}: transactional id {work.transactional_id} was taken by a newer attempt; "
                 "a retry asks again"
@@ -297,11 +301,9 @@ class RunProtocol:
 
     def _commit(self, work: _Work, planned: Planned, session: ProducerSession) -> RunRecord | None:
         manifest = work.sealed.manifest if work.sealed is not None else SealedManifest(())
-        if not laws.deserves_commit(planned.plan, manifest):
-            return self._statement(work, planned, manifest).record((), session.identity, self._trace.steps)
-        statement = self._statement(work, planned, manifest)
+        entry = self._commit_entry(work, planned, manifest)
         try:
-            record, messages = self._write_and_prove(work, statement, session)
+            record, messages = self._write_and_prove(work, entry, session)
         except Exception as failure:  # noqa: BLE001 - every failure in OPEN..PROVEN means: abort our own
             return self._aborted(work, session, failure)
         except BaseException:
@@ -314,7 +316,7 @@ class RunProtocol:
         self._targets.are_kept()
         self._visibility.wait_for_own(
             record,
-            statement.ledger_partitions(messages),
+            entry.ledger_partitions(messages),
             planned.plan.ends,
             planned.plan.offsets_group,
             seconds=self._visible_seconds,
@@ -323,9 +325,9 @@ class RunProtocol:
         return replace(record, trace=self._trace.steps)
 
     def _write_and_prove(
-        self, work: _Work, statement: CommitEntry, session: ProducerSession
+        self, work: _Work, entry: CommitEntry, session: ProducerSession
     ) -> tuple[RunRecord, Sequence[LedgerMessage]]:
-        manifest = statement.manifest
+        manifest = entry.manifest
         opened = self._collaborators.clock()
         session.begin()
         if manifest.targets:
@@ -339,17 +341,17 @@ class RunProtocol:
         laws.receipts_match(manifest, receipts)
         self._trace.enter(State.WRITTEN)
 
-        record = statement.record(receipts, session.identity, self._trace.steps)
-        messages = statement.messages(record)
-        session.stage(statement.planned.plan.offsets_group, statement.offsets(), messages)
+        record = entry.record(receipts, session.identity, self._trace.steps)
+        messages = entry.messages(record)
+        session.stage(entry.planned.plan.offsets_group, entry.offsets(), messages)
         self._trace.enter(State.STAGED)
 
-        prove(self._collaborators, statement, record, messages)
+        check_with_brokers(self._collaborators, entry, record, messages)
         self._trace.enter(State.PROVEN)
         self._kill.take_turn()
         return record, messages
 
-    def _statement(self, work: _Work, planned: Planned, manifest: SealedManifest) -> CommitEntry:
+    def _commit_entry(self, work: _Work, planned: Planned, manifest: SealedManifest) -> CommitEntry:
         details = {
             "versions": work.versions,
             TOPIC_IDS: dict(planned.plan.topic_ids),
@@ -371,7 +373,7 @@ class RunProtocol:
             "%s: attempt %d failed: %s; aborting its transaction", work.key, work.attempts + 1, failure
         )
         answer = self._end(session, failure)
-        if not laws.may_take_epoch(first_act=False, answer=answer):
+        if not laws.may_take_epoch(answer):
             return self._superseded(work, failure)
         self._count(work, answer, failure)
         if isinstance(failure, SealedBlockLost):
@@ -386,7 +388,7 @@ class RunProtocol:
         self._trace.enter(State.UNKNOWN)
         log.warning("%s: the answer of the commit is missing (%s); finding out", work.key, failure)
         answer = self._end(session, failure)
-        if not laws.may_take_epoch(first_act=False, answer=answer):
+        if not laws.may_take_epoch(answer):
             return self._superseded(work, failure)
         self._count(work, answer, failure)
         if self._kill.asked:

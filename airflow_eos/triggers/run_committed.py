@@ -21,7 +21,7 @@ class RunCommittedTrigger(ConditionTrigger):
     :param run_key: key of the run in the ledger.
     :param ledger_topic: the ledger.
     :param prefix: first part of transactional ids.
-    :param work: what is known of the run, see :func:`~airflow_eos.engine.lag.committed_record`.
+    :param work: what is known of the run, see :func:`~airflow_eos.engine.committed.find_committed_by_key`.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class RunCommittedTrigger(ConditionTrigger):
 
     def ask(self, kafka: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the record's summary once the run is committed."""
-        from airflow_eos.engine.lag import committed_record
+        from airflow_eos.engine.committed import find_committed_by_key
         from airflow_eos.model.spec import LedgerSettings
 
         settings = LedgerSettings(topic=self.ledger_topic, create=False)
         try:
-            record = committed_record(
+            record = find_committed_by_key(
                 kafka,
                 settings,
                 self.prefix,

@@ -282,7 +282,7 @@ def test_given_ranges_whose_commit_has_lost_its_answer_are_written_once(experime
 
 def test_without_law_3_a_commit_that_has_lost_its_answer_is_repeated(experiment, monkeypatch):
     """T2, counter-test: the ledger is not asked behind the fence: the same ranges are written twice."""
-    without_law.remove("no_is_final", monkeypatch.setattr)
+    without_law.remove("ask-again", monkeypatch.setattr)
     sent = experiment.feed(20)
     record, story = lost_commit(experiment, monkeypatch, "answer lost", ranges=given(experiment))
     assert not record.found

@@ -159,7 +159,7 @@ def test_a_zombie_that_initialises_again_behind_the_commit_sends_nothing(any_kaf
 def test_without_laws_2_and_3_a_zombie_sends_it_all_again(experiment, state):
     """T5, counter-test: abort, initialise, resend, with nobody asking the ledger: every record is twice."""
     experiment.feed(20)
-    lawless = {"without": ["may_take_epoch", "no_is_final"], "ranges": given(experiment)}
+    lawless = {"without": ["may_take_epoch", "ask-again"], "ranges": given(experiment)}
     zombie = experiment.driver("r1", stop_at=state, **lawless).wait_for(state)
     zombie.pause()
     experiment.run("r1", try_number=2, ranges=given(experiment))

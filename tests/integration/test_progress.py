@@ -11,7 +11,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from airflow_eos.engine.lag import Unread, committed_record, interval_progress, unread
+from airflow_eos.engine.committed import find_committed_by_key
+from airflow_eos.engine.lag import Unread, interval_progress, unread
 from airflow_eos.exceptions import LedgerMissing, UnknownTopic
 from airflow_eos.ledger.keys import cursor_run_key
 from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
@@ -162,7 +163,9 @@ def test_committed_run_is_found_by_its_key(pipeline: Pipeline) -> None:
 
     def record(run_id: str) -> Any:
         key = cursor_run_key(spec.pipeline, run_id)
-        return committed_record(spec.kafka, spec.ledger, spec.prefix, pipeline=spec.pipeline, run_key=key)
+        return find_committed_by_key(
+            spec.kafka, spec.ledger, spec.prefix, pipeline=spec.pipeline, run_key=key
+        )
 
     with impatient(), pytest.raises(LedgerMissing):
         record("r1")

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_eos.broker.transactions import KafkaSession
-from airflow_eos.engine import create_ledger, look_up
+from airflow_eos.engine import create_ledger, find_committed
 from airflow_eos.engine.run import Run
 from airflow_eos.exceptions import BrokersUnavailable, OutcomeUnknown, RunFailed
 from airflow_eos.ledger.keys import id_kind
@@ -98,7 +98,7 @@ def ends_without_a_commit(pipeline, run, spec=None):
     with pytest.raises(RunFailed, match="killed"):
         run.execute()
     assert pipeline.output() == []
-    assert look_up(spec or pipeline.spec) is None
+    assert find_committed(spec or pipeline.spec) is None
 
 
 @pytest.mark.parametrize("state", ON_THE_WAY)
@@ -235,7 +235,7 @@ def test_a_kill_that_overtakes_a_commit_wins(full, monkeypatch):
     thread.join(60)
     assert isinstance(ended[0], RunFailed | OutcomeUnknown)
     assert full.output() == []
-    assert look_up(full.spec) is None
+    assert find_committed(full.spec) is None
 
 
 def test_a_kill_that_comes_behind_a_commit_changes_nothing(full, monkeypatch):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_eos.engine import look_up
+from airflow_eos.engine import find_committed
 from airflow_eos.exceptions import RunAlreadyCommitted, RunFenced
 from airflow_eos.model.ranges import Cursor
 from airflow_eos.run.states import State
@@ -44,7 +44,7 @@ def test_a_finished_run_is_found_whole_and_reads_nothing_new(pipeline):
     assert again.found
     assert replace(again, found=False) == replace(first, trace=again.trace, details=again.details)
     assert len(pipeline.output()) == 9
-    assert look_up(replace(pipeline.spec, ranges=ROUNDS)).records_read == 9
+    assert find_committed(replace(pipeline.spec, ranges=ROUNDS)).records_read == 9
     with pytest.raises(RunAlreadyCommitted, match="final"):
         pipeline.run(ranges=ROUNDS, clear_number=2, on_committed="fail")
     assert pipeline.run("r2", ranges=ROUNDS).records_read == 1

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_eos.engine import look_up
+from airflow_eos.engine import find_committed
 from airflow_eos.exceptions import OutputLost, SinkChanged, UnknownTopic
 from airflow_eos.operators.retriable import is_final
 from airflow_eos.run.states import State
@@ -74,7 +74,7 @@ def test_a_sink_made_again_with_fewer_partitions_fails_at_once_and_the_next_try_
         pipeline.run(on_state=at(State.SEALED, remade(pipeline, 1)))
     assert time.monotonic() - begun < AT_ONCE
     assert not is_final(failed.value)
-    assert look_up(pipeline.spec) is None
+    assert find_committed(pipeline.spec) is None
     assert pipeline.run(try_number=2).records_written == COUNT
     assert len(pipeline.output()) == COUNT
 
@@ -92,7 +92,7 @@ def test_a_sink_that_is_deleted_before_it_is_written_fails_at_once(pipeline):
     with pytest.raises(UnknownTopic, match=other):
         pipeline.run(data=Elsewhere, on_state=at(State.SEALED, lambda: delete(pipeline, other)))
     assert time.monotonic() - begun < AT_ONCE
-    assert look_up(pipeline.spec) is None
+    assert find_committed(pipeline.spec) is None
 
 
 @pytest.mark.parametrize("again", [True, False])
@@ -102,7 +102,7 @@ def test_a_sink_that_vanishes_before_the_commit_is_no_success(pipeline, again):
     with pytest.raises(OutputLost, match=rf"{pipeline.sink}.*reprocess") as failed:
         pipeline.run(on_state=at(State.PROVEN, act))
     assert is_final(failed.value)
-    assert look_up(pipeline.spec).records_written == COUNT
+    assert find_committed(pipeline.spec).records_written == COUNT
     if not again:
         pipeline.kafka.create_topic(pipeline.sink, partitions=2)
     assert pipeline.output() == []

@@ -11,8 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_eos.engine.admin import Reset, reset_cursor
-from airflow_eos.engine.lag import committed_record
-from airflow_eos.engine.queries import look_up
+from airflow_eos.engine.committed import find_committed, find_committed_by_key
 from airflow_eos.exceptions import DifferentWork, GroupOwned
 from airflow_eos.ledger.keys import cursor_run_key
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
@@ -225,7 +224,7 @@ def test_accept_lets_the_record_stand(pipeline, other):
     pipeline.run()
     accepted = {"sink_topic": other, "on_committed": "accept"}
     assert pipeline.run(**accepted, clear_number=1).found
-    assert look_up(pipeline.changed(**accepted, clear_number=1)).found
+    assert find_committed(pipeline.changed(**accepted, clear_number=1)).found
     pipeline.run("given", ranges=explicit(pipeline, 0, 1))
     edited = explicit(pipeline, 1, 3)
     assert pipeline.run("given", ranges=edited, clear_number=1, on_committed="accept").found
@@ -314,7 +313,7 @@ def test_a_run_that_read_other_topics_is_not_the_one_waited_for(pipeline, other)
     def waited_for(topic):
         spec = pipeline.spec
         key = cursor_run_key(spec.pipeline, "r1")
-        return committed_record(
+        return find_committed_by_key(
             spec.kafka, spec.ledger, "test", pipeline=spec.pipeline, run_key=key, work={"topics": [topic]}
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.engine import application, look_up
+from airflow_eos.engine import application, find_committed
 from airflow_eos.exceptions import RunFailed
 from airflow_eos.model.spec_json import spec_to_json
 from airflow_eos.run.states import State
@@ -135,4 +135,4 @@ def test_application_told_to_stop_ends_and_commits_nothing_more(
     committed = where == "COMMITTED"
     assert len(pipeline.output()) == (5 if committed else 0)
     if where not in ("session", "ASKED"):
-        assert (look_up(pipeline.spec) is not None) is committed
+        assert (find_committed(pipeline.spec) is not None) is committed

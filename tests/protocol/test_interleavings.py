@@ -17,6 +17,7 @@ import pytest
 
 from airflow_eos.ledger import authority, keys, pins
 from airflow_eos.model.ledger import LedgerView
+from airflow_eos.model.output import SealedManifest
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run import boundaries, laws, protocol
 from tests.protocol.model import ports, scenes
@@ -120,13 +121,13 @@ def test_law_1_guard_two_receipts_for_one_partition_abort_the_run(monkeypatch: p
 
 def test_law_2_a_superseded_attempt_would_fence_the_live_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the proof of ownership a zombie initialises again and aborts its successor."""
-    monkeypatch.setattr(laws, "may_take_epoch", lambda first_act, answer: True)
+    monkeypatch.setattr(laws, "may_take_epoch", lambda answer: True)
     assert "took it again" in _counter_example(scenes.twins)
 
 
 def test_law_3_a_no_from_before_the_fence_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the second look-up a run committed in between is done twice."""
-    monkeypatch.setattr(laws, "no_is_final", lambda fenced: True)
+    monkeypatch.setattr(protocol.RunProtocol, "_ask_again", lambda self, work: None)
     assert "duplicated" in _counter_example(scenes.explicit)
 
 
@@ -199,7 +200,15 @@ def test_law_7_a_group_has_one_pipeline(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_law_8_an_empty_run_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its record an empty run reports a success nobody can find again."""
-    monkeypatch.setattr(laws, "deserves_commit", lambda plan, manifest: not plan.is_empty)
+    commit = protocol.RunProtocol._commit
+
+    def only_with_input(self: Any, work: Any, planned: Any, session: Any) -> Any:
+        if not planned.plan.is_empty:
+            return commit(self, work, planned, session)
+        entry = self._commit_entry(work, planned, SealedManifest(()))
+        return entry.record((), session.identity, self._trace.steps)
+
+    monkeypatch.setattr(protocol.RunProtocol, "_commit", only_with_input)
     assert "does not hold" in _counter_example(scenes.empty)
 
 

@@ -29,13 +29,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     state: dict[str, Any] = {"answer": None, "specs": []}
     engine = ModuleType("airflow_eos.engine")
 
-    def look_up(spec: Any) -> Any:
+    def find_committed(spec: Any) -> Any:
         state["specs"].append(spec)
         if isinstance(state["answer"], BaseException):
             raise state["answer"]
         return state["answer"]
 
-    engine.look_up = look_up  # type: ignore[attr-defined]
+    engine.find_committed = find_committed  # type: ignore[attr-defined]
     monkeypatch.setitem(__import__("sys").modules, "airflow_eos.engine", engine)
     return state
 

@@ -203,7 +203,7 @@ def test_run_is_waited_for_until_the_ledger_holds_it(monkeypatch: pytest.MonkeyP
             raise answer
         return answer
 
-    monkeypatch.setattr("airflow_eos.engine.lag.committed_record", record)
+    monkeypatch.setattr("airflow_eos.engine.committed.find_committed_by_key", record)
     assert COMMITTED.ask({}) is None
     assert COMMITTED.ask({}) is None
     assert COMMITTED.ask({}) == a_record().summary()
