@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.engine.catch_up import run_rounds
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.engine.lazy_data import LazyDataPlane
 from airflow_eos.ledger import keys
 from airflow_eos.run.kill import KILL_SECONDS, Kill, KillBudget
 from airflow_eos.run.protocol import RunProtocol
+from airflow_eos.spark.lazy_data_plane import LazyDataPlane
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
