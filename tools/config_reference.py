@@ -21,7 +21,9 @@ Options stand in `airflow.cfg`, or in environment variables. They are read when 
 `airflow eos`; a parameter of an operator, a sensor or a command wins.
 
 The cluster comes from a connection of type `kafka` (parameter `kafka_config_id`, default
-`kafka_default`): its extra is a client configuration in librdkafka's names, as the Kafka provider has it.
+`kafka_default`): its extra is a client configuration in librdkafka's names, as the Kafka provider has it. Two
+settings there are this package's own: `eos.max.batch.bytes` and `eos.max.record.headers` bound what one
+record batch of a source may cost to read, see [Security](security.md).
 
 """
 

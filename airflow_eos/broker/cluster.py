@@ -132,7 +132,7 @@ class KafkaCluster(LinkUser):
                 )
                 return any(
                     (batch.header.producer_id, batch.header.producer_epoch) == writer
-                    and len(decode_batch(batch, start=offset, end=offset + 1))
+                    and len(decode_batch(batch, start=offset, end=offset + 1, headers=False))
                     for answer in answers
                     for batch in data_batches(answer.batches, answer.aborted)
                 )

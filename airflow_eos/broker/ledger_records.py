@@ -31,7 +31,7 @@ def records_of(batch: RawBatch, end: int) -> list[Record]:
     """
     found: Iterable[tuple[int, bytes | None, bytes | None]]
     if batch.header.codec or batch.header.record_count > _FEW_RECORDS:
-        decoded = decode_batch(batch, end=end)
+        decoded = decode_batch(batch, end=end, headers=False)
         found = zip(decoded.offset.tolist(), decoded.key.to_pylist(), decoded.value.to_pylist(), strict=True)
     else:
         batch.check_crc()

@@ -5,6 +5,8 @@ linked blocks, which is all that Arrow can write). Read: everything that is in r
 xerial frames (Java), lz4 linked or not, zstd frames with and without a content size (Java streams have none),
 gzip of several members.
 
+What a frame claims is not believed: kilobytes that decompress to gigabytes cost an error, not the memory.
+
 Executors need lz4 only where records are in it, so that it is imported when the first such batch is there.
 """
 
@@ -22,8 +24,11 @@ import pyarrow as pa
 from airflow_eos.exceptions import ConfigurationError, EnvironmentMismatch
 from airflow_eos.recordbatch.varint import CONTINUED
 
-# Larger than any batch a broker accepts; stops a forged content size from asking for all memory.
-MAX_DECOMPRESSED = (1 << 31) - 1
+# A content size is believed up to so many times the compressed size and a bit; beyond, the data is streamed.
+_USUAL_RATIO = 64
+_SMALL = 1 << 20
+_SNAPPY_RATIO = 22  # a copy of 64 bytes takes three
+_CHUNK = 1 << 20  # bytes decompressed at a time where the size is not known
 
 _XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = 16
@@ -109,10 +114,19 @@ def _check_level(codec: Codec, level: int | None) -> None:
         raise ConfigurationError(f"compression.level {level} is outside {low}..{high} of {codec.label}")
 
 
-def decompress(codec: int, data: bytes) -> bytes | pa.Buffer:
+class OverBudget(ValueError):
+    """The data decompresses to more bytes than are allowed."""
+
+    def __init__(self, budget: int) -> None:
+        super().__init__(f"it decompresses to more than {budget} bytes")
+
+
+def decompress(codec: int, data: bytes, budget: int) -> bytes | pa.Buffer:
     """Records section as it was before compression.
 
     :param codec: bits 0-2 of the batch attributes
+    :param budget: bytes it may have decompressed; not much more is ever allocated
+    :raises OverBudget: it has more
     :raises ValueError: the codec is unknown, or the data is not what the codec writes
     :raises EnvironmentMismatch: the codec is lz4, and its package is not installed here
     """
@@ -120,13 +134,13 @@ def decompress(codec: int, data: bytes) -> bytes | pa.Buffer:
         if codec == Codec.NONE:
             return data
         if codec == Codec.ZSTD:
-            return _zstd(data)
+            return _zstd(data, budget)
         if codec == Codec.LZ4:
-            return bytes(_lz4_frame().decompress(data))
+            return _lz4(data, budget)
         if codec == Codec.SNAPPY:
-            return _snappy(data)
+            return _snappy(data, budget)
         if codec == Codec.GZIP:
-            return _gzip(data)
+            return _gzip(data, budget)
     except (
         pa.ArrowException,
         OSError,
@@ -156,15 +170,24 @@ _ZSTD = pa.Codec("zstd")
 _SNAPPY = pa.Codec("snappy")
 
 
-def _zstd(data: bytes) -> bytes | pa.Buffer:
+def _zstd(data: bytes, budget: int) -> bytes | pa.Buffer:
     size = zstd_content_size(data)
-    if size is not None:
+    if size is not None and size > budget:
+        raise OverBudget(budget)
+    if size is not None and size <= _USUAL_RATIO * len(data) + _SMALL:
         try:
             return _ZSTD.decompress(data, size)
         except (pa.ArrowException, OSError):
             pass  # several frames: the first one's size is not the whole; the stream knows, or fails clearly
+    parts: list[bytes] = []
+    left = budget
     with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-        return stream.read()
+        while part := stream.read(min(_CHUNK, left + 1)):
+            left -= len(part)
+            if left < 0:
+                raise OverBudget(budget)
+            parts.append(part)
+    return b"".join(parts)
 
 
 def zstd_content_size(data: bytes) -> int | None:
@@ -178,27 +201,43 @@ def zstd_content_size(data: bytes) -> int | None:
     width = (1 if single_segment else 0, 2, 4, 8)[flag]
     if not width:
         return None
-    size = int.from_bytes(data[at : at + width], "little") + (256 if flag == 1 else 0)
-    return size if size <= MAX_DECOMPRESSED else None
+    return int.from_bytes(data[at : at + width], "little") + (256 if flag == 1 else 0)
 
 
-def _snappy(data: bytes) -> bytes | pa.Buffer:
+def _lz4(data: bytes, budget: int) -> bytes:
+    frame = _lz4_frame().LZ4FrameDecompressor()
+    out = bytes(frame.decompress(data, max_length=budget + 1))
+    if len(out) > budget:
+        raise OverBudget(budget)
+    if not frame.eof:
+        raise ValueError("lz4 data is cut off")
+    return out
+
+
+def _snappy(data: bytes, budget: int) -> bytes | pa.Buffer:
     if not data.startswith(_XERIAL):
-        return _snappy_block(data)
+        return _snappy_block(data, budget, budget)
     blocks = []
+    left = budget
     at = _XERIAL_HEADER
     while at < len(data):
         (size,) = struct.unpack_from(">i", data, at)
         at += 4
         if size < 0 or at + size > len(data):
             raise ValueError(f"snappy block of {size} bytes at {at} is cut off")
-        blocks.append(_snappy_block(data[at : at + size]))
+        block = _snappy_block(data[at : at + size], left, budget)
+        left -= len(block)
+        blocks.append(block)
         at += size
     return b"".join(blocks)
 
 
-def _snappy_block(data: bytes) -> pa.Buffer:
-    """One raw block; its length stands in front as a plain varint."""
+def _snappy_block(data: bytes, left: int, budget: int) -> pa.Buffer:
+    """One raw block; its length stands in front as a plain varint.
+
+    :param left: bytes it may have
+    :param budget: bytes all blocks together may have
+    """
     size = shift = at = 0
     while True:
         byte = data[at]
@@ -207,16 +246,23 @@ def _snappy_block(data: bytes) -> pa.Buffer:
         shift += 7
         if byte < CONTINUED:
             break
-    if size > MAX_DECOMPRESSED:
-        raise ValueError(f"snappy block claims {size} bytes")
+    if size > left:
+        raise OverBudget(budget)
+    if size > _SNAPPY_RATIO * len(data):
+        raise ValueError(f"snappy block of {len(data)} bytes claims {size}")
     return _SNAPPY.decompress(data, size)
 
 
-def _gzip(data: bytes) -> bytes:
+def _gzip(data: bytes, budget: int) -> bytes:
     parts: list[bytes] = []
+    left = budget
     while data or not parts:
         member = zlib.decompressobj(_GZIP_WINDOW)
-        parts.append(member.decompress(data))
+        part = member.decompress(data, left + 1)
+        left -= len(part)
+        if left < 0:
+            raise OverBudget(budget)
+        parts.append(part)
         if not member.eof:
             raise ValueError("gzip data is cut off")
         data = member.unused_data

@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_eos.exceptions import CorruptBatch, EnvironmentMismatch
-from airflow_eos.recordbatch.compression import MAX_DECOMPRESSED, decompress
+from airflow_eos.recordbatch.compression import OverBudget, decompress
 from airflow_eos.recordbatch.header import BatchHeader, RawBatch, TimestampType
+from airflow_eos.recordbatch.limits import DEFAULT_LIMITS, MAX_BYTES_SETTING, DecodeLimits
 from airflow_eos.recordbatch.record_fields import read_frames, read_strings
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ _GROUP_RECORDS = 8192
 class DecodedBatch(NamedTuple):
     """Columns of the records of one batch, or of neighbouring ones, in offset order.
 
-    ``headers`` is ``None`` when no record has any, else ``list<struct<key: string, value: binary>>``.
+    ``headers`` is ``None`` when no record has any or nobody asked for them, else
+    ``list<struct<key: string, value: binary>>``.
     """
 
     key: pa.Array
@@ -45,7 +47,13 @@ class DecodedBatch(NamedTuple):
 
 
 def decode_batch(
-    batch: RawBatch, *, start: int | None = None, end: int | None = None, check_crc: bool = True
+    batch: RawBatch,
+    *,
+    start: int | None = None,
+    end: int | None = None,
+    check_crc: bool = True,
+    headers: bool = True,
+    limits: DecodeLimits = DEFAULT_LIMITS,
 ) -> DecodedBatch:
     """Records of a data batch with offsets in ``[start, end)``.
 
@@ -54,24 +62,23 @@ def decode_batch(
     :param start: first offset wanted; ``None`` for all
     :param end: offset behind the last one wanted; ``None`` for all
     :param check_crc: compare the checksum first
+    :param headers: whether to read headers
+    :param limits: what a batch may cost
     :raises CorruptBatch: checksum, compression or framing are wrong; the message names topic, partition and
         offset
     :raises EnvironmentMismatch: the package of its codec is not installed here; names the same
     """
-    if check_crc:
-        batch.check_crc()
-    try:
-        return _decode([batch], start, end)
-    except (ValueError, IndexError, pa.ArrowException) as error:
-        checksum = "is right, so its producer wrote it so" if check_crc else "was not compared"
-        raise CorruptBatch(
-            f"record batch of {batch.where()} with {batch.header.record_count} records cannot be read: "
-            f"{error}; its checksum {checksum}"
-        ) from error
+    return _decode_one(batch, _Wanted(start, end, check_crc, headers, limits))
 
 
 def decode_batches(
-    batches: Iterable[RawBatch], *, start: int | None = None, end: int | None = None, check_crc: bool = True
+    batches: Iterable[RawBatch],
+    *,
+    start: int | None = None,
+    end: int | None = None,
+    check_crc: bool = True,
+    headers: bool = True,
+    limits: DecodeLimits = DEFAULT_LIMITS,
 ) -> Iterator[DecodedBatch]:
     """Records of data batches with offsets in ``[start, end)``, small neighbours together.
 
@@ -81,9 +88,12 @@ def decode_batches(
     :param start: as :func:`decode_batch`
     :param end: as :func:`decode_batch`
     :param check_crc: as :func:`decode_batch`
+    :param headers: as :func:`decode_batch`
+    :param limits: as :func:`decode_batch`
     :raises CorruptBatch: as :func:`decode_batch`; batches before the damaged one may not have been delivered
     :raises EnvironmentMismatch: as :func:`decode_batch`
     """
+    wanted = _Wanted(start, end, check_crc, headers, limits)
     group: list[RawBatch] = []
     size = count = 0
     for batch in batches:
@@ -97,39 +107,72 @@ def decode_batches(
             or count + header.record_count > _GROUP_RECORDS
             or header.timestamp_type is not group[0].header.timestamp_type
         ):
-            yield _decode_group(group, start, end, check_crc)
+            yield from _decode_group(group, wanted)
             group, size, count = [], 0, 0
         group.append(batch)
         size += header.size
         count += header.record_count
     if group:
-        yield _decode_group(group, start, end, check_crc)
+        yield from _decode_group(group, wanted)
 
 
-def _decode_group(
-    group: Sequence[RawBatch], start: int | None, end: int | None, check_crc: bool
-) -> DecodedBatch:
-    if len(group) > 1:
-        try:
-            for batch in group if check_crc else ():
-                batch.check_crc()
-            return _decode(group, start, end)
-        except (ValueError, IndexError, pa.ArrowException) as error:
-            for batch in group:  # one of them raises with its own name
-                decode_batch(batch, check_crc=check_crc)
-            raise CorruptBatch(f"{len(group)} record batches from {group[0].where()} on: {error}") from error
-    return decode_batch(group[0], start=start, end=end, check_crc=check_crc)
+class _Wanted(NamedTuple):
+    """What is read of batches, as the parameters of :func:`decode_batch` say."""
+
+    start: int | None
+    end: int | None
+    check_crc: bool
+    headers: bool
+    limits: DecodeLimits
 
 
-def _decode(group: Sequence[RawBatch], start: int | None, end: int | None) -> DecodedBatch:
+def _decode_one(batch: RawBatch, wanted: _Wanted) -> DecodedBatch:
+    if wanted.check_crc:
+        batch.check_crc()
+    try:
+        return _decode([batch], wanted)
+    except OverBudget as error:
+        raise CorruptBatch(
+            f"record batch of {batch.where()} is refused: {error}, see {MAX_BYTES_SETTING}"
+        ) from error
+    except (ValueError, IndexError, pa.ArrowException) as error:
+        checksum = "is right, so its producer wrote it so" if wanted.check_crc else "was not compared"
+        raise CorruptBatch(
+            f"record batch of {batch.where()} with {batch.header.record_count} records cannot be read: "
+            f"{error}; its checksum {checksum}"
+        ) from error
+
+
+def _decode_group(group: Sequence[RawBatch], wanted: _Wanted) -> Iterator[DecodedBatch]:
+    one_by_one = (_decode_one(batch, wanted) for batch in group)
+    if len(group) == 1:
+        yield from one_by_one
+        return
+    try:
+        for batch in group if wanted.check_crc else ():
+            batch.check_crc()
+        together = _decode(group, wanted)
+    except OverBudget:  # together; each of them may not be
+        yield from one_by_one
+    except (ValueError, IndexError, pa.ArrowException) as error:
+        for _ in one_by_one:  # one of them raises with its own name
+            pass
+        raise CorruptBatch(f"{len(group)} record batches from {group[0].where()} on: {error}") from error
+    else:
+        yield together
+
+
+def _decode(group: Sequence[RawBatch], wanted: _Wanted) -> DecodedBatch:
     headers = [batch.header for batch in group]
     counts = [header.record_count for header in headers]
     if min(counts) < 0:
         raise ValueError("the number is negative")
-    bodies = [_body(batch) for batch in group]
+    bodies: list[bytes | pa.Buffer] = []
+    left = wanted.limits.max_bytes
+    for batch in group:
+        bodies.append(_body(batch, left))
+        left -= len(bodies[-1])
     body = bodies[0] if len(bodies) == 1 else b"".join(bodies)
-    if len(body) > MAX_DECOMPRESSED:
-        raise ValueError(f"it decompresses to {len(body)} bytes")
     buffer = np.frombuffer(body, np.uint8) if len(body) else np.empty(0, np.uint8)
     frames = read_frames(buffer, sum(counts))
     if len(bodies) > 1:
@@ -137,8 +180,8 @@ def _decode(group: Sequence[RawBatch], start: int | None, end: int | None) -> De
     offset = _each(headers, "base_offset", counts) + frames.offset_delta
     if (offset[1:] <= offset[:-1]).any():
         raise ValueError("its offsets do not rise")
-    first = 0 if start is None else int(np.searchsorted(offset, start))
-    last = len(offset) if end is None else int(np.searchsorted(offset, end))
+    first = 0 if wanted.start is None else int(np.searchsorted(offset, wanted.start))
+    last = len(offset) if wanted.end is None else int(np.searchsorted(offset, wanted.end))
     kind = headers[0].timestamp_type
     if kind is TimestampType.LOG_APPEND_TIME:
         timestamp = _each(headers, "max_timestamp", counts)
@@ -146,16 +189,17 @@ def _decode(group: Sequence[RawBatch], start: int | None, end: int | None) -> De
         timestamp = _each(headers, "base_timestamp", counts) + frames.time_delta
     if first or last < len(offset):
         frames, offset, timestamp = frames.rows(first, last), offset[first:last], timestamp[first:last]
-    strings = read_strings(body, buffer, frames)
+    most_headers = wanted.limits.max_record_headers if wanted.headers else None
+    strings = read_strings(body, buffer, frames, most_headers)
     return DecodedBatch(strings.key, strings.value, offset, timestamp, kind, strings.headers)
 
 
-def _body(batch: RawBatch) -> bytes | pa.Buffer:
-    """Records section of a batch, decompressed."""
+def _body(batch: RawBatch, budget: int) -> bytes | pa.Buffer:
+    """Records section of a batch, decompressed, at most so many bytes."""
     if not batch.header.record_count:
         return b""
     try:
-        return decompress(batch.header.codec, bytes(batch.records))
+        return decompress(batch.header.codec, bytes(batch.records), budget)
     except EnvironmentMismatch as missing:
         raise EnvironmentMismatch(f"record batch of {batch.where()} cannot be read: {missing}") from missing
 

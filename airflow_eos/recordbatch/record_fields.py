@@ -15,14 +15,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.recordbatch.columns import HEADERS_TYPE
+from airflow_eos.recordbatch.limits import MAX_HEADERS_SETTING
 from airflow_eos.recordbatch.record_starts import record_starts
 from airflow_eos.recordbatch.segments import binary_array
-from airflow_eos.recordbatch.varint import read_varints
+from airflow_eos.recordbatch.varint import CONTINUED, read_varints
 
 if TYPE_CHECKING:
     from airflow_eos.recordbatch.varint import Int64s, UInt8s
 
 Bools: TypeAlias = "npt.NDArray[np.bool_]"
+
+_FEW_RECORDS = 16  # a round of array operations over so many takes longer than a walk
+_LONGEST = 35  # bits of five bytes, the longest int32 varint
 
 
 class Frames(NamedTuple):
@@ -61,11 +65,12 @@ def read_frames(buffer: UInt8s, count: int) -> Frames:
     return Frames(start, time_delta, offset_delta, at, end)
 
 
-def read_strings(body: bytes | pa.Buffer, buffer: UInt8s, frames: Frames) -> Strings:
+def read_strings(body: bytes | pa.Buffer, buffer: UInt8s, frames: Frames, max_headers: int | None) -> Strings:
     """Keys, values and headers of these records.
 
     :param body: the records section
     :param buffer: the same as an array
+    :param max_headers: headers a record may have; ``None``: headers are not read
     :raises ValueError: a length cannot be right
     :raises IndexError: a field runs over the end
     """
@@ -73,7 +78,9 @@ def read_strings(body: bytes | pa.Buffer, buffer: UInt8s, frames: Frames) -> Str
     key_end = _end(key_length, key_at, frames.end)
     value_length, value_at = read_varints(buffer, key_end)
     value_end = _end(value_length, value_at, frames.end)
-    headers = _headers(body, buffer, value_end, frames.end)
+    if (value_end >= frames.end).any():
+        raise ValueError("a record ends before its header count")
+    headers = None if max_headers is None else _headers(body, buffer, value_end, frames.end, max_headers)
     key, value = _key_and_value(
         body, (key_at, key_end, key_length < 0), (value_at, value_end, value_length < 0)
     )
@@ -81,9 +88,7 @@ def read_strings(body: bytes | pa.Buffer, buffer: UInt8s, frames: Frames) -> Str
 
 
 def _end(length: Int64s, at: Int64s, ends: Int64s) -> Int64s:
-    """Position behind strings of these lengths (-1: null) at these positions."""
-    if len(length) and int(length.min()) < -1:
-        raise ValueError(f"a key or value has length {int(length.min())}")
+    """Position behind strings of these lengths at these positions; negative is null, as Java reads it."""
     behind = at + np.maximum(length, 0)
     if (behind > ends).any() or (behind < at).any():
         raise ValueError("a key or value is longer than its record")
@@ -116,10 +121,12 @@ def _gather(pool: pa.Array, picks: npt.NDArray[np.int32], null: Bools) -> pa.Arr
     return pa.BinaryArray.from_buffers(pa.binary(), len(picks), [validity, offsets, data], nulls)
 
 
-def _headers(body: bytes | pa.Buffer, buffer: UInt8s, at: Int64s, ends: Int64s) -> pa.Array | None:
-    """Headers column, or ``None`` without any. Rounds: first headers of all records, then second ones, ..."""
-    if (at >= ends).any():
-        raise ValueError("a record ends before its header count")
+def _headers(body: bytes | pa.Buffer, buffer: UInt8s, at: Int64s, ends: Int64s, most: int) -> pa.Array | None:
+    """Headers column, or ``None`` without any.
+
+    Rounds: first headers of all records, then second ones, ... The few records that have far more headers
+    than others are walked alone.
+    """
     if not buffer[at].any():
         if (at + 1 != ends).any():
             raise ValueError("a record is longer than its fields")
@@ -127,13 +134,17 @@ def _headers(body: bytes | pa.Buffer, buffer: UInt8s, at: Int64s, ends: Int64s) 
     counts, at = read_varints(buffer, at)
     if (counts < 0).any() or (counts > ends - at).any():
         raise ValueError("a record has an impossible number of headers")
+    if int(counts.max()) > most:
+        raise ValueError(
+            f"a record has {int(counts.max())} headers, more than {most}, see {MAX_HEADERS_SETTING}"
+        )
     lists = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
     total = int(lists[-1])
     cuts = np.zeros(4 * total + 1, np.int32)
     null = np.zeros(total, np.bool_)
     active = np.flatnonzero(counts)
     turn = 0
-    while len(active):
+    while len(active) > _FEW_RECORDS:
         slot = lists[active] + turn
         limit = ends[active]
         key_length, key_at = read_varints(buffer, at[active])
@@ -152,6 +163,15 @@ def _headers(body: bytes | pa.Buffer, buffer: UInt8s, at: Int64s, ends: Int64s) 
         at[active] = value_end
         turn += 1
         active = active[counts[active] > turn]
+    data = buffer.tobytes() if len(active) else b""
+    for record in active:
+        low, high = int(lists[record]) + turn, int(lists[record + 1])
+        walked, behind = _walk_headers(data, int(at[record]), int(ends[record]), high - low)
+        rows = np.array(walked, np.int64).reshape(-1, 4)
+        null[low:high] = rows[:, 3] < 0
+        rows[:, 3] = np.maximum(rows[:, 3], rows[:, 2])
+        cuts[4 * low : 4 * high] = rows.reshape(-1)
+        at[record] = behind
     if (at != ends).any():
         raise ValueError("a record is longer than its fields")
     cuts[-1] = cuts[-2]
@@ -162,6 +182,43 @@ def _headers(body: bytes | pa.Buffer, buffer: UInt8s, at: Int64s, ends: Int64s) 
     fields = [HEADERS_TYPE.value_type.field("key"), HEADERS_TYPE.value_type.field("value")]
     flat = pa.StructArray.from_arrays([keys, values], fields=fields)
     return pa.ListArray.from_arrays(pa.array(lists.astype(np.int32)), flat, type=HEADERS_TYPE)
+
+
+def _walk_headers(data: bytes, at: int, end: int, count: int) -> tuple[list[int], int]:
+    """Key begin, key end, value begin, value end (-1: null) of each header, flat; and the position behind."""
+    cuts: list[int] = []
+    for _ in range(count):
+        length, at = _length(data, at)
+        if length < 0:
+            raise ValueError("a header has no key")
+        behind = at + length
+        length, value_at = _length(data, behind)
+        if length < 0:
+            cuts += (at, behind, value_at, -1)
+            at = value_at
+        else:
+            cuts += (at, behind, value_at, value_at + length)
+            at = value_at + length
+        if at > end:
+            raise ValueError("a header is longer than its record")
+    return cuts, at
+
+
+def _length(data: bytes, at: int) -> tuple[int, int]:
+    """One zigzag varint, and the position behind it."""
+    byte = data[at]
+    if byte < CONTINUED:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    value = shift = 0
+    while byte >= CONTINUED:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        at += 1
+        byte = data[at]
+        if shift > _LONGEST:
+            raise ValueError("the length of a header is longer than an int32")
+    value |= byte << shift
+    return (value >> 1) ^ -(value & 1), at + 1
 
 
 def _text(keys: pa.Array) -> pa.Array:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from airflow_eos.exceptions import CorruptBatch
 from airflow_eos.spark.errors import task_errors
 from airflow_eos.spark.read_counts import SliceCount, Tally
 from airflow_eos.spark.worker_memory import tidy
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.model.ranges import OffsetRange
     from airflow_eos.recordbatch.decode import DecodedBatch
+    from airflow_eos.recordbatch.varint import Int64s
     from airflow_eos.wire.client_config import ClientConfig
 
 SCHEMA = (
@@ -34,6 +36,7 @@ SCHEMA = (
     "timestamp timestamp, timestampType int"
 )
 HEADERS = "headers array<struct<key:string,value:binary>>"
+_MAX_MILLISECONDS = (2**63 - 1) // 1000
 
 _HEADERS_TYPE = pa.list_(
     pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -114,7 +117,15 @@ def read_slice(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of one slice, from a connection of its own."""
     with BrokerConnections(config) as connections:
-        batches = fetch_range(connections, wanted.topic, wanted.partition, wanted.start, wanted.end)
+        batches = fetch_range(
+            connections,
+            wanted.topic,
+            wanted.partition,
+            wanted.start,
+            wanted.end,
+            headers=headers,
+            limits=config.decode_limits,
+        )
         yield from arrow_batches(batches, wanted.topic, wanted.partition, headers=headers)
 
 
@@ -143,12 +154,14 @@ def _record_batch(
     batches: list[DecodedBatch], rows: int, topic: str, partition: int, *, headers: bool
 ) -> pa.RecordBatch:
     milliseconds = np.concatenate([b.timestamp for b in batches])
+    offsets = np.concatenate([b.offset for b in batches])
+    _check_timestamps(milliseconds, offsets, f"{topic}-{partition}")
     columns = [
         pa.concat_arrays([b.key for b in batches]),
         pa.concat_arrays([b.value for b in batches]),
         pa.repeat(pa.scalar(topic, pa.string()), rows),
         pa.array(np.full(rows, partition, np.int32)),
-        pa.array(np.concatenate([b.offset for b in batches])),
+        pa.array(offsets),
         pa.array(milliseconds * 1000).cast(_ARROW_SCHEMA.field("timestamp").type),
         pa.array(np.concatenate([np.full(len(b), int(b.timestamp_type), np.int32) for b in batches])),
     ]
@@ -157,6 +170,16 @@ def _record_batch(
         columns.append(_headers(batches))
         schema = schema.append(pa.field("headers", _HEADERS_TYPE))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _check_timestamps(milliseconds: Int64s, offsets: Int64s, partition: str) -> None:
+    """Refuse times that microseconds cannot hold: they would come out as others."""
+    wrong = np.flatnonzero((milliseconds > _MAX_MILLISECONDS) | (milliseconds < -_MAX_MILLISECONDS))
+    if len(wrong):
+        raise CorruptBatch(
+            f"{partition} at offset {offsets[wrong[0]]} has timestamp {milliseconds[wrong[0]]} ms, which "
+            f"Spark's microseconds cannot hold ({len(wrong)} such records here)"
+        )
 
 
 def _headers(batches: list[DecodedBatch]) -> pa.Array:

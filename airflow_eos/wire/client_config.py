@@ -21,7 +21,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_eos.exceptions import ConfigurationError, UntranslatableConfig
+from airflow_eos.recordbatch.limits import MAX_BYTES_SETTING, MAX_HEADERS_SETTING, DecodeLimits
 from airflow_eos.wire.ignored_settings import HINTS, IGNORED, OWNED_BY_PACKAGE
+
+OUR_SETTINGS = frozenset({MAX_BYTES_SETTING, MAX_HEADERS_SETTING})
+"""Settings of this package, which no client library knows."""
 
 _ALIASES = {"metadata.broker.list": "bootstrap.servers", "sasl.mechanism": "sasl.mechanisms"}
 
@@ -103,14 +107,41 @@ class ClientConfig:
         return _servers(self.get("bootstrap.servers"))
 
     @property
+    def decode_limits(self) -> DecodeLimits:
+        """What a record batch may cost to read: ``eos.max.batch.bytes``, ``eos.max.record.headers``.
+
+        :raises ConfigurationError: for a value that is no positive int32.
+        """
+        return DecodeLimits(
+            **{
+                name: _bound(key, value)
+                for name, key in (
+                    ("max_bytes", MAX_BYTES_SETTING),
+                    ("max_record_headers", MAX_HEADERS_SETTING),
+                )
+                if (value := self.get(key)) is not None
+            }
+        )
+
+    @property
     def uses_tls(self) -> bool:
         """Whether connections are encrypted."""
         return _protocol(self) in ("SSL", "SASL_SSL")
 
 
+def _bound(key: str, value: Any) -> int:
+    try:
+        bound = int(value)
+    except (TypeError, ValueError):
+        bound = 0
+    if not 0 < bound < 2**31:
+        raise ConfigurationError(f"client setting {key!r} is {value!r}; it must be from 1 to 2147483647")
+    return bound
+
+
 def for_librdkafka(config: ClientConfig | Mapping[str, Any]) -> dict[str, Any]:
     """Return the base settings of a confluent-kafka client, without those this package sets itself."""
-    settings = {k: v for k, v in ClientConfig.of(config).items if k not in OWNED_BY_PACKAGE}
+    settings = {k: v for k, v in ClientConfig.of(config).items if k not in (OWNED_BY_PACKAGE | OUR_SETTINGS)}
     if isinstance(settings.get("oauth_cb"), str):
         settings["oauth_cb"] = _imported("oauth_cb", settings["oauth_cb"])
     return settings
@@ -152,12 +183,13 @@ def for_kafka_python(config: ClientConfig | Mapping[str, Any]) -> dict[str, Any]
 def _translate(config: ClientConfig) -> dict[str, Any]:
     """Translate every key but certificates and call-backs."""
     out: dict[str, Any] = {"bootstrap_servers": list(config.bootstrap_servers)}
+    _ = config.decode_limits  # refused here, where every other setting is
     out["security_protocol"] = _protocol(config)
     for key, value in config.items:
         if key in _PLAIN:
             name, read = _PLAIN[key]
             out[name] = read(key, value)
-        elif key not in _HANDLED_ELSEWHERE and key not in IGNORED:
+        elif key not in _HANDLED_ELSEWHERE | OUR_SETTINGS and key not in IGNORED:
             raise _untranslatable(key)
     if str(config.get("broker.address.family", "any")) != "any":
         raise _untranslatable("broker.address.family")

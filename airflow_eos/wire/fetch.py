@@ -27,6 +27,7 @@ from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.decode import DecodedBatch, decode_batches
 from airflow_eos.recordbatch.header import RawBatch, iter_batches
 from airflow_eos.recordbatch.isolation import AbortedTransaction, data_batches
+from airflow_eos.recordbatch.limits import DEFAULT_LIMITS, DecodeLimits
 from airflow_eos.wire.error_codes import FETCH, Fatal, Retry, reaction
 from airflow_eos.wire.offsets import Isolation, list_offsets_async
 from airflow_eos.wire.retry import Backoff, NotYet, describe, is_transient, translated
@@ -76,6 +77,8 @@ def fetch_range(
     max_bytes: int = MAX_BYTES,
     stall_timeout: float = STALL_TIMEOUT,
     check_crc: bool = True,
+    headers: bool = True,
+    limits: DecodeLimits = DEFAULT_LIMITS,
 ) -> Iterator[DecodedBatch]:
     """Decode the records of ``[start, end)``; batches without a record of the range are left out.
 
@@ -84,6 +87,8 @@ def fetch_range(
         read waits for it until ``stall_timeout``.
     :param max_bytes: bytes per answer.
     :param stall_timeout: seconds without progress until :class:`FetchStalled`.
+    :param headers: whether to read headers.
+    :param limits: what a batch may cost.
     :raises OffsetsOutOfRange: the log begins above the position: records are gone.
     :raises FetchStalled: naming the position and what was waited for.
     :raises CorruptBatch: naming topic, partition and offset.
@@ -103,7 +108,9 @@ def fetch_range(
     unpumped = 0
     for answer in answers:
         visible = data_batches(answer.batches, answer.aborted, check_crc=check_crc)
-        for decoded in decode_batches(visible, start=start, end=end, check_crc=check_crc):
+        for decoded in decode_batches(
+            visible, start=start, end=end, check_crc=check_crc, headers=headers, limits=limits
+        ):
             unpumped += decoded.value.nbytes
             if unpumped >= _PUMP_BYTES:
                 # Drain the socket, so that the broker goes on sending while this answer is decoded.

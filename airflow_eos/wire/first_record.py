@@ -102,7 +102,9 @@ def _search(
         for batch in answer.batches:
             if batch.header.is_control or batch.header.max_timestamp < timestamp:
                 continue
-            records = decode_batch(batch, start=start, end=end)
+            records = decode_batch(
+                batch, start=start, end=end, headers=False, limits=connections.config.decode_limits
+            )
             hits = np.flatnonzero(records.timestamp >= timestamp)
             if len(hits):
                 first = int(hits[0])

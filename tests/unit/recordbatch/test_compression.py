@@ -14,10 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.recordbatch.compression import Codec, Compressor, decompress, zstd_content_size
+from airflow_eos.recordbatch.compression import (
+    Codec,
+    Compressor,
+    OverBudget,
+    decompress,
+    zstd_content_size,
+)
 from tests.support.record_batches import Record, write
 
 TEXT = b"".join(b'{"id": %d}' % number for number in range(20_000))
+BUDGET = 1 << 24
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 
 
@@ -44,7 +51,7 @@ def xerial(data, block=32_768):
 def test_every_codec_gives_back_what_was_compressed(codec, data):
     """Compressing and decompressing is the identity, also of nothing."""
     packed = bytes(Compressor(codec).compress(memoryview(data)))
-    assert bytes(decompress(codec, packed)) == data
+    assert bytes(decompress(codec, packed, BUDGET)) == data
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
@@ -80,7 +87,7 @@ def test_compression_compresses(codec):
 )
 def test_what_other_clients_write_is_read(codec, data):
     """Java, librdkafka and kafka-python differ in framing, not in content."""
-    assert bytes(decompress(codec, data)) == TEXT
+    assert bytes(decompress(codec, data, BUDGET)) == TEXT
 
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 257, 65_535, 65_791, 65_792, 100_000])
@@ -107,21 +114,83 @@ def test_lz4_is_written_in_independent_blocks():
 def test_damaged_data_is_one_error_that_names_the_codec(codec, damage):
     """Whatever the library raises becomes a ValueError; nothing is half delivered."""
     with pytest.raises(ValueError, match=codec.label):
-        decompress(codec, damage(bytes(Compressor(codec).compress(TEXT))))
+        decompress(codec, damage(bytes(Compressor(codec).compress(TEXT))), BUDGET)
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
 def test_an_unknown_codec_is_named(codec):
     """Ids 5 to 7 are not assigned."""
     with pytest.raises(ValueError, match=f"codec {codec} is unknown"):
-        decompress(codec, b"data")
+        decompress(codec, b"data", BUDGET)
 
 
-def test_a_forged_size_is_not_allocated():
-    """A frame that claims more than any batch can hold is refused without asking for the memory."""
-    with pytest.raises(ValueError, match=f"snappy block claims {(1 << 35) - 1} bytes"):
-        decompress(Codec.SNAPPY, b"\xff\xff\xff\xff\x7f" + b"data")
-    assert zstd_content_size(struct.pack("<IBBQ", 0xFD2FB528, 0xC0, 0, 1 << 50)) is None
+FORGED = {
+    "snappy": (Codec.SNAPPY, b"\xff\xff\xff\x7f" + b"data", "snappy block of 8 bytes claims 268435455"),
+    "zstd": (Codec.ZSTD, struct.pack("<IBBQ", 0xFD2FB528, 0xC0, 0, 1 << 28), "cannot be decompressed"),
+}
+
+
+@pytest.mark.parametrize(("codec", "data", "reason"), FORGED.values(), ids=FORGED)
+def test_a_claimed_size_is_not_allocated(codec, data, reason):
+    """A claim within the budget is not believed either where so few bytes cannot hold it."""
+    before = pa.default_memory_pool().max_memory()
+    with pytest.raises(ValueError, match=reason):
+        decompress(codec, data, 1 << 30)
+    assert pa.default_memory_pool().max_memory() <= max(before, 1 << 24)
+
+
+BOMBS = {
+    "gzip": lambda size: (Codec.GZIP, gzip.compress(bytes(size))),
+    "gzip of many members": lambda size: (Codec.GZIP, gzip.compress(bytes(size // 16)) * 16),
+    "snappy": lambda size: (Codec.SNAPPY, bytes(Compressor("snappy").compress(bytes(size)))),
+    "xerial": lambda size: (Codec.SNAPPY, xerial(bytes(size), 1 << 20)),
+    "lz4": lambda size: (Codec.LZ4, lz4.frame.compress(bytes(size), store_size=False)),
+    "lz4 that says so": lambda size: (Codec.LZ4, lz4.frame.compress(bytes(size))),
+    "zstd": lambda size: (Codec.ZSTD, streamed_zstd(bytes(size))),
+    "zstd that says so": lambda size: (Codec.ZSTD, bytes(Compressor("zstd").compress(bytes(size)))),
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
+def test_the_budget_is_exact(bomb):
+    """What fits is read, one byte more is refused."""
+    size = 1 << 22
+    codec, data = bomb(size)
+    assert bytes(decompress(codec, data, size)) == bytes(size)
+    with pytest.raises(OverBudget, match=f"more than {size - 1} bytes"):
+        decompress(codec, data, size - 1)
+
+
+def test_bombs_cost_an_error_and_not_the_memory(tmp_path):
+    """Each codec, kilobytes to 2 GiB, where the process may not have that much."""
+    bombs = {name: bomb(1 << 26) for name, bomb in BOMBS.items()}
+    # Members, frames and blocks of 64 MiB after one another: 2 GiB in all.
+    for name in ("gzip", "gzip of many members"):
+        bombs[name] = (Codec.GZIP, bombs[name][1] * 32)
+    header, blocks = bombs["xerial"][1][:16], bombs["xerial"][1][16:]
+    bombs["xerial"] = (Codec.SNAPPY, header + blocks * 32)
+    bombs["zstd"] = (Codec.ZSTD, bombs["zstd"][1] * 32)
+    for number, (codec, data) in enumerate(bombs.values()):
+        (tmp_path / f"{number}.{int(codec)}").write_bytes(data)
+    code = f"""if True:
+        import pathlib, resource
+        from airflow_eos.recordbatch.compression import OverBudget, decompress
+        import lz4.frame
+        have = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (have + (400 << 20), have + (400 << 20)))
+        for path in sorted(pathlib.Path({str(tmp_path)!r}).iterdir()):
+            try:
+                decompress(int(path.suffix[1:]), path.read_bytes(), 32 << 20)
+            except OverBudget as error:
+                print("refused:", error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [f"refused: it decompresses to more than {32 << 20} bytes"] * len(
+        BOMBS
+    )
 
 
 def test_an_unknown_compression_type_lists_the_known_ones():
@@ -142,7 +211,7 @@ def test_a_level_has_its_effect(codec, low, high):
     """The highest level makes less of the same data."""
     small, large = Compressor(codec, high).compress(TEXT), Compressor(codec, low).compress(TEXT)
     assert len(small) < len(large)
-    assert decompress(Codec.parse(codec), bytes(small)) == TEXT
+    assert decompress(Codec.parse(codec), bytes(small), BUDGET) == TEXT
 
 
 WITHOUT_LZ4 = """
@@ -155,7 +224,7 @@ from airflow_eos.recordbatch.header import iter_batches
 import airflow_eos.spark.seal_task, airflow_eos.spark.send_task, airflow_eos.spark.source
 
 for codec, number in (("none", 0), ("gzip", 1), ("snappy", 2), ("zstd", 4)):
-    assert bytes(decompress(number, bytes(Compressor(codec).compress(b"text")))) == b"text"
+    assert bytes(decompress(number, bytes(Compressor(codec).compress(b"text")), 4)) == b"text"
 batches = list(iter_batches(bytes.fromhex(sys.argv[1]), "orders", 3))
 for read in (
     lambda: Compressor("lz4"),

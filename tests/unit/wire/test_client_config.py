@@ -11,6 +11,7 @@ import pytest
 from kafka.net.manager import KafkaConnectionManager
 
 from airflow_eos.exceptions import ConfigurationError, UntranslatableConfig
+from airflow_eos.recordbatch.limits import DecodeLimits
 from airflow_eos.wire.client_config import (
     ClientConfig,
     check_translatable,
@@ -281,3 +282,21 @@ def test_the_module_imports_no_client_library():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"kafka", "confluent_kafka", "ssl", "pyarrow", "numpy", "airflow"} & set(done.stdout.split())
+
+
+def test_bounds_of_a_record_batch_are_settings_of_this_package():
+    """They reach the decoder wherever a configuration goes, and no client library."""
+    given = {"bootstrap.servers": "a:1", "eos.max.batch.bytes": "1048576", "eos.max.record.headers": 7}
+    config = ClientConfig.of(given)
+    assert config.decode_limits == DecodeLimits(1_048_576, 7)
+    assert for_librdkafka(config) == {"bootstrap.servers": "a:1"}
+    assert "eos" not in str(for_kafka_python(config))
+    assert ClientConfig.of({"bootstrap.servers": "a:1"}).decode_limits == DecodeLimits()
+
+
+@pytest.mark.parametrize("value", ["many", 0, -1, 2**31])
+@pytest.mark.parametrize("key", ["eos.max.batch.bytes", "eos.max.record.headers"])
+def test_a_bound_that_is_none_is_refused(key, value):
+    """Before anything is opened."""
+    with pytest.raises(ConfigurationError, match=rf"{key}.*must be from 1"):
+        check_translatable({"bootstrap.servers": "a:1", key: value})

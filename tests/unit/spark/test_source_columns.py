@@ -1,0 +1,41 @@
+"""Decoded batches become Spark's columns without a value becoming another."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from airflow_eos.exceptions import CorruptBatch
+from airflow_eos.recordbatch.decode import decode_batch
+from airflow_eos.spark.source import arrow_batches
+from tests.support.record_batches import Record, raw, write
+
+LAST = (2**63 - 1) // 1000  # ms that microseconds can hold
+
+
+def columns(*timestamps):
+    records = [Record(offset, timestamp, None, b"v") for offset, timestamp in enumerate(timestamps, 40)]
+    decoded = decode_batch(raw(write(records, base_offset=40)))
+    (batch,) = arrow_batches([decoded], "topic", 3, headers=False)
+    return batch
+
+
+def test_milliseconds_become_microseconds():
+    """Times before 1970 and none (-1) too."""
+    moments = columns(0, 1_700_000_000_123, -1, -86_400_000).column("timestamp").to_pylist()
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+    assert [(moment - epoch) / dt.timedelta(milliseconds=1) for moment in moments] == [
+        0,
+        1_700_000_000_123,
+        -1,
+        -86_400_000,
+    ]
+
+
+@pytest.mark.parametrize("wrong", [LAST + 1, -LAST - 1, 2**62])
+def test_a_time_that_microseconds_cannot_hold_is_refused(wrong):
+    """2**62 ms would come out as 1970, without a word."""
+    assert columns(LAST, -LAST).column("timestamp").cast("int64").to_pylist() == [LAST * 1000, -LAST * 1000]
+    with pytest.raises(CorruptBatch, match=rf"topic-3 at offset 41 has timestamp {wrong} ms"):
+        columns(0, wrong)
