@@ -34,6 +34,7 @@ from airflow_eos.spark.session import (
     tagged,
 )
 from airflow_eos.spark.stage_log import progress
+from airflow_eos.spark.task_log import hide_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -92,6 +93,7 @@ class SparkDataPlane:
     def __init__(self, spark: SparkSession, spec: RunSpec, process: Process) -> None:
         from airflow_eos.wire.client_config import ClientConfig
 
+        hide_tasks()
         self._spark = spark
         self._spec = spec
         self._process = process

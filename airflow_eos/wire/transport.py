@@ -18,6 +18,8 @@ import kafka.errors as kafka_errors
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
+from airflow_eos.wire.login_log import hide_logins
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -169,7 +171,11 @@ class Manager(KafkaConnectionManager):
 
 
 def quiet_logging() -> None:
-    """Silence kafka-python, which logs every refused connection as an error, unless a level was chosen."""
+    """Silence kafka-python, which logs every refused connection as an error, unless a level was chosen.
+
+    Where it speaks, it speaks without credentials.
+    """
+    hide_logins()
     logger = logging.getLogger("kafka")
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.CRITICAL)

@@ -1,0 +1,42 @@
+"""Keeps what tasks carry out of the log lines of PySpark's clients, whatever level their loggers have.
+
+Tasks carry client settings, with passwords, as pickled bytes. At DEBUG py4j writes each command that it sends
+to the JVM, bytes in base64, and Spark Connect's client (``SPARK_CONNECT_LOG_LEVEL``) each plan.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+
+_LOGGERS = ("py4j.clientserver", "py4j.java_gateway", "pyspark.sql.connect.logging")
+# py4j: a type letter and base64. Connect: protobuf's text form, where bytes are quoted and escaped.
+_LONGEST = 80
+_BASE64 = re.compile(rf"[A-Za-z0-9+/=]{{{_LONGEST + 1},}}")
+_QUOTED = re.compile(rf'"(?:[^"\\]|\\.){{{_LONGEST + 1},}}"?', re.DOTALL)
+
+
+class TaskFilter(logging.Filter):
+    """Cuts long base64 and long quoted texts out of messages; drops no record."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Clean the record and let it pass."""
+        message = record.getMessage()
+        if len(message) > _LONGEST:
+            cut = _QUOTED.sub(_cut, _BASE64.sub(_cut, message))
+            if cut is not message:
+                record.msg, record.args = cut, ()
+        return True
+
+
+_FILTER = TaskFilter()
+
+
+def hide_tasks() -> None:
+    """Clean what PySpark's clients log from now on; harmless when repeated."""
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_FILTER)
+
+
+def _cut(found: re.Match[str]) -> str:
+    return f"<{len(found[0])} characters>"

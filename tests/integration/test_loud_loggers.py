@@ -1,0 +1,104 @@
+"""Credentials stay out of what is logged, however much is: driver, Python workers, every client library."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from airflow_eos_testing import EmbeddedKafka
+from tests.support.local_runs import Pipeline
+from tests.support.loud_run import SITE_CUSTOMIZE, TOKEN_MARKER, unsecured_token
+
+PASSWORD = "password-marker-7d2e"
+_MODULES = "org.apache.kafka.common.security"
+_UNSECURED = f"{_MODULES}.oauthbearer.OAuthBearerLoginModule required"
+_BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{40,}")
+
+
+@pytest.fixture(scope="module")
+def kafka():
+    """A broker that takes SCRAM, PLAIN and OAuth tokens without a signature."""
+    listener = "listener.name.client"
+    with EmbeddedKafka(
+        security="SASL_PLAINTEXT",
+        broker_config={
+            f"{listener}.sasl.enabled.mechanisms": "SCRAM-SHA-512,PLAIN,OAUTHBEARER",
+            f"{listener}.plain.sasl.jaas.config": (
+                f'{_MODULES}.plain.PlainLoginModule required user_loud="{PASSWORD}";'
+            ),
+            f"{listener}.oauthbearer.sasl.jaas.config": (
+                f'{_UNSECURED} unsecuredLoginStringClaim_sub="broker";'
+            ),
+        },
+    ) as running:
+        yield running
+
+
+def settings_of(kafka, mechanism):
+    """Client settings of a mechanism, and what must not be seen of them."""
+    base = {"bootstrap.servers": kafka.bootstrap_servers, "security.protocol": "SASL_PLAINTEXT"}
+    if mechanism == "PLAIN":
+        login = {"sasl.mechanism": "PLAIN", "sasl.username": "loud", "sasl.password": PASSWORD}
+        return {**base, **login}, [PASSWORD]
+    if mechanism == "OAUTHBEARER":
+        login = {"sasl.mechanism": mechanism, "oauth_cb": "tests.support.loud_run:unsecured_token"}
+        token = unsecured_token("")[0].split(".")[1]
+        return {**base, **login}, [token[:16], TOKEN_MARKER]
+    login = kafka.user("loud")
+    # A proof over a known nonce and salt is enough to try passwords offline.
+    return login, [login["sasl.password"], "c=biws,r="]
+
+
+def seen(text, secret):
+    """Lines that hold a secret, also inside base64 as py4j writes arguments."""
+    wanted = secret.encode()
+    found = [line for line in text.splitlines() if wanted in line]
+    for line in text.splitlines():
+        for one in _BASE64.findall(line):
+            padded = one.replace(b"-", b"+").replace(b"_", b"/")
+            for shift in range(4):
+                piece = padded[shift:]
+                if wanted in base64.b64decode(piece[: len(piece) // 4 * 4]):
+                    found.append(line)
+                    break
+    return [line[:300] for line in found]
+
+
+def run_loudly(kafka, config, folder):
+    """Run once in a process of its own; return all that it and its Python workers have written."""
+    pipeline = Pipeline(kafka)
+    pipeline.publish(["a", "b"])
+    names = {name: getattr(pipeline, name) for name in ("source", "sink", "ledger")}
+    names |= {"pipeline": pipeline.spec.pipeline, "group": pipeline.spec.group_id}
+    (folder / "sitecustomize.py").write_text(SITE_CUSTOMIZE)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.loud_run"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])},
+        input=json.dumps({"kafka": {**config, "debug": "all"}, "names": names}).encode(),
+        capture_output=True,
+        timeout=180,
+        check=False,
+    )
+    text = done.stdout + done.stderr
+    assert b"r1 COMMITTED 2" in done.stdout, text[-3000:]
+    assert pipeline.output() == ["a", "b"]
+    return text
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])
+def test_no_logger_at_debug_shows_credentials(kafka, mechanism, tmp_path):
+    """A whole run with Spark, all of it at DEBUG: kafka-python, librdkafka, py4j, this package."""
+    config, secrets = settings_of(kafka, mechanism)
+    text = run_loudly(kafka, config, tmp_path)
+    for name in (b"py4j.clientserver", b"airflow_eos.librdkafka"):
+        assert name in text, name
+    logged_in = rb"pid=(\d+) kafka\.net\.connection: .*SaslAuthenticateRequest\(\*\*\*\)"
+    assert len(set(re.findall(logged_in, text))) > 1, "the driver or the workers were not loud"
+    for secret in secrets:
+        assert not seen(text, secret), secret

@@ -1,0 +1,62 @@
+"""One run of Spark in a process whose loggers all speak at DEBUG, on the driver and in the Python workers.
+
+Reads a JSON object from standard input: ``kafka`` (client settings) and ``names`` (source, sink, ledger,
+pipeline and group).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import time
+
+from airflow_eos.engine.run import Run
+from airflow_eos.model.spec import LedgerSettings, RunSpec
+from tests.support.spark_sessions import new_session
+
+SITE_CUSTOMIZE = """
+import logging, sys
+logging.basicConfig(stream=sys.stderr, format="pid=%(process)d %(name)s: %(message)s")
+for name in ("", "kafka", "airflow_eos", "py4j", "pyspark"):
+    logging.getLogger(name).setLevel(logging.DEBUG)
+"""
+"""Of a ``sitecustomize`` that driver and workers find on their path: they are loud from the start."""
+TOKEN_MARKER = "token-marker-41c9"
+
+
+def unsecured_token(_argument):
+    """An ``oauth_cb``: a token without signature (RFC 7515, appendix A.5), as brokers take it."""
+    now = time.time()
+    parts = ({"alg": "none"}, {"sub": "loud", "iat": now, "exp": now + 3600, "secret": TOKEN_MARKER})
+    texts = [base64.urlsafe_b64encode(json.dumps(one).encode()).decode().rstrip("=") for one in parts]
+    return ".".join([*texts, ""]), now + 3600
+
+
+def copy(frame):
+    """Copy."""
+    return frame.select("key", "value")
+
+
+def main():
+    """Run once, loudly."""
+    given = json.load(sys.stdin)
+    spark = new_session("classic", "local[1]")
+    names = given["names"]
+    spec = RunSpec(
+        kafka=given["kafka"],
+        pipeline=names["pipeline"],
+        run_id="r1",
+        source_topics=(names["source"],),
+        sink_topic=names["sink"],
+        group_id=names["group"],
+        prefix="test",
+        ledger=LedgerSettings(topic=names["ledger"], partitions=2),
+    )
+    record = Run(spark, spec, copy).execute()
+    print(record.run_id, record.state, record.records_written)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
