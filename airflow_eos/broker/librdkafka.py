@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import threading
 import time
@@ -173,6 +174,11 @@ _LOST_CONNECTION = tuple(
 # true reason in the text (rd_kafka_broker_handle_SaslHandshake of librdkafka 2.16).
 
 
+_REFUSED_CERTIFICATE = re.compile(r"SSL alert number (4[2-689]|116)\b")
+# Alerts about a peer's certificate (RFC 8446, section 6.2). With TLS 1.3 they come after the client's part of
+# the handshake, and librdkafka reports a lost connection.
+
+
 class QuietLog:
     """librdkafka logs refused connections and fencing as errors; here they are events of a normal run."""
 
@@ -189,6 +195,10 @@ class Refusals:
 
     def take(self, error: KafkaError) -> None:
         """Take an error event."""
+        if _REFUSED_CERTIFICATE.search(error.str()):
+            error = KafkaError(
+                KafkaError._SSL, f"the broker refused this client's certificate: {error.str()}"
+            )
         if error.code() not in (KafkaError._AUTHENTICATION, KafkaError._SSL):
             return
         if not any(reason in error.str() for reason in _LOST_CONNECTION):

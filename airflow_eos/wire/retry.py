@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import ssl
 import time
 
@@ -65,6 +66,13 @@ TRANSIENT = (
 """Exceptions of kafka-python after which the same request may be sent again."""
 
 
+_REFUSED_CERTIFICATE = re.compile(
+    r"ALERT_((BAD|UNSUPPORTED)_CERTIFICATE|CERTIFICATE_(REVOKED|EXPIRED|UNKNOWN|REQUIRED)"
+    r"|UNKNOWN_CA|ACCESS_DENIED)$"
+)
+"""OpenSSL's names of the alerts about a peer's certificate (RFC 8446, section 6.2)."""
+
+
 class NotYet(Exception):
     """An answer that asks for another try; the text says what the broker answered."""
 
@@ -92,6 +100,11 @@ def translated(error: Exception, what: str) -> Exception:
         return ConfigurationError(f"{what}: the broker refused the credentials: {error}")
     if isinstance(error.__cause__, ssl.SSLCertVerificationError):
         return ConfigurationError(f"{what}: {error}; check 'ssl.ca.location' and the broker's host name")
+    if _REFUSED_CERTIFICATE.search(str(getattr(error.__cause__, "reason", ""))):
+        return ConfigurationError(
+            f"{what}: the broker refused this client's certificate: {error}; check 'ssl.certificate.location' "
+            "(or 'ssl.certificate.pem'), when it expires, and that the brokers trust its authority"
+        )
     if isinstance(error, kafka_errors.AuthorizationError):
         return AuthorizationFailed(f"{what}: {error}")
     if isinstance(error, kafka_errors.InvalidReceiveError):

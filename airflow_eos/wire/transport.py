@@ -92,6 +92,7 @@ class _LargeReads:
                 break
             except OSError as error:
                 failure = kafka_errors.KafkaConnectionError(str(error))
+                failure.__cause__ = error
                 break
             if not piece:
                 failure = kafka_errors.KafkaConnectionError("socket disconnected")
