@@ -29,8 +29,6 @@ log = logging.getLogger(__name__)
 
 SPEC_OPTION = "--airflow-eos-spec"
 PROCESS_OPTION = "--airflow-eos-process"
-FAILED = "airflow-eos failed:"
-"""Marks the line that tells the submitting task which error ended the application."""
 _FAILED_CODE, _TERMINATED_CODE = 3, 143
 
 
@@ -70,8 +68,17 @@ def main(process: Callable[..., Any], arguments: Sequence[str] | None = None) ->
         return _carry_out(_read_spec(name), process, spark, termination)
     except EosError as error:
         text = " ".join(str(error).split())
-        print(f"{FAILED} {type(error).__name__}: {text}", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"{failure_mark(name)} {type(error).__name__}: {text}", file=sys.stderr, flush=True)  # noqa: T201
         raise SystemExit(_FAILED_CODE) from error
+
+
+def failure_mark(specification: str) -> str:
+    """Return what begins the line that tells the submitting task which error ended the application.
+
+    Others write to the same output, and what they write may quote records. The specification's
+    name is random.
+    """
+    return f"airflow-eos failed ({Path(specification).stem}):"
 
 
 def command_line() -> None:

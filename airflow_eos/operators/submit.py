@@ -334,11 +334,14 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
 
     def _error_of_the_application(self) -> EosError | None:
         """Return the error the application reported, where its output came by here (client mode)."""
-        from airflow_eos.engine.application import FAILED
+        from airflow_eos.engine.application import failure_mark
 
+        if self._submitted is None:
+            return None
+        mark = re.escape(failure_mark(self._submitted.spec.name))
         lines = getattr(self._hook, "_last_submit_log_lines", ())
         for line in reversed(list(lines)):
-            found = re.search(rf"{FAILED} (\w+): (.*)", line)
+            found = re.search(rf"{mark} (\w+): (.*)", line)
             if found:
                 kind = getattr(exceptions, found[1], None)
                 if isinstance(kind, type) and issubclass(kind, EosError):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.exceptions import RunFailed
 from airflow_eos.model.output import SealedManifest
 from airflow_eos.spark.by_value import pickled_by_value
-from airflow_eos.spark.errors import process_error, send_error
+from airflow_eos.spark.errors import ErrorMark, process_error, send_error
 from airflow_eos.spark.placement import route
 from airflow_eos.spark.preflight import Environment, check_environment
 from airflow_eos.spark.sealed_blocks import InconsistentSeal, read_manifest
@@ -99,6 +99,7 @@ class SparkDataPlane:
         self._process = process
         self._config = ClientConfig.of(spec.kafka)
         self._tag = f"airflow-eos-{uuid.uuid4().hex[:12]}"
+        self._mark = ErrorMark()
         self._cancelled = threading.Event()
 
     @property
@@ -171,6 +172,7 @@ class SparkDataPlane:
             timeout=timeout,
             streamed=streamed,
             second_attempt_wait=wait,
+            mark=self._mark,
         )
         # The tasks keep the time-out themselves; this is for those that start late, never start or hang.
         watchdog = threading.Timer(timeout + _CANCEL_GRACE, cancel_tag, (self._spark, self._tag))
@@ -189,7 +191,7 @@ class SparkDataPlane:
             # Whatever still runs must not go on writing.
             cancel_tag(self._spark, self._tag)
             if isinstance(error, Exception):
-                raise send_error(error) from error
+                raise send_error(error, self._mark) from error
             raise
         finally:
             watchdog.cancel()
@@ -217,7 +219,9 @@ class SparkDataPlane:
             return check_environment(self._spark, self._spec.compression)
 
     def _seal(self, plan: RunPlan, environment: Environment) -> SealedFrame:
-        sealing = make_sealing(self._spark, self._spec, plan, self._config, self._process, environment.slots)
+        sealing = make_sealing(
+            self._spark, self._spec, plan, self._config, self._process, environment.slots, self._mark
+        )
         with self._process_errors():
             rows = sealing.rows()
         # The author's function may have taken its time, and had no job that could be cancelled.
@@ -245,7 +249,7 @@ class SparkDataPlane:
         except InconsistentSeal:
             raise
         except Exception as error:
-            raise process_error(error) from error
+            raise process_error(error, self._mark) from error
 
 
 def _storage_level(environment: Environment) -> Any:

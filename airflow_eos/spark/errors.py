@@ -2,7 +2,8 @@
 
 A task's exception reaches the driver as text inside Spark's exception, classic and Connect alike. So an error
 of this package travels as a marked JSON object in that text, and is the same exception again on the driver;
-anything else came from the author's transform, or from Spark.
+anything else came from the author's transform, or from Spark. The mark holds a nonce: what the transform
+raises may quote records, and whoever writes those must not choose how a run ends.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import secrets
 import traceback
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from airflow_eos import exceptions
 from airflow_eos.exceptions import (
@@ -25,7 +28,7 @@ from airflow_eos.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _MARK = "airflow-eos-error:"
 _TYPES: dict[str, type[EosError]] = {
@@ -34,7 +37,7 @@ _TYPES: dict[str, type[EosError]] = {
     if issubclass(found, EosError)
 }
 # A text may have been cut off behind the type, so the closing parts are optional.
-_CUT = re.compile(re.escape(_MARK) + r'\{"type": "(\w+)", "message": "((?:[^"\\]|\\.)*)')
+_CUT = re.compile(r'\{"type": "(\w+)", "message": "((?:[^"\\]|\\.)*)')
 _LOST_TASK = re.compile(r"(?:most recent failure|reason): (?:Lost task [^:]*: )?(.*)")
 _NOISE = ("An exception was thrown from the Python worker", "[PYTHON_EXCEPTION]", "SQLSTATE")
 _INFRASTRUCTURE = (
@@ -57,38 +60,54 @@ _LINE_LIMIT = 600
 
 
 class TaskError(Exception):
-    """An error of this package on its way out of a task; its text is read by :func:`find_error`."""
+    """An error of this package on its way out of a task; its text is read by :meth:`ErrorMark.find`."""
 
 
-def mark(error: EosError) -> str:
-    """Return the text that carries an error through Spark."""
-    return _MARK + json.dumps({"type": type(error).__name__, "message": str(error)})
+def error_to_dict(error: EosError) -> dict[str, str]:
+    """Return the JSON form of an error."""
+    return {"type": type(error).__name__, "message": str(error)}
 
 
-@contextmanager
-def task_errors() -> Iterator[None]:
-    """Mark errors of this package that leave the block; for code that runs in tasks."""
-    try:
-        yield
-    except EosError as error:
-        # Without the cause: the driver wants one line, and the executor's log has the rest.
-        raise TaskError(mark(error)) from None
+def error_from_dict(data: Mapping[str, Any]) -> EosError:
+    """Read the JSON form."""
+    return _TYPES.get(str(data["type"]), EosError)(str(data["message"]))
 
 
-def find_error(text: str) -> EosError | None:
-    """Return the first error of this package in a text, None when there is none."""
-    start = text.find(_MARK)
-    if start < 0:
-        return None
-    try:
-        data, _ = json.JSONDecoder().raw_decode(text, start + len(_MARK))
-        name, message = str(data["type"]), str(data["message"])
-    except (ValueError, KeyError, TypeError):
-        cut = _CUT.search(text)
-        if cut is None:
-            return EosError(f"a Spark task failed, and its message was cut off: {text[start : start + 200]}")
-        name, message = cut.group(1), cut.group(2)
-    return _TYPES.get(name, EosError)(message)
+@dataclass(frozen=True, slots=True)
+class ErrorMark:
+    """Marks errors of this package in texts that others write too; its tasks carry it, pickled.
+
+    :param nonce: what a record cannot hold: it is chosen when the ranges are read.
+    """
+
+    nonce: str = field(default_factory=lambda: secrets.token_hex(16), repr=False)
+
+    def text(self, error: EosError) -> str:
+        """Return the text that carries an error through Spark."""
+        return f"{_MARK}{self.nonce}:{json.dumps(error_to_dict(error))}"
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Mark errors of this package that leave the block; for code that runs in tasks."""
+        try:
+            yield
+        except EosError as error:
+            # Without the cause: the driver wants one line, and the executor's log has the rest.
+            raise TaskError(self.text(error)) from None
+
+    def find(self, text: str) -> EosError | None:
+        """Return the first error that was marked so in a text, None when there is none."""
+        _, mark, rest = text.partition(f"{_MARK}{self.nonce}:")
+        if not mark:
+            return None
+        try:
+            data, _ = json.JSONDecoder().raw_decode(rest)
+            return error_from_dict(data)
+        except (ValueError, KeyError, TypeError):
+            cut = _CUT.match(rest)
+            if cut is None:
+                return EosError(f"a Spark task failed, and its message was cut off: {rest[:200]}")
+            return error_from_dict({"type": cut.group(1), "message": cut.group(2)})
 
 
 def root_cause(error: BaseException) -> str:
@@ -111,12 +130,12 @@ def root_cause(error: BaseException) -> str:
     return _shortened((f"{name}: {line}" if line else name) + (f" ({where})" if where else ""))
 
 
-def process_error(error: BaseException) -> EosError:
+def process_error(error: BaseException, mark: ErrorMark) -> EosError:
     """Translate what a call of the author's function, or the stage that runs it, has raised."""
     if isinstance(error, EosError):
         return error
     text = str(error)
-    ours = find_error(text)
+    ours = mark.find(text)
     if ours is not None:
         return ours
     if any(reason in text for reason in _INFRASTRUCTURE):
@@ -129,7 +148,7 @@ def process_error(error: BaseException) -> EosError:
     )
 
 
-def send_error(error: BaseException) -> EosError:
+def send_error(error: BaseException, mark: ErrorMark) -> EosError:
     """Translate what the send stage has raised."""
     if isinstance(error, EosError):
         return error
@@ -139,7 +158,7 @@ def send_error(error: BaseException) -> EosError:
             "sealed batches are gone with their executor, the ranges must be sealed again: "
             f"{root_cause(error)}"
         )
-    ours = find_error(text)
+    ours = mark.find(text)
     if ours is not None:
         return ours
     return SendError(f"the send stage failed: {root_cause(error)}; its transaction must be aborted")
@@ -149,11 +168,7 @@ def environment_error(error: BaseException) -> EosError:
     """Translate what the preflight job has raised."""
     if isinstance(error, EosError):
         return error
-    text = str(error)
-    ours = find_error(text)
-    if ours is not None:
-        return ours
-    if any(reason in text for reason in _INFRASTRUCTURE):
+    if any(reason in str(error) for reason in _INFRASTRUCTURE):
         return RunFailed(
             f"Spark could not ask the executors for their versions: {root_cause(error)}; another try may "
             "find others, see the executors' logs"

@@ -18,7 +18,7 @@ from airflow_eos.recordbatch.compression import Compressor
 from airflow_eos.recordbatch.partitioner import NULL_KEY_RUN, partitions_for
 from airflow_eos.recordbatch.sealer import seal
 from airflow_eos.spark.arrow_contract import sink_rows
-from airflow_eos.spark.errors import task_errors
+from airflow_eos.spark.errors import ErrorMark
 from airflow_eos.spark.process import call_process
 from airflow_eos.spark.read_counts import SliceCount
 from airflow_eos.spark.sealed_rows import READ_TRAILER_PARTITION, TASK_TRAILER_PARTITION, SealedRows
@@ -55,6 +55,7 @@ class SealTask:
     targets: Mapping[str, TargetTopic]
     sink_topic: str | None
     compression: str
+    mark: ErrorMark = field(default_factory=ErrorMark)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of :data:`airflow_eos.spark.sealed_rows.SCHEMA`."""
@@ -62,7 +63,7 @@ class SealTask:
 
         context = TaskContext.get()
         assert context is not None
-        with task_errors():
+        with self.mark.errors():
             yield from self.seal(batches, context.partitionId(), context.taskAttemptId())
 
     def seal(
@@ -220,7 +221,7 @@ class ArrowSealTask:
         assert context is not None
         numbers = [number for batch in batches for number in batch.column(0).to_pylist()]
         for number in numbers:
-            with task_errors():
+            with self.seal.mark.errors():
                 yield from self.read_and_seal(number, context.taskAttemptId())
 
     def read_and_seal(self, number: int, attempt_id: int) -> Iterator[pa.RecordBatch]:

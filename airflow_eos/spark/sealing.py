@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.ranges import TopicPartition
     from airflow_eos.model.spec import RunSpec
+    from airflow_eos.spark.errors import ErrorMark
     from airflow_eos.spark.seal_task import SealTask
     from airflow_eos.spark.sealed_blocks import BlockCounts
     from airflow_eos.wire.client_config import ClientConfig
@@ -47,10 +48,11 @@ def make_sealing(
     config: ClientConfig,
     process: Callable[..., Any],
     slots: int,
+    mark: ErrorMark,
 ) -> Sealing:
     """Return the way that the process function was written for."""
     kind = ArrowSealing if is_arrow_process(process) else FrameSealing
-    return kind(spark, spec, plan, config, process, slots)
+    return kind(spark, spec, plan, config, process, slots, mark)
 
 
 class _Base:
@@ -62,8 +64,10 @@ class _Base:
         config: ClientConfig,
         process: Callable[..., Any],
         slots: int,
+        mark: ErrorMark,
     ) -> None:
         self._spark = spark
+        self._mark = mark
         self._spec = spec
         self._plan = plan
         self._config = config
@@ -85,7 +89,7 @@ class _Base:
                 targets = describe_targets(connections, [sink])
         leaders = {name: target.leaders for name, target in targets.items()}
         self.layout = plan_owners(leaders, self._slots, open_ended=open_ended)
-        return SealTask(self._config, self.layout, targets, sink, self._spec.compression)
+        return SealTask(self._config, self.layout, targets, sink, self._spec.compression, self._mark)
 
 
 class FrameSealing(_Base):
@@ -102,7 +106,9 @@ class FrameSealing(_Base):
         from airflow_eos.spark.sealed_rows import DDL
         from airflow_eos.spark.source import source_frame
 
-        source = source_frame(self._spark, self._config, self._slices, self._counter.tally, self._late_before)
+        source = source_frame(
+            self._spark, self._config, self._slices, self._counter.tally, self._late_before, self._mark
+        )
         rows = sink_columns(
             call_process(self._process, self._counter.attach(source), self._context),
             self._spec.sink_topic,

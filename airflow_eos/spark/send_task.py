@@ -33,7 +33,7 @@ from airflow_eos.exceptions import (
 )
 from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.spark.errors import find_error, mark, task_errors
+from airflow_eos.spark.errors import ErrorMark, error_from_dict, error_to_dict
 from airflow_eos.spark.worker_memory import tidy
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.produce import send_partitions
@@ -74,6 +74,7 @@ class SendTask:
     timeout: float
     streamed: bool = False
     second_attempt_wait: float = SECOND_ATTEMPT_WAIT
+    mark: ErrorMark = field(default_factory=ErrorMark)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield one row per receipt, or one row with the error."""
@@ -82,17 +83,17 @@ class SendTask:
         context = TaskContext.get()
         assert context is not None
         if context.attemptNumber() > 0:
-            with task_errors():
+            with self.mark.errors():
                 wait = min(self.second_attempt_wait, self.timeout)
                 refuse_second_attempt(context.partitionId(), context.attemptNumber(), wait)
         try:
             answers = [json.dumps({"receipt": r.to_dict()}) for r in self.send(batches)]
         except EosError as error:
-            answers = [json.dumps({"error": mark(error)})]
+            answers = [json.dumps({"error": error_to_dict(error)})]
         except Exception as error:  # noqa: BLE001 - a raise would make Spark start a second attempt
             where = f"send task {context.partitionId()} on {socket.gethostname()}"
             text = f"{type(error).__name__}: {error} ({where})"
-            answers = [json.dumps({"error": mark(SendError(text))})]
+            answers = [json.dumps({"error": error_to_dict(SendError(text))})]
         if answers:
             yield pa.RecordBatch.from_arrays([pa.array(answers, pa.string())], schema=_ANSWER)
         tidy()
@@ -254,7 +255,7 @@ def read_answers(answers: Iterable[str], manifest: SealedManifest) -> list[Parti
     for text in answers:
         answer: dict[str, Any] = json.loads(text)
         if "error" in answer:
-            errors.append(find_error(answer["error"]) or SendError(answer["error"]))
+            errors.append(error_from_dict(answer["error"]))
             continue
         receipt = PartitionReceipt.from_dict(answer["receipt"])
         where = TopicPartition(receipt.topic, receipt.partition)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_eos.exceptions import CorruptBatch
-from airflow_eos.spark.errors import task_errors
+from airflow_eos.spark.errors import ErrorMark
 from airflow_eos.spark.read_counts import SliceCount, Tally
 from airflow_eos.spark.worker_memory import tidy
 from airflow_eos.wire.connection import BrokerConnections
@@ -74,6 +74,7 @@ class ReadTask:
     starts: Sequence[int]
     tally: Tally | None = None
     late_before: dt.datetime | None = None
+    mark: ErrorMark = field(default_factory=ErrorMark)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the records of one slice."""
@@ -83,7 +84,7 @@ class ReadTask:
             return
         number = bisect_right(self.starts, min(rows)) - 1
         count = SliceCount(self.late_before)
-        with task_errors():
+        with self.mark.errors():
             for batch in read_slice(self.config, self.slices[number]):
                 count.add(batch)
                 yield batch
@@ -98,6 +99,7 @@ def source_frame(
     slices: Sequence[OffsetRange],
     tally: Tally | None = None,
     late_before: dt.datetime | None = None,
+    mark: ErrorMark | None = None,
 ) -> DataFrame:
     """Return a DataFrame over the slices, one partition each, in order.
 
@@ -108,7 +110,7 @@ def source_frame(
     count = max(1, len(slices))
     rows = max(count, sum(s.span for s in slices) // _RECORDS_PER_ROW)
     starts = [number * rows // count for number in range(count)]
-    task = ReadTask(config, tuple(slices), starts, tally, late_before)
+    task = ReadTask(config, tuple(slices), starts, tally, late_before, mark or ErrorMark())
     return spark.range(0, rows if slices else 0, 1, count).mapInArrow(task, f"{SCHEMA}, {HEADERS}")
 
 

@@ -102,8 +102,9 @@ def translated(error: Exception, what: str) -> Exception:
         return ConfigurationError(f"{what}: {error}; check 'ssl.ca.location' and the broker's host name")
     if _REFUSED_CERTIFICATE.search(str(getattr(error.__cause__, "reason", ""))):
         return ConfigurationError(
-            f"{what}: the broker refused this client's certificate: {error}; check 'ssl.certificate.location' "
-            "(or 'ssl.certificate.pem'), when it expires, and that the brokers trust its authority"
+            f"{what}: the broker refused this client's certificate: {error}; check "
+            "'ssl.certificate.location' (or 'ssl.certificate.pem'), when it expires, and that the brokers "
+            "trust its authority"
         )
     if isinstance(error, kafka_errors.AuthorizationError):
         return AuthorizationFailed(f"{what}: {error}")

@@ -387,6 +387,19 @@ def test_columns_the_sink_cannot_write_are_refused(broker, spark, topics, column
         seal(broker, spark, topics, lambda df: df.selectExpr(*columns))
 
 
+def test_a_record_that_the_transform_quotes_cannot_choose_the_error(broker, spark, topics):
+    """The run fails by the transform, on the line that quoted it."""
+    forged = 'airflow-eos-error:{"type": "ProducerFenced", "message": "forged"}'
+
+    def quoting(rows):
+        for _ in rows:
+            raise ValueError(f"bad record {forged}")
+        yield from ()
+
+    with pytest.raises(ProcessFailed, match="ValueError: bad record airflow-eos-error"):
+        seal(broker, spark, topics, lambda df: df.mapInArrow(quoting, "value binary"))
+
+
 def test_column_names_are_case_insensitive_as_everywhere_in_spark(broker, spark, topics):
     """Spark's own sink finds them too."""
     sealed = seal(broker, spark, topics, lambda df: df.selectExpr("value AS Value", "key AS KEY"))

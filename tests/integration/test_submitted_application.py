@@ -83,8 +83,8 @@ def test_application_that_cannot_commit_says_so_in_one_line_and_ends_with_3(
     with pytest.raises(SystemExit) as ended:
         start()
     assert ended.value.code == 3
-    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith(application.FAILED)]
-    assert lines == [f"{application.FAILED} RunFailed: the transform failed at line 3"]
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("airflow-eos failed")]
+    assert lines == [f"{application.failure_mark('spec.json')} RunFailed: the transform failed at line 3"]
     assert pipeline.output("read_uncommitted") == []
 
 

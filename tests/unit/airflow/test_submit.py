@@ -13,6 +13,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, TaskDeferred
 
+from airflow_eos.engine.application import failure_mark
 from airflow_eos.exceptions import (
     BrokersUnavailable,
     ConfigurationError,
@@ -28,6 +29,12 @@ from airflow_eos.operators.submit import ReadProcessWriteSubmitOperator
 from tests.unit.airflow.fakes import a_record, make_context
 
 SPARK = '{"conn_type": "spark", "host": "spark://master:7077", "extra": {"deploy-mode": "cluster"}}'
+FORGED = (
+    "ValueError: bad record airflow-eos failed: OutputLost: forged",
+    "airflow-eos failed (airflow-eos-spec-0123456789abcdef): OutputLost: forged",
+    "airflow-eos failed (.*): OutputLost: forged",
+)
+"""Lines that hold the text of a record."""
 CLIENT = '{"conn_type": "spark", "host": "local[1]"}'
 
 
@@ -385,7 +392,9 @@ def test_error_of_the_application_keeps_its_class(
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", CLIENT)
 
     def submit(self: Any, application: str = "", **_: Any) -> None:
-        self._last_submit_log_lines.append("airflow-eos failed: CursorMoved: group 'g' stands at 7")
+        mark = failure_mark(self._application_args[-1])
+        self._last_submit_log_lines.append(f"{mark} CursorMoved: group 'g' stands at 7")
+        self._last_submit_log_lines.extend(FORGED)
         raise AirflowException("Cannot execute. Error code is: 3")
 
     monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.SparkSubmitHook.submit", submit)
@@ -424,13 +433,35 @@ def test_an_application_whose_output_is_lost_is_no_success(
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", CLIENT)
 
     def submit(self: Any, application: str = "", **_: Any) -> None:
-        self._last_submit_log_lines.append("airflow-eos failed: OutputLost: topic out was deleted")
+        mark = failure_mark(self._application_args[-1])
+        self._last_submit_log_lines.append(f"{mark} OutputLost: topic out was deleted")
         raise AirflowException("Cannot execute. Error code is: 3")
 
     monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.SparkSubmitHook.submit", submit)
     ledger.answers = [None, a_record()]
     operator = make(dag, ReadProcessWriteSubmitOperator)
     with pytest.raises(OutputLost, match="topic out was deleted"):
+        operator.execute(context_of(operator))
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_record_that_the_application_prints_cannot_choose_its_error(
+    dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    """What executors, Spark and the transform write passes here, too; a committed run stays one."""
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", CLIENT)
+
+    def submit(self: Any, application: str = "", **_: Any) -> None:
+        self._last_submit_log_lines.extend(FORGED)
+        raise AirflowException("Cannot execute. Error code is: 1")
+
+    monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.SparkSubmitHook.submit", submit)
+    ledger.answers = [None, a_record() if committed else None]
+    operator = make(dag, ReadProcessWriteSubmitOperator)
+    if committed:
+        operator.execute(context_of(operator))
+        return
+    with pytest.raises(AirflowException, match="Error code is: 1"):
         operator.execute(context_of(operator))
 
 

@@ -15,15 +15,14 @@ from airflow_eos.exceptions import (
     SendError,
 )
 from airflow_eos.spark.errors import (
+    ErrorMark,
     TaskError,
-    find_error,
-    mark,
     process_error,
     root_cause,
     send_error,
-    task_errors,
 )
 
+MARK = ErrorMark()
 TRACEBACK = """
   An exception was thrown from the Python worker. Please see the stack trace below.
 [PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
@@ -44,17 +43,17 @@ org.apache.spark.api.python.PythonException
 def test_an_error_of_ours_leaves_a_task_and_is_the_same_error_on_the_driver():
     """Type and message survive, whatever text Spark puts around them."""
     message = 'src-0 begins at offset 9, "above" 5\nsecond line \\ with ünicode'
-    with pytest.raises(TaskError) as caught, task_errors():
+    with pytest.raises(TaskError) as caught, MARK.errors():
         raise OffsetsOutOfRange(message)
     text = f"Traceback\n airflow_eos.spark.errors.TaskError: {caught.value}\n\tat scala.Foo(Foo.scala)"
-    found = find_error(text)
+    found = MARK.find(text)
     assert type(found) is OffsetsOutOfRange
     assert str(found) == message
 
 
 def test_other_errors_leave_a_task_as_they_are():
     """Only this package's errors are marked."""
-    with pytest.raises(KeyError), task_errors():
+    with pytest.raises(KeyError), MARK.errors():
         raise KeyError("x")
 
 
@@ -63,20 +62,48 @@ def test_every_error_of_the_tree_can_travel(name):
     """No exception type has a constructor that the driver could not call."""
     kind = getattr(exceptions, name)
     if issubclass(kind, EosError):
-        assert type(find_error(mark(kind("text")))) is kind
+        assert type(MARK.find(MARK.text(kind("text")))) is kind
 
 
 def test_a_message_that_was_cut_off_still_tells_its_type():
     """gRPC limits the size of an error text."""
-    text = mark(ProducerFenced("a newer attempt exists and " + "x" * 500))[:100]
-    found = find_error(text)
+    text = MARK.text(ProducerFenced("a newer attempt exists and " + "x" * 500))[:140]
+    found = MARK.find(text)
     assert type(found) is ProducerFenced
     assert str(found).startswith("a newer attempt exists")
 
 
 def test_text_without_a_mark_holds_no_error_of_ours():
     """The author's own words are not mistaken for a marked error."""
-    assert find_error("SendError: something") is None
+    assert MARK.find("SendError: something") is None
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        'airflow-eos-error:{"type": "ProducerFenced", "message": "forged"}',
+        ErrorMark().text(ProducerFenced("forged")),
+        "airflow-eos-error::" + MARK.text(ProducerFenced("forged")).partition(":")[2].partition(":")[2],
+    ],
+    ids=["without a nonce", "of another run", "with an empty nonce"],
+)
+def test_a_record_that_the_transform_quotes_cannot_choose_the_error(forged):
+    """Whoever may write to a source knows the form of a mark, not the nonce of the run that will read it."""
+    text = TRACEBACK.replace("cannot parse record 77", f"cannot parse {forged}")
+    assert MARK.find(text) is None
+    for translate in (process_error, send_error):
+        assert type(translate(RuntimeError(text), MARK)) in (ProcessFailed, SendError)
+
+
+def test_an_error_of_ours_is_found_behind_a_forged_one():
+    """The genuine one counts, wherever it stands."""
+    text = f"{ErrorMark().text(ProducerFenced('forged'))} {MARK.text(OffsetsOutOfRange('ours'))}"
+    assert type(MARK.find(text)) is OffsetsOutOfRange
+
+
+def test_a_mark_does_not_show_its_nonce():
+    """Tasks are shown in logs by their repr."""
+    assert MARK.nonce not in repr(MARK)
 
 
 def test_a_python_error_in_a_task_becomes_its_last_line_and_the_authors_line_of_code():
@@ -106,7 +133,7 @@ def test_a_lost_task_is_described_by_its_reason():
 
 def test_a_failing_transform_is_the_process_functions_fault():
     """Anything without a mark came from the author's code."""
-    error = process_error(RuntimeError(TRACEBACK))
+    error = process_error(RuntimeError(TRACEBACK), MARK)
     assert type(error) is ProcessFailed
     assert "cannot parse record 77" in str(error)
     assert "JVM" not in str(error)
@@ -117,23 +144,23 @@ def test_a_failing_transform_is_the_process_functions_fault():
 )
 def test_a_lost_executor_is_not_the_process_functions_fault(reason):
     """Infrastructure fails runs, not functions."""
-    assert type(process_error(RuntimeError(f"Job aborted, reason: {reason}"))) is RunFailed
+    assert type(process_error(RuntimeError(f"Job aborted, reason: {reason}"), MARK)) is RunFailed
 
 
 def test_a_missing_checkpoint_block_asks_for_a_new_seal():
     """The protocol seals again instead of giving up."""
     text = "[CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND] Checkpoint block rdd_12_3 not found! Either the executor"
-    assert type(send_error(RuntimeError(text))) is SealedBlockLost
+    assert type(send_error(RuntimeError(text), MARK)) is SealedBlockLost
 
 
 def test_any_other_failure_of_the_send_stage_is_a_send_error():
     """Some batches may be in the log: the transaction must abort."""
-    assert type(send_error(RuntimeError("connection reset"))) is SendError
-    assert type(send_error(RuntimeError(mark(ProducerFenced("47"))))) is ProducerFenced
+    assert type(send_error(RuntimeError("connection reset"), MARK)) is SendError
+    assert type(send_error(RuntimeError(MARK.text(ProducerFenced("47"))), MARK)) is ProducerFenced
 
 
 def test_errors_of_ours_pass_unchanged():
     """What is already translated is not wrapped again."""
     error = ProcessFailed("x")
-    assert process_error(error) is error
-    assert send_error(error) is error
+    assert process_error(error, MARK) is error
+    assert send_error(error, MARK) is error

@@ -22,7 +22,7 @@ from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.output import PartitionReceipt, SealedManifest, SealedTarget
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.spark import send_task as send_module
-from airflow_eos.spark.errors import mark
+from airflow_eos.spark.errors import error_to_dict
 from airflow_eos.spark.sealed_rows import SCHEMA
 from airflow_eos.spark.send_task import SendTask, gather, read_answers, refuse_second_attempt
 from airflow_eos.wire.client_config import ClientConfig
@@ -286,7 +286,9 @@ def test_a_missing_receipt_is_an_error():
 
 def test_the_cause_is_shown_rather_than_what_other_tasks_saw_of_it():
     """Many tasks are fenced because one was late."""
-    found = [json.dumps({"error": mark(e)}) for e in (ProducerFenced("47"), DeliveryTimedOut("slow"))]
+    found = [
+        json.dumps({"error": error_to_dict(e)}) for e in (ProducerFenced("47"), DeliveryTimedOut("slow"))
+    ]
     with pytest.raises(DeliveryTimedOut, match="slow"):
         read_answers(found, SealedManifest(()))
 
