@@ -51,9 +51,22 @@
 
 from __future__ import annotations
 
+from airflow_eos.printable import printable
+
 
 class EosError(Exception):
-    """Base of every error raised on purpose by this package."""
+    """Base of every error raised on purpose by this package.
+
+    Messages may quote names and records that others chose: as a text they show control characters escaped.
+    """
+
+    @property
+    def message(self) -> str:
+        """The message, nothing escaped: for what is read by programs."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        return printable(self.message, keep="\n\t")
 
 
 class ConfigurationError(EosError):

@@ -27,6 +27,7 @@ from airflow_eos.exceptions import (
     TimeoutsInconsistent,
     UnknownTopic,
 )
+from airflow_eos.printable import printable
 from airflow_eos.wire.client_config import ClientConfig, for_librdkafka
 from airflow_eos.wire.retry import Backoff
 
@@ -184,7 +185,7 @@ class QuietLog:
 
     def log(self, _level: int, message: str, *args: Any) -> None:
         """Take a line as ``logging.Logger.log`` does."""
-        logger.debug(message, *args)
+        logger.debug("%s", printable(message % args if args else message))
 
 
 class Refusals:

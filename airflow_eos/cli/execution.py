@@ -11,6 +11,7 @@ from airflow_eos.cli.commands import WrongUsage, call
 from airflow_eos.cli.definition import REFUSED, USAGE, Command
 from airflow_eos.exceptions import EosError
 from airflow_eos.model.spec import Deployment
+from airflow_eos.printable import printable
 
 
 def carry_out(command: Command, options: Namespace, find_target: Callable[[Namespace], Deployment]) -> int:
@@ -22,13 +23,13 @@ def carry_out(command: Command, options: Namespace, find_target: Callable[[Names
     try:
         outcome = call(command.function, find_target(options), options)
     except WrongUsage as error:
-        print(f"{command.name}: {error}", file=sys.stderr)  # noqa: T201 - a command prints
+        print(printable(f"{command.name}: {error}"), file=sys.stderr)  # noqa: T201 - a command prints
         return USAGE
     except EosError as error:
         kind = type(error).__name__
         if options.output == "json":
-            print(json.dumps({"error": {"type": kind, "message": str(error)}}, indent=2))  # noqa: T201
-        print(f"{kind}: {error}", file=sys.stderr)  # noqa: T201
+            print(json.dumps({"error": {"type": kind, "message": error.message}}, indent=2))  # noqa: T201
+        print(printable(f"{kind}: {error}"), file=sys.stderr)  # noqa: T201
         return REFUSED
     print(outcome.render(options.output))  # noqa: T201
     return outcome.code

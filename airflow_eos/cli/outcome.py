@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_eos.cli.definition import DONE
+from airflow_eos.printable import printable
 
 Row = Mapping[str, Any]
 
@@ -16,8 +17,9 @@ Row = Mapping[str, Any]
 class Outcome:
     """The answer of a command.
 
-    :param data: printed by ``--output json``.
+    :param data: printed by ``--output json``, exactly.
     :param tables: printed by ``--output table``, one after the other under their titles; no rows: a dash.
+        Control characters are escaped.
     :param code: exit code.
     """
 
@@ -46,4 +48,4 @@ def _table(title: str, rows: Sequence[Row]) -> str:
 def _text(value: Any) -> str:
     if value is None:
         return ""
-    return value if isinstance(value, str) else json.dumps(value)
+    return printable(value if isinstance(value, str) else json.dumps(value))

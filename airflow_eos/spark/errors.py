@@ -65,7 +65,7 @@ class TaskError(Exception):
 
 def error_to_dict(error: EosError) -> dict[str, str]:
     """Return the JSON form of an error."""
-    return {"type": type(error).__name__, "message": str(error)}
+    return {"type": type(error).__name__, "message": error.message}
 
 
 def error_from_dict(data: Mapping[str, Any]) -> EosError:

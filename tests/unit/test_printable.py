@@ -1,0 +1,78 @@
+"""What others chose is shown, never obeyed: control characters are escaped for terminals and logs."""
+
+from __future__ import annotations
+
+import json
+import logging
+from argparse import Namespace
+
+import pytest
+
+from airflow_eos.broker.librdkafka import QuietLog
+from airflow_eos.cli.definition import COMMANDS
+from airflow_eos.cli.execution import carry_out
+from airflow_eos.cli.outcome import Outcome
+from airflow_eos.exceptions import GroupNotEmpty
+from airflow_eos.printable import printable
+from airflow_eos.spark.errors import ErrorMark
+
+HOSTILE = {
+    "red\x1b[31m": "red\\x1b[31m",
+    "title\x1b]0;x\x07": "title\\x1b]0;x\\x07",
+    "one byte \x9b31m": "one byte \\x9b31m",
+    "over\rwritten": "over\\rwritten",
+    "next\nline": "next\\nline",
+    "a\u2028line": "a\\u2028line",
+    "turned \u202e round": "turned \\u202e round",
+    "half \ud800": "half \\ud800",
+    "\0\x7f\x08": "\\x00\\x7f\\x08",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_tables_escape_and_json_is_exact(text):
+    """One row stays one line, in cells of any kind and as a name of a column."""
+    outcome = Outcome({"key": text}, {"rows": [{"key": text, "nested": [text]}]})
+    table = outcome.render("table")
+    assert HOSTILE[text] in table
+    assert table.count("\n") == 3
+    assert all(line.isprintable() for line in table.splitlines())
+    assert json.loads(outcome.render("json")) == {"key": text}
+    assert outcome.render("json").replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_an_error_of_a_command_is_one_line_that_a_terminal_can_show(text, capsys, monkeypatch):
+    """Also where the message quotes a name of the cluster; the JSON object has the name itself."""
+
+    def fails(*_):
+        raise GroupNotEmpty(text)
+
+    monkeypatch.setattr("airflow_eos.cli.execution.call", fails)
+    assert carry_out(COMMANDS[0], Namespace(output="json"), lambda _: None) == 1
+    said = capsys.readouterr()
+    assert said.err == f"GroupNotEmpty: {HOSTILE[text]}\n"
+    assert json.loads(said.out)["error"]["message"] == text
+
+
+def test_errors_keep_their_lines_in_logs_and_nothing_else():
+    """A task's log shows the text of an error; programs, and the way out of Spark, take the message."""
+    error = GroupNotEmpty("first\n\tsecond \x1b[2J")
+    assert str(error) == "first\n\tsecond \\x1b[2J"
+    assert error.message == "first\n\tsecond \x1b[2J"
+    mark = ErrorMark()
+    found = mark.find(mark.text(error))
+    assert found.message == error.message
+
+
+def test_lines_of_librdkafka_are_escaped(caplog):
+    """They quote what brokers answered."""
+    caplog.set_level(logging.DEBUG, "airflow_eos.librdkafka")
+    QuietLog().log(7, "%s [%s]", "FAIL", "refused \x1b[31m")
+    assert caplog.messages == ["FAIL [refused \\x1b[31m]"]
+
+
+def test_visible_text_is_left_alone():
+    """Also in other scripts."""
+    for text in ("", "orders-0 | a\\b", "größer 東京 🙂"):
+        assert printable(text) is text
