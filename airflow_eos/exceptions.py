@@ -24,7 +24,9 @@
     │   ├── IntervalUnaccountable     records of the interval may be deleted, or timestamps run far ahead
     │   ├── LedgerMissing             the ledger topic does not exist
     │   ├── LedgerReplaced            the ledger topic is not the one that was used before
-    │   └── LedgerTruncated           records of the ledger were deleted: what it lacks may be committed
+    │   ├── LedgerTruncated           records of the ledger were deleted: what it lacks may be committed
+    │   ├── LedgerTampered            somebody else wrote to the ledger: what it lacks may be committed
+    │   └── LedgerUnreadable          a ledger record is garbage, or of a newer version of this package
     ├── RunError                      a run was started and did not commit
     │   ├── RunFenced                 a newer attempt owns the transactional id
     │   ├── RunAlreadyCommitted       ``on_committed="fail"`` found the run in the ledger
@@ -155,6 +157,14 @@ class LedgerReplaced(PlanError):
 
 class LedgerTruncated(PlanError):
     """The ledger partition has lost its first records, and what was asked for may have been among them."""
+
+
+class LedgerTampered(PlanError):
+    """Somebody else wrote a record of a key that was asked for, and there is none of ours."""
+
+
+class LedgerUnreadable(PlanError):
+    """A value of the ledger is not what its key says, or of a version that this package does not know."""
 
 
 class RunError(EosError):

@@ -64,6 +64,16 @@ _CONFIG = {
                 "example": "False",
                 "default": "True",
             },
+            "require_encrypted_spark": {
+                "description": (
+                    "Refuse runs whose Kafka credentials would travel to Spark in clear: by RPC without\n"
+                    "encryption, or to a Spark Connect server elsewhere without TLS. Otherwise a warning.\n"
+                ),
+                "version_added": "0.1.0",
+                "type": "boolean",
+                "example": "True",
+                "default": "False",
+            },
             "ledger_record_url": {
                 "description": (
                     "Where a person can look at a record of the ledger: the link ``Ledger record`` of a\n"

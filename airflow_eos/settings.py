@@ -71,6 +71,11 @@ def default_ledger_topic() -> str:
     return str(conf.get(SECTION, "ledger_topic", fallback=DEFAULT_LEDGER_TOPIC))
 
 
+def require_encrypted_spark() -> bool:
+    """Whether runs are refused whose credentials would travel to Spark in clear."""
+    return bool(conf.getboolean(SECTION, "require_encrypted_spark", fallback=False))
+
+
 def ledger_record_url() -> str:
     """Address of a ledger record, with ``{topic}``, ``{key}`` and ``{pipeline}``; empty: no link."""
     return str(conf.get(SECTION, "ledger_record_url", fallback=""))

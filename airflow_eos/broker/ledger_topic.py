@@ -11,7 +11,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
-from airflow_eos.broker.ledger_scan import Wanted, committed_values, raw_entries
+from airflow_eos.broker.ledger_scan import NoEvidence, Wanted, committed_values, raw_entries
 from airflow_eos.broker.librdkafka import Admin, attempt
 from airflow_eos.broker.shared_connections import Link, LinkUser
 from airflow_eos.exceptions import BrokersUnavailable, LedgerMissing, UnknownTopic
@@ -109,20 +109,22 @@ class KafkaLedger(LinkUser):
         :raises CorruptBatch: when a batch cannot be read.
         :raises FetchStalled: when the leader did not answer in time.
         """
-        where = TopicPartition(self.topic, partition)
+        tp = TopicPartition(self.topic, partition)
         wanted = Wanted(frozenset(keys), tuple(prefixes))
+        no_evidence = NoEvidence()
         with self._link.connections() as connections:
-            high = list_offsets(connections, [where], "latest", isolation="read_uncommitted")[where]
-            stable = list_offsets(connections, [where], "latest", isolation="read_committed")[where]
-            start = list_offsets(connections, [where], "earliest")[where]
-            committed = committed_values(connections, where, start, stable, wanted)
-            tail = raw_entries(connections, where, stable, high, wanted) if stable < high else ()
+            high = list_offsets(connections, [tp], "latest", isolation="read_uncommitted")[tp]
+            stable = list_offsets(connections, [tp], "latest", isolation="read_committed")[tp]
+            start = list_offsets(connections, [tp], "earliest")[tp]
+            committed = committed_values(connections, tp, start, stable, wanted, no_evidence)
+            tail = raw_entries(connections, tp, stable, high, wanted, no_evidence) if stable < high else ()
         return LedgerView(
             last_stable_offset=stable,
             high_watermark=max(high, stable),
             committed=committed,
             tail=tail,
             log_start=start,
+            no_evidence=no_evidence,
         )
 
     def create(self) -> None:

@@ -27,7 +27,7 @@ from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.wire.client_config import ClientConfig
 
 T = TypeVar("T")
-Record = tuple[int, str, str]
+Record = tuple[int, str, str | None]
 """Partition, key and value."""
 
 _STATISTICS_MS = 20
@@ -196,7 +196,7 @@ class TransactionalProducer:
                     self.instance.produce,
                     topic,
                     key=key.encode(),
-                    value=value.encode(),
+                    value=None if value is None else value.encode(),
                     partition=partition,
                     on_delivery=functools.partial(events.delivery, reports),
                 ),

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_eos.cli.definition import DONE, FOUND
 from airflow_eos.cli.outcome import Outcome, Row
-from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.exceptions import ConfigurationError, LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
 from airflow_eos.model.record import RunRecord
@@ -127,10 +127,14 @@ def ledger(target: Deployment, options: Namespace) -> Outcome:
     found = ledger_records(
         target.kafka, target.ledger, pipeline=options.pipeline, key=options.key, prefix=target.prefix
     )
-    found.sort(key=lambda one: (one["value"].get("staged_at", ""), one["key"]))
+    found.sort(key=lambda one: (_staged_at(one["value"]), one["key"]))
     if options.limit:
         found = found[-options.limit :]
     return Outcome({"records": found}, {"records": [_record_row(one) for one in found]})
+
+
+def _staged_at(value: Any) -> str:
+    return str(value.get("staged_at", "")) if isinstance(value, Mapping) else ""
 
 
 def verify(target: Deployment, options: Namespace) -> Outcome:
@@ -138,7 +142,9 @@ def verify(target: Deployment, options: Namespace) -> Outcome:
     from airflow_eos.engine.queries import run_records
     from airflow_eos.engine.verification import verify_output
 
-    records = run_records(target.kafka, target.ledger, pipeline=options.pipeline, prefix=target.prefix)
+    records, unreadable = run_records(
+        target.kafka, target.ledger, pipeline=options.pipeline, prefix=target.prefix
+    )
     if options.run_key:
         missing = sorted(set(options.run_key) - {one.run_key for one in records})
         if missing:
@@ -153,13 +159,17 @@ def verify(target: Deployment, options: Namespace) -> Outcome:
     wrong = [one for one in findings if one["outcome"] == "mismatch"]
     data = {
         "pipeline": options.pipeline,
-        "matches": not wrong,
+        "matches": not wrong and not unreadable,
         "runs": len(records),
         "records": sum(one["found"] for one in findings),
         "findings": findings,
+        "unreadable": unreadable,
     }
     summary = {name: data[name] for name in ("pipeline", "matches", "runs", "records")}
-    return Outcome(data, {"summary": [summary], "findings": findings}, FOUND if wrong else DONE)
+    rows = {"unreadable": [{"record": one} for one in unreadable]} if unreadable else {}
+    return Outcome(
+        data, {"summary": [summary], "findings": findings, **rows}, DONE if data["matches"] else FOUND
+    )
 
 
 def abort(target: Deployment, options: Namespace) -> Outcome:
@@ -188,6 +198,23 @@ def repair(target: Deployment, options: Namespace) -> Outcome:
     rows: list[Row] = [one.to_dict() for one in found]
     left = any(not one.done for one in found)
     return Outcome({"hanging": rows}, {"hanging": rows}, FOUND if left else DONE)
+
+
+def dismiss(target: Deployment, options: Namespace) -> Outcome:
+    """Make a key unused."""
+    from airflow_eos.engine.admin import dismiss_record
+
+    if not options.key or not options.routing:
+        raise WrongUsage("give --key and --routing")
+    found = dismiss_record(
+        target.kafka,
+        target.ledger,
+        options.key,
+        routing=options.routing,
+        prefix=target.prefix,
+        execute=options.yes,
+    )
+    return Outcome(found, {"record": [found]})
 
 
 def reset_offsets(target: Deployment, options: Namespace) -> Outcome:
@@ -264,19 +291,35 @@ def _run_row(run: Mapping[str, Any]) -> Row:
 def _record_row(record: Mapping[str, Any]) -> Row:
     value = record["value"]
     if keys.is_run_record(record["key"]):
-        run = RunRecord.from_json_object(value)
+        try:
+            run = RunRecord.from_json(value, record["key"])
+        except LedgerUnreadable as error:
+            return {"key": record["key"], "at": "", "what": f"unreadable: {error}"}
         what = f"{run.counts} by {run.run_id}, try {run.try_number}"
         return {"key": record["key"], "at": run.staged_at, "what": what}
     return {"key": record["key"], "at": "", "what": _short(value)}
 
 
-def _short(value: Mapping[str, Any]) -> str:
-    text = ", ".join(f"{name}={one}" for name, one in value.items() if name != "v")
+def _short(value: Any) -> str:
+    text = str(value)
+    if isinstance(value, Mapping):
+        text = ", ".join(f"{name}={one}" for name, one in value.items() if name != "v")
     limit = 100
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def call(name: str, target: Deployment, options: Namespace) -> Outcome:
     """Run a command by the name of its function."""
-    functions: Sequence[Any] = (init, doctor, plan, status, ledger, verify, repair, abort, reset_offsets)
+    functions: Sequence[Any] = (
+        init,
+        doctor,
+        plan,
+        status,
+        ledger,
+        verify,
+        repair,
+        abort,
+        dismiss,
+        reset_offsets,
+    )
     return next(one for one in functions if one.__name__ == name)(target, options)

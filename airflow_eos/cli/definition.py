@@ -229,6 +229,18 @@ COMMANDS = (
         finds=True,
     ),
     Command(
+        "dismiss",
+        "Make a key of the ledger unused that somebody else wrote",
+        "Write a tombstone over a ledger record that no run wrote, where there is none of ours. A run of "
+        "that name is done (again) then: first find out from the sink whether it was.",
+        "dismiss",
+        (
+            Option("--key", "as `LedgerTampered` names it, such as run:<run key>"),
+            Option("--routing", "the pipeline of a run, the group of a cursor"),
+            _YES,
+        ),
+    ),
+    Command(
         "reset-offsets",
         "Move a group's offsets and its cursor",
         "Move the offsets of a group and its cursor in the ledger together, in one transaction that fences "

@@ -16,7 +16,7 @@ from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TopicDesc
 from airflow_eos.model.ledger import LedgerId, LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
-from airflow_eos.model.spec import Deployment, LedgerSettings
+from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings
 from airflow_eos.run import laws
 from airflow_eos.run.unfinished import open_of
 from airflow_eos.run.visibility import Visibility
@@ -64,6 +64,44 @@ def abort_transaction(
         "answer": answer,
         "done": is_open and execute,
     }
+
+
+def dismiss_record(
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings,
+    key: str,
+    *,
+    routing: str,
+    prefix: str = DEFAULT_PREFIX,
+    execute: bool = True,
+) -> dict[str, Any]:
+    """Write a tombstone over a ledger record that no run wrote, where there is none of ours.
+
+    The key is unused then: a run that it names is done (again).
+
+    :param key: as the ledger has it, such as ``run:<run key>``.
+    :param routing: the pipeline of a run, the group of a cursor.
+    :param execute: False only says what is there.
+    :raises ConfigurationError: no such record, or one of ours is there too, which is what counts.
+    """
+    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+        tp = control.authority.place(routing)
+        view = control.ledger.view(tp.partition, [key])
+        offset = view.no_evidence.get(key)
+        if offset is None or key in control.authority.peek([key], routing=routing):
+            raise ConfigurationError(
+                f"{tp} holds no record of {key!r} that could be dismissed: "
+                + ("there is none of others" if offset is None else "there is one of ours, which counts")
+            )
+        if execute:
+            session = control.transactions.fence(keys.ledger_transactional_id(prefix, settings.topic))
+            try:
+                session.begin()
+                session.stage("", {}, [LedgerMessage(key, None, routing)])
+                session.commit()
+            finally:
+                session.close()
+    return {"key": key, "partition": tp.partition, "offset": offset, "done": execute}
 
 
 def _settle(control: ControlPlane, transactional_id: str) -> None:

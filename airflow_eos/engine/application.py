@@ -126,7 +126,7 @@ def _session() -> SparkSession:
 
 
 def _read_spec(name: str) -> RunSpec:
-    """Find the file that came with ``--files``: in the working folder, or where Spark put it.
+    """Find the file that was named, or came with ``--files``: in the working folder, or where Spark put it.
 
     :raises ConfigurationError: it is not there.
     """

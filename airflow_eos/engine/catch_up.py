@@ -55,7 +55,7 @@ def _committed(spec: RunSpec, collaborators: Collaborators) -> list[RunRecord]:
     final = keys.run_record_key(keys.final_key(spec))
     prefix = keys.run_record_key(keys.rounds_prefix(spec))
     found = collaborators.authority.peek([final], routing=spec.pipeline, prefixes=[prefix])
-    records = [RunRecord.from_json(value) for value in found.values()]
+    records = [RunRecord.from_json(value, key) for key, value in found.items()]
     return rounds.in_order(spec, {record.run_key: record for record in records})[0]
 
 

@@ -88,7 +88,7 @@ def find_committed_by_key(
     with ControlPlane(Deployment(kafka, settings or LedgerSettings(), prefix)) as control:
         control.verify_ledger()
         found = control.authority.peek(wanted, routing=pipeline)
-        record = next((RunRecord.from_json(found[key]) for key in wanted if key in found), None)
+        record = next((RunRecord.from_json(found[key], key) for key in wanted if key in found), None)
         if record is None:
             return None
         named = as_named(record, work or {})

@@ -110,7 +110,7 @@ def _cursor(
         found = control.authority.peek(wanted, routing=group)
     except LedgerMissing:
         return {}
-    records = {key: CursorRecord.from_json(value) for key, value in found.items()}
+    records = {key: CursorRecord.from_json(value, key) for key, value in found.items()}
     known = records[layout].partition_counts if layout in records else {}
     added = {where: 0 for where in partitions if 0 < known.get(where.topic, 0) <= where.partition}
     ends = {where: end for record in records.values() for where, end in record.ends.items()}

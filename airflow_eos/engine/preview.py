@@ -30,7 +30,7 @@ def preview(spec: RunSpec) -> dict[str, Any]:
     with ControlPlane(spec) as control:
         known = control.verify_ledger_of_run(may_create=MayCreate.NEVER)
         value = control.authority.peek([record_key], routing=spec.pipeline).get(record_key)
-        record = None if value is None else RunRecord.from_json(value)
+        record = None if value is None else RunRecord.from_json(value, record_key)
         boundaries = Unpinned(control, spec.prefix)
         planner = Planner(spec, control.cluster, control.authority, boundaries, known, utc_now)
         plan = planner.plan().plan

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.cursor import CursorRecord
@@ -17,9 +17,6 @@ from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings, M
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-log = logging.getLogger(__name__)
 
 
 def create_ledger(
@@ -96,11 +93,28 @@ def _cursor_summary(record: CursorRecord) -> dict[str, Any]:
 
 def run_records(
     kafka: Mapping[str, Any], settings: LedgerSettings, *, pipeline: str, prefix: str = DEFAULT_PREFIX
-) -> list[RunRecord]:
-    """Return the committed runs of a pipeline, in the order of their commits."""
+) -> tuple[list[RunRecord], list[str]]:
+    """Return the committed runs of a pipeline, in the order of their commits, and what cannot be read."""
+    unreadable: list[str] = []
+
+    def read(one: Mapping[str, Any]) -> list[RunRecord]:
+        try:
+            return [RunRecord.from_json(one["value"], one["key"])]
+        except LedgerUnreadable as error:
+            unreadable.append(str(error))
+            return []
+
     found = ledger_records(kafka, settings, pipeline=pipeline, prefix=prefix)
-    records = [RunRecord.from_json_object(one["value"]) for one in found]
-    return sorted(records, key=lambda record: record.staged_at)
+    records = [record for one in found for record in read(one)]
+    return sorted(records, key=lambda record: record.staged_at), unreadable
+
+
+def _parsed(value: str) -> Any:
+    """Return the JSON of a value; what is none as text."""
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
 
 
 def ledger_records(
@@ -112,6 +126,8 @@ def ledger_records(
     prefix: str = DEFAULT_PREFIX,
 ) -> list[dict[str, Any]]:
     """Return the latest committed records of the ledger, as ``{"key", "partition", "value"}``, sorted by key.
+
+    A value that is no JSON is given as text.
 
     :param pipeline: only the runs of this pipeline; default: everything, which reads the whole ledger.
     :param key: only this key, such as ``run:<run key>`` or ``cursor:<group>``.
@@ -127,7 +143,7 @@ def ledger_records(
             wanted = [control.ledger.partition_for(pipeline)]
             prefixes = tuple(keys.run_record_key(one) for one in keys.run_key_prefixes(pipeline))
         found = [
-            {"key": name, "partition": partition, "value": json.loads(value)}
+            {"key": name, "partition": partition, "value": _parsed(value)}
             for partition in wanted
             for name, value in answer_of(control.ledger.view(partition, names, prefixes)).committed.items()
         ]

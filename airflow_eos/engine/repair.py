@@ -128,7 +128,7 @@ class _Runs:
             for partition in range(self._partitions):
                 answer = answer_of(self._control.ledger.view(partition, (), (keys.RUN_RECORDS,)))
                 committed += [RunRecord.from_json(value) for value in answer.committed.values()]
-                undecided += [RunRecord.from_json(one.value) for one in answer.open_records]
+                undecided += [RunRecord.from_json(one.value) for one in answer.open_records if one.value]
             self._read = committed, undecided
         return self._read
 

@@ -55,7 +55,7 @@ class RunAttempt:
         self._spec = spec
         self._on_state = on_state
         self._kill = Kill()
-        self._data = LazyDataPlane(spark, spec, process, self._kill)
+        self._data = LazyDataPlane(spark, spec, process, self._kill.check)
         self._protocol: RunProtocol | None = None
 
     def execute(self) -> RunRecord:

@@ -8,14 +8,17 @@ committed run uncommitted whenever another pipeline's transaction is open in the
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from airflow_eos.exceptions import LedgerTruncated, OutcomeUnknown
+from airflow_eos.exceptions import LedgerTampered, LedgerTruncated, OutcomeUnknown
 from airflow_eos.model.ledger import LedgerEntry, LedgerView
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.ports import Ledger
+
+log = logging.getLogger(__name__)
 
 UNDECIDED_WAIT_SECONDS = 60.0
 _POLL_SECONDS = 0.2
@@ -50,7 +53,11 @@ def answer_of(view: LedgerView) -> LedgerAnswer:
         ended = open_records.pop(entry.producer_id, [])
         if entry.kind == "commit":
             decided.extend(ended)
-    committed.update({one.key: one.value for one in sorted(decided, key=lambda one: one.offset)})
+    for one in sorted(decided, key=lambda one: one.offset):
+        if one.value:
+            committed[one.key] = one.value
+        else:  # a tombstone
+            committed.pop(one.key, None)
     return LedgerAnswer(committed, tuple(one for records in open_records.values() for one in records))
 
 
@@ -71,6 +78,7 @@ class Authority:
         self._ledger = ledger
         self._sleep = sleep
         self._clock = clock
+        self._said: set[tuple[int, int]] = set()
 
     def peek(
         self, keys: Collection[str], *, routing: str, prefixes: Collection[str] = ()
@@ -80,7 +88,10 @@ class Authority:
 
     def look(self, keys: Collection[str], *, routing: str, prefixes: Collection[str] = ()) -> LedgerAnswer:
         """Return what one look shows, open transactions too."""
-        return answer_of(self._ledger.view(self._ledger.partition_for(routing), keys, prefixes))
+        partition = self._ledger.partition_for(routing)
+        view = self._ledger.view(partition, keys, prefixes)
+        self._say(partition, view)
+        return answer_of(view)
 
     def place(self, routing: str) -> TopicPartition:
         """Return the ledger partition of a routing string."""
@@ -97,6 +108,7 @@ class Authority:
         :param prefixes: also return every key that begins with one of these.
         :raises OutcomeUnknown: when such a transaction stays open.
         :raises LedgerTruncated: a key is missing, and the partition has lost its first records.
+        :raises LedgerTampered: a key is missing, and somebody else wrote a record of it.
         """
         partition = self._ledger.partition_for(routing)
         return self.settle_in(partition, keys, prefixes)
@@ -109,7 +121,9 @@ class Authority:
         while True:
             view = self._ledger.view(partition, keys, prefixes)
             answer = answer_of(view)
+            self._say(partition, view)
             if not answer.undecided:
+                nothing_is_forged(partition, view.no_evidence, answer.committed)
                 nothing_is_missing(
                     partition, view.log_start, [key for key in keys if key not in answer.committed]
                 )
@@ -120,6 +134,35 @@ class Authority:
                     f"has been open for {UNDECIDED_WAIT_SECONDS:.0f} s; retry when it has ended"
                 )
             self._sleep(_POLL_SECONDS)
+
+    def _say(self, partition: int, view: LedgerView) -> None:
+        for key, offset in view.no_evidence.items():
+            if (partition, offset) not in self._said:
+                self._said.add((partition, offset))
+                log.warning(
+                    "ledger partition %d, offset %d: a record of %r that no run wrote is ignored; see who "
+                    "may write to the ledger topic",
+                    partition,
+                    offset,
+                    key,
+                )
+
+
+def nothing_is_forged(partition: int, no_evidence: Mapping[str, int], committed: Mapping[str, str]) -> None:
+    """Law 3: a *no* does not count where somebody else's record may have replaced ours.
+
+    Compaction keeps the last record of a key, whoever wrote it.
+
+    :param no_evidence: offset of the last such record per key.
+    """
+    for key, offset in sorted(no_evidence.items()):
+        if key not in committed:
+            raise LedgerTampered(
+                f"ledger partition {partition} holds a record of {key!r} at offset {offset} that no run "
+                "wrote, and none of ours: it is no evidence, and compaction may have removed ours for it. "
+                "Take the right to write to the ledger from whoever did, find out from the sink what was "
+                "written; if nothing was, `airflow eos dismiss` makes the key unused again"
+            )
 
 
 def nothing_is_missing(partition: int, log_start: int, keys: Collection[str]) -> None:

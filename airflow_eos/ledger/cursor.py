@@ -16,6 +16,7 @@ from airflow_eos.model.ledger import LedgerId, LedgerMessage
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import RunSpec
+from airflow_eos.model.versioned import integer, read_versioned, text
 
 CURSOR_VERSION = 1
 Layout = Literal["whole", "mapped"]
@@ -67,29 +68,28 @@ class CursorRecord:
         )
 
     @classmethod
-    def from_json(cls, text: str) -> CursorRecord:
+    def from_json(cls, value: str, key: str = "") -> CursorRecord:
         """Read the JSON form.
 
-        :raises ValueError: when a newer version wrote it.
+        :param key: of the ledger record, for the message.
+        :raises LedgerUnreadable: it is no cursor, or of a newer version.
         """
-        data: dict[str, Any] = json.loads(text)
-        if data.get("v") != CURSOR_VERSION:
-            raise ValueError(
-                f"cursor record version {data.get('v')!r} is newer than this package reads "
-                f"({CURSOR_VERSION}); upgrade it"
-            )
+        return read_versioned("cursor", value, (CURSOR_VERSION,), cls._of, key)
+
+    @classmethod
+    def _of(cls, data: Mapping[str, Any]) -> CursorRecord:
         return cls(
-            group=data["group"],
-            pipeline=data["pipeline"],
-            prefix=data["prefix"],
+            group=text(data["group"]),
+            pipeline=text(data["pipeline"]),
+            prefix=text(data["prefix"]),
             layout=data["layout"],
-            ends={TopicPartition(t, p): end for t, p, end in data["ends"]},
-            topic_ids=data["topic_ids"],
-            partition_counts=data["partition_counts"],
-            run_key=data["run_key"],
-            ledger_topic_id=data["ledger_topic_id"],
-            ledger_partitions=data["ledger_partitions"],
-            origin=data.get("origin", ""),
+            ends={TopicPartition(text(t), integer(p)): integer(end) for t, p, end in data["ends"]},
+            topic_ids={text(name): text(one) for name, one in data["topic_ids"].items()},
+            partition_counts={text(name): integer(n) for name, n in data["partition_counts"].items()},
+            run_key=text(data["run_key"]),
+            ledger_topic_id=text(data["ledger_topic_id"]),
+            ledger_partitions=integer(data["ledger_partitions"]),
+            origin=text(data.get("origin", "")),
         )
 
 

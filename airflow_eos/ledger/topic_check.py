@@ -16,7 +16,10 @@ from airflow_eos.ledger.witnesses import Testimony, Witnesses
 from airflow_eos.model.kafka import TopicDescription
 from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings, MayCreate
+from airflow_eos.model.versioned import integer, read_versioned, text
 from airflow_eos.ports import Ledger
+
+_VERSION = 1
 
 log = logging.getLogger(__name__)
 
@@ -77,14 +80,22 @@ def verify(
                     settings.topic,
                     prefix,
                 )
-    recorded = json.loads(pinned)
-    if (recorded["topic_id"], recorded["partitions"]) != (topic.topic_id, topic.partitions):
+    made = read_versioned(
+        "identity",
+        pinned,
+        (_VERSION,),
+        lambda data: LedgerId(
+            text(data["topic_id"]), integer(data["partitions"]), text(data.get("prefix", prefix))
+        ),
+        key,
+    )
+    if (made.topic_id, made.partitions) != (topic.topic_id, topic.partitions):
         raise LedgerReplaced(
-            f"ledger {settings.topic!r} was made as topic id {recorded['topic_id']} with "
-            f"{recorded['partitions']} partitions and is now {topic.topic_id} with {topic.partitions}: "
+            f"ledger {settings.topic!r} was made as topic id {made.topic_id} with "
+            f"{made.partitions} partitions and is now {topic.topic_id} with {topic.partitions}: "
             "restore the original; partitions of a ledger must never be added"
         )
-    return LedgerId(topic.topic_id, topic.partitions, recorded.get("prefix", prefix))
+    return made
 
 
 def _described(ledger: Ledger, missing: LedgerMissing, refused: Exception) -> TopicDescription:
@@ -123,6 +134,6 @@ def _refusal(
 
 def _identity_json(topic: TopicDescription, prefix: str) -> str:
     return json.dumps(
-        {"v": 1, "topic_id": topic.topic_id, "partitions": topic.partitions, "prefix": prefix},
+        {"v": _VERSION, "topic_id": topic.topic_id, "partitions": topic.partitions, "prefix": prefix},
         separators=(",", ":"),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 
@@ -22,10 +22,10 @@ class LedgerId:
 
 @dataclass(frozen=True, slots=True)
 class LedgerMessage:
-    """A record for the ledger: key, value and the string that chooses its partition."""
+    """A record for the ledger: key, value (None: a tombstone) and the string that chooses its partition."""
 
     key: str
-    value: str
+    value: str | None
     routing: str
 
 
@@ -35,6 +35,7 @@ class LedgerEntry:
 
     :param kind: a record, or the control marker that ends its producer's transaction.
     :param key: the record's key; empty for markers.
+    :param value: its value; empty for markers and tombstones.
     """
 
     offset: int
@@ -51,6 +52,9 @@ class LedgerView:
     :param committed: latest read_committed value per key, below the last stable offset.
     :param tail: raw entries in ``[last stable offset, high watermark)``, in offset order: records of the
         wanted keys, and all control markers.
+    :param no_evidence: offset of the last record per wanted key that no transaction of this package wrote: it
+        stands outside of any, or in one of another producer than the record names. Keys with a record of ours
+        behind it are left out.
     :param log_start: first offset that is left. Compaction never moves it; above 0, records were deleted.
     """
 
@@ -59,3 +63,4 @@ class LedgerView:
     committed: Mapping[str, str]
     tail: Sequence[LedgerEntry] = ()
     log_start: int = 0
+    no_evidence: Mapping[str, int] = field(default_factory=dict)

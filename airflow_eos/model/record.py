@@ -11,6 +11,7 @@ from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.output import PartitionReceipt, total
 from airflow_eos.model.plan import ModeName
 from airflow_eos.model.ranges import OffsetRange
+from airflow_eos.model.versioned import integer, read_versioned, text
 
 RECORD_VERSION = 1
 TOPIC_IDS = "topic_ids"
@@ -98,41 +99,33 @@ class RunRecord:
         )
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> RunRecord:
-        """Read the JSON form.
+    def from_json(cls, value: str | bytes | Mapping[str, Any], key: str = "") -> RunRecord:
+        """Read the JSON form, or what it was parsed to.
 
-        :raises ValueError: when it was written by a newer, unknown version.
+        :param key: of the ledger record, for the message.
+        :raises LedgerUnreadable: it is no run record, or of a newer version.
         """
-        return cls.from_json_object(json.loads(text))
+        return read_versioned("run record", value, (RECORD_VERSION,), cls._of, key)
 
     @classmethod
-    def from_json_object(cls, data: Mapping[str, Any]) -> RunRecord:
-        """Read the JSON form, already parsed.
-
-        :raises ValueError: when it was written by a newer, unknown version.
-        """
-        if data.get("v") != RECORD_VERSION:
-            raise ValueError(
-                f"ledger record version {data.get('v')!r} is not readable by this version of airflow-eos "
-                f"(reads {RECORD_VERSION}); upgrade the package"
-            )
+    def _of(cls, data: Mapping[str, Any]) -> RunRecord:
         return cls(
-            run_key=data["run_key"],
-            pipeline=data["pipeline"],
+            run_key=text(data["run_key"]),
+            pipeline=text(data["pipeline"]),
             mode=data["mode"],
-            run_id=data["run_id"],
-            clear_number=data["clear_number"],
-            try_number=data["try_number"],
-            group_id=data["group_id"],
+            run_id=text(data["run_id"]),
+            clear_number=integer(data["clear_number"]),
+            try_number=integer(data["try_number"]),
+            group_id=text(data["group_id"]),
             ranges=tuple(OffsetRange.from_list(r) for r in data["ranges"]),
-            records_read_by_partition=data["records_read"],
-            records_late=data.get("records_late", 0),
+            records_read_by_partition={text(tp): integer(n) for tp, n in data["records_read"].items()},
+            records_late=integer(data.get("records_late", 0)),
             receipts=tuple(PartitionReceipt.from_dict(r) for r in data["receipts"]),
             producer=ProducerIdentity.from_dict(data["producer"]),
-            started_at=data["started_at"],
-            staged_at=data["staged_at"],
+            started_at=text(data["started_at"]),
+            staged_at=text(data["staged_at"]),
             trace=tuple((str(s), float(t)) for s, t in data["trace"]),
-            details=data["details"],
+            details=dict(data["details"]),
         )
 
     def summary(self) -> dict[str, Any]:
@@ -152,3 +145,12 @@ class RunRecord:
             "ranges": [r.to_list() for r in self.ranges],
             "written": {f"{r.topic}-{r.partition}": r.records for r in self.receipts},
         }
+
+
+def named_writer(value: str) -> tuple[int, int] | None:
+    """Return producer id and epoch that the value of a ledger record names; None: it names none."""
+    try:
+        named = json.loads(value)["producer"]
+        return named["producer_id"], named["producer_epoch"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None

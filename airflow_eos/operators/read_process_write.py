@@ -18,8 +18,10 @@ from airflow_eos.exceptions import (
 from airflow_eos.operators.last_answer import outcome
 from airflow_eos.operators.process_function import Process, load_process, ship_by_value, with_arguments
 from airflow_eos.operators.run_parameters import RunParameters
+from airflow_eos.operators.spark_encryption import check_encryption
 from airflow_eos.operators.spark_session import TaskSession, spark_settings
 from airflow_eos.operators.telemetry import RunTelemetry
+from airflow_eos.wire.client_config import ClientConfig
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -115,6 +117,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
         spec = self.build_spec(context)
         config = spark_settings(self.conn_id, f"{self.dag_id}-{self.task_id}", self.config_kwargs)
         session = TaskSession(config)
+        check_encryption(config, ClientConfig.of(spec.kafka))
 
         def start_spark() -> SparkSession:
             ship_by_value(process)

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOCAL = "local[*]"
+_OTHERS_WRITE = 0o022
 
 
 def spark_settings(conn_id: str | None, app_name: str, config: Mapping[str, Any]) -> dict[str, str]:
@@ -46,10 +48,22 @@ def spark_settings(conn_id: str | None, app_name: str, config: Mapping[str, Any]
     if "spark.remote" not in settings:
         # A progress bar redraws its line: in a task log that is noise. (A static setting: not for a server.)
         settings.setdefault("spark.ui.showConsoleProgress", "false")
-    if settings.get("spark.master", "").startswith("local"):
+    if settings.get("spark.master", "").startswith("local") and _sockets_are_private():
         # Over TCP every small Python task waits 40 ms for a delayed acknowledgement. (Spark 4.1 and newer.)
         settings.setdefault("spark.python.unix.domain.socket.enabled", "true")
     return settings
+
+
+def _sockets_are_private() -> bool:
+    """Tell whether nobody else can connect to a Unix socket made here: that takes the right to write to it.
+
+    Over Unix sockets PySpark's workers ask for no secret.
+    """
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return False
+    fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+    return int(fields.get("Umask", "0"), 8) & _OTHERS_WRITE == _OTHERS_WRITE
 
 
 class TaskSession:

@@ -16,9 +16,11 @@ from airflow_eos.exceptions import ConfigurationError, EosError, OutputLost, Run
 from airflow_eos.operators.child_processes import terminate_children
 from airflow_eos.operators.last_answer import outcome
 from airflow_eos.operators.run_parameters import RunParameters
+from airflow_eos.operators.spark_encryption import check_encryption
 from airflow_eos.operators.submitted_files import SubmittedFiles, joined, split_process
 from airflow_eos.operators.telemetry import RunTelemetry
 from airflow_eos.run.kill import KILL_SECONDS, KillBudget
+from airflow_eos.wire.client_config import ClientConfig
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -45,8 +47,9 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
     a job that reports success without a commit fails the try, one that failed after its commit does not.
 
     **What it ships:** this package, kafka-python and the file of ``process``, by ``--py-files``; the
-    specification of the run with the Kafka connection in it, by ``--files``, from a file only this user can
-    read. Nothing secret is on a command line. Driver and executors need pyarrow, numpy and google-crc32c, the
+    specification of the run with the Kafka connection in it, in a file only this user can read: a driver in
+    client mode reads it where it is, one on the cluster gets it by ``--files``, as its executors do. Nothing
+    secret is on a command line. Driver and executors need pyarrow, numpy and google-crc32c, the
     driver confluent-kafka too.
 
     Example::
@@ -58,7 +61,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         )
 
     :param process: ``"path/to/file.py:function"`` relative to the Dag file, or ``"package.module:function"``
-        that the driver can import. (templated)
+        that the driver can import. Not templated: whoever triggers a Dag does not choose the code.
     :param application: instead of ``process``: an application whose last statement is
         ``airflow_eos.spark.main(process)``; relative to the Dag file. (templated)
     :param deferrable: in cluster mode, wait in the triggerer and free the worker
@@ -70,7 +73,6 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
     """
 
     template_fields: Sequence[str] = (
-        "process",
         *RunParameters.run_fields,
         *SparkSubmitOperator.template_fields,
     )
@@ -244,13 +246,17 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             return super()._get_hook()
         before = (self.files, self.py_files, self.application_args)
         arguments = [] if self._module is None else ["--airflow-eos-process", self._module]
-        self.files = joined(self.files, str(mine.spec))
+        # Spark copies --files to every executor's folder, where they may outlive the application.
+        provided = super()._get_hook()
+        in_cluster = provided._connection["deploy_mode"] == "cluster"  # noqa: SLF001 - as the provider's own
+        if in_cluster:
+            self.files = joined(self.files, str(mine.spec))
         self.py_files = joined(self.py_files, *map(str, mine.py_files))
         self.application_args = [
             *(self.application_args or []),
             *arguments,
             "--airflow-eos-spec",
-            mine.spec.name,
+            mine.spec.name if in_cluster else str(mine.spec),
         ]
         try:
             hook = super()._get_hook()
@@ -260,7 +266,9 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             raise RunFailed("the task was killed before it had submitted its application")
         self._end_what_starts_late(hook)
         self._check_deferrable(hook)
-        if hook._connection["deploy_mode"] != "cluster":  # noqa: SLF001 - the provider's own operators do
+        known = {**hook._conf, "spark.master": hook._connection["master"]}  # noqa: SLF001
+        check_encryption(known, ClientConfig.of(mine.kafka))
+        if not in_cluster:
             # The driver runs here, by this Python; a python3 on PATH may be any other.
             os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
             if hook._connection["master"].startswith("local"):  # noqa: SLF001

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +19,16 @@ if TYPE_CHECKING:
     from airflow_eos.model.spec import RunSpec
 
 
+_PREFIX = "airflow-eos-submit-"
+_YOUNG_SECONDS = 60.0  # a folder that is not locked yet
+
+
 class SubmittedFiles:
     """Files of one submission, in a folder that only this user can read.
 
     The specification holds the Kafka connection with its secrets: it goes by file, never by command line,
-    where every user of the machine could read it. Call :meth:`remove` when the submission is over.
+    where every user of the machine could read it. Call :meth:`remove` when the submission is over; what a
+    killed process left is removed by the next submission of this user.
 
     :param spec: the run.
     :param process_file: the author's file whose function is submitted, None for an application.
@@ -31,7 +39,11 @@ class SubmittedFiles:
         from airflow_eos.spark.code_shipping import driver_archive
 
         text = spec_to_json(spec)
-        self._folder = Path(tempfile.mkdtemp(prefix="airflow-eos-submit-"))  # mode 0700
+        self.kafka = spec.kafka
+        _remove_abandoned()
+        self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))  # mode 0700
+        self._lock = os.open(self._folder, os.O_RDONLY)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)  # until this process ends, however it does
         self.spec = self._folder / f"airflow-eos-spec-{os.urandom(8).hex()}.json"
         descriptor = os.open(self.spec, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
@@ -49,6 +61,23 @@ class SubmittedFiles:
     def remove(self) -> None:
         """Remove the specification; a second call does nothing."""
         shutil.rmtree(self._folder, ignore_errors=True)
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def _remove_abandoned() -> None:
+    """Remove folders of this user that no living process holds."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # another user's, held, or just removed
+            if folder.stat().st_uid != os.getuid() or time.time() - folder.stat().st_mtime < _YOUNG_SECONDS:
+                continue
+            held = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(held)
 
 
 def split_process(process: str, relative_to: Path) -> tuple[Path | None, str]:

@@ -6,11 +6,13 @@ import datetime as dt
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from airflow_eos.exceptions import IntervalNotReady, TopicRecreated
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.pins import Pins
 from airflow_eos.model.kafka import TopicDescription
+from airflow_eos.model.versioned import integer, read_versioned, text
 from airflow_eos.ports import Cluster
 from airflow_eos.run import log_coverage
 from airflow_eos.run.log_coverage import Deleted
@@ -53,20 +55,22 @@ class Boundary:
         return json.dumps(data, separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str) -> Boundary:
-        """Read the JSON form."""
-        data = json.loads(text)
-        if data.get("v") not in (BOUNDARY_VERSION, UNPROVEN_VERSION):
-            raise ValueError(
-                f"boundary record version {data.get('v')!r} is newer than this package reads; upgrade it"
-            )
+    def from_json(cls, value: str) -> Boundary:
+        """Read the JSON form.
+
+        :raises LedgerUnreadable: it is no boundary, or of a newer version.
+        """
+        return read_versioned("boundary", value, (BOUNDARY_VERSION, UNPROVEN_VERSION), cls._of)
+
+    @classmethod
+    def _of(cls, data: Mapping[str, Any]) -> Boundary:
         return cls(
-            data["topic"],
-            data["topic_id"],
-            data["moment"],
-            {int(p): int(o) for p, o in data["offsets"].items()},
-            data.get("pinned_at", ""),
-            {int(p): int(o) for p, o in data.get("ends", {}).items()},
+            text(data["topic"]),
+            text(data["topic_id"]),
+            text(data["moment"]),
+            {int(p): integer(o) for p, o in data["offsets"].items()},
+            text(data.get("pinned_at", "")),
+            {int(p): integer(o) for p, o in data.get("ends", {}).items()},
             {int(p): Deleted.from_dict(head) for p, head in data.get("unproven", {}).items()},
         )
 

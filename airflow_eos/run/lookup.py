@@ -143,7 +143,7 @@ class CommittedRuns:
             routing=self._spec.pipeline,
             prefixes=[keys.run_record_key(prefix)] if prefix else [],
         )
-        records = [RunRecord.from_json(value) for value in found.values()]
+        records = [RunRecord.from_json(value, key) for key, value in found.items()]
         return {record.run_key: record for record in records}
 
 

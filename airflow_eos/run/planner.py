@@ -192,7 +192,7 @@ class Planner:
         only = keys.mapped_partition(self._spec)
         wanted = [keys.cursor_key(group)] + ([keys.cursor_key(group, only)] if only else [])
         found = self._authority.settle(wanted, routing=group)
-        records = {key: CursorRecord.from_json(value) for key, value in found.items()}
+        records = {key: CursorRecord.from_json(value, key) for key, value in found.items()}
         for record in records.values():
             laws.group_is_ours(group, "pipeline", record.pipeline, self._spec.pipeline)
             laws.group_is_ours(group, "prefix", record.prefix, self._spec.prefix)

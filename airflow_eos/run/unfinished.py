@@ -27,7 +27,7 @@ from airflow_eos.model.kafka import (
     TransactionState,
 )
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.record import RunRecord
+from airflow_eos.model.record import RunRecord, named_writer
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import Cluster, Ledger, Transactions
 from airflow_eos.run import laws
@@ -122,11 +122,14 @@ class UnfinishedEnds:
         for partition in self._witnesses(producer_id, open_there):
             view = self._ledger.view(partition, (), (keys.RUN_RECORDS,))
             answer, complete = answer_of(view), complete and not view.log_start
-            known = (RunRecord.from_json(value) for key, value in answer.committed.items() if value)
-            if any(_made_by(record, producer_id, epoch) for record in known):
+            writer = producer_id, epoch
+            if any(named_writer(value) == writer for value in answer.committed.values()):
                 return True
-            opened = [RunRecord.from_json(one.value) for one in answer.open_records if one.value]
-            undecided += [record for record in opened if _made_by(record, producer_id, epoch)]
+            undecided += [
+                RunRecord.from_json(one.value, one.key)
+                for one in answer.open_records
+                if named_writer(one.value) == writer
+            ]
         said = coordinator_said(self._word, producer_id, epoch)
         if said is None and not undecided and complete:
             return False  # a run's commit has its record; of a moved cursor the coordinator knows
@@ -278,10 +281,6 @@ def open_of(
         for one in known
         if one.producer_id == producer_id and one.is_open
     }
-
-
-def _made_by(record: RunRecord, producer_id: int, epoch: int) -> bool:
-    return (record.producer.producer_id, record.producer.producer_epoch) == (producer_id, epoch)
 
 
 def _json(text: str) -> dict[str, Any]:

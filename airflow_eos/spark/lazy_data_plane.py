@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from airflow_eos.model.output import PartitionReceipt
     from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.spec import RunSpec
-    from airflow_eos.run.kill import Kill
     from airflow_eos.spark.data_plane import SparkDataPlane
 
 
@@ -20,7 +19,7 @@ class LazyDataPlane:
     """Implements :class:`airflow_eos.ports.SealAndSend` on a session made on first use.
 
     :param spark: a session, or a function that makes one.
-    :param kill: says whether the run shall end.
+    :param check: raises when the run shall end.
     """
 
     def __init__(
@@ -28,12 +27,12 @@ class LazyDataPlane:
         spark: SparkSession | Callable[[], SparkSession],
         spec: RunSpec,
         process: Callable[..., Any],
-        kill: Kill,
+        check: Callable[[], None],
     ) -> None:
         self._spark = spark
         self._spec = spec
         self._process = process
-        self._kill = kill
+        self._check = check
         self._plane: SparkDataPlane | None = None
 
     def _started(self) -> SparkDataPlane:
@@ -45,7 +44,7 @@ class LazyDataPlane:
                 session = session()
             self._plane = SparkDataPlane(session, self._spec, self._process)
         # Last: a kill that came while the session was made had nothing to cancel.
-        self._kill.check()
+        self._check()
         return self._plane
 
     def preflight(self) -> Mapping[str, Any]:

@@ -124,6 +124,11 @@ class ClientConfig:
         )
 
     @property
+    def has_secrets(self) -> bool:
+        """Whether a value is a credential."""
+        return any(_is_secret(key) for key in self)
+
+    @property
     def uses_tls(self) -> bool:
         """Whether connections are encrypted."""
         return _protocol(self) in ("SSL", "SASL_SSL")

@@ -47,6 +47,8 @@ _OFFSETS = "tests/guarantees/test_consumer_offsets.py::"
 _DELIVERY = "tests/guarantees/test_delivery.py::"
 _TRANSACTIONS = "tests/guarantees/test_transactions.py::"
 _LOST = "tests/integration/test_lost_ledger.py::"
+_FORGED = "tests/integration/test_forged_ledger.py::"
+_HANGING = "tests/integration/test_hanging_transactions.py::"
 _LEDGER = "tests/protocol/test_ledger_identity.py::"
 _ZOMBIES = "tests/guarantees/test_transactions_zombies.py::"
 
@@ -207,6 +209,28 @@ REMOVALS: dict[str, Removal] = {
             f"{_TRANSACTIONS}test_given_ranges_whose_commit_has_lost_its_answer_are_written_once",
         ),
     ),
+    "nothing_is_forged": Removal(
+        "3",
+        "a no does not count where a stranger wrote",
+        "airflow_eos.ledger.authority:nothing_is_forged",
+        _nothing,
+        (
+            f"{_FORGED}test_a_forged_record_is_no_commit",
+            f"{_FORGED}test_a_record_in_the_transaction_of_another_producer_is_no_commit",
+        ),
+    ),
+    "written-by-its-producer": Removal(
+        "3",
+        "a record in no transaction of its producer is none",
+        "airflow_eos.broker.ledger_scan:is_evidence",
+        lambda header, value: True,
+        (
+            f"{_FORGED}test_a_forged_record_is_no_commit",
+            f"{_FORGED}test_a_commit_is_not_unmade",
+            f"{_FORGED}test_a_forged_identity_stops_nobody",
+            f"{_FORGED}test_a_record_in_the_transaction_of_another_producer_is_no_commit",
+        ),
+    ),
     "nothing_is_missing": Removal(
         "3",
         "a no counts of a whole partition only",
@@ -264,7 +288,7 @@ REMOVALS: dict[str, Removal] = {
         "nothing is written behind an open transaction of our own",
         f"{_LAWS}nothing_open",
         lambda begins: True,
-        (f"{_SEARCH}[leader_away_out-0]",),
+        (f"{_HANGING}test_what_an_abort_left_open_is_ended_before_the_next_attempt_writes[lose]",),
     ),
     "begins_with_receipts": Removal(
         "12",

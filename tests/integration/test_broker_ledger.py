@@ -202,11 +202,20 @@ def test_batches_of_a_stranger_that_compresses_are_read(config, cluster, as_writ
     assert dict(ledger.view(0, ["run"]).committed) == {"run": "g" * 500}
 
 
-def test_records_written_without_a_transaction_are_read(config, ledger, settle):
-    """Below the last stable offset a record of no transaction is committed."""
-    write(confluent_kafka.Producer({**config, **QUIET}), ledger.topic, ("run", "plain"))
-    settle(1)
-    assert dict(ledger.view(0, ["run"]).committed) == {"run": "plain"}
+def test_records_written_without_a_transaction_are_no_evidence(config, ledger, settle):
+    """Neither values nor deletions; the last of each key is named, unless one of ours is behind it."""
+    plain = confluent_kafka.Producer({**config, **QUIET})
+    write(plain, ledger.topic, ("run", "early"), ("alone", "plain"))
+    committed(config, ledger.topic, ("run", "ours"), ("replaced", "ours"))
+    settle(5)
+    view = ledger.view(0, ["run", "alone", "replaced"])
+    assert dict(view.committed) == {"run": "ours", "replaced": "ours"}
+    assert dict(view.no_evidence) == {"alone": 1}
+    write(plain, ledger.topic, ("replaced", None), ("alone", "again"), ("boundary:a/1", "plain"))
+    settle(8)
+    view = ledger.view(0, ["run", "alone", "replaced"], ["boundary:"])
+    assert dict(view.committed) == {"run": "ours", "replaced": "ours"}
+    assert dict(view.no_evidence) == {"replaced": 5, "alone": 6, "boundary:a/1": 7}
 
 
 def test_a_view_spans_many_answers(config, ledger, settle):

@@ -404,6 +404,10 @@ def test_tables_are_for_people(pipeline: Pipeline, capsys: pytest.CaptureFixture
     pipeline.run("r1")
     name, group = pipeline.spec.pipeline, pipeline.spec.group_id
     where = ["--bootstrap-servers", pipeline.kafka.bootstrap_servers, "--ledger-topic", pipeline.ledger]
+    stranger = Producer(dict(pipeline.spec.kafka))
+    for partition in range(pipeline.spec.ledger.partitions):
+        stranger.produce(pipeline.ledger, key="theirs", partition=partition)
+    assert stranger.flush(30) == 0
     commands: tuple[tuple[tuple[str, ...], str], ...] = (
         (("init",), "topic_id"),
         (("doctor", "--group", group, "--source", pipeline.source, "--sink", pipeline.sink), "status"),
@@ -414,6 +418,7 @@ def test_tables_are_for_people(pipeline: Pipeline, capsys: pytest.CaptureFixture
         (("verify", "--pipeline", name), "summary"),
         (("repair",), "hanging\n-\n"),
         (("abort", "--group", group), "transaction"),
+        (("dismiss", "--key", "theirs", "--routing", name), "record"),
         (("reset-offsets", "--group", group, "--to", "earliest"), "would be moved; add --yes"),
     )
     assert {given[0] for given, _ in commands} == {command.name for command in COMMANDS}

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from airflow_eos.engine import Run
 from airflow_eos.exceptions import SealedBlockLost, SecondAttempt
 from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.operators.submitted_files import SubmittedFiles
 from airflow_eos.run.states import State
-from airflow_eos.spark import SparkDataPlane
+from airflow_eos.spark import SparkDataPlane, submit_main
 from airflow_eos.spark import send_task as send_module
 from airflow_eos_testing import count_records, read_topic
 from airflow_eos_testing.faults import SparkCluster
@@ -157,6 +162,57 @@ def test_code_reaches_executors_and_credentials_are_in_no_log(spark, broker, tmp
     assert "MapInArrow" in text, "the events hold what the UI shows of the plan"
     assert any(p.name == "stderr" for p in logs)
     assert SECRET not in text
+
+
+def test_a_submitted_run_leaves_no_credential_on_the_cluster(broker, tmp_path, cluster):
+    """Client mode: in no file of master, workers, executors and events while it runs, nor behind it."""
+    source, sink = broker.numbered("src", 2, 500), broker.topic("out", 2)
+    config = {**broker.config, "sasl.username": "me", "sasl.password": SECRET}
+    spec = broker.spec(source, sink, kafka=config, run_id="submitted")
+    (tmp_path / "copy_app.py").write_text("def process(df):\n    return df.select('key', 'value')\n")
+    (tmp_path / "events").mkdir()
+    seen = set()
+    with SubmittedFiles(spec, tmp_path / "copy_app.py") as files:
+        command = [
+            Path(sys.executable).with_name("spark-submit"),
+            *("--master", cluster[0], "--deploy-mode", "client"),
+            *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=512m"),
+            *("--conf", "spark.eventLog.enabled=true", "--conf", f"spark.eventLog.dir={tmp_path / 'events'}"),
+            *("--conf", "spark.eventLog.compress=false"),
+            *("--py-files", ",".join(map(str, files.py_files))),
+            submit_main.__file__,
+            *("--airflow-eos-process", "copy_app:process", "--airflow-eos-spec", files.spec),
+        ]
+        pythons = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        with (tmp_path / "driver.log").open("wb") as log:
+            driver = subprocess.Popen(
+                list(map(str, command)), env={**os.environ, **pythons}, stdout=log, stderr=log
+            )
+            try:
+                while driver.poll() is None:
+                    seen |= set(holding(SECRET, cluster[1], tmp_path / "events"))
+                    time.sleep(0.2)
+            finally:
+                driver.kill()
+                driver.wait(30)
+    output = (tmp_path / "driver.log").read_text(errors="replace")
+    assert driver.returncode == 0, output[-3000:]
+    assert count_records(broker.config, sink) == 1000
+    assert not seen
+    assert not list(holding(SECRET, cluster[1], tmp_path / "events"))
+    assert SECRET not in output
+    assert [path for path in cluster[1].rglob("*") if path.name == "stderr"], "the search looked at something"
+
+
+def holding(text, *folders):
+    """Yield the files that hold it."""
+    for folder in folders:
+        for path in folder.rglob("*"):
+            try:
+                if path.is_file() and text.encode() in path.read_bytes():
+                    yield path
+            except FileNotFoundError:
+                continue
 
 
 @pytest.mark.parametrize("where", ["in the transform", "in the shuffle"])

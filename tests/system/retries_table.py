@@ -86,7 +86,7 @@ class Pipeline:
 
     def _runs(self) -> list[RunRecord]:
         try:
-            return run_records(self._kafka, LedgerSettings(), pipeline=self._ledger_name)
+            return run_records(self._kafka, LedgerSettings(), pipeline=self._ledger_name)[0]
         except LedgerMissing:  # made by the first run of all
             return []
 

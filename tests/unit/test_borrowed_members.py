@@ -42,6 +42,7 @@ BORROWED = [
     *[
         (SPARK_PROVIDER, _HOOK, member)
         for member in (
+            "_conf",
             "_connection",
             "_is_kubernetes",
             "_is_yarn_cluster_mode",

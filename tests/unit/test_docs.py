@@ -95,7 +95,9 @@ def test_maps_of_packages_are_complete(page, packages):
 
 def test_every_test_that_a_page_names_exists():
     """A row that says which test holds it is held."""
-    files = {path.name: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    files: dict[str, str] = {}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        files[path.name] = files.get(path.name, "") + path.read_text()
     named = {match for page in PAGES for match in re.findall(r"(test_\w+\.py)::(test_\w+)", page.read_text())}
     assert named
     assert [pair for pair in sorted(named) if f"def {pair[1]}(" not in files.get(pair[0], "")] == []

@@ -77,12 +77,14 @@ def test_every_option_is_read_and_has_the_documented_default(monkeypatch: pytest
         "origin",
         "ledger_topic",
         "create_ledger",
+        "require_encrypted_spark",
         "ledger_record_url",
         "spark_history_url",
     }
     assert settings.ledger_record_url() == documented["ledger_record_url"]["default"]
     assert settings.spark_history_url() == documented["spark_history_url"]["default"]
     assert settings.default_prefix() == documented["prefix"]["default"]
+    assert str(settings.require_encrypted_spark()) == documented["require_encrypted_spark"]["default"]
     assert settings.origin() == documented["origin"]["default"]
     ledger = settings.default_ledger()
     assert (ledger.topic, str(ledger.create)) == (

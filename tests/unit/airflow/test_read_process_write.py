@@ -395,6 +395,7 @@ FINAL = {
     "GroupOwned",
     "IntervalUnaccountable",
     "LedgerReplaced",
+    "LedgerTampered",
     "LedgerTruncated",
     "NoStartingPoint",
     "OffsetsOutOfRange",

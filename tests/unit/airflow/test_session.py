@@ -24,6 +24,17 @@ def test_without_a_connection_spark_is_local() -> None:
     assert spark_settings(None, "app", {}) == {"spark.app.name": "app", "spark.master": "local[*]", **LOCAL}
 
 
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o007, 0o020])
+def test_sockets_that_others_could_use_are_not_used(umask: int) -> None:
+    """Over Unix sockets PySpark's workers ask for no secret; who may write to the file may connect."""
+    before = os.umask(umask)
+    try:
+        found = spark_settings(None, "app", {})
+    finally:
+        os.umask(before)
+    assert found == {"spark.app.name": "app", "spark.master": "local[*]", **QUIET}
+
+
 def test_local_settings_are_defaults() -> None:
     """The author may want TCP."""
     tcp = {"spark.python.unix.domain.socket.enabled": "false"}

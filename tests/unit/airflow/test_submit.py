@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -24,8 +25,10 @@ from airflow_eos.exceptions import (
     RunFailed,
 )
 from airflow_eos.hooks.spark_driver import SparkDriver
-from airflow_eos.model.spec import LedgerSettings, MayCreate
+from airflow_eos.model.spec import LedgerSettings, MayCreate, RunSpec
+from airflow_eos.model.spec_json import spec_to_json
 from airflow_eos.operators.submit import ReadProcessWriteSubmitOperator
+from airflow_eos.operators.submitted_files import SubmittedFiles
 from tests.unit.airflow.fakes import a_record, make_context
 
 SPARK = '{"conn_type": "spark", "host": "spark://master:7077", "extra": {"deploy-mode": "cluster"}}'
@@ -36,6 +39,16 @@ FORGED = (
 )
 """Lines that hold the text of a record."""
 CLIENT = '{"conn_type": "spark", "host": "local[1]"}'
+
+
+SPEC = RunSpec(
+    kafka={"bootstrap.servers": "a:1"},
+    pipeline="p",
+    run_id="r",
+    source_topics=("s",),
+    sink_topic="o",
+    group_id="g",
+)
 
 
 class Store(dict[str, Any]):
@@ -357,7 +370,8 @@ def test_nothing_secret_is_on_the_command_line(
 
     def submit(self: Any, application: str = "", **_: Any) -> None:
         seen["command"] = self._build_spark_submit_command(application)
-        seen["spec"] = Path(self._files.split(",")[-1])
+        seen["files"] = self._files
+        seen["spec"] = Path(seen["command"][-1])
         seen["text"] = seen["spec"].read_text()
         seen["mode"] = seen["spec"].stat().st_mode & 0o777
         seen["py_files"] = [Path(one).name for one in self._py_files.split(",")]
@@ -382,7 +396,74 @@ def test_nothing_secret_is_on_the_command_line(
     assert seen["command"][-7].endswith("airflow_eos/spark/submit_main.py")
     assert seen["py_files"][0] == "a.zip"
     assert seen["py_files"][1].startswith("airflow_eos-driver-")
+    assert seen["files"] is None, "Spark copies --files into the folder of every executor"
     assert (operator.files, operator.py_files, operator.application_args) == (None, "a.zip", ["--mine", "1"])
+
+
+def test_a_driver_on_the_cluster_gets_the_specification_as_a_file(
+    dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It cannot read the worker's disk; the command names the file only."""
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", SPARK)
+    seen: dict[str, Any] = {}
+
+    def submit(self: Any, application: str = "", **_: Any) -> None:
+        seen["command"] = self._build_spark_submit_command(application)
+        seen["files"] = Path(self._files)
+        seen["text"] = seen["files"].read_text()
+
+    monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.SparkSubmitHook.submit", submit)
+    ledger.answers = [None, a_record()]
+    operator = make(dag, ReadProcessWriteSubmitOperator, durable=False)
+    operator.execute(context_of(operator))
+    assert seen["command"][-1] == seen["files"].name
+    assert "hunter2-secret" in seen["text"]
+    assert not seen["files"].exists()
+
+
+def test_what_a_killed_submission_left_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that no process holds; those in use, and young ones, stay."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    code = """if True:
+        import sys, time
+        from airflow_eos.model.spec_json import spec_from_json
+        from airflow_eos.operators.submitted_files import SubmittedFiles
+        SubmittedFiles(spec_from_json(sys.argv[1]), None)
+        print("made", flush=True)
+        time.sleep(60)
+    """
+    made = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, spec_to_json(SPEC)],
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            stdout=subprocess.PIPE,
+        )
+        for _ in range(2)
+    ]
+    try:
+        for process in made:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"made\n"
+        folders = sorted(tmp_path.glob("airflow-eos-submit-*"))
+        assert len(folders) == 2
+        for folder in folders:
+            os.utime(folder, (0, 0))
+        made[0].kill()
+        made[0].wait(10)
+        (tmp_path / "airflow-eos-submit-young").mkdir()
+        with SubmittedFiles(SPEC, None) as mine:
+            left = set(tmp_path.glob("airflow-eos-submit-*"))
+            assert len(left & set(folders)) == 1, "of the living process"
+            assert tmp_path / "airflow-eos-submit-young" in left
+            assert mine.spec.exists()
+    finally:
+        for process in made:
+            process.kill()
+            process.wait(10)
+            assert process.stdout is not None
+            process.stdout.close()
 
 
 def test_error_of_the_application_keeps_its_class(

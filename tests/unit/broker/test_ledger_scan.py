@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from airflow_eos.broker import ledger_scan
 from airflow_eos.broker.ledger_records import records_of
-from airflow_eos.broker.ledger_scan import Wanted, committed_values, needle, raw_entries
+from airflow_eos.broker.ledger_scan import NoEvidence, Wanted, committed_values, needle, raw_entries
 from airflow_eos.model.ledger import LedgerEntry
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.header import iter_batches
@@ -46,14 +46,18 @@ class Log:
         self.aborted = []  # (producer id, first offset, offset of the marker)
 
     def write(self, producer, *rows):
+        """Records of a producer's transaction; of none where it is None."""
         offset = self.end
-        self.first.setdefault(producer, offset)
+        if producer is not None:
+            self.first.setdefault(producer, offset)
         records = [
             Record(offset + i, 0, key.encode(), None if value is None else value.encode())
             for i, (key, value) in enumerate(rows)
         ]
         self.batches.append(
-            write(
+            write(records, base_offset=offset)
+            if producer is None
+            else write(
                 records, base_offset=offset, attributes=TRANSACTIONAL, producer_id=producer, producer_epoch=0
             )
         )
@@ -112,7 +116,7 @@ values = st.sampled_from(["a", "run/1", "\x0arun/1", None])
 steps = st.one_of(
     st.tuples(
         st.just("write"),
-        st.integers(1, 3),
+        st.sampled_from([1, 2, 3, None]),
         st.lists(st.tuples(st.sampled_from(KEYS), values), min_size=1, max_size=3),
     ),
     st.tuples(st.sampled_from(["commit", "abort"]), st.integers(1, 3), st.none()),
@@ -121,18 +125,26 @@ steps = st.one_of(
 
 @given(st.lists(steps, max_size=40), st.lists(st.integers(1, 5), max_size=10))
 def test_committed_values_are_those_of_a_read_committed_reader(history, sizes):
-    """For every history of three interleaved producers and every way a broker cuts its answers."""
+    """For every history of three interleaved producers and every way a broker cuts its answers.
+
+    What stands in no transaction is no value, and named where nothing of ours is behind it.
+    """
     log = Log()
     for act, producer, rows in history:
         if act == "write":
             log.write(producer, *rows)
         elif producer in log.first:
             log.finish(producer, COMMIT if act == "commit" else ABORT)
-    latest = {}
+    latest, plain, last = {}, {}, {}
     for answer in log.answers(0, log.stable, "read_committed", []):
         for batch in data_batches(answer.batches, answer.aborted):
-            latest.update({key: value for _, key, value in records_of(batch, log.stable)})
+            for offset, key, value in records_of(batch, log.stable):
+                if batch.header.is_transactional:
+                    latest[key], last[key] = value, offset
+                else:
+                    plain[key] = offset
     expected = {key: value for key, value in latest.items() if value is not None}
+    others = {key: offset for key, offset in plain.items() if offset > last.get(key, -1)}
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
@@ -140,22 +152,29 @@ def test_committed_values_are_those_of_a_read_committed_reader(history, sizes):
             "fetch_answers",
             lambda *args, isolation="read_committed": log.answers(args[3], args[4], isolation, sizes),
         )
-        found = committed_values("connections", WHERE, 0, log.stable, Wanted(frozenset(KEYS)))
-        assert found == expected
-        by_prefix = committed_values("connections", WHERE, 0, log.stable, Wanted(frozenset(), ("run/",)))
-        assert by_prefix == {key: value for key, value in expected.items() if key.startswith("run/")}
-        tail = raw_entries("connections", WHERE, log.stable, log.end, Wanted(frozenset(("run", "run/1"))))
+        noted, by_prefix, above = NoEvidence(), NoEvidence(), NoEvidence()
+        found = committed_values("connections", WHERE, 0, log.stable, Wanted(frozenset(KEYS)), noted)
+        assert (found, noted) == (expected, others)
+        wanted = Wanted(frozenset(), ("run/",))
+        found = committed_values("connections", WHERE, 0, log.stable, wanted, by_prefix)
+        assert found == {key: value for key, value in expected.items() if key.startswith("run/")}
+        assert by_prefix == {key: offset for key, offset in others.items() if key.startswith("run/")}
+        wanted = Wanted(frozenset(("run", "run/1")))
+        tail = raw_entries("connections", WHERE, log.stable, log.end, wanted, above)
 
     everything = []
     for answer in log.answers(0, log.end, "read_uncommitted", []):
         for batch in answer.batches:
             if not batch.header.is_control:
                 everything += [
-                    (o, k, v or "") for o, k, v in records_of(batch, log.end) if k in ("run", "run/1")
+                    (o, k, v or "", batch.header.is_transactional)
+                    for o, k, v in records_of(batch, log.end)
+                    if k in ("run", "run/1") and o >= log.stable
                 ]
-    assert [(e.offset, e.key, e.value) for e in tail if e.kind == "record"] == [
-        row for row in everything if row[0] >= log.stable
+    assert [(e.offset, e.key, e.value, True) for e in tail if e.kind == "record"] == [
+        row for row in everything if row[3]
     ]
+    assert above == {key: offset for offset, key, _, ours in everything if not ours}
 
 
 def test_an_aborted_transaction_that_began_in_an_earlier_answer_stays_aborted(log):
@@ -166,7 +185,9 @@ def test_an_aborted_transaction_that_began_in_an_earlier_answer_stays_aborted(lo
     log.write(1, ("run", "bad"))
     log.finish(1, ABORT)
     log.sizes = [3, 1]
-    assert committed_values("connections", WHERE, 0, log.end, Wanted(frozenset({"run"}))) == {"run": "good"}
+    assert committed_values("connections", WHERE, 0, log.end, Wanted(frozenset({"run"})), NoEvidence()) == {
+        "run": "good"
+    }
 
 
 def test_the_tail_has_markers_of_every_producer(log):
@@ -176,7 +197,8 @@ def test_the_tail_has_markers_of_every_producer(log):
     log.finish(2, COMMIT)
     log.write(3, ("unwanted", "y"))
     log.finish(3, ABORT)
-    assert list(raw_entries("connections", WHERE, log.stable, log.end, Wanted(frozenset({"run"})))) == [
+    wanted = Wanted(frozenset({"run"}))
+    assert list(raw_entries("connections", WHERE, log.stable, log.end, wanted, NoEvidence())) == [
         LedgerEntry(1, 2, "record", "run", "mine"),
         LedgerEntry(2, 2, "commit"),
         LedgerEntry(4, 3, "abort"),

@@ -1,0 +1,68 @@
+"""Credentials travel to executors inside tasks: who sends them in clear is told, or refused."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.operators.spark_encryption import check_encryption, way_in_clear
+from airflow_eos.wire.client_config import ClientConfig
+
+OPEN = {"spark.master": "spark://master:7077"}
+SECRET = ClientConfig.of({"bootstrap.servers": "a:1", "sasl.password": "hunter2"})
+
+
+@pytest.mark.parametrize(
+    "spark",
+    [
+        {},
+        {"spark.master": "local[*]"},
+        {"spark.master": "local-cluster[2,1,1024]"},
+        {**OPEN, "spark.authenticate": "true", "spark.network.crypto.enabled": "true"},
+        {**OPEN, "spark.ssl.rpc.enabled": "true"},
+        {"spark.remote": "sc://spark.example.com:443/;use_ssl=true"},
+        {"spark.remote": "sc://spark.example.com/;user_id=me;token=abc"},
+        {"spark.remote": "sc://127.0.0.1:15002"},
+        {"spark.remote": "sc://localhost/;user_id=me"},
+    ],
+)
+def test_what_is_encrypted_or_stays_here(spark: dict[str, str]) -> None:
+    """Spark's documented settings, and a token, with which the Connect client uses TLS by itself."""
+    assert way_in_clear(spark) is None
+
+
+@pytest.mark.parametrize(
+    ("spark", "way"),
+    [
+        (OPEN, "Spark's RPC at spark://master:7077"),
+        ({"spark.master": "yarn"}, "Spark's RPC at yarn"),
+        ({**OPEN, "spark.authenticate": "true"}, "Spark's RPC"),
+        ({**OPEN, "spark.network.crypto.enabled": "true"}, "Spark's RPC"),
+        ({"spark.remote": "sc://spark.example.com:15002/;user_id=me"}, "Spark Connect to spark.example.com"),
+        ({"spark.remote": "sc://10.0.0.7/;use_ssl=false"}, "Spark Connect to 10.0.0.7"),
+    ],
+)
+def test_what_can_be_read_on_the_way(spark: dict[str, str], way: str) -> None:
+    """Authentication alone encrypts nothing, and encryption needs it."""
+    assert (way_in_clear(spark) or "").startswith(way)
+
+
+def test_credentials_in_clear_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """It names the way and the settings, and no credential; without credentials there is nothing to say."""
+    with caplog.at_level(logging.WARNING):
+        check_encryption(OPEN, ClientConfig.of({"bootstrap.servers": "a:1"}))
+        assert not caplog.records
+        check_encryption(OPEN, SECRET)
+    assert "in clear over Spark's RPC at spark://master:7077" in caplog.text
+    assert "spark.network.crypto.enabled" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
+def test_they_are_refused_where_the_configuration_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was sent then."""
+    monkeypatch.setenv("AIRFLOW__EOS__REQUIRE_ENCRYPTED_SPARK", "True")
+    with pytest.raises(ConfigurationError, match="require_encrypted_spark"):
+        check_encryption(OPEN, SECRET)
+    check_encryption({"spark.master": "local[2]"}, SECRET)

@@ -1,0 +1,107 @@
+"""Whatever stands in a ledger record, reading it gives a record or one error that names it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_eos.exceptions import LedgerUnreadable
+from airflow_eos.ledger.cursor import CursorRecord
+from airflow_eos.model.kafka import ProducerIdentity
+from airflow_eos.model.output import PartitionReceipt
+from airflow_eos.model.ranges import OffsetRange, TopicPartition
+from airflow_eos.model.record import RunRecord, named_writer
+from airflow_eos.run.boundaries import Boundary
+
+RUN = RunRecord(
+    run_key="key",
+    pipeline="pipe",
+    mode="cursor",
+    run_id="r1",
+    clear_number=0,
+    try_number=1,
+    group_id="group",
+    ranges=(OffsetRange("src", 0, 1, 2),),
+    records_read_by_partition={"src-0": 1},
+    receipts=(PartitionReceipt("out", 0, 5, 5, 1, 70, 1, 0),),
+    producer=ProducerIdentity("test.id", 7, 1),
+    started_at="then",
+    staged_at="now",
+)
+CURSOR = CursorRecord(
+    "group",
+    "pipe",
+    "test",
+    "whole",
+    {TopicPartition("src", 0): 2},
+    {"src": "id"},
+    {"src": 1},
+    "key",
+    "ledger",
+    2,
+)
+BOUNDARY = Boundary("src", "id", "2026-01-01", {0: 5}, "now", {0: 9})
+RECORDS = {"run": RUN, "cursor": CURSOR, "boundary": BOUNDARY}
+
+json_values: Any = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
+def test_what_was_written_is_read(record: Any) -> None:
+    """The counter-test: these are whole."""
+    assert type(record).from_json(record.to_json()) == record
+
+
+@pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
+@given(data=st.data())
+def test_a_field_of_another_kind_is_refused_or_read_whole(record: Any, data: st.DataObject) -> None:
+    """Each field taken away or replaced by any JSON: a record that writes itself again, or one error."""
+    written = json.loads(record.to_json())
+    field = data.draw(st.sampled_from(sorted(written)))
+    if data.draw(st.booleans()):
+        del written[field]
+    else:
+        written[field] = data.draw(json_values)
+    try:
+        read = type(record).from_json(json.dumps(written))
+    except LedgerUnreadable:
+        return
+    assert type(record).from_json(read.to_json()) == read
+
+
+@pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
+@pytest.mark.parametrize("value", ["", "null", "[]", "{}", '"text"', "{", "[" * 100_000, "1e999", "NaN"])
+def test_what_is_no_record_is_one_error(record: Any, value: str) -> None:
+    """Neither KeyError nor RecursionError leaves; the message shows how the value begins."""
+    with pytest.raises(LedgerUnreadable, match="cannot be read"):
+        type(record).from_json(value)
+    assert named_writer(value) is None
+
+
+@pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)
+def test_a_newer_version_asks_for_an_upgrade(record: Any) -> None:
+    """It is nobody's fault, and no garbage."""
+    newer = json.dumps({**json.loads(record.to_json()), "v": 99})
+    with pytest.raises(LedgerUnreadable, match=r"version 99, .* upgrade this one"):
+        type(record).from_json(newer)
+
+
+def test_the_key_is_named() -> None:
+    """Who reads the message can look the record up."""
+    with pytest.raises(LedgerUnreadable, match="run record 'run:pipe/x'"):
+        RunRecord.from_json("garbage", "run:pipe/x")
+
+
+def test_the_writer_of_a_run_record_is_known_without_reading_the_rest() -> None:
+    """Of a newer version too."""
+    newer = {**json.loads(RUN.to_json()), "v": 99, "ranges": "other"}
+    assert named_writer(json.dumps(newer)) == (7, 1)
+    assert named_writer(CURSOR.to_json()) is None
