@@ -49,6 +49,12 @@ class Cluster(Protocol):
         :raises AuthorizationFailed: when a topic may not be described.
         """
 
+    def topic_operations(self, topics: Collection[str]) -> Mapping[str, frozenset[str] | None]:
+        """Return what may be done with each topic: READ, WRITE, DESCRIBE; None where brokers do not tell."""
+
+    def group_operations(self, group: str) -> frozenset[str] | None:
+        """Return what may be done with a group, as :meth:`topic_operations`."""
+
     def topic_settings(self, topic: str) -> Mapping[str, str] | None:
         """Return the settings of a topic; None where there is none, or they may not be read."""
 

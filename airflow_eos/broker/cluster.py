@@ -25,6 +25,7 @@ from airflow_eos.model.kafka import (
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.decode import decode_batch
 from airflow_eos.recordbatch.isolation import data_batches
+from airflow_eos.wire.authorized_operations import group_operations, topic_operations
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.first_record import first_record_since
@@ -73,6 +74,16 @@ class KafkaCluster(LinkUser):
             name: TopicDescription(topic=name, topic_id=topic.topic_id, partitions=len(topic.leaders))
             for name, topic in found.items()
         }
+
+    def topic_operations(self, topics: Collection[str]) -> Mapping[str, frozenset[str] | None]:
+        """Return what may be done with each topic: READ, WRITE, DESCRIBE; None where brokers do not tell."""
+        with self._link.connections() as connections:
+            return topic_operations(connections, topics, timeout=REQUEST_TIMEOUT)
+
+    def group_operations(self, group: str) -> frozenset[str] | None:
+        """Return what may be done with a group, as :meth:`topic_operations`."""
+        with self._link.connections() as connections:
+            return group_operations(connections, group, timeout=REQUEST_TIMEOUT)
 
     def topic_settings(self, topic: str) -> Mapping[str, str] | None:
         """Return the settings of a topic; None where there is none, or they may not be read."""

@@ -18,6 +18,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.cursor import CursorRecord
 from airflow_eos.model.spec import DEFAULT_PREFIX, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
 from airflow_eos.run import laws
+from airflow_eos.run.permissions import OFFSETS_TOPIC
 
 Status = Literal["ok", "warn", "fail", "unknown"]
 
@@ -283,6 +284,20 @@ def _durability(what: str, care: TopicCare, brokers: int) -> Iterator[Check]:
         yield Check(name, "ok", found)
 
 
+def _beside_the_group(control: ControlPlane, group: str) -> Iterator[Check]:
+    """Look at what offsets need beside the group: their topic, and the group of runs without a cursor."""
+    topic = OFFSETS_TOPIC
+    of_topic = control.cluster.topic_operations([topic]).get(topic)
+    if of_topic is not None and "DESCRIBE" not in of_topic:
+        advice = f"grant Describe on topic {topic!r}: the proof before a commit needs it"
+        yield Check(f"topic {topic}", "fail", "not granted: Describe", advice)
+    runs = f"{group}.runs"
+    of_runs = control.cluster.group_operations(runs)
+    if of_runs is not None and "READ" not in of_runs:
+        advice = f"grant Read on group {runs!r} where runs read intervals, partitions or given ranges"
+        yield Check(f"group {runs}", "warn", "not granted: Read", advice)
+
+
 def _group(control: ControlPlane, permissions: Permissions, options: DoctorOptions) -> Iterator[Check]:
     group = options.group or ""
     what = f"group {group}"
@@ -292,6 +307,7 @@ def _group(control: ControlPlane, permissions: Permissions, options: DoctorOptio
         named = ", ".join(one.capitalize() for one in missing)
         yield Check(what, "fail", f"not granted: {named}", f"grant {named} on group {group!r}")
         return
+    yield from _beside_the_group(control, group)
     laws.group_is_empty(group, control.cluster.group_members(group))
     control.cluster.group_offsets_partition(group)  # the proof before a commit asks for it
     key = keys.cursor_key(group)

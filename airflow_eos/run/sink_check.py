@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import OutputLost, SinkChanged, UnknownTopic
+from airflow_eos.run import permissions
 
 if TYPE_CHECKING:
     from airflow_eos.model.kafka import TopicDescription
@@ -43,9 +44,11 @@ class Targets:
         """Compare the topics with what was sealed for them, before the transaction opens.
 
         :raises UnknownTopic: a topic is gone.
+        :raises AuthorizationFailed: a topic may not be written, or its producers not be read.
         :raises SinkChanged: a topic lacks a partition that records were sealed for.
         """
         topics = sorted({target.topic for target in manifest.targets})
+        permissions.check_targets(self._cluster, topics)
         self._opened = found = self._cluster.describe_topics(topics) if topics else {}
         for target in manifest.targets:
             partitions = found[target.topic].partitions

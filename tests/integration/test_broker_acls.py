@@ -9,10 +9,13 @@ import pytest
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger
 from airflow_eos.engine.doctor import DoctorOptions, examine
+from airflow_eos.engine.queries import create_ledger
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError
 from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer
+from airflow_eos.model.ranges import Explicit, OffsetRange
 from airflow_eos.model.spec import Deployment, LedgerSettings
+from airflow_eos.run.states import State
 from airflow_eos_testing import EmbeddedKafka
 from tests.support.brokers import assert_hidden, make_transactions, message, tp, unique
 from tests.support.local_runs import Pipeline
@@ -107,6 +110,94 @@ def test_a_run_without_a_grant_for_the_witness_of_its_ledger_goes_on(kafka, user
     assert cluster.describe_transaction(witness) is None
     pipeline.run("r2", kafka=user.config)
     assert cluster.describe_transaction(witness) is not None
+
+
+GRANTS = {
+    "Read on the source": ("topic", "source", "READ"),
+    "Write on the sink": ("topic", "sink", "WRITE"),
+    "Read on the sink": ("topic", "sink", "READ"),
+    "Write on the ledger": ("topic", "ledger", "WRITE"),
+    "Read on the ledger": ("topic", "ledger", "READ"),
+    "Describe on __consumer_offsets": ("topic", "__consumer_offsets", "DESCRIBE"),
+    "Read on the group": ("group", "group", "READ"),
+    "Write on the transactional id": ("transactional_id", "id", "WRITE"),
+}
+
+
+@pytest.mark.parametrize("ranges", ["cursor", "given"])
+@pytest.mark.parametrize("taken", [None, *GRANTS])
+def test_each_grant_that_is_missing_is_found_before_anything_is_written(kafka, user, caplog, taken, ranges):
+    """With all of them, and no other, a run commits; without one it says so and neither reads nor writes."""
+    pipeline = Pipeline(kafka, partitions=1)
+    pipeline.publish(["a"])
+    create_ledger(pipeline.spec.kafka, pipeline.spec.ledger, pipeline.spec.prefix)
+    given = Explicit((OffsetRange(pipeline.source, 0, 0, 1),))
+    changes = {} if ranges == "cursor" else {"ranges": given}
+    spec = pipeline.changed("r1", kafka=user.config, **changes)
+    names = {
+        "source": pipeline.source,
+        "sink": pipeline.sink,
+        "ledger": pipeline.ledger,
+        "group": keys.offsets_group(spec),
+        "id": keys.transactional_id(spec),
+    }
+    for grant, (kind, name, operation) in GRANTS.items():
+        if grant != taken:
+            user.grant(operation, **{kind: names.get(name, name)})
+    states = []
+    if taken is None:
+        assert pipeline.run("r1", kafka=user.config, **changes).records_written == 1
+        return
+    with pytest.raises(AuthorizationFailed) as refused:
+        pipeline.run("r1", kafka=user.config, on_state=states.append, **changes)
+    kind, name, _ = GRANTS[taken]
+    assert names.get(name, name) in str(refused.value)
+    assert State.PLANNED not in states
+    assert pipeline.output("read_uncommitted") == []
+
+
+@pytest.mark.parametrize("taken", [None, *GRANTS])
+def test_the_doctor_finds_each_grant_that_is_missing(kafka, user, taken):
+    """Before a first run; the id it looks at is one that a run could have."""
+    group, prefix = unique("group"), unique("eos")
+    ledger, sink = unique("ledger"), unique("sink")
+    for topic in (ledger, sink):
+        kafka.create_topic(topic, config={"cleanup.policy": "compact"} if topic == ledger else None)
+    create_ledger(kafka.client_config(), LedgerSettings(topic=ledger, partitions=1), prefix)
+    names = {"source": "source", "sink": sink, "ledger": ledger, "group": group}
+    for grant, (kind, name, operation) in GRANTS.items():
+        if grant == taken:
+            continue
+        if kind == "transactional_id":
+            user.grant(operation, transactional_id=keys.ids_prefix(prefix), prefixed=True)
+        else:
+            user.grant(operation, **{kind: names.get(name, name)})
+    options = DoctorOptions(
+        Deployment(user.config, LedgerSettings(topic=ledger), prefix),
+        group=group,
+        sources=["source"],
+        sinks=[sink],
+    )
+    failed = [check for check in examine(options) if check.status == "fail"]
+    if taken is None:
+        assert failed == []
+        return
+    kind, name, _ = GRANTS[taken]
+    named = prefix if kind == "transactional_id" else names.get(name, name)
+    assert any(named in f"{check.name} {check.found} {check.advice}" for check in failed), failed
+
+
+def test_the_doctor_names_the_group_of_runs_without_a_cursor(user):
+    """Intervals commit to a group of their own."""
+    group = unique("group")
+    granted_everything(user, group, unique("work"))
+    options = DoctorOptions(
+        Deployment(user.config, LedgerSettings(topic=LEDGER), "test"), group=group, sources=[], sinks=[]
+    )
+    checks = {check.name: check for check in examine(options)}
+    assert checks[f"group {group}.runs"].status == "warn"
+    user.grant("READ", group=f"{group}.runs")
+    assert f"group {group}.runs" not in {check.name for check in examine(options)}
 
 
 def test_settings_are_read_with_describe_configs_on_the_cluster(user, cluster):

@@ -54,6 +54,12 @@ class ModelCluster:
     def describe_topics(self, topics: Collection[str]) -> Any:
         return self._broker.describe_topics(list(topics))
 
+    def topic_operations(self, topics: Collection[str]) -> Any:
+        return dict.fromkeys(topics)
+
+    def group_operations(self, group: str) -> None:
+        return None
+
     def topic_settings(self, topic: str) -> None:
         return None
 
