@@ -20,7 +20,6 @@ from airflow_eos.model.kafka import (
     ProducerIdentity,
     TimedOffset,
     TopicDescription,
-    TransactionDescription,
 )
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.decode import decode_batch
@@ -36,7 +35,12 @@ from airflow_eos.wire.groups import (
     offsets_partition,
 )
 from airflow_eos.wire.offsets import Isolation, first_since, list_offsets
-from airflow_eos.wire.txn_requests import describe_producers, describe_transactions, list_transactions
+from airflow_eos.wire.txn_requests import (
+    TransactionStatus,
+    describe_producers,
+    describe_transactions,
+    list_transactions,
+)
 
 REQUEST_TIMEOUT = 60.0
 """Seconds for one question, with all retries."""
@@ -206,7 +210,7 @@ class KafkaCluster(LinkUser):
 
     # -- transactions -------------------------------------------------------------------------------------
 
-    def describe_transaction(self, transactional_id: str) -> TransactionDescription | None:
+    def describe_transaction(self, transactional_id: str) -> TransactionStatus | None:
         """Return the coordinator's view, None when it does not know the id (KIP-664)."""
         with self._link.connections() as connections:
             return describe_transactions(connections, [transactional_id]).get(transactional_id)

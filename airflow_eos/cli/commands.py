@@ -178,9 +178,22 @@ def abort(target: Deployment, options: Namespace) -> Outcome:
 
     if bool(options.transactional_id) == bool(options.group):
         raise WrongUsage("give --transactional-id or --group")
+    if options.yes and options.epoch is None:
+        raise WrongUsage("--yes needs --epoch: the producer epoch that is shown without --yes")
     name = options.transactional_id or keys.cursor_transactional_id(target.prefix, options.group)
-    found = abort_transaction(target.kafka, name, execute=options.yes)
-    return Outcome(found, {"transaction": [found]})
+    found = abort_transaction(
+        target.kafka,
+        name,
+        prefix=target.prefix,
+        epoch=options.epoch,
+        foreign=options.foreign,
+        execute=options.yes,
+    )
+    title = "transaction"
+    if found["answer"] == "dry run":
+        title += f"; to end it add --yes --epoch {found['producer_epoch']}"
+        title += " --foreign, if you know its owner" if found["foreign"] else ""
+    return Outcome(found, {title: [found]})
 
 
 def repair(target: Deployment, options: Namespace) -> Outcome:

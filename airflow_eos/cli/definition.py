@@ -52,6 +52,13 @@ def positive(text: str) -> int:
     return value
 
 
+def epoch(text: str) -> int:
+    """Read a producer epoch."""
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a producer epoch")
+    return int(text)
+
+
 COMMON = (
     Option("--output", "default: table", {"choices": ("table", "json"), "default": "table"}),
     Option("--ledger-topic", "default: [eos] ledger_topic, or airflow-eos-ledger", {"metavar": "TOPIC"}),
@@ -198,12 +205,23 @@ COMMANDS = (
     Command(
         "abort",
         "End a transaction that hangs",
-        "End an open transaction that nobody will end, before its time-out does. Takes no epoch: an owner "
-        "that is alive after all gets an error and starts over.",
+        "Show an open transaction: its owner's epoch, when it began, what time-out it has. With --yes end it "
+        "before its time-out does. Takes no epoch: an owner that is alive after all gets an error and starts "
+        "over.",
         "abort",
         (
             Option("--transactional-id", "the id", {"metavar": "ID"}),
             Option("--group", "instead of the id: the consumer group of a whole cursor"),
+            Option(
+                "--epoch",
+                "with --yes: the producer epoch that was shown without; any other is left alone",
+                {"type": epoch, "metavar": "N"},
+            ),
+            Option(
+                "--foreign",
+                "also an id that is not of the prefix: another environment's, or another application's",
+                {"action": "store_true"},
+            ),
             _YES,
         ),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -20,6 +21,7 @@ from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings
 from airflow_eos.run import laws
 from airflow_eos.run.unfinished import open_of
 from airflow_eos.run.visibility import Visibility
+from airflow_eos.wire.txn_requests import TransactionStatus
 
 Target = Literal["earliest", "latest", "cursor", "committed"]
 _OPEN = (TransactionState.ONGOING, TransactionState.PREPARE_ABORT, TransactionState.PREPARE_COMMIT)
@@ -28,15 +30,26 @@ _POLL_SECONDS = 0.1
 
 
 def abort_transaction(
-    kafka: Mapping[str, Any], transactional_id: str, *, execute: bool = True
+    kafka: Mapping[str, Any],
+    transactional_id: str,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+    epoch: int | None = None,
+    foreign: bool = False,
+    execute: bool = True,
 ) -> dict[str, Any]:
     """End an open transaction by EndTxn(abort) under the very identity the coordinator names.
 
     Nothing is initialised: no epoch is taken. A live owner learns of it by an error at its next request, and
     its run starts over or is retried.
 
-    :param execute: False only says what is there.
-    :raises ConfigurationError: the coordinator does not know the id.
+    :param prefix: ids of this one are ours.
+    :param epoch: the producer epoch that a look before has shown: what began since is left alone.
+    :param foreign: end it although it is not of the prefix.
+    :param execute: False only says what is there, also of foreign ids.
+    :returns: among others ``started`` (ISO, by the coordinator's clock), ``age_seconds`` (by this machine's)
+        and ``timeout_seconds``.
+    :raises ConfigurationError: the coordinator does not know the id; it is foreign; the epoch is another one.
     """
     with ControlPlane(Deployment(kafka)) as control:
         found = control.cluster.describe_transaction(transactional_id)
@@ -46,24 +59,52 @@ def abort_transaction(
                 f"a cursor's is {keys.ID_FORMS['cursor']}; a run's is in its record, and its log has it "
                 "at 'Fenced older attempts'"
             )
+        ours = keys.is_id_of(transactional_id, prefix)
         is_open = found.state is TransactionState.ONGOING
         # A transaction that is already being ended completes by itself, the way the coordinator has decided.
         answer = "dry run" if is_open else "ending" if found.state in _OPEN else "nothing open"
         if is_open and execute:
+            _check_abort(transactional_id, prefix, found.producer_epoch, epoch, allowed=ours or foreign)
             owner = ProducerIdentity(transactional_id, found.producer_id, found.producer_epoch)
             answer = control.transactions.abort(owner).value
             _settle(control, transactional_id)
         after = control.cluster.describe_transaction(transactional_id)
     return {
         "transactional_id": transactional_id,
+        "foreign": not ours,
         "producer_id": found.producer_id,
         "producer_epoch": found.producer_epoch,
+        **_times(found),
         "state_before": found.state.value,
         "state": after.state.value if after else None,
         "partitions": sorted(str(one) for one in found.partitions),
         "answer": answer,
         "done": is_open and execute,
     }
+
+
+def _check_abort(name: str, prefix: str, epoch: int, expected: int | None, *, allowed: bool) -> None:
+    """Refuse to end what nobody has looked at, or what is somebody else's."""
+    if not allowed:
+        raise ConfigurationError(
+            f"{name!r} is not of the prefix {prefix!r}: another environment or application owns the "
+            "transaction, and may be at work; --foreign ends it all the same"
+        )
+    if expected != epoch:
+        raise ConfigurationError(
+            f"the open transaction of {name!r} has producer epoch {epoch}, {expected} was given: look again "
+            "without --yes, then give the epoch that is shown"
+        )
+
+
+def _times(found: TransactionStatus) -> dict[str, Any]:
+    """Return when an open transaction began, how long ago, and when it is ended by itself."""
+    times: dict[str, Any] = {"started": None, "age_seconds": None, "timeout_seconds": found.timeout_ms / 1000}
+    if found.state in _OPEN:  # of one that is over the coordinator keeps the start
+        started = dt.datetime.fromtimestamp(found.start_ms / 1000, dt.timezone.utc)
+        age = max(0.0, (utc_now() - started).total_seconds())
+        times |= {"started": keys.utc_text(started), "age_seconds": round(age, 1)}
+    return times
 
 
 def dismiss_record(

@@ -107,6 +107,7 @@ def test_wrong_usage_ends_with_2(cli: Cli, capsys: pytest.CaptureFixture[str]) -
     for command, *arguments in (
         ("abort",),
         ("abort", "--group", "g", "--transactional-id", "t"),
+        ("abort", "--group", "g", "--yes"),
         ("reset-offsets", "--group", "g"),
         ("reset-offsets", "--group", "g", "--to", "latest", "--offset", "t:0=1"),
         ("reset-offsets", "--group", "g", "--offset", "t-0=1"),
@@ -517,7 +518,11 @@ def test_abort_ends_a_transaction_that_hangs(cli: Cli, pipeline: Pipeline) -> No
     code, found = cli("abort", "--group", pipeline.spec.group_id)
     assert (code, found["state"], found["done"], found["answer"]) == (0, "Ongoing", False, "dry run")
     assert found["partitions"] == [f"{pipeline.source}-0"]
-    code, found = cli("abort", "--transactional-id", name, "--yes")
+    assert (found["foreign"], found["timeout_seconds"]) == (False, 60.0)
+    began = dt.datetime.fromisoformat(found["started"].replace("Z", "+00:00"))
+    assert abs((dt.datetime.now(dt.timezone.utc) - began).total_seconds() - found["age_seconds"]) < 30
+    epoch = str(found["producer_epoch"])
+    code, found = cli("abort", "--transactional-id", name, "--yes", "--epoch", epoch)
     assert (code, found["state"], found["done"], found["answer"]) == (
         0,
         "CompleteAbort",
@@ -526,17 +531,61 @@ def test_abort_ends_a_transaction_that_hangs(cli: Cli, pipeline: Pipeline) -> No
     )
     with pytest.raises(KafkaException):
         owner.commit_transaction(30)
-    code, found = cli("abort", "--transactional-id", name, "--yes")
-    assert (code, found["answer"], found["done"]) == (0, "nothing open", False)
-    code, found = cli("abort", "--transactional-id", "nobody", "--yes")
+    code, found = cli("abort", "--transactional-id", name, "--yes", "--epoch", epoch)
+    assert (code, found["answer"], found["done"], found["started"]) == (0, "nothing open", False, None)
+    code, found = cli("abort", "--transactional-id", "nobody", "--yes", "--epoch", "0")
     assert (code, error_of(found)[0]) == (1, "ConfigurationError")
+
+
+@pytest.mark.parametrize("name", ["test-staging.cursor.g", "testing.cursor.g", "an-application"])
+def test_abort_ends_nothing_of_another_prefix_unless_told_to(cli: Cli, pipeline: Pipeline, name: str) -> None:
+    """It is shown, with the option; its owner commits, as the one of our own prefix would not."""
+    name = f"{name}-{pipeline.spec.group_id}"
+    owner = Producer({**pipeline.kafka.client_config(), "transactional.id": name})
+    owner.init_transactions(30)
+    owner.begin_transaction()
+    owner.produce(pipeline.source, value="pending", partition=0)
+    owner.flush(30)
+
+    code, found = cli("abort", "--transactional-id", name)
+    assert (code, found["foreign"], found["done"]) == (0, True, False)
+    do_it = ("abort", "--transactional-id", name, "--yes", "--epoch", str(found["producer_epoch"]))
+    code, refused = cli(*do_it)
+    assert (code, error_of(refused)[0]) == (1, "ConfigurationError")
+    assert "--foreign" in error_of(refused)[1]
+    owner.commit_transaction(30)
+
+    owner.begin_transaction()
+    owner.produce(pipeline.source, value="pending", partition=0)
+    owner.flush(30)
+    epoch = str(cli("abort", "--transactional-id", name)[1]["producer_epoch"])
+    code, found = cli("abort", "--transactional-id", name, "--yes", "--epoch", epoch, "--foreign")
+    assert (code, found["state"], found["done"]) == (0, "CompleteAbort", True)
+
+
+def test_abort_leaves_a_transaction_alone_that_began_after_the_look(cli: Cli, pipeline: Pipeline) -> None:
+    """What was looked at is gone; the next attempt has another epoch and is at work."""
+    name = keys.cursor_transactional_id("test", pipeline.spec.group_id)
+    for seen in (True, False):
+        owner = Producer({**pipeline.kafka.client_config(), "transactional.id": name})
+        owner.init_transactions(30)
+        owner.begin_transaction()
+        owner.produce(pipeline.source, value="pending", partition=0)
+        owner.flush(30)
+        if seen:
+            epoch = str(cli("abort", "--group", pipeline.spec.group_id)[1]["producer_epoch"])
+    code, found = cli("abort", "--group", pipeline.spec.group_id, "--yes", "--epoch", epoch)
+    assert (code, error_of(found)[0]) == (1, "ConfigurationError")
+    assert "look again" in error_of(found)[1]
+    owner.commit_transaction(30)
 
 
 def test_run_whose_transaction_was_aborted_by_hand_still_writes_once(cli: Cli, pipeline: Pipeline) -> None:
     """It was alive after all: it starts over, and every record is there once."""
     pipeline.publish(["a", "b"])
     held = Paused(pipeline, State.WRITTEN, "r1")
-    assert cli("abort", "--group", pipeline.spec.group_id, "--yes")[0] == 0
+    epoch = cli("abort", "--group", pipeline.spec.group_id)[1]["producer_epoch"]
+    assert cli("abort", "--group", pipeline.spec.group_id, "--yes", "--epoch", str(epoch))[0] == 0
     held.resume()
     if held.error is not None:
         assert isinstance(held.error, EosError)
