@@ -16,6 +16,7 @@ from airflow_eos.engine.retention_report import findings
 from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.cursor import CursorRecord
+from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.spec import DEFAULT_PREFIX, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
 from airflow_eos.run import laws
 from airflow_eos.run.permissions import OFFSETS_TOPIC
@@ -23,6 +24,8 @@ from airflow_eos.run.permissions import OFFSETS_TOPIC
 Status = Literal["ok", "warn", "fail", "unknown"]
 
 _DURABLE_REPLICAS = 3
+_NOBODY = 2**63 - 1
+"""A producer id that no cluster gets to."""
 _SAFE_EXPIRATION = dt.timedelta(days=1)
 """Longer than any run computes before its transaction opens."""
 
@@ -67,7 +70,7 @@ class DoctorOptions:
 
 
 def examine(options: DoctorOptions) -> list[Check]:
-    """Return all findings. Only the transactional id ``<prefix>.doctor`` is used; no run has it.
+    """Return all findings. Only the transactional id ``<prefix>.doctor`` is initialised; no run has it.
 
     A cluster that cannot be reached is the only finding then.
     """
@@ -81,7 +84,7 @@ def examine(options: DoctorOptions) -> list[Check]:
         checks += _guarded("partition verification", lambda: _verification(control))
         checks += _guarded("time-outs", lambda: _timeouts(control, options))
         checks += _guarded("expiry of ids", lambda: _expiry(control))
-        checks += _guarded("transactional id", lambda: _transactional_id(control, options.deployment.prefix))
+        checks += _guarded("transactional id", lambda: _transactional_id(control, options))
         checks += _guarded("ledger", lambda: _ledger(control, options))
         checks += _guarded("ledger records", lambda: _ledger_records(control))
         checks += _guarded("ledger topic", lambda: _ledger_topic(permissions, options, brokers))
@@ -152,16 +155,41 @@ def _expiry(control: ControlPlane) -> Iterator[Check]:
         yield Check("expiry of ids", "ok", found)
 
 
-def _transactional_id(control: ControlPlane, prefix: str) -> Iterator[Check]:
-    name = keys.doctor_transactional_id(prefix)
-    try:
-        control.transactions.fence(name).close()
-    except AuthorizationFailed as error:
-        pattern = keys.ids_prefix(prefix)
-        advice = f"grant Write and Describe on transactional ids {pattern!r}, with pattern type PREFIXED"
-        yield Check("transactional id", "fail", _said(error), advice)
+def _transactional_id(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
+    """Look at the id that runs of the group use, where one is named, and at ids of the prefix."""
+    what, prefix = "transactional id", options.deployment.prefix
+    pattern = keys.ids_prefix(prefix)
+    every = f"transactional ids {pattern!r}, with pattern type PREFIXED"
+    probe = keys.doctor_transactional_id(prefix)
+    needed = [probe]
+    if options.group is not None:
+        needed.insert(0, keys.cursor_transactional_id(prefix, options.group))
+    refused = {name: error for name in needed if (error := _refusal(control, name, initialise=name == probe))}
+    if needed[0] in refused:
+        literal = "" if options.group is None else f"transactional id {needed[0]!r}, or on "
+        advice = f"grant Write and Describe on {literal}{every}"
+        yield Check(what, "fail", _said(refused[needed[0]]), advice)
+    elif refused:
+        advice = f"data intervals, keys and mapped tasks have ids of their own: grant the same on {every}"
+        yield Check(what, "warn", f"{needed[0]} may be used, others of the prefix may not", advice)
     else:
-        yield Check("transactional id", "ok", f"{name} may be used")
+        yield Check(what, "ok", f"{' and '.join(needed)} may be used")
+
+
+def _refusal(control: ControlPlane, name: str, *, initialise: bool) -> AuthorizationFailed | None:
+    """Return why an id may not be used, None when it may.
+
+    :param initialise: take an epoch of it; else only the right is examined. Brokers look at Write first,
+        and no producer has the number that is named: what may be at work under the id is not touched.
+    """
+    try:
+        if initialise:
+            control.transactions.fence(name).close()
+        else:
+            control.transactions.abort(ProducerIdentity(name, _NOBODY, 0))
+    except AuthorizationFailed as error:
+        return error
+    return None
 
 
 def _ledger(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:

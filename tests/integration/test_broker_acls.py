@@ -6,6 +6,7 @@ import logging
 import time
 
 import pytest
+from confluent_kafka import Producer
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger
 from airflow_eos.engine.doctor import DoctorOptions, examine
@@ -298,7 +299,9 @@ def test_doctor_names_every_missing_permission(user):
         f"topic {LEDGER}",
         f"group {group}",
     }
-    assert options.deployment.prefix in failed["transactional id"].advice
+    prefix = options.deployment.prefix
+    cursor, ours = keys.cursor_transactional_id(prefix, group), keys.ids_prefix(prefix)
+    assert f"'{cursor}', or on transactional ids '{ours}', with" in failed["transactional id"].advice
     assert f"grant Describe, Read on group '{group}'" in failed[f"group {group}"].advice
     assert "grant Describe" in failed["topic source"].advice
 
@@ -331,6 +334,29 @@ def test_doctor_names_every_missing_permission(user):
         user.grant("DESCRIBE_CONFIGS", topic=topic)
     checks = {check.name: check.status for check in examine(options)}
     assert "unknown" not in checks.values()
+
+
+def test_doctor_takes_the_literal_id_of_a_cursor_for_enough(kafka, user):
+    """The real one is examined, and a transaction that is open under it goes on; others are a warning."""
+    group, prefix = unique("group"), unique("eos")
+    name = keys.cursor_transactional_id(prefix, group)
+    granted_everything(user, group, name)
+    user.grant("WRITE", topic="source")
+    settings = LedgerSettings(topic=unique("made"), partitions=1)
+    create_ledger(kafka.client_config(), settings, prefix)
+    user.grant("READ", "WRITE", "DESCRIBE", topic=settings.topic)
+    options = DoctorOptions(Deployment(user.config, settings, prefix), group=group)
+    owner = Producer({**user.config, "transactional.id": name})
+    owner.init_transactions(30)
+    owner.begin_transaction()
+    owner.produce("source", key="k", value="v")
+    owner.flush(30)
+    checks = {check.name: check for check in examine(options)}
+    found = checks["transactional id"]
+    assert (found.status, found.found) == ("warn", f"{name} may be used, others of the prefix may not")
+    assert f"'{prefix}.', with pattern type PREFIXED" in found.advice
+    assert [check for check in checks.values() if check.status == "fail"] == []
+    owner.commit_transaction(30)
 
 
 def test_refused_credentials_end_soon_and_hide_the_password(user, ledger, caplog):
