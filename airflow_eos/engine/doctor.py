@@ -19,7 +19,7 @@ from airflow_eos.ledger.cursor import CursorRecord
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.spec import DEFAULT_PREFIX, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
 from airflow_eos.run import laws
-from airflow_eos.run.permissions import OFFSETS_TOPIC
+from airflow_eos.run.grants import OFFSETS_TOPIC
 
 Status = Literal["ok", "warn", "fail", "unknown"]
 

@@ -36,7 +36,7 @@ from airflow_eos.ports import (
     Sealed,
     SealedBlockLost,
 )
-from airflow_eos.run import laws, permissions, rounds
+from airflow_eos.run import grants, laws, rounds
 from airflow_eos.run.collaborators import Collaborators
 from airflow_eos.run.commit_entry import CommitEntry, check_with_brokers
 from airflow_eos.run.kept_failures import clear_frames
@@ -257,7 +257,7 @@ class RunProtocol:
             self._collaborators.cluster.transaction_max_timeout_ms(),
         )
         self._targets.are_there(self._spec)
-        permissions.check_run(self._collaborators.cluster, self._spec)
+        grants.check_run(self._collaborators.cluster, self._spec)
         work.planned = self._collaborators.planner.plan(work.recorded)
         plan = work.planned.plan
         if self._spec.round is not None and work.recorded is None and rounds.is_last(self._spec, plan):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import OutputLost, SinkChanged, UnknownTopic
-from airflow_eos.run import permissions
+from airflow_eos.run import grants
 
 if TYPE_CHECKING:
     from airflow_eos.model.kafka import TopicDescription
@@ -48,7 +48,7 @@ class Targets:
         :raises SinkChanged: a topic lacks a partition that records were sealed for.
         """
         topics = sorted({target.topic for target in manifest.targets})
-        permissions.check_targets(self._cluster, topics)
+        grants.check_targets(self._cluster, topics)
         self._opened = found = self._cluster.describe_topics(topics) if topics else {}
         for target in manifest.targets:
             partitions = found[target.topic].partitions
