@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -31,17 +32,21 @@ _PLAIN = (
 def spec_to_json(spec: RunSpec) -> str:
     """Return the versioned JSON form. It holds the client settings, with their secrets: keep it private.
 
-    :raises ConfigurationError: a client setting is no JSON value, a callback for example; names it.
+    An importable ``oauth_cb`` goes as its dotted name.
+
+    :raises ConfigurationError: a client setting is no JSON value; names it.
     """
-    for name, value in spec.kafka.items():
+    kafka = {name: _by_name(value) if name == "oauth_cb" else value for name, value in spec.kafka.items()}
+    for name, value in kafka.items():
         if not isinstance(value, (str, int, float, bool, type(None))):
             raise ConfigurationError(
                 f"the client setting {name!r} is a {type(value).__name__}: it cannot be sent to another "
-                "process. Use settings in text form, or run in the task's process"
+                "process. Use settings in text form (a function by its dotted name, which the other "
+                "process can import), or run in the task's process"
             )
     data = {
         "v": SPEC_VERSION,
-        "kafka": dict(spec.kafka),
+        "kafka": kafka,
         "source_topics": list(spec.source_topics),
         "ranges": _ranges_to_dict(spec.ranges),
         "transaction_timeout": spec.transaction_timeout.total_seconds(),
@@ -51,6 +56,16 @@ def spec_to_json(spec: RunSpec) -> str:
         **{name: getattr(spec, name) for name in _PLAIN},
     }
     return json.dumps(data, separators=(",", ":"))
+
+
+def _by_name(value: Any) -> Any:
+    """Return the dotted name of a function that can be imported by it; anything else as it is."""
+    name = f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', None)}"
+    module, _, function = name.rpartition(".")
+    if not callable(value) or module in ("__main__", "builtins"):
+        return value
+    found = getattr(sys.modules.get(module), function, None)
+    return name if found is value else value
 
 
 def spec_from_json(text: str | bytes) -> RunSpec:

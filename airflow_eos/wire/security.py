@@ -126,7 +126,7 @@ class _CallbackTokens(AbstractTokenProvider):
         """Return a token that is still good for a while."""
         now = time.time()
         if not self._token or now >= self._renew_at:
-            answer = self._callback(self._argument)
+            answer = self._answer()
             if not isinstance(answer, tuple) or len(answer) < 2:  # noqa: PLR2004 - (token, expiry)
                 raise ConfigurationError(
                     "'oauth_cb' must return a tuple (token, expiry in seconds since the epoch)"
@@ -136,6 +136,14 @@ class _CallbackTokens(AbstractTokenProvider):
             has_extensions = len(answer) >= _TUPLE_WITH_EXTENSIONS and answer[3]
             self._extensions = dict(answer[3]) if has_extensions else {}
         return self._token
+
+    def _answer(self) -> Any:
+        try:
+            return self._callback(self._argument)
+        except OSError:  # the token's issuer may be back in a moment: a connection that failed
+            raise
+        except Exception as error:
+            raise ConfigurationError(f"'oauth_cb' failed: {type(error).__name__}: {error}") from error
 
     def extensions(self) -> dict[str, str]:
         """Return the SASL extensions that came with the token (KIP-342)."""

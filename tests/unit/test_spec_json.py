@@ -9,6 +9,7 @@ from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.model.spec_json import spec_from_json, spec_to_json
+from airflow_eos.wire.client_config import for_librdkafka
 
 DAY = Interval(
     dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc),
@@ -64,6 +65,21 @@ def test_a_callback_cannot_be_sent_and_its_name_is_told():
     """Managed authentication by callbacks needs another way on the other side."""
     with pytest.raises(ConfigurationError, match="oauth_cb"):
         spec_to_json(replace(SPEC, kafka={**SPEC.kafka, "oauth_cb": print}))
+
+
+def token_of(argument: str) -> tuple[str, float]:
+    """A call-back that another process can import."""
+    return argument, 0.0
+
+
+def test_a_call_back_that_can_be_imported_goes_as_its_name() -> None:
+    """Both clients take the name; a local function has none."""
+    text = spec_to_json(replace(SPEC, kafka={**SPEC.kafka, "oauth_cb": token_of}))
+    read = spec_from_json(text)
+    assert read.kafka["oauth_cb"] == f"{__name__}.token_of"
+    assert for_librdkafka(read.kafka)["oauth_cb"] is token_of
+    with pytest.raises(ConfigurationError, match="dotted name"):
+        spec_to_json(replace(SPEC, kafka={**SPEC.kafka, "oauth_cb": lambda argument: (argument, 0.0)}))
 
 
 def test_another_version_is_refused():

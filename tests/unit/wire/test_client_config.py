@@ -166,6 +166,24 @@ def test_an_oauth_callback_must_return_token_and_expiry(answer):
         provider.token()
 
 
+def test_an_oauth_callback_that_fails_ends_the_attempt_at_once():
+    """A mistake in it is no broker that is away; an issuer that cannot be reached may be back in a moment."""
+
+    def failing(_):
+        raise KeyError("client_id")
+
+    provider = for_kafka_python({**BASE, "oauth_cb": failing})["sasl_oauth_token_provider"]
+    with pytest.raises(ConfigurationError, match="'oauth_cb' failed: KeyError"):
+        provider.token()
+
+    def unreachable(_):
+        raise ConnectionResetError
+
+    provider = for_kafka_python({**BASE, "oauth_cb": unreachable})["sasl_oauth_token_provider"]
+    with pytest.raises(ConnectionResetError):
+        provider.token()
+
+
 @pytest.mark.parametrize("key", sorted(IGNORED))
 def test_every_ignored_key_has_a_reason_and_is_accepted(key):
     """Consumer and producer settings of librdkafka do not disturb the wire layer."""
