@@ -33,6 +33,7 @@ _OURS = (
     "__init__.py",
     "closeable.py",
     "exceptions.py",
+    "printable.py",
     "lazy_exports.py",
     "model",
     "recordbatch",
