@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.model.ranges import Cursor, RangeMode
+from airflow_eos.model.ranges import Cursor, OffsetRange, RangeMode
 
 OnCommitted = Literal["skip", "fail", "reprocess", "accept"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
@@ -108,6 +108,8 @@ class RunSpec:
         cluster.
     :param origin: names the environment that wants the run (an address, never a secret): its records answer
         for it, and where both name one no other's do. Empty: not known.
+    :param skip_offsets: offsets that are not read, because they cannot be: the run commits past them, and its
+        record says so.
     :param source_partition: read this partition only, of the one source topic (mapped cursor: a task per
         partition).
     :param clear_number: how often the run was cleared; with ``run_id`` it names this very work.
@@ -132,6 +134,7 @@ class RunSpec:
     ranges: RangeMode = field(default_factory=Cursor)
     prefix: str = DEFAULT_PREFIX
     origin: str = ""
+    skip_offsets: tuple[OffsetRange, ...] = ()
     source_partition: int | None = None
     clear_number: int = 0
     try_number: int = 1
@@ -148,6 +151,7 @@ class RunSpec:
         object.__setattr__(self, "kafka", dict(self.kafka))
         if not isinstance(self.source_topics, str):
             object.__setattr__(self, "source_topics", tuple(self.source_topics))
+        object.__setattr__(self, "skip_offsets", tuple(self.skip_offsets))
         self._check_topics()
         self._check_names()
         self._check_choices()
@@ -183,6 +187,9 @@ class RunSpec:
                 f"sink_topic {self.sink_topic!r} is the ledger's topic, which holds run records only; "
                 "choose another one"
             )
+        others = sorted({one.topic for one in self.skip_offsets} - set(self.source_topics))
+        if others:
+            raise ConfigurationError(f"skip_offsets names {', '.join(others)}, which is no source topic")
         if self.source_partition is not None and len(self.source_topics) != 1:
             raise ConfigurationError("source_partition needs exactly one source topic")
         if self.source_partition is not None and self.source_partition < 0:

@@ -52,6 +52,7 @@ def spec_to_json(spec: RunSpec) -> str:
         "transaction_timeout": spec.transaction_timeout.total_seconds(),
         "delivery_timeout": spec.delivery_timeout.total_seconds(),
         "ledger": asdict(spec.ledger),
+        "skip_offsets": [one.to_list() for one in spec.skip_offsets],
         "audit": dict(spec.audit),
         **{name: getattr(spec, name) for name in _PLAIN},
     }
@@ -87,6 +88,7 @@ def spec_from_json(text: str | bytes) -> RunSpec:
         delivery_timeout=dt.timedelta(seconds=data["delivery_timeout"]),
         ledger=LedgerSettings(**data["ledger"]),
         audit=data["audit"],
+        skip_offsets=tuple(OffsetRange.from_list(one) for one in data["skip_offsets"]),
         **{name: data[name] for name in _PLAIN},
     )
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.model.ranges import Explicit, OffsetRange
+from airflow_eos.model.ranges import Explicit
 from airflow_eos.model.spec import RunSpec
+from airflow_eos.operators.offset_ranges import GivenRanges, parse_ranges
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class ReplayOffsetRangesOperator(ReadProcessWriteOperator):
     def __init__(
         self,
         *,
-        offset_ranges: Sequence[OffsetRange | Sequence[Any]] | str,
+        offset_ranges: GivenRanges,
         reason: str,
         confirm: bool | str = False,
         **kwargs: Any,
@@ -78,14 +77,14 @@ class ReplayOffsetRangesOperator(ReadProcessWriteOperator):
             )
         if not self.reason.strip():
             raise ConfigurationError("a replay needs a reason; it is kept in the ledger")
-        self.ranges = parse_ranges(self.offset_ranges)
+        self.ranges = _explicit(self.offset_ranges)
         return super().build_spec(context)
 
     def audit(self, context: Context) -> dict[str, Any]:
         """Return who replays what, and why."""
         dag_run = context["dag_run"]
         return {
-            "replay": [one.to_list() for one in parse_ranges(self.offset_ranges).ranges],
+            "replay": [one.to_list() for one in parse_ranges("offset_ranges", self.offset_ranges)],
             "reason": self.reason,
             "dag_id": self.dag_id,
             "task_id": self.task_id,
@@ -94,26 +93,9 @@ class ReplayOffsetRangesOperator(ReadProcessWriteOperator):
         }
 
 
-def _literal(text: str) -> Any:
+def _explicit(given: GivenRanges) -> Explicit:
+    ranges = parse_ranges("offset_ranges", given)
     try:
-        return json.loads(text)
-    except ValueError:
-        return ast.literal_eval(text)  # "{{ params.offset_ranges }}" without "| tojson"
-
-
-def parse_ranges(given: Sequence[OffsetRange | Sequence[Any]] | str) -> Explicit:
-    """Read offset ranges as an author, a template or an XCom gives them.
-
-    :raises ConfigurationError: naming what cannot be read.
-    """
-    try:
-        listed: Any = _literal(given) if isinstance(given, str) else given
-        if isinstance(listed, Mapping):
-            raise TypeError("a mapping is no list of ranges")  # noqa: TRY301
-        return Explicit(
-            tuple(one if isinstance(one, OffsetRange) else OffsetRange.from_list(list(one)) for one in listed)
-        )
-    except (TypeError, ValueError, SyntaxError) as error:
-        raise ConfigurationError(
-            f"offset_ranges {given!r} must be a list of [topic, partition, start, end]: {error}"
-        ) from error
+        return Explicit(ranges)
+    except ValueError as error:
+        raise ConfigurationError(f"offset_ranges {given!r}: {error}") from error

@@ -14,6 +14,7 @@ from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.links.run_links import LedgerRecordLink, SparkUiLink
 from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor, RangeMode
 from airflow_eos.model.spec import LedgerSettings, RunSpec
+from airflow_eos.operators.offset_ranges import GivenRanges, parse_ranges
 from airflow_eos.operators.outlets import describe_outlets
 from airflow_eos.operators.retry import TransactionRetryPolicy
 from airflow_eos.operators.task_identity import Ranges, accepting, accepts, clear_number, resolve_ranges
@@ -43,6 +44,10 @@ class RunParameters:
     :param accept_deleted: for intervals and partitions: read what is left where records are, or may be,
         deleted. Without it such a run is refused; with it the run's record says what was accepted. A template
         accepts for one Dag run: ``"{{ dag_run.conf.get('accept_deleted', False) }}"``. (templated)
+    :param skip_offsets: a way past a record batch that can never be read: ``[[topic, partition, start,
+        end]]`` as the error names it, or its text. These offsets are not read, the run commits past them, and
+        its record says so. A template skips for one Dag run:
+        ``"{{ dag_run.conf.get('skip_offsets', []) }}"``. (templated)
     :param pipeline: name of the pipeline, default ``<dag_id>.<task_id>``; set it to what it was before you
         rename a Dag or task, and it keeps its ledger. A task that is mapped over anything but
         ``source_partition`` needs one for each of its instances. (templated)
@@ -78,6 +83,7 @@ class RunParameters:
         "prefix",
         "source_partition",
         "accept_deleted",
+        "skip_offsets",
     )
 
     operator_extra_links = (LedgerRecordLink(), SparkUiLink())
@@ -99,6 +105,7 @@ class RunParameters:
         allowed_lateness: dt.timedelta = DEFAULT_ALLOWED_LATENESS,
         partition_duration: dt.timedelta | None = None,
         accept_deleted: bool | str = False,
+        skip_offsets: GivenRanges = (),
         pipeline: str | None = None,
         prefix: str | None = None,
         source_partition: int | str | None = None,
@@ -131,6 +138,7 @@ class RunParameters:
         self.allowed_lateness = allowed_lateness
         self.partition_duration = partition_duration
         self.accept_deleted = accept_deleted
+        self.skip_offsets = skip_offsets
         self.pipeline = pipeline
         self.prefix = prefix
         self.source_partition = source_partition
@@ -164,6 +172,7 @@ class RunParameters:
                 ranges=self._resolved_ranges(context),
                 prefix=self.prefix or settings.default_prefix(),
                 origin=settings.origin(),
+                skip_offsets=parse_ranges("skip_offsets", self.skip_offsets),
                 source_partition=None if self.source_partition is None else int(self.source_partition),
                 audit=self.audit(context),
                 clear_number=clears,

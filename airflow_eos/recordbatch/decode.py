@@ -6,6 +6,7 @@ an array operation is the same for ten records and for a thousand. So neighbouri
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -133,14 +134,19 @@ def _decode_one(batch: RawBatch, wanted: _Wanted) -> DecodedBatch:
         return _decode([batch], wanted)
     except OverBudget as error:
         raise CorruptBatch(
-            f"record batch of {batch.where()} is refused: {error}, see {MAX_BYTES_SETTING}"
+            f"record batch of {batch.where()} is refused: {error}, see {MAX_BYTES_SETTING}; {_way_on(batch)}"
         ) from error
     except (ValueError, IndexError, pa.ArrowException) as error:
         checksum = "is right, so its producer wrote it so" if wanted.check_crc else "was not compared"
         raise CorruptBatch(
             f"record batch of {batch.where()} with {batch.header.record_count} records cannot be read: "
-            f"{error}; its checksum {checksum}"
+            f"{error}; its checksum {checksum}; {_way_on(batch)}"
         ) from error
+
+
+def _way_on(batch: RawBatch) -> str:
+    offsets = [batch.topic, batch.partition, batch.header.base_offset, batch.header.next_offset]
+    return f"skip_offsets={json.dumps([offsets])} goes on behind it"
 
 
 def _decode_group(group: Sequence[RawBatch], wanted: _Wanted) -> Iterator[DecodedBatch]:

@@ -30,7 +30,7 @@ from airflow_eos.model.ranges import (
 from airflow_eos.model.record import TOPIC_IDS, RunRecord
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import Cluster
-from airflow_eos.run import laws, log_coverage, retention
+from airflow_eos.run import laws, log_coverage, retention, skips
 from airflow_eos.run.boundaries import Boundaries, moved_by
 
 
@@ -96,6 +96,7 @@ class Planner:
         interval = asked if isinstance(asked, Interval) else None
         if interval is not None and interval.accept_deleted:
             planned = replace(planned, plan=self._what_is_left(planned.plan))
+        planned = replace(planned, plan=skips.without(planned.plan, self._spec.skip_offsets))
         self._check_logs(planned.plan)
         plan = planned.plan
         notes = retention.notes(self._cluster, plan, self._spec.sink_topic, interval, self._now())

@@ -22,6 +22,7 @@ SPEC = RunSpec(
     run_id="r",
     source_topics=("a", "b"),
     group_id="g",
+    skip_offsets=(OffsetRange("a", 0, 3, 5),),
     sink_topic="c",
     prefix="x",
     origin="here",

@@ -183,6 +183,26 @@ def test_data_interval_of_the_run_is_read(dag: DAG, runs: list[FakeRun]) -> None
     assert runs[0].spec.ranges == Interval(START, START + DAY, dt.timedelta(seconds=9))
 
 
+def test_offsets_are_skipped_for_one_run(dag: DAG, runs: list[FakeRun]) -> None:
+    """By a template from the Dag run's configuration, or as the author writes them."""
+    operator = make(dag)
+    context = make_context(operator)
+    for wanted in ([["src", 0, 3, 5]], []):
+        operator.skip_offsets = "{{ dag_run_conf['skip_offsets'] }}"
+        operator.render_template_fields({**context, "dag_run_conf": {"skip_offsets": wanted}})
+        operator.execute(context)
+    operator.skip_offsets = [OffsetRange("src", 1, 0, 1)]
+    operator.execute(context)
+    assert [one.spec.skip_offsets for one in runs] == [
+        (OffsetRange("src", 0, 3, 5),),
+        (),
+        (OffsetRange("src", 1, 0, 1),),
+    ]
+    operator.skip_offsets = "src:0:3"
+    with pytest.raises(ConfigurationError, match="skip_offsets 'src:0:3' must be a list"):
+        operator.execute(context)
+
+
 def test_deleted_records_are_accepted_for_one_run_of_an_interval(dag: DAG, runs: list[FakeRun]) -> None:
     """A template decides, Dag run by Dag run; for a cursor there is another way."""
     accepted = Interval(START, START + DAY, accept_deleted=True)

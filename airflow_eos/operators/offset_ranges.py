@@ -1,0 +1,40 @@
+"""Offset ranges as an author, a template or an XCom gives them."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.ranges import OffsetRange
+
+GivenRanges: TypeAlias = "Sequence[OffsetRange | Sequence[Any]] | str"
+"""``[[topic, partition, start, end], ...]``, or its text as JSON or Python writes it."""
+
+
+def parse_ranges(name: str, given: GivenRanges) -> tuple[OffsetRange, ...]:
+    """Read offset ranges.
+
+    :param name: of the parameter, for the message.
+    :raises ConfigurationError: naming what cannot be read.
+    """
+    try:
+        listed: Any = _literal(given) if isinstance(given, str) else given
+        if isinstance(listed, Mapping):
+            raise TypeError("a mapping is no list of ranges")  # noqa: TRY301
+        return tuple(
+            one if isinstance(one, OffsetRange) else OffsetRange.from_list(list(one)) for one in listed
+        )
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise ConfigurationError(
+            f"{name} {given!r} must be a list of [topic, partition, start, end]: {error}"
+        ) from error
+
+
+def _literal(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return ast.literal_eval(text)  # "{{ params.offset_ranges }}" without "| tojson"
