@@ -175,7 +175,8 @@ def test_without_law_1_the_second_attempt_is_found_out_by_its_offsets(experiment
     (text,) = SendTwice(experiment, monkeypatch).play()
     answer = json.loads(text)
     assert "error" in answer, f"the second attempt has a receipt: {answer}"
-    assert "another attempt" in answer["error"]
+    assert answer["error"]["type"] == "DuplicateReceipt"
+    assert "another attempt" in answer["error"]["message"]
 
 
 def test_without_both_guards_two_attempts_are_mixed(experiment, monkeypatch):
