@@ -85,14 +85,24 @@ def _load_client_certificate(context: ssl.SSLContext, config: ClientConfig) -> N
 
 
 def _load_pem_text(context: ssl.SSLContext, text: str, password: str | None) -> None:
-    # Python's ssl reads certificates from files only; mkstemp makes it readable for this user alone.
-    handle, name = tempfile.mkstemp(suffix=".pem")
+    # Python's ssl reads certificates from files only. One in memory goes with the process, however that ends.
+    if hasattr(os, "memfd_create") and Path("/proc/self/fd").exists():
+        with os.fdopen(os.memfd_create("certificate"), "w", encoding="ascii") as file:
+            file.write(text)
+            file.flush()
+            _load_chain(context, f"/proc/self/fd/{file.fileno()}", password)
+        return
+    handle, name = tempfile.mkstemp(suffix=".pem")  # readable for this user alone
     try:
         with os.fdopen(handle, "w", encoding="ascii") as file:
             file.write(text)
-        context.load_cert_chain(name, password=password if password is not None else "")
+        _load_chain(context, name, password)
     finally:
         Path(name).unlink()
+
+
+def _load_chain(context: ssl.SSLContext, name: str, password: str | None) -> None:
+    context.load_cert_chain(name, password=password if password is not None else "")
 
 
 def _guarded(key: str, load: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 import subprocess
 
@@ -84,8 +85,17 @@ def test_a_client_certificate_comes_from_files_or_text(certificate):
     context(ssl__certificate__pem=cert.read_text(), ssl__key__pem=locked.read_text(), ssl__key__password="pw")
 
 
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files in memory are Linux's")
+def test_pem_text_is_written_to_no_disk(certificate, monkeypatch):
+    """A process that is killed while it loads a key leaves none."""
+    monkeypatch.setattr("tempfile.mkstemp", None)
+    cert, key = ((certificate / name).read_text() for name in ("cert.pem", "key.pem"))
+    context(ssl__certificate__pem=cert, ssl__key__pem=key)
+
+
 def test_pem_text_leaves_no_file_behind(certificate, tmp_path, monkeypatch):
-    """The key's temporary file is gone, also after an error."""
+    """Where there are no files in memory the key's temporary file is gone, also after an error."""
+    monkeypatch.delattr(os, "memfd_create", raising=False)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     cert = (certificate / "cert.pem").read_text()
