@@ -54,6 +54,21 @@ _CONFIG = {
                 "example": "airflow-eos-ledger",
                 "default": "airflow-eos-ledger",
             },
+            "ledger_key": {
+                "description": (
+                    "Secret that signs the records of the ledger (HMAC-SHA256): one that is not signed\n"
+                    "with it does not count, whoever may write to the topic. All users of a ledger need\n"
+                    "the same. 16 characters at least, such as ``openssl rand -base64 32`` makes.\n"
+                    "Several, separated by blanks: the first one signs, each is believed.\n"
+                    "``ledger_key_cmd`` and ``ledger_key_secret`` work as for Airflow's own secrets. Set\n"
+                    "it before the first run, or run ``airflow eos sign``. Empty: no signatures.\n"
+                ),
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": None,
+                "default": "",
+                "sensitive": True,
+            },
             "create_ledger": {
                 "description": (
                     "Whether runs may create the ledger topic where there never was one.\n"

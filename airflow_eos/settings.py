@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from airflow.providers.common.compat.sdk import conf
+from airflow.sdk.log import mask_secret
 
+from airflow_eos.model.signature import LedgerKey
 from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings, checked_prefix
 
 SECTION = "eos"
@@ -63,7 +66,30 @@ def _means_itself(host: str) -> bool:
 def default_ledger() -> LedgerSettings:
     """Return the ledger's settings."""
     create = bool(conf.getboolean(SECTION, "create_ledger", fallback=True))
-    return LedgerSettings(topic=default_ledger_topic(), create=create)
+    return LedgerSettings(topic=default_ledger_topic(), create=create, key=ledger_key())
+
+
+def ledger_to_ask(topic: str) -> LedgerSettings:
+    """Return the settings of a ledger that is only asked."""
+    return LedgerSettings(topic=topic, create=False, key=ledger_key())
+
+
+def with_key(ledger: LedgerSettings) -> LedgerSettings:
+    """Return settings that a Dag's author gave, with the key that stands in the configuration."""
+    return ledger if ledger.key else replace(ledger, key=ledger_key())
+
+
+def ledger_key() -> str:
+    """Return the secrets that sign the ledger's records; empty: none. They are masked in logs.
+
+    :raises ConfigurationError: a secret is too short to be one.
+    """
+    found = str(conf.get(SECTION, "ledger_key", fallback="") or "").strip()
+    LedgerKey(found)
+    for secret in (found, *found.split()):
+        if secret:
+            mask_secret(secret)
+    return found
 
 
 def default_ledger_topic() -> str:

@@ -10,33 +10,62 @@ the attributes as zigzag varints::
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import pyarrow.compute as pc
 
 from airflow_eos.exceptions import CorruptBatch
 from airflow_eos.model.ledger import LedgerEntry
-from airflow_eos.recordbatch.decode import decode_batch
+from airflow_eos.model.signature import HEADER
+from airflow_eos.recordbatch.decode import DecodedBatch, decode_batch
 from airflow_eos.recordbatch.header import HEADER_BYTES, RawBatch
 from airflow_eos.recordbatch.isolation import ControlType, control_type
 
-Record = tuple[int, str, str | None]
-"""Offset, key and value; None is a tombstone."""
-
+_HEADER = HEADER.encode()
 _MORE = 0x80  # a varint goes on
 _FEW_RECORDS = 16
 
 
-def records_of(batch: RawBatch, end: int) -> list[Record]:
+class Record(NamedTuple):
+    """A record of the ledger.
+
+    :param value: None is a tombstone.
+    :param signature: content of its first header, where that is named as a signature's is.
+    """
+
+    offset: int
+    key: str
+    value: str | None
+    signature: bytes | None = None
+
+
+_Raw = tuple[int, "bytes | None", "bytes | None", "bytes | None"]
+
+
+def records_of(batch: RawBatch, end: int, *, signatures: bool = False) -> list[Record]:
     """Return the records of a data batch below offset ``end``.
 
-    :raises CorruptBatch: when it cannot be read, or holds something else than UTF-8 text.
+    Bytes that are no UTF-8 text are spelled with backslashes: only a stranger writes them.
+
+    :param signatures: read these too.
+    :raises CorruptBatch: when it cannot be read.
     """
-    found: Iterable[tuple[int, bytes | None, bytes | None]]
-    if batch.header.codec or batch.header.record_count > _FEW_RECORDS:
-        decoded = decode_batch(batch, end=end, headers=False)
-        found = zip(decoded.offset.tolist(), decoded.key.to_pylist(), decoded.value.to_pylist(), strict=True)
+    found: Iterable[_Raw]
+    if batch.header.codec or (batch.header.record_count > _FEW_RECORDS and not signatures):
+        decoded = decode_batch(batch, end=end, headers=signatures)
+        found = zip(
+            decoded.offset.tolist(),
+            decoded.key.to_pylist(),
+            decoded.value.to_pylist(),
+            _signatures(decoded),
+            strict=True,
+        )
     else:
         batch.check_crc()
-        found = (record for record in _walk(batch) if record[0] < end)
-    return [(offset, _text(key, batch) or "", _text(value, batch)) for offset, key, value in found]
+        found = (record for record in _walk(batch, signatures=signatures) if record[0] < end)
+    return [
+        Record(offset, _text(key) or "", _text(value), signature) for offset, key, value, signature in found
+    ]
 
 
 def markers_of(batch: RawBatch) -> Iterator[LedgerEntry]:
@@ -53,7 +82,7 @@ def markers_of(batch: RawBatch) -> Iterator[LedgerEntry]:
         )
 
 
-def _walk(batch: RawBatch) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+def _walk(batch: RawBatch, *, signatures: bool) -> Iterator[_Raw]:
     data, at = bytes(batch.records), 0
     try:
         for _ in range(batch.header.record_count):
@@ -65,7 +94,8 @@ def _walk(batch: RawBatch) -> Iterator[tuple[int, bytes | None, bytes | None]]:
             value, at = _string(data, at)
             if at > following:
                 break
-            yield batch.header.base_offset + offset_delta, key, value
+            signature = _signature(data, at) if signatures else None
+            yield batch.header.base_offset + offset_delta, key, value, signature
             at = following
     except IndexError:  # ran behind the end
         at = -1
@@ -91,14 +121,27 @@ def _string(data: bytes, at: int) -> tuple[bytes | None, int]:
     return (None, at) if length < 0 else (data[at : at + length], at + length)
 
 
-def _text(data: bytes | None, batch: RawBatch) -> str | None:
+def _signature(data: bytes, at: int) -> bytes | None:
+    """Return the content of the first header, which begins behind their number."""
+    count, at = _varint(data, at)
+    if count < 1:
+        return None
+    name, at = _string(data, at)
+    return _string(data, at)[0] if name == _HEADER else None
+
+
+def _signatures(decoded: DecodedBatch) -> list[bytes | None]:
+    if decoded.headers is None:
+        return [None] * len(decoded)
     try:
-        return None if data is None else data.decode()
-    except UnicodeDecodeError as error:
-        raise CorruptBatch(
-            f"the ledger's batch of {batch.where()} holds a record that is no UTF-8 text: another program "
-            "writes to the ledger topic; stop it, or choose another ledger topic"
-        ) from error
+        first = pc.list_slice(decoded.headers, 0, 1).to_pylist()
+    except UnicodeDecodeError:  # names that are no text: not ours
+        return [None] * len(decoded)
+    return [one[0]["value"] if one and one[0]["key"] == HEADER else None for one in first]
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode(errors="backslashreplace")
 
 
 def _control_type(batch: RawBatch) -> ControlType | None:

@@ -7,7 +7,8 @@ search nearly exact; what it finds is decoded and compared. Compressed batches, 
 are always decoded.
 
 Whoever may write to the topic can write any record. One that stands in no transaction, or in that of another
-producer than it names, is no evidence: this package never writes one.
+producer than it names, is no evidence: this package never writes one. Where the ledger has a key, nor is one
+that was not signed with it.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from itertools import accumulate
 
 from airflow_eos.broker.ledger_records import Record, markers_of, records_of
 from airflow_eos.exceptions import CorruptBatch
-from airflow_eos.model.ledger import LedgerEntry
+from airflow_eos.model.ledger import LedgerEntry, LedgerText
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import named_writer
+from airflow_eos.model.signature import LedgerKey
 from airflow_eos.recordbatch.header import BatchHeader, RawBatch
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import FetchedAnswer, fetch_answers
@@ -49,30 +51,62 @@ class Wanted:
     @property
     def needles(self) -> list[bytes]:
         """What the bytes of a batch with a wanted key must contain."""
-        return [needle(key) for key in self.keys] + [prefix.encode() for prefix in self.prefixes]
+        exact = [one for key in self.keys for one in needles(key)]
+        return exact + [prefix.encode() for prefix in self.prefixes]
 
 
 class NoEvidence(dict[str, int]):
-    """Offset of the last record per wanted key that is no evidence."""
+    """Offset of the last record per wanted key that is no evidence.
+
+    :param key: of the ledger.
+    :param signed_from: records of lower offsets need no signature.
+    :ivar unsigned: the keys, and the last offset of each, of records that lack only a signature.
+    """
+
+    def __init__(self, key: LedgerKey | None = None, signed_from: int = 0) -> None:
+        super().__init__()
+        self.unsigned: dict[str, int] = {}
+        self._key = key or LedgerKey()
+        self._signed_from = signed_from
+
+    def like(self) -> NoEvidence:
+        """Return an empty one that judges alike."""
+        return NoEvidence(self._key, self._signed_from)
 
     def evident(self, batch: RawBatch, end: int, wanted: Wanted) -> Iterator[Record]:
         """Yield the wanted records of a batch that are evidence; note the others here."""
         header = batch.header
         try:
-            records = records_of(batch, end)
+            records = records_of(batch, end, signatures=bool(self._key))
         except CorruptBatch as error:
             if header.is_transactional:
                 raise
             log.warning("ignored, for it was written in no transaction: %s", error)
+            # Compaction may read it all the same. Of a compressed one nobody knows what is in it.
+            for key in wanted.keys:
+                if not header.codec and _may_hold(batch, needles(key)):
+                    self[key] = max(header.last_offset, self.get(key, -1))
             return
         for record in records:
-            offset, key, value = record
-            if key not in wanted:
+            if record.key not in wanted:
                 continue
-            if is_evidence(header, value):
-                yield record
-            else:
-                self[key] = max(offset, self.get(key, -1))
+            if self._is_signed(batch, record):
+                if is_evidence(header, record.value):
+                    yield record
+                    continue
+            elif is_evidence(header, record.value):
+                self.unsigned[record.key] = max(record.offset, self.unsigned.get(record.key, -1))
+            self[record.key] = max(record.offset, self.get(record.key, -1))
+
+    def _is_signed(self, batch: RawBatch, record: Record) -> bool:
+        """Tell whether the record is signed, or need not be."""
+        if not self._key or record.offset < self._signed_from:
+            return True
+        header = batch.header
+        producer = header.producer_id, header.producer_epoch
+        return self._key.made(
+            record.signature, batch.topic, batch.partition, producer, record.key, record.value
+        )
 
 
 def committed_values(
@@ -82,27 +116,32 @@ def committed_values(
     end: int,
     wanted: Wanted,
     no_evidence: NoEvidence,
-) -> Mapping[str, str]:
+) -> Mapping[str, LedgerText]:
     """Return the latest read_committed value of each key in ``[start, end)``; deleted keys are absent.
 
     :param end: at or below the last stable offset, so that the broker knows what was aborted.
     :param no_evidence: records behind which there is none of ours are added to it.
     """
-    needles = {key: needle(key) for key in wanted.keys}
     latest: dict[str, Record] = {}
-    others = NoEvidence()
+    others = no_evidence.like()
     for answer in fetch_answers(connections, tp.topic, tp.partition, start, end):
         page = _Page(answer, end, others)
-        for key, bytes_of_key in needles.items():
-            found = page.latest(key, bytes_of_key)
+        for key in wanted.keys:
+            found = page.latest(key)
             if found is not None:
                 latest[key] = found
         for prefix in wanted.prefixes:
             latest.update(page.beginning_with(prefix))
-    no_evidence.update(
-        (key, offset) for key, offset in others.items() if key not in latest or latest[key][0] < offset
+    last = {key: record.offset for key, record in latest.items()}
+    no_evidence.update((key, offset) for key, offset in others.items() if last.get(key, -1) < offset)
+    no_evidence.unsigned.update(
+        (key, offset) for key, offset in others.unsigned.items() if last.get(key, -1) < offset
     )
-    return {key: value for key, (_, _, value) in latest.items() if value is not None}
+    return {
+        key: LedgerText.at(tp.partition, record.offset, record.value)
+        for key, record in latest.items()
+        if record.value is not None
+    }
 
 
 def raw_entries(
@@ -117,17 +156,25 @@ def raw_entries(
 
     :param no_evidence: what no transaction of ours wrote is added to it.
     """
-    needles = wanted.needles
+    sought = wanted.needles
     entries: list[LedgerEntry] = []
     answers = fetch_answers(connections, tp.topic, tp.partition, start, end, isolation="read_uncommitted")
     for answer in answers:
         for batch in answer.batches:
             if batch.header.is_control:
                 entries.extend(markers_of(batch))
-            elif _may_hold(batch, needles):
+            elif _may_hold(batch, sought):
                 entries.extend(
-                    LedgerEntry(offset, batch.header.producer_id, "record", key, value or "")
-                    for offset, key, value in no_evidence.evident(batch, end, wanted)
+                    LedgerEntry(
+                        record.offset,
+                        batch.header.producer_id,
+                        "record",
+                        record.key,
+                        None
+                        if record.value is None
+                        else LedgerText.at(tp.partition, record.offset, record.value),
+                    )
+                    for record in no_evidence.evident(batch, end, wanted)
                 )
     return tuple(entry for entry in entries if start <= entry.offset < end)
 
@@ -143,6 +190,14 @@ def needle(key: str) -> bytes:
     return bytes((*prefix, left)) + encoded
 
 
+def needles(key: str) -> tuple[bytes, bytes]:
+    """Return what a record with this key must hold: the one or the other.
+
+    A stranger may spell the length with more bytes than it needs; the last of them is 0 then.
+    """
+    return needle(key), b"\0" + key.encode()
+
+
 class _Page:
     """One read_committed Fetch answer, searched from its end."""
 
@@ -156,10 +211,10 @@ class _Page:
         self._has_compressed = any(batch.header.codec for batch in self._batches)
         self._markers: dict[int, list[int]] | None = None
 
-    def latest(self, key: str, bytes_of_key: bytes) -> Record | None:
+    def latest(self, key: str) -> Record | None:
         """Return the last committed record of the key."""
         wanted = Wanted(frozenset({key}))
-        for batch in self._candidates(bytes_of_key):
+        for batch in self._candidates(needles(key)):
             if self._is_aborted(batch):
                 continue
             found = list(self._no_evidence.evident(batch, self._end, wanted))
@@ -171,28 +226,33 @@ class _Page:
         """Return the last committed record of every key that begins with the prefix."""
         wanted = Wanted(frozenset(), (prefix,))
         latest: dict[str, Record] = {}
-        for batch in reversed(list(self._candidates(prefix.encode()))):
+        for batch in reversed(list(self._candidates((prefix.encode(),)))):
             if not self._is_aborted(batch):
                 found = self._no_evidence.evident(batch, self._end, wanted)
                 latest.update((record[1], record) for record in found)
         return latest
 
-    def _candidates(self, bytes_of_key: bytes) -> Iterator[RawBatch]:
-        """Yield data batches that may hold the key, last one first."""
+    def _candidates(self, sought: Sequence[bytes]) -> Iterator[RawBatch]:
+        """Yield data batches that hold one of these, last one first."""
         if self._has_compressed:
             yield from (
                 batch
                 for batch in reversed(self._batches)
-                if not batch.header.is_control and _may_hold(batch, [bytes_of_key])
+                if not batch.header.is_control and _may_hold(batch, sought)
             )
             return
         # The bytes behind the last whole batch belong to the next answer.
         limit = self._begins[-1]
-        while (at := self._answer.data.rfind(bytes_of_key, 0, limit)) >= 0:
+        # Where each is found last; looked for again when the batch it is in is done.
+        last = {one: self._answer.data.rfind(one, 0, limit) for one in sought}
+        while (at := max(last.values())) >= 0:
             index = bisect_right(self._begins, at) - 1
             limit = self._begins[index]
             if not self._batches[index].header.is_control:
                 yield self._batches[index]
+            for one, found in last.items():
+                if found >= limit:
+                    last[one] = self._answer.data.rfind(one, 0, limit)
 
     def _is_aborted(self, batch: RawBatch) -> bool:
         """Tell whether the batch lies between an aborted transaction's first offset and its marker."""
@@ -227,8 +287,8 @@ def is_evidence(header: BatchHeader, value: str | None) -> bool:
     return header.is_transactional and writer in (None, (header.producer_id, header.producer_epoch))
 
 
-def _may_hold(batch: RawBatch, needles: Sequence[bytes]) -> bool:
+def _may_hold(batch: RawBatch, sought: Sequence[bytes]) -> bool:
     if batch.header.codec:
         return True
     data = bytes(batch.data)
-    return any(wanted in data for wanted in needles)
+    return any(one in data for one in sought)

@@ -18,6 +18,7 @@ from airflow_eos.exceptions import BrokersUnavailable, LedgerMissing, UnknownTop
 from airflow_eos.model.kafka import TopicDescription
 from airflow_eos.model.ledger import LedgerView
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.signature import LedgerKey, signed_from
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.recordbatch.partitioner import partitions_for
 from airflow_eos.wire.client_config import ClientConfig
@@ -29,8 +30,12 @@ log = logging.getLogger(__name__)
 CREATE_TIMEOUT = 60.0
 _REPLICAS_WITH_ONE_TO_SPARE = 3
 
+_CENTURY_MS = 100 * 365 * 24 * 3600 * 1000
+
 TOPIC_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "compact",
+    # A stranger's tombstone takes a record with it when the log is compacted: it must stay, to tell of it.
+    "delete.retention.ms": str(_CENTURY_MS),
     # Boundaries of look-ups by time must not depend on writers' clocks.
     "message.timestamp.type": "LogAppendTime",
     # Look-ups search the log for the bytes of a key.
@@ -45,7 +50,9 @@ class KafkaLedger(LinkUser):
     """A compacted topic of run, cursor and boundary records; a context manager.
 
     :param config: client configuration in librdkafka's names.
-    :param settings: name of the topic, and how to create it.
+    :param settings: name of the topic, how to create it, and what signs its records.
+    :param signed_key: key of the record in partition 0 that says from where on they are signed; empty: none
+        may say so.
     :param link: raw connections to share; own ones by default.
     """
 
@@ -54,11 +61,15 @@ class KafkaLedger(LinkUser):
         config: ClientConfig | Mapping[str, Any],
         settings: LedgerSettings,
         *,
+        signed_key: str = "",
         link: Link | None = None,
     ) -> None:
         super().__init__(config, link)
         self._settings = settings
+        self.key = LedgerKey(settings.key)
+        self._signed_key = signed_key
         self._partitions: int | None = None
+        self._signed_from: Mapping[int, int] = {}
 
     @property
     def topic(self) -> str:
@@ -104,14 +115,30 @@ class KafkaLedger(LinkUser):
 
         :param partition: a partition of the ledger.
         :param keys: keys that are wanted; a tombstone removes its key from ``committed`` and has the value
-            ``""`` in ``tail``.
+            None in ``tail``.
         :param prefixes: every key that begins with one of these is wanted too.
         :raises CorruptBatch: when a batch cannot be read.
         :raises FetchStalled: when the leader did not answer in time.
         """
-        tp = TopicPartition(self.topic, partition)
         wanted = Wanted(frozenset(keys), tuple(prefixes))
-        no_evidence = NoEvidence()
+        found = self._view(partition, wanted)
+        # What was written before the ledger had a key is not signed. It is known how far that goes.
+        if found.unsigned and self._learn_what_is_signed():
+            found = self._view(partition, wanted)
+        return found
+
+    def _learn_what_is_signed(self) -> bool:
+        """Read from which offsets on records are signed; return whether that is news."""
+        key = self._signed_key
+        value = self._view(0, Wanted(frozenset({key}))).committed.get(key) if key else None
+        before, self._signed_from = self._signed_from, {} if value is None else signed_from(value, key)
+        return before != self._signed_from
+
+    def _view(self, partition: int, wanted: Wanted) -> LedgerView:
+        tp = TopicPartition(self.topic, partition)
+        # The record that says what is signed is signed itself, wherever it stands.
+        unsigned_below = 0 if self._signed_key in wanted.keys else self._signed_from.get(partition, 0)
+        no_evidence = NoEvidence(self.key, unsigned_below)
         with self._link.connections() as connections:
             high = list_offsets(connections, [tp], "latest", isolation="read_uncommitted")[tp]
             stable = list_offsets(connections, [tp], "latest", isolation="read_committed")[tp]
@@ -125,6 +152,9 @@ class KafkaLedger(LinkUser):
             tail=tail,
             log_start=start,
             no_evidence=no_evidence,
+            unsigned=frozenset(
+                key for key, offset in no_evidence.items() if no_evidence.unsigned.get(key) == offset
+            ),
         )
 
     def create(self) -> None:

@@ -24,11 +24,13 @@ from airflow_eos.broker.librdkafka import (
 )
 from airflow_eos.exceptions import BrokersUnavailable, DeliveryTimedOut
 from airflow_eos.model.kafka import ProducerIdentity
+from airflow_eos.model.signature import HEADER
 from airflow_eos.wire.client_config import ClientConfig
 
 T = TypeVar("T")
 Record = tuple[int, str, str | None]
 """Partition, key and value."""
+Sign = Callable[[int, str, "str | None"], "bytes | None"]
 
 _STATISTICS_MS = 20
 _POLL_SECONDS = 0.05
@@ -53,6 +55,10 @@ _NOT_FOR_US = frozenset(
         "sticky.partitioning.linger.ms",
     }
 )
+
+
+def _unsigned(_partition: int, _key: str, _value: str | None) -> None:
+    return None
 
 
 class _Events:
@@ -176,13 +182,14 @@ class TransactionalProducer:
             raise BrokersUnavailable(f"{doing}: librdkafka's statistics show no producer id; try again")
         return ProducerIdentity(self.transactional_id, self._events.producer_id, self._events.producer_epoch)
 
-    def publish(self, topic: str, records: Sequence[Record], timeout: float) -> None:
+    def publish(self, topic: str, records: Sequence[Record], timeout: float, sign: Sign = _unsigned) -> None:
         """Send records and wait until brokers have acknowledged them all.
 
         It waits for the serving thread's delivery reports: ``flush`` breaks when a fatal error and a report
         meet in it (a ``SystemError``, measured with confluent-kafka 2.16).
 
         :param timeout: seconds.
+        :param sign: makes the signature of a record, if it is to have one.
         :raises ProducerFenced: when the identity is no longer valid.
         :raises RecordTooLarge: naming the key.
         :raises DeliveryTimedOut: when a record was not acknowledged in time.
@@ -190,6 +197,7 @@ class TransactionalProducer:
         events = self._events
         reports: list[KafkaError | None] = []
         for partition, key, value in records:
+            signature = sign(partition, key, value)
             checked(
                 f"record {key!r} to {topic}-{partition}",
                 functools.partial(
@@ -198,6 +206,7 @@ class TransactionalProducer:
                     key=key.encode(),
                     value=None if value is None else value.encode(),
                     partition=partition,
+                    headers=None if signature is None else [(HEADER, signature)],
                     on_delivery=functools.partial(events.delivery, reports),
                 ),
             )

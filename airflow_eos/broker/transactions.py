@@ -15,6 +15,7 @@ from airflow_eos.exceptions import ProducerFenced, ProtocolViolation
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.signature import LedgerKey
 from airflow_eos.ports import Ledger
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
@@ -37,6 +38,7 @@ class KafkaTransactions(LinkUser):
     :param config: client configuration in librdkafka's names.
     :param ledger: where sessions stage their ledger messages; a
         :class:`~airflow_eos.broker.ledger_topic.KafkaLedger`.
+    :param key: signs these messages, where it has a secret.
     :param transaction_timeout: the coordinator aborts a transaction after this time.
     :param delivery_timeout: for offsets and ledger messages of one transaction.
     :param commit_timeout: until the answer to a commit counts as lost.
@@ -49,6 +51,7 @@ class KafkaTransactions(LinkUser):
         config: ClientConfig | Mapping[str, Any],
         *,
         ledger: Ledger,
+        key: LedgerKey | None = None,
         transaction_timeout: dt.timedelta,
         delivery_timeout: dt.timedelta,
         commit_timeout: dt.timedelta = COMMIT_TIMEOUT,
@@ -57,6 +60,7 @@ class KafkaTransactions(LinkUser):
     ) -> None:
         super().__init__(config, link)
         self._ledger = ledger
+        self._key = key or LedgerKey()
         self._transaction_timeout = transaction_timeout.total_seconds()
         self._delivery_timeout = delivery_timeout.total_seconds()
         self._commit_timeout = commit_timeout.total_seconds()
@@ -92,6 +96,7 @@ class KafkaTransactions(LinkUser):
             producer,
             identity,
             ledger=self._ledger,
+            key=self._key,
             add_partitions=self._add_partitions,
             stage_offsets=self._stage_offsets,
             stage_timeout=self._delivery_timeout,
@@ -179,6 +184,7 @@ class KafkaSession:
     :param producer: owned by the session; :meth:`close` drops it.
     :param identity: identity of ``producer``.
     :param ledger: where the staged messages go.
+    :param key: signs them, where it has a secret.
     :param add_partitions: sends AddPartitionsToTxn with a given identity.
     :param stage_offsets: sends a group's offsets with a given identity, within given seconds.
     :param stage_timeout: seconds for offsets and ledger messages to be acknowledged.
@@ -191,6 +197,7 @@ class KafkaSession:
         identity: ProducerIdentity,
         *,
         ledger: Ledger,
+        key: LedgerKey,
         add_partitions: AddPartitions,
         stage_offsets: StageOffsets,
         stage_timeout: float,
@@ -199,6 +206,7 @@ class KafkaSession:
         self._producer = producer
         self._identity = identity
         self._ledger = ledger
+        self._key = key
         self._add_partitions = add_partitions
         self._stage_offsets = stage_offsets
         self._stage_timeout = stage_timeout
@@ -241,8 +249,13 @@ class KafkaSession:
         if offsets:
             self._stage_offsets(self._identity, group, offsets, min(self._stage_timeout, OFFSETS_TIMEOUT))
         records = [(self._ledger.partition_for(m.routing), m.key, m.value) for m in messages]
-        self._producer.publish(self._ledger.topic, records, max(deadline - time.monotonic(), 1.0))
+        left = max(deadline - time.monotonic(), 1.0)
+        self._producer.publish(self._ledger.topic, records, left, self._sign)
         self._staged = True
+
+    def _sign(self, partition: int, key: str, value: str | None) -> bytes | None:
+        producer = self._identity.producer_id, self._identity.producer_epoch
+        return self._key.sign(self._ledger.topic, partition, producer, key, value)
 
     def commit(self) -> None:
         """Commit; returns when the coordinator has decided, before all markers are written.

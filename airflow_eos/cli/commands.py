@@ -102,7 +102,9 @@ def status(target: Deployment, options: Namespace) -> Outcome:
     )
     for group, cursor in found["cursors"].items():
         if cursor is not None:
-            topics = cursor.pop("topics")
+            topics = cursor.pop("topics", None)
+            if topics is None:
+                continue  # it cannot be read
             cursor["lag"] = unread(
                 target.kafka, group, topics, ledger=target.ledger, prefix=target.prefix
             ).offsets
@@ -217,7 +219,7 @@ def dismiss(target: Deployment, options: Namespace) -> Outcome:
     """Make a key unused."""
     from airflow_eos.engine.admin import dismiss_record
 
-    if not options.key or not options.routing:
+    if not options.key or options.routing is None:
         raise WrongUsage("give --key and --routing")
     found = dismiss_record(
         target.kafka,
@@ -228,6 +230,18 @@ def dismiss(target: Deployment, options: Namespace) -> Outcome:
         execute=options.yes,
     )
     return Outcome(found, {"record": [found]})
+
+
+def sign(target: Deployment, options: Namespace) -> Outcome:
+    """Say from where on records are signed."""
+    from airflow_eos.engine.admin import sign_ledger
+
+    found = sign_ledger(target.kafka, target.ledger, prefix=target.prefix, execute=options.yes)
+    rows: list[Row] = [
+        {"partition": partition, "signed from offset": offset} for partition, offset in found["from"].items()
+    ]
+    title = "signed" if found["done"] else "would be signed; add --yes"
+    return Outcome(found, {title: rows})
 
 
 def reset_offsets(target: Deployment, options: Namespace) -> Outcome:
@@ -307,7 +321,8 @@ def _record_row(record: Mapping[str, Any]) -> Row:
         try:
             run = RunRecord.from_json(value, record["key"])
         except LedgerUnreadable as error:
-            return {"key": record["key"], "at": "", "what": f"unreadable: {error}"}
+            place = f"partition {record['partition']}, offset {record['offset']}"
+            return {"key": record["key"], "at": "", "what": f"unreadable, {place}: {error}"}
         what = f"{run.counts} by {run.run_id}, try {run.try_number}"
         return {"key": record["key"], "at": run.staged_at, "what": what}
     return {"key": record["key"], "at": "", "what": _short(value)}
@@ -333,6 +348,7 @@ def call(name: str, target: Deployment, options: Namespace) -> Outcome:
         repair,
         abort,
         dismiss,
+        sign,
         reset_offsets,
     )
     return next(one for one in functions if one.__name__ == name)(target, options)

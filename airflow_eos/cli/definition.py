@@ -254,9 +254,21 @@ COMMANDS = (
         "dismiss",
         (
             Option("--key", "as `LedgerTampered` names it, such as run:<run key>"),
-            Option("--routing", "the pipeline of a run, the group of a cursor"),
+            Option(
+                "--routing",
+                "pipeline of a run, group of a cursor, topic of a boundary; '' for ledger:identity",
+            ),
             _YES,
         ),
+    ),
+    Command(
+        "sign",
+        "Let what a ledger holds count without a signature",
+        "For a ledger that was used before it had a key: a signed record says that everything below the "
+        "present end of each partition needs no signature, and all that follows does. First look at what is "
+        "there (`doctor`, `ledger`), and give the key to all that use the ledger.",
+        "sign",
+        (_YES,),
     ),
     Command(
         "reset-offsets",

@@ -34,6 +34,11 @@ def parser() -> argparse.ArgumentParser:
             help="JSON file with client settings in librdkafka's names, as in a Kafka connection's extra; "
             "- reads standard input. Keeps passwords off the command line",
         )
+        one.add_argument(
+            "--ledger-key-file",
+            metavar="FILE",
+            help="file with the ledger's key, where it has one: what [eos] ledger_key is in Airflow",
+        )
         for option in (*command.options, *COMMON):
             one.add_argument(option.flag, help=option.help, **option.settings)
     return root
@@ -50,9 +55,18 @@ def _target(options: argparse.Namespace) -> Deployment:
     ledger = LedgerSettings()
     return Deployment(
         kafka=_kafka(options),
-        ledger=LedgerSettings(topic=options.ledger_topic or ledger.topic),
+        ledger=LedgerSettings(topic=options.ledger_topic or ledger.topic, key=_ledger_key(options)),
         prefix=options.prefix or DEFAULT_PREFIX,
     )
+
+
+def _ledger_key(options: argparse.Namespace) -> str:
+    if not options.ledger_key_file:
+        return ""
+    try:
+        return Path(options.ledger_key_file).read_text("utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"--ledger-key-file {options.ledger_key_file}: {error}") from error
 
 
 def _kafka(options: argparse.Namespace) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TopicDesc
 from airflow_eos.model.ledger import LedgerId, LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
+from airflow_eos.model.signature import signed_from_json
 from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings
 from airflow_eos.run import laws
 from airflow_eos.run.unfinished import open_of
@@ -143,6 +144,39 @@ def dismiss_record(
             finally:
                 session.close()
     return {"key": key, "partition": tp.partition, "offset": offset, "done": execute}
+
+
+def sign_ledger(
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+    execute: bool = True,
+) -> dict[str, Any]:
+    """Let what a ledger holds now count without a signature, and nothing that is written later.
+
+    For a ledger that was used before it had a key.
+
+    :param execute: False only says from which offsets on records would have to be signed.
+    :raises ConfigurationError: the settings have no key.
+    :raises LedgerMissing: there is no ledger.
+    """
+    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+        if not control.ledger.key:
+            raise ConfigurationError("there is no key to sign with: set [eos] ledger_key")
+        # Not verified: its identity may be what lacks the signature.
+        partitions = control.ledger.describe().topic_partitions
+        ends = {tp.partition: end for tp, end in sorted(control.cluster.log_ends(partitions).items())}
+        if execute:
+            message = LedgerMessage(keys.SIGNED_KEY, signed_from_json(ends), keys.LEDGER_IDENTITY_ROUTING)
+            session = control.transactions.fence(keys.ledger_transactional_id(prefix, settings.topic))
+            try:
+                session.begin()
+                session.stage("", {}, [message])
+                session.commit()
+            finally:
+                session.close()
+    return {"from": ends, "done": execute}
 
 
 def _settle(control: ControlPlane, transactional_id: str) -> None:
@@ -329,7 +363,7 @@ class _Work:
     ) -> CursorRecord | None:
         key = keys.cursor_key(self._reset.group, only)
         value = ask([key], routing=self._reset.group).get(key)
-        return None if value is None else CursorRecord.from_json(value)
+        return None if value is None else CursorRecord.from_json(value, key)
 
     def _changes(self, before: CursorRecord | None, only: TopicPartition | None) -> list[_Change]:
         partitions = self._partitions if only is None else [only]

@@ -49,10 +49,13 @@ class ControlPlane(Closeable):
         config = ClientConfig.of(self._deployment.kafka)
         self._link = Link(config)
         self.cluster = KafkaCluster(config, link=self._link)
-        self.ledger = KafkaLedger(config, self._deployment.ledger, link=self._link)
+        self.ledger = KafkaLedger(
+            config, self._deployment.ledger, signed_key=keys.SIGNED_KEY, link=self._link
+        )
         self.transactions = KafkaTransactions(
             config,
             ledger=self.ledger,
+            key=self.ledger.key,
             transaction_timeout=self._spec.transaction_timeout if self._spec else TRANSACTION_TIMEOUT,
             delivery_timeout=self._spec.delivery_timeout if self._spec else DELIVERY_TIMEOUT,
             link=self._link,

@@ -26,6 +26,7 @@ Status = Literal["ok", "warn", "fail", "unknown"]
 _DURABLE_REPLICAS = 3
 _NOBODY = 2**63 - 1
 """A producer id that no cluster gets to."""
+_SHOWN = 5
 _SAFE_EXPIRATION = dt.timedelta(days=1)
 """Longer than any run computes before its transaction opens."""
 
@@ -87,6 +88,7 @@ def examine(options: DoctorOptions) -> list[Check]:
         checks += _guarded("transactional id", lambda: _transactional_id(control, options))
         checks += _guarded("ledger", lambda: _ledger(control, options))
         checks += _guarded("ledger records", lambda: _ledger_records(control))
+        checks += _guarded("ledger writers", lambda: _ledger_writers(control))
         checks += _guarded("ledger topic", lambda: _ledger_topic(permissions, options, brokers))
         wanted = [*((name, "READ") for name in options.sources), *((name, "WRITE") for name in options.sinks)]
         for name, operation in wanted:
@@ -228,6 +230,33 @@ def _ledger_records(control: ControlPlane) -> Iterator[Check]:
     yield Check("ledger records", "fail", ", ".join(cut), advice)
 
 
+def _ledger_writers(control: ControlPlane) -> Iterator[Check]:
+    """Look for records that no run wrote; reads the whole ledger."""
+    try:
+        partitions = control.ledger.describe(wait=False).partitions
+    except (LedgerMissing, AuthorizationFailed):
+        return  # said above
+    views = [control.ledger.view(partition, (), keys.RECORD_KINDS) for partition in range(partitions)]
+    foreign = [
+        f"partition {partition}, offset {offset}: {key}{' (not signed)' if key in view.unsigned else ''}"
+        for partition, view in enumerate(views)
+        for key, offset in sorted(view.no_evidence.items())
+    ]
+    signed = "records are signed" if control.ledger.key else "records are not signed ([eos] ledger_key)"
+    if not foreign:
+        yield Check("ledger writers", "ok", f"runs only; {signed}")
+        return
+    more = f" and {len(foreign) - _SHOWN} more" if len(foreign) > _SHOWN else ""
+    advice = (
+        "take the right to write to the ledger from whoever did: these records do not count, and compaction "
+        "removes ours for them; where that happened, see `airflow eos dismiss`"
+    )
+    if any(view.unsigned for view in views):
+        advice += "; records from before the ledger had a key: `airflow eos sign`"
+    found = f"{len(foreign)} records that no run wrote: {'; '.join(foreign[:_SHOWN])}{more}"
+    yield Check("ledger writers", "fail", found, advice)
+
+
 def _ledger_topic(permissions: Permissions, options: DoctorOptions, brokers: int) -> Iterator[Check]:
     name = options.deployment.ledger.topic
     care = permissions.topics([name])[name]
@@ -346,7 +375,7 @@ def _group(control: ControlPlane, permissions: Permissions, options: DoctorOptio
     if value is None:
         yield Check(what, "ok", "no members; no cursor yet")
         return
-    cursor = CursorRecord.from_json(value)
+    cursor = CursorRecord.from_json(value, key)
     committed = control.cluster.committed(group, list(cursor.ends), stable=False)
     moved = [
         f"{where}: committed {committed[where].offset}, cursor {end}"

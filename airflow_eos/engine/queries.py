@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,14 @@ from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.cursor import CursorRecord
-from airflow_eos.model.ledger import LedgerId
+from airflow_eos.model.ledger import LedgerId, LedgerText
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings, MayCreate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+log = logging.getLogger(__name__)
 
 
 def create_ledger(
@@ -70,18 +73,26 @@ def ledger_status(
         for group in groups:
             key = keys.cursor_key(group)
             value = control.authority.peek([key], routing=group).get(key)
-            record = None if value is None else CursorRecord.from_json(value)
-            status["cursors"][group] = None if record is None else _cursor_summary(record)
+            status["cursors"][group] = None if value is None else _cursor_summary(key, value)
         for pipeline, run_id in runs:
             key = keys.run_record_key(keys.cursor_run_key(pipeline, run_id))
             value = control.authority.peek([key], routing=pipeline).get(key)
-            status["runs"][f"{pipeline}/{run_id}"] = (
-                None if value is None else RunRecord.from_json(value).summary()
-            )
+            status["runs"][f"{pipeline}/{run_id}"] = None if value is None else _run_summary(key, value)
     return status
 
 
-def _cursor_summary(record: CursorRecord) -> dict[str, Any]:
+def _run_summary(key: str, value: str) -> dict[str, Any]:
+    try:
+        return RunRecord.from_json(value, key).summary()
+    except LedgerUnreadable as error:
+        return {"state": f"unreadable: {error}"}
+
+
+def _cursor_summary(key: str, value: str) -> dict[str, Any]:
+    try:
+        record = CursorRecord.from_json(value, key)
+    except LedgerUnreadable as error:
+        return {"unreadable": str(error)}
     return {
         "pipeline": record.pipeline,
         "layout": record.layout,
@@ -96,17 +107,33 @@ def run_records(
 ) -> tuple[list[RunRecord], list[str]]:
     """Return the committed runs of a pipeline, in the order of their commits, and what cannot be read."""
     unreadable: list[str] = []
-
-    def read(one: Mapping[str, Any]) -> list[RunRecord]:
-        try:
-            return [RunRecord.from_json(one["value"], one["key"])]
-        except LedgerUnreadable as error:
-            unreadable.append(str(error))
-            return []
-
-    found = ledger_records(kafka, settings, pipeline=pipeline, prefix=prefix)
-    records = [record for one in found for record in read(one)]
+    found = _records(kafka, settings, pipeline, None, prefix)
+    records = readable_runs({key: value for _, key, value in found}, unreadable)
     return sorted(records, key=lambda record: record.staged_at), unreadable
+
+
+def readable_runs(values: Mapping[str, str], unreadable: list[str] | None = None) -> list[RunRecord]:
+    """Return the run records among some ledger values by key; what cannot be read is left out.
+
+    :param unreadable: why is added to it; default: to the log.
+    """
+    records: list[RunRecord] = []
+    for key, value in values.items():
+        record = _readable(key, value)
+        if isinstance(record, RunRecord):
+            records.append(record)
+        elif unreadable is None:
+            log.warning("left out: %s", record)
+        else:
+            unreadable.append(str(record))
+    return records
+
+
+def _readable(key: str, value: str) -> RunRecord | LedgerUnreadable:
+    try:
+        return RunRecord.from_json(value, key)
+    except LedgerUnreadable as error:
+        return error
 
 
 def _parsed(value: str) -> Any:
@@ -125,7 +152,9 @@ def ledger_records(
     key: str | None = None,
     prefix: str = DEFAULT_PREFIX,
 ) -> list[dict[str, Any]]:
-    """Return the latest committed records of the ledger, as ``{"key", "partition", "value"}``, sorted by key.
+    """Return the latest committed records of the ledger, sorted by key.
+
+    As ``{"key", "partition", "offset", "value"}``.
 
     A value that is no JSON is given as text.
 
@@ -133,18 +162,32 @@ def ledger_records(
     :param key: only this key, such as ``run:<run key>`` or ``cursor:<group>``.
     :raises LedgerMissing: when there is no initialised ledger.
     """
-    settings = settings or LedgerSettings()
+    found = _records(kafka, settings or LedgerSettings(), pipeline, key, prefix)
+    return sorted(
+        (
+            {"key": name, "partition": partition, "offset": value.where[1], "value": _parsed(value)}
+            for partition, name, value in found
+        ),
+        key=lambda one: str(one["key"]),
+    )
+
+
+def _records(
+    kafka: Mapping[str, Any], settings: LedgerSettings, pipeline: str | None, key: str | None, prefix: str
+) -> list[tuple[int, str, LedgerText]]:
+    """Return partition, key and value of the records that :func:`ledger_records` is asked for."""
     names: list[str] = [] if key is None else [key]
-    with ControlPlane(Deployment(kafka, settings or LedgerSettings(), prefix)) as control:
+    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
         partitions = control.verify_ledger().partitions
         wanted = [*range(partitions)]
         prefixes: tuple[str, ...] = keys.RECORD_KINDS if key is None else ()
         if pipeline is not None:
             wanted = [control.ledger.partition_for(pipeline)]
             prefixes = tuple(keys.run_record_key(one) for one in keys.run_key_prefixes(pipeline))
-        found = [
-            {"key": name, "partition": partition, "value": _parsed(value)}
-            for partition in wanted
-            for name, value in answer_of(control.ledger.view(partition, names, prefixes)).committed.items()
+        views = ((one, answer_of(control.ledger.view(one, names, prefixes))) for one in wanted)
+        return [
+            (partition, name, value)
+            for partition, answer in views
+            for name, value in answer.committed.items()
+            if isinstance(value, LedgerText)
         ]
-    return sorted(found, key=lambda one: str(one["key"]))

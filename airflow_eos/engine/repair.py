@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.engine.queries import readable_runs
 from airflow_eos.exceptions import AuthorizationFailed, ProducerFenced, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
@@ -127,8 +128,10 @@ class _Runs:
             undecided: list[RunRecord] = []
             for partition in range(self._partitions):
                 answer = answer_of(self._control.ledger.view(partition, (), (keys.RUN_RECORDS,)))
-                committed += [RunRecord.from_json(value) for value in answer.committed.values()]
-                undecided += [RunRecord.from_json(one.value) for one in answer.open_records if one.value]
+                committed += readable_runs(answer.committed)
+                undecided += readable_runs(
+                    {one.key: one.value for one in answer.open_records if one.value is not None}
+                )
             self._read = committed, undecided
         return self._read
 

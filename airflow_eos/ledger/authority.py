@@ -22,6 +22,10 @@ log = logging.getLogger(__name__)
 
 UNDECIDED_WAIT_SECONDS = 60.0
 _POLL_SECONDS = 0.2
+_UNSIGNED = (
+    "; it lacks only a signature: whoever wrote it has no [eos] ledger_key. If runs wrote it before the "
+    "ledger had a key, run `airflow eos sign`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ def answer_of(view: LedgerView) -> LedgerAnswer:
         if entry.kind == "commit":
             decided.extend(ended)
     for one in sorted(decided, key=lambda one: one.offset):
-        if one.value:
+        if one.value is not None:
             committed[one.key] = one.value
         else:  # a tombstone
             committed.pop(one.key, None)
@@ -123,7 +127,7 @@ class Authority:
             answer = answer_of(view)
             self._say(partition, view)
             if not answer.undecided:
-                nothing_is_forged(partition, view.no_evidence, answer.committed)
+                nothing_is_forged(partition, view.no_evidence, answer.committed, view.unsigned)
                 nothing_is_missing(
                     partition, view.log_start, [key for key in keys if key not in answer.committed]
                 )
@@ -141,19 +145,26 @@ class Authority:
                 self._said.add((partition, offset))
                 log.warning(
                     "ledger partition %d, offset %d: a record of %r that no run wrote is ignored; see who "
-                    "may write to the ledger topic",
+                    "may write to the ledger topic%s",
                     partition,
                     offset,
                     key,
+                    _UNSIGNED if key in view.unsigned else "",
                 )
 
 
-def nothing_is_forged(partition: int, no_evidence: Mapping[str, int], committed: Mapping[str, str]) -> None:
+def nothing_is_forged(
+    partition: int,
+    no_evidence: Mapping[str, int],
+    committed: Mapping[str, str],
+    unsigned: Collection[str] = (),
+) -> None:
     """Law 3: a *no* does not count where somebody else's record may have replaced ours.
 
     Compaction keeps the last record of a key, whoever wrote it.
 
     :param no_evidence: offset of the last such record per key.
+    :param unsigned: keys whose last one lacks only a signature.
     """
     for key, offset in sorted(no_evidence.items()):
         if key not in committed:
@@ -162,6 +173,7 @@ def nothing_is_forged(partition: int, no_evidence: Mapping[str, int], committed:
                 "wrote, and none of ours: it is no evidence, and compaction may have removed ours for it. "
                 "Take the right to write to the ledger from whoever did, find out from the sink what was "
                 "written; if nothing was, `airflow eos dismiss` makes the key unused again"
+                + (_UNSIGNED if key in unsigned else "")
             )
 
 

@@ -44,7 +44,10 @@ RESETS = "reset:"
 """What the ledger keys of the records of resets begin with."""
 LEDGER_IDENTITY_KEY = "ledger:identity"
 LEDGER_IDENTITY_ROUTING = ""
-RECORD_KINDS = (RUN_RECORDS, CURSORS, BOUNDARIES, RESETS, LEDGER_IDENTITY_KEY)
+SIGNED_KEY = "ledger:signed"
+"""Key of the record that says from where on a ledger is signed that was used before it had a key; it stands
+where the identity does."""
+RECORD_KINDS = (RUN_RECORDS, CURSORS, BOUNDARIES, RESETS, LEDGER_IDENTITY_KEY, SIGNED_KEY)
 """What ledger keys begin with."""
 
 RUN_KINDS = ("run", "mapped", "interval", "mapped-interval", "partition", "mapped-partition")

@@ -20,6 +20,28 @@ class LedgerId:
     prefix: str
 
 
+class LedgerText(str):
+    """The value of a ledger record, which knows where it stands.
+
+    :ivar where: partition of the ledger and offset.
+    """
+
+    __slots__ = ("where",)
+    where: tuple[int, int]
+
+    @classmethod
+    def at(cls, partition: int, offset: int, value: str) -> LedgerText:
+        """Return a value with its place."""
+        made = cls(value)
+        made.where = partition, offset
+        return made
+
+    @property
+    def place(self) -> str:
+        """For messages."""
+        return "partition {}, offset {}".format(*self.where)
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerMessage:
     """A record for the ledger: key, value (None: a tombstone) and the string that chooses its partition."""
@@ -35,14 +57,14 @@ class LedgerEntry:
 
     :param kind: a record, or the control marker that ends its producer's transaction.
     :param key: the record's key; empty for markers.
-    :param value: its value; empty for markers and tombstones.
+    :param value: its value; None for markers and tombstones.
     """
 
     offset: int
     producer_id: int
     kind: Literal["record", "commit", "abort"]
     key: str = ""
-    value: str = ""
+    value: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +77,7 @@ class LedgerView:
     :param no_evidence: offset of the last record per wanted key that no transaction of this package wrote: it
         stands outside of any, or in one of another producer than the record names. Keys with a record of ours
         behind it are left out.
+    :param unsigned: those keys of ``no_evidence`` whose last record lacks only a signature.
     :param log_start: first offset that is left. Compaction never moves it; above 0, records were deleted.
     """
 
@@ -64,3 +87,4 @@ class LedgerView:
     tail: Sequence[LedgerEntry] = ()
     log_start: int = 0
     no_evidence: Mapping[str, int] = field(default_factory=dict)
+    unsigned: frozenset[str] = frozenset()

@@ -62,12 +62,15 @@ class LedgerSettings:
     :param create: let a run create it where none ever was; False: never.
     :param partitions: partitions of a new ledger.
     :param replication_factor: replicas of a new ledger; None takes the broker's default.
+    :param key: secrets that sign its records, see :class:`~airflow_eos.model.signature.LedgerKey`; empty:
+        they are not signed. Never shown; in Airflow it comes from ``[eos] ledger_key``, not from a Dag.
     """
 
     topic: str = "airflow-eos-ledger"
     create: bool = True
     partitions: int = 32
     replication_factor: int | None = None
+    key: str = field(default="", repr=False)
 
 
 TRANSACTION_TIMEOUT = dt.timedelta(seconds=300)

@@ -28,6 +28,8 @@ def read_versioned(
     :raises LedgerUnreadable: it is not JSON, of another version, or lacks what such a record has.
     """
     name = f"{kind} {key!r}" if key else kind
+    if place := getattr(value, "place", ""):
+        name = f"{name} ({place})"
     try:
         data = value if isinstance(value, Mapping) else json.loads(value)
         version = data["v"]
@@ -37,7 +39,7 @@ def read_versioned(
         shown = str(value)[:_SHOWN]
         raise LedgerUnreadable(
             f"the ledger's {name} cannot be read ({type(error).__name__}: {error}), it begins {shown!r}; "
-            "see who else writes to the ledger topic: `airflow eos ledger --key` shows the record's partition"
+            "see who else writes to the ledger topic"
         ) from error
     raise LedgerUnreadable(
         f"the ledger's {name} has version {version!r}, this package reads {', '.join(map(str, versions))}: "

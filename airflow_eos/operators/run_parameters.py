@@ -182,7 +182,7 @@ class RunParameters:
                 delivery_timeout=self.delivery_timeout,
                 max_send_attempts=self.max_send_attempts,
                 compression=self.compression,
-                ledger=self.ledger or settings.default_ledger(),
+                ledger=settings.with_key(self.ledger) if self.ledger else settings.default_ledger(),
             )
         except ValueError as error:  # a range or interval that cannot be
             raise ConfigurationError(str(error)) from error

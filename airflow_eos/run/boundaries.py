@@ -55,12 +55,13 @@ class Boundary:
         return json.dumps(data, separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, value: str) -> Boundary:
+    def from_json(cls, value: str, key: str = "") -> Boundary:
         """Read the JSON form.
 
+        :param key: of the ledger record, for the message.
         :raises LedgerUnreadable: it is no boundary, or of a newer version.
         """
-        return read_versioned("boundary", value, (BOUNDARY_VERSION, UNPROVEN_VERSION), cls._of)
+        return read_versioned("boundary", value, (BOUNDARY_VERSION, UNPROVEN_VERSION), cls._of, key)
 
     @classmethod
     def _of(cls, data: Mapping[str, Any]) -> Boundary:
@@ -165,7 +166,9 @@ class Boundaries:
             first = found[tp]
             offsets[tp.partition] = stable[tp] if first is None else first.offset
         neighbours = [
-            one for one in map(Boundary.from_json, pinned.values()) if one.topic_id == topic.topic_id
+            one
+            for one in (Boundary.from_json(value, key) for key, value in pinned.items())
+            if one.topic_id == topic.topic_id
         ]
         bounds = {tp: _bounds(tp.partition, text, neighbours) for tp in partitions}
         gone = look.unproven(bounds, moment)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from airflow_eos.exceptions import AuthorizationFailed, NotYetVisible, OutcomeUnknown
 from airflow_eos.ledger import cursor, keys
@@ -128,7 +127,7 @@ class UnfinishedEnds:
             undecided += [
                 RunRecord.from_json(one.value, one.key)
                 for one in answer.open_records
-                if named_writer(one.value) == writer
+                if one.value is not None and named_writer(one.value) == writer
             ]
         said = coordinator_said(self._word, producer_id, epoch)
         if said is None and not undecided and complete:
@@ -152,11 +151,7 @@ class UnfinishedEnds:
             if tp.topic != self._spec.ledger.topic:
                 continue
             answer = answer_of(self._ledger.view(tp.partition, (), (keys.RUN_RECORDS, keys.CURSORS)))
-            named = (
-                _json(one.value).get("pipeline")
-                for one in answer.open_records
-                if one.producer_id == producer_id
-            )
+            named = (_pipeline(one.value) for one in answer.open_records if one.producer_id == producer_id)
             found |= {self._ledger.partition_for(pipeline) for pipeline in named if pipeline}
         return found
 
@@ -184,7 +179,7 @@ class UnfinishedEnds:
         self._offsets_ended = True
         key = keys.cursor_key(group, only)
         value = self._authority.settle([key], routing=group).get(key)
-        known = cursor.CursorRecord.from_json(value) if value else None
+        known = None if value is None else cursor.CursorRecord.from_json(value, key)
         committed = self._cluster.committed(group, partitions, stable=False)
         log.warning("group %r: offsets of an earlier transaction are still pending", group)
         # The ledger's cursor was committed with the offsets: behind it are the pending ones.
@@ -199,7 +194,7 @@ class UnfinishedEnds:
         value = self._authority.settle([key], routing=known.pipeline).get(key)
         if value is None:
             return  # a reset moved it; the planner says how offsets and cursor differ
-        owner = RunRecord.from_json(value).producer
+        owner = RunRecord.from_json(value, key).producer
         pending = ActiveProducer(owner.producer_id, owner.producer_epoch, last_sequence=-1)
         write_commit_markers(
             self._transactions, producer, {self._cluster.group_offsets_partition(group): pending}
@@ -283,6 +278,10 @@ def open_of(
     }
 
 
-def _json(text: str) -> dict[str, Any]:
-    found = json.loads(text) if text else {}
-    return found if isinstance(found, dict) else {}
+def _pipeline(value: str | None) -> str | None:
+    """Return the pipeline that a run record or cursor names, whatever else it holds."""
+    try:
+        found = json.loads(value or "{}")["pipeline"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return found if isinstance(found, str) else None

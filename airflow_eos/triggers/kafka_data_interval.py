@@ -66,9 +66,9 @@ class KafkaDataIntervalTrigger(ConditionTrigger):
 
         :raises IntervalUnaccountable: the log cannot tell what it holds; the run would say the same.
         """
+        from airflow_eos import settings
         from airflow_eos.engine.lag import interval_progress
         from airflow_eos.model.ranges import Interval
-        from airflow_eos.model.spec import LedgerSettings
 
         interval = Interval(
             dt.datetime.fromisoformat(self.start),
@@ -76,7 +76,7 @@ class KafkaDataIntervalTrigger(ConditionTrigger):
             dt.timedelta(seconds=self.allowed_lateness),
             self.accept_deleted,
         )
-        ledger = None if self.ledger_topic is None else LedgerSettings(topic=self.ledger_topic, create=False)
+        ledger = None if self.ledger_topic is None else settings.ledger_to_ask(self.ledger_topic)
         progress = interval_progress(kafka, self.topics, interval, idle=self.idle_partitions, ledger=ledger)
         if not progress.is_over:
             log.info("Not over yet: %s", "; ".join(progress.waiting_for))

@@ -59,10 +59,10 @@ class KafkaLagTrigger(ConditionTrigger):
 
     def ask(self, kafka: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return ``{"group_id", "lag", "ranges"}`` once the lag is large enough."""
+        from airflow_eos import settings
         from airflow_eos.engine.lag import unread
-        from airflow_eos.model.spec import LedgerSettings
 
-        ledger = None if self.ledger_topic is None else LedgerSettings(topic=self.ledger_topic, create=False)
+        ledger = None if self.ledger_topic is None else settings.ledger_to_ask(self.ledger_topic)
         found = unread(kafka, self.group_id, self.topics, start=self.start, ledger=ledger)
         enough = self.min_records
         if self.any_after is not None and utc_now() >= dt.datetime.fromisoformat(self.any_after):

@@ -143,10 +143,9 @@ class OffsetRangeTrigger(BaseEventTrigger):
         from airflow_eos import settings
         from airflow_eos.engine.lag import unread
         from airflow_eos.hooks.kafka_eos import KafkaEosHook
-        from airflow_eos.model.spec import LedgerSettings
 
         kafka: Mapping[str, Any] = KafkaEosHook(self.kafka_config_id).get_config()
-        ledger = LedgerSettings(topic=self.ledger_topic or settings.default_ledger_topic(), create=False)
+        ledger = settings.ledger_to_ask(self.ledger_topic or settings.default_ledger_topic())
         return unread(kafka, self.group_id, self.topics, start=self.start, ledger=ledger)
 
     def _is_due(self, since: float | None) -> bool:

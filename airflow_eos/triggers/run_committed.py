@@ -54,14 +54,14 @@ class RunCommittedTrigger(ConditionTrigger):
 
     def ask(self, kafka: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the record's summary once the run is committed."""
+        from airflow_eos import settings
         from airflow_eos.engine.committed import find_committed_by_key
-        from airflow_eos.model.spec import LedgerSettings
 
-        settings = LedgerSettings(topic=self.ledger_topic, create=False)
+        ledger = settings.ledger_to_ask(self.ledger_topic)
         try:
             record = find_committed_by_key(
                 kafka,
-                settings,
+                ledger,
                 self.prefix,
                 pipeline=self.pipeline,
                 run_key=self.run_key,

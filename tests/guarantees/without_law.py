@@ -231,6 +231,19 @@ REMOVALS: dict[str, Removal] = {
             f"{_FORGED}test_a_record_in_the_transaction_of_another_producer_is_no_commit",
         ),
     ),
+    "signed": Removal(
+        "3",
+        "where a ledger has a key, only what is signed counts",
+        "airflow_eos.model.signature:LedgerKey.made",
+        lambda self, *_: True,
+        (
+            f"{_FORGED}test_what_is_not_signed_is_no_commit",
+            f"{_FORGED}test_what_is_signed_is_not_unmade",
+            f"{_FORGED}test_a_signed_record_cannot_be_written_again",
+            f"{_FORGED}test_another_key_is_none_and_a_key_can_be_changed",
+            f"{_FORGED}test_a_ledger_in_use_gets_a_key",
+        ),
+    ),
     "nothing_is_missing": Removal(
         "3",
         "a no counts of a whole partition only",

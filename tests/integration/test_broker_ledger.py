@@ -10,8 +10,9 @@ import pytest
 from confluent_kafka.admin import ConfigResource
 
 from airflow_eos.broker import KafkaLedger
-from airflow_eos.exceptions import CorruptBatch, LedgerMissing
+from airflow_eos.exceptions import LedgerMissing, LedgerUnreadable
 from airflow_eos.model.ledger import LedgerEntry
+from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos_testing import read_topic
 from tests.support.brokers import (
@@ -228,12 +229,14 @@ def test_a_view_spans_many_answers(config, ledger, settle):
     assert dict(ledger.view(0, ["first", "run"]).committed) == {"first": "0", "run": "3"}
 
 
-def test_a_record_that_is_no_text_is_reported(config, ledger, settle):
-    """Somebody else's bytes in the ledger are an error that says so."""
+def test_a_record_that_is_no_text_is_spelled_out(config, ledger, settle):
+    """Somebody else's bytes in the ledger are a value that whoever wants the record cannot read."""
     committed(config, ledger.topic, ("run", b"\xff\xfe"))
     settle(2)
-    with pytest.raises(CorruptBatch, match="no UTF-8"):
-        ledger.view(0, ["run"])
+    value = ledger.view(0, ["run"]).committed["run"]
+    assert value == r"\xff\xfe"
+    with pytest.raises(LedgerUnreadable, match=r"'run' \(partition 0, offset 0\) cannot be read"):
+        RunRecord.from_json(value, "run")
 
 
 def test_hundreds_of_transactions_of_several_producers(config, ledger, cluster):
@@ -307,10 +310,10 @@ def test_the_tail_has_open_and_aborted_records_and_everybodys_markers(config, le
         assert [(e.offset, e.kind, e.key, e.value) for e in view.tail] == [
             (2, "record", "run", "open"),
             (4, "record", "run", "aborted"),
-            (5, "abort", "", ""),
-            (7, "commit", "", ""),
-            (8, "record", "run", ""),
-            (9, "commit", "", ""),
+            (5, "abort", "", None),
+            (7, "commit", "", None),
+            (8, "record", "run", None),
+            (9, "commit", "", None),
         ]
         assert view.tail[1].producer_id == view.tail[2].producer_id != view.tail[0].producer_id
         foreign.abort_transaction(30)
@@ -361,7 +364,7 @@ def test_views_agree_with_a_consumer_at_every_step_of_random_histories(config, l
             assert dict(view.committed) == {k: v for k, v in latest.items() if v is not None}, f"seed {seed}"
             raw = read_topic(config, ledger.topic, "read_uncommitted")
             assert [(e.offset, e.key, e.value) for e in view.tail if e.kind == "record"] == [
-                (r.offset, r.key.decode(), (r.value or b"").decode())
+                (r.offset, r.key.decode(), None if r.value is None else r.value.decode())
                 for r in raw
                 if view.last_stable_offset <= r.offset < view.high_watermark
             ], f"seed {seed}"

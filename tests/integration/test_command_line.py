@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from airflow_eos.broker import KafkaLedger
 from airflow_eos.cli.definition import COMMANDS
 from airflow_eos.cli.main import main
+from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.engine.queries import ledger_records
 from airflow_eos.exceptions import CursorMoved, EosError
 from airflow_eos.ledger import keys
@@ -166,6 +168,7 @@ def test_doctor_finds_a_healthy_pipeline_healthy(cli: Cli, pipeline: Pipeline) -
         "ledger topic",
         "ledger topic replicas",
         "ledger records",
+        "ledger writers",
         "ledger settings",
         f"topic {pipeline.source}",
         f"topic {pipeline.sink}",
@@ -386,7 +389,7 @@ def test_ledger_lists_runs_in_the_order_of_their_commits(cli: Cli, pipeline: Pip
     code, found = cli("ledger", "--pipeline", name)
     assert code == 0
     assert [one["value"]["run_id"] for one in found["records"]] == ["r1", "r2", "r3"]
-    assert all(set(one) == {"key", "partition", "value"} for one in found["records"])
+    assert all(set(one) == {"key", "partition", "offset", "value"} for one in found["records"])
     _, found = cli("ledger", "--pipeline", name, "--limit", "1")
     assert [one["key"] for one in found["records"]] == [keys.run_record_key(keys.cursor_run_key(name, "r3"))]
     _, found = cli("ledger", "--key", keys.cursor_key(group))
@@ -399,7 +402,50 @@ def test_ledger_lists_runs_in_the_order_of_their_commits(cli: Cli, pipeline: Pip
     }
 
 
-def test_tables_are_for_people(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_no_run_wrote_is_listed(cli: Cli, pipeline: Pipeline, tmp_path: Path) -> None:
+    """The doctor names it, listings go on behind what cannot be read, and a key is read from a file."""
+    pipeline.publish(["a"])
+    pipeline.run("r1")
+    name, group = pipeline.spec.pipeline, pipeline.spec.group_id
+    run, cursor = keys.run_record_key(keys.cursor_run_key(name, "r2")), keys.cursor_key(group)
+    with ControlPlane(pipeline.spec) as control:
+        places = {one: control.ledger.partition_for(one) for one in (name, group)}
+    forge = Producer(dict(pipeline.spec.kafka))
+    forge.produce(pipeline.ledger, key=run, value="{}", partition=places[name])
+    assert forge.flush(30) == 0
+    code, found = cli("doctor")
+    (check,) = [one for one in found["checks"] if one["name"] == "ledger writers"]
+    assert (code, check["status"]) == (3, "fail")
+    assert run in check["found"]
+    assert f"partition {places[name]}, offset " in check["found"]
+    owner = Producer({**pipeline.spec.kafka, "transactional.id": "somebody"})
+    owner.init_transactions(30)
+    owner.begin_transaction()
+    owner.produce(pipeline.ledger, key=run, value=b"\xffgarbage", partition=places[name])
+    owner.produce(pipeline.ledger, key=cursor, value=b"", partition=places[group])
+    owner.commit_transaction(30)
+    code, found = cli("status", "--group", group, "--run", f"{name}/r1", "--run", f"{name}/r2")
+    assert code == 0
+    assert found["runs"][f"{name}/r1"]["run_id"] == "r1"
+    assert "cannot be read" in found["runs"][f"{name}/r2"]["state"]
+    assert "cannot be read" in found["cursors"][group]["unreadable"]
+    assert {one["key"] for one in cli("ledger")[1]["records"]} >= {run, cursor, keys.LEDGER_IDENTITY_KEY}
+    assert cli("repair")[0] == 0
+    assert cli("verify", "--pipeline", name)[0] == 3
+    secret = tmp_path / "key"
+    secret.write_text("a-secret-of-length\n")
+    keyed = ("--ledger-key-file", str(secret))
+    code, found = cli("status", "--group", group, *keyed)
+    assert (code, found["error"]["type"]) == (1, "LedgerTampered")
+    assert cli("sign", *keyed, "--yes")[0] == 0
+    assert cli("status", "--group", group, *keyed)[0] == 0
+    code, found = cli("status", "--group", group, "--ledger-key-file", str(tmp_path / "none"))
+    assert (code, found["error"]["type"]) == (1, "ConfigurationError")
+
+
+def test_tables_are_for_people(
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     """Every command prints tables without --output: titles, columns, a dash where there is nothing."""
     pipeline.publish(["a"])
     pipeline.run("r1")
@@ -409,6 +455,8 @@ def test_tables_are_for_people(pipeline: Pipeline, capsys: pytest.CaptureFixture
     for partition in range(pipeline.spec.ledger.partitions):
         stranger.produce(pipeline.ledger, key="theirs", partition=partition)
     assert stranger.flush(30) == 0
+    secret = tmp_path / "key"
+    secret.write_text("a-secret-of-length")
     commands: tuple[tuple[tuple[str, ...], str], ...] = (
         (("init",), "topic_id"),
         (("doctor", "--group", group, "--source", pipeline.source, "--sink", pipeline.sink), "status"),
@@ -420,6 +468,7 @@ def test_tables_are_for_people(pipeline: Pipeline, capsys: pytest.CaptureFixture
         (("repair",), "hanging\n-\n"),
         (("abort", "--group", group), "transaction"),
         (("dismiss", "--key", "theirs", "--routing", name), "record"),
+        (("sign", "--ledger-key-file", str(secret)), "would be signed; add --yes"),
         (("reset-offsets", "--group", group, "--to", "earliest"), "would be moved; add --yes"),
     )
     assert {given[0] for given, _ in commands} == {command.name for command in COMMANDS}

@@ -11,14 +11,20 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_eos.engine import find_committed
-from airflow_eos.engine.admin import dismiss_record
+from airflow_eos.engine.admin import dismiss_record, sign_ledger
+from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.engine.queries import create_ledger, ledger_records, run_records
-from airflow_eos.exceptions import ConfigurationError, LedgerTampered, LedgerUnreadable
+from airflow_eos.exceptions import ConfigurationError, LedgerReplaced, LedgerTampered, LedgerUnreadable
 from airflow_eos.ledger import keys
-from airflow_eos.model.ranges import Explicit, OffsetRange
+from airflow_eos.model.ranges import Cursor, Explicit, OffsetRange, TopicPartition
 from airflow_eos.recordbatch.partitioner import partitions_for
+from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos_testing import EmbeddedKafka
+from airflow_eos_testing.readers import read_topic
+from tests.support.hostile import change_topic, produce_bytes
 from tests.support.local_runs import Pipeline
+from tests.support.patience import eventually
+from tests.support.record_batches import Record, nullable, varint, write
 
 COUNT = 40
 
@@ -54,6 +60,40 @@ def forge(pipeline, key, value, routing=None, transactional_id=None):
     assert producer.flush(30) == 0
     if transactional_id:
         producer.commit_transaction(30)
+
+
+def forge_bytes(pipeline, batch, routing):
+    """As :func:`forge`, with a batch of any bytes."""
+    spec, ledger = pipeline.spec, pipeline.spec.ledger
+    column = pa.array([routing.encode()], pa.binary())
+    partition = int(partitions_for(1, ledger.partitions, topic=ledger.topic, key=column)[0])
+    produce_bytes(ClientConfig.of(spec.kafka), TopicPartition(ledger.topic, partition), batch)
+
+
+def overlong(key, value):
+    """A batch of one record whose key's length takes a byte more than it needs."""
+    length = len(key) << 1
+    spelled = bytes((length & 0x7F | 0x80, length >> 7 | 0x80, 0))
+    fields = b"\0\0\0" + spelled + key.encode() + nullable(value) + varint(0)
+    return write([Record(0, 0, None, None)], section=varint(len(fields)) + fields)
+
+
+def compact(pipeline):
+    """Wait until every partition of the ledger holds each key once."""
+    spec, ledger = pipeline.spec, pipeline.spec.ledger
+    settings = {"segment.ms": "100", "min.cleanable.dirty.ratio": "0", "max.compaction.lag.ms": "100"}
+    change_topic(pipeline.kafka.admin(), ledger.topic, settings)
+
+    def is_compacted():
+        for partition in range(ledger.partitions):  # a new segment, so that the one before can be cleaned
+            filler = Producer(dict(spec.kafka))
+            filler.produce(ledger.topic, key=f"filler-{partition}", value=b"x", partition=partition)
+            assert filler.flush(30) == 0
+        found = read_topic(dict(spec.kafka), ledger.topic, "read_uncommitted")
+        keys_there = [(one.partition, one.key) for one in found if not one.key.startswith(b"filler")]
+        return len(keys_there) == len(set(keys_there))
+
+    eventually(is_compacted, bool, seconds=90, pause=1.0)
 
 
 def record_of(pipeline, run_id):
@@ -105,6 +145,33 @@ def test_a_commit_is_not_unmade(pipeline, value):
     assert [one["value"]["run_id"] for one in listed] == ["r1"]
 
 
+def of_no_text(key):
+    """A tombstone beside a record that is no text, which once hid it from us and not from the brokers."""
+    return write([Record(0, 0, key.encode(), None), Record(1, 0, b"\xff", b"\xfe")])
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        lambda key: write([Record(0, 0, key.encode(), None)]),
+        lambda key: write([Record(0, 0, key.encode(), b"\xff")]),
+        lambda key: overlong(key, b"{}"),
+        of_no_text,
+    ],
+    ids=["tombstone", "garbage", "overlong", "no-text"],
+)
+def test_a_record_that_compaction_removed_for_a_forged_one_is_not_written_again(pipeline, batch):
+    """Compaction keeps the last record of a key, whoever wrote it, and in a new ledger tombstones too."""
+    assert not pipeline.run(**given(pipeline, "r1")).found
+    forge_bytes(pipeline, batch(record_of(pipeline, "r1")), pipeline.spec.pipeline)
+    assert pipeline.run(**given(pipeline, "r1")).found
+    compact(pipeline)
+    for clear in (0, 1):
+        with pytest.raises(LedgerTampered, match="compaction may have removed ours"):
+            pipeline.run(**given(pipeline, "r1"), clear_number=clear)
+    assert pipeline.output() == copies(10)
+
+
 def test_a_record_in_the_transaction_of_another_producer_is_no_commit(pipeline):
     """Whoever may write under some transactional id writes records that name that one's producer, or none."""
     template = pipeline.run(**given(pipeline, "r1"))
@@ -120,6 +187,21 @@ def test_a_forged_identity_stops_nobody(pipeline):
     forged = json.dumps({"v": 1, "topic_id": "somebody's", "partitions": 1, "prefix": "theirs"})
     forge(pipeline, keys.LEDGER_IDENTITY_KEY, forged)
     assert not pipeline.run(**given(pipeline, "r1")).found
+
+
+def test_an_identity_that_compaction_removed_for_a_forged_one_is_pinned_again_on_request(pipeline):
+    """Nobody can tell what it was: an administrator says that the topic is the one of before."""
+    assert not pipeline.run(**given(pipeline, "r1")).found
+    forge(pipeline, keys.LEDGER_IDENTITY_KEY, b"theirs")
+    compact(pipeline)
+    with pytest.raises((LedgerTampered, LedgerReplaced)):
+        pipeline.run(**given(pipeline, "r1"))
+    ledger = {"settings": pipeline.spec.ledger, "prefix": pipeline.spec.prefix}
+    identity = {"key": keys.LEDGER_IDENTITY_KEY, "routing": keys.LEDGER_IDENTITY_ROUTING}
+    assert dismiss_record(pipeline.spec.kafka, **ledger, **identity)["done"]
+    create_ledger(pipeline.spec.kafka, **ledger, adopt_new=True)
+    assert pipeline.run(**given(pipeline, "r1")).found
+    assert pipeline.output() == copies(10)
 
 
 def test_a_record_above_an_open_transaction_is_not_waited_for(pipeline):
@@ -152,10 +234,143 @@ def test_a_record_that_cannot_be_read_is_named_and_does_not_hide_the_others(pipe
         (newer, "upgrade this one"),
     ):
         forge(pipeline, key, value, spec.pipeline, "somebody")
-        with pytest.raises(LedgerUnreadable, match=rf"run record '{key}' .*{reason}"):
+        named = rf"run record '{key}' \(partition \d, offset \d+\) .*{reason}"
+        with pytest.raises(LedgerUnreadable, match=named):
             pipeline.run(**given(pipeline, "r2", 10, 20))
     records, unreadable = run_records(spec.kafka, spec.ledger, pipeline=spec.pipeline)
     assert [record.run_id for record in records] == ["r1"]
     assert len(unreadable) == 1
     assert "version 99" in unreadable[0]
     assert not pipeline.run(**given(pipeline, "r3", 20, 30)).found
+
+
+# -- with a key: others hold transactional ids of their own -------------------------------------------------
+
+KEY, OTHER_KEY = "the-secret-of-this-ledger", "the-secret-of-another"
+
+
+def keyed(pipeline, key):
+    """The same pipeline with another key of the ledger."""
+    pipeline.spec = replace(pipeline.spec, ledger=replace(pipeline.spec.ledger, key=key))
+    return pipeline
+
+
+@pytest.fixture
+def signed(pipeline):
+    return keyed(pipeline, KEY)
+
+
+def naming_its_producer(value, producer):
+    return json.dumps({**json.loads(value), "producer": producer})
+
+
+def forge_as_somebody(pipeline, key, value, routing, headers=None):
+    """In a transaction of his own, and naming his own producer: all that is in his power."""
+    with ControlPlane(pipeline.spec) as control:
+        session = control.transactions.fence("somebody")
+        identity = session.identity
+        partition = control.ledger.partition_for(routing)
+        session.close()
+    producer = Producer({**pipeline.spec.kafka, "transactional.id": "somebody"})
+    producer.init_transactions(30)
+    named = {**identity.to_dict(), "producer_epoch": identity.producer_epoch + 1}
+    value = value(named) if callable(value) else value
+    producer.begin_transaction()
+    producer.produce(pipeline.spec.ledger.topic, key=key, value=value, partition=partition, headers=headers)
+    assert producer.flush(30) == 0
+    producer.commit_transaction(30)
+
+
+def forge_commit(pipeline, victim, template):
+    key, value = forged_record(pipeline, victim, template)
+    producer = json.loads(value)["producer"]
+
+    def named(his):
+        return naming_its_producer(value, {**his, "transactional_id": producer["transactional_id"]})
+
+    forge_as_somebody(pipeline, key, named, pipeline.spec.pipeline)
+
+
+def test_without_a_key_any_transactional_id_suffices(pipeline):
+    """The counter-test, and what docs/security.md admits: the forged record is taken for a commit."""
+    forge_commit(pipeline, "r2", pipeline.run(**given(pipeline, "r1")))
+    assert pipeline.run(**given(pipeline, "r2", 10, 20)).found
+
+
+def test_what_is_not_signed_is_no_commit(signed):
+    """Whatever transaction it stands in, and whatever producer it names."""
+    template = signed.run(**given(signed, "r1"))
+    assert signed.run(**given(signed, "r1")).found
+    forge_commit(signed, "r2", template)
+    with pytest.raises(LedgerTampered, match="lacks only a signature"):
+        signed.run(**given(signed, "r2", 10, 20))
+    ledger = {"settings": signed.spec.ledger, "routing": signed.spec.pipeline}
+    key = keys.run_record_key(keys.run_key(replace(signed.spec, **given(signed, "r2", 10, 20))))
+    assert dismiss_record(signed.spec.kafka, **ledger, key=key)["done"]
+    assert not signed.run(**given(signed, "r2", 10, 20)).found
+    assert signed.output() == copies(20)
+
+
+def test_what_is_signed_is_not_unmade(signed):
+    """Neither tombstones, garbage, another cursor nor another identity of somebody else counts."""
+    signed.run("c1", ranges=Cursor(max_records=10))
+    signed.run(**given(signed, "r1"))
+    pipe, group = signed.spec.pipeline, signed.spec.group_id
+    forge_as_somebody(signed, record_of(signed, "r1"), None, pipe)
+    forge_as_somebody(signed, record_of(signed, "r1"), b"", pipe)
+    forge_as_somebody(signed, record_of(signed, "r1"), b"garbage", pipe)
+    forge_as_somebody(signed, keys.cursor_key(group), None, group)
+    forge_as_somebody(signed, keys.LEDGER_IDENTITY_KEY, b"{}", keys.LEDGER_IDENTITY_ROUTING)
+    assert signed.run(**given(signed, "r1")).found
+    assert not signed.run("c2", ranges=Cursor(max_records=10)).found
+    assert signed.output() == sorted([*copies(10), *copies(20)])
+
+
+def test_a_signed_record_cannot_be_written_again(signed):
+    """Its old cursor, with its signature, would make a pipeline read again what it has read."""
+    signed.run("c1", ranges=Cursor(max_records=10))
+    key, group = keys.cursor_key(signed.spec.group_id), signed.spec.group_id
+    (old,) = [
+        one for one in read_topic(signed.spec.kafka, signed.spec.ledger.topic) if one.key == key.encode()
+    ]
+    assert [name for name, _ in old.headers] == ["airflow-eos-signature"]
+    signed.run("c2", ranges=Cursor(max_records=10))
+    forge_as_somebody(signed, key, old.value, group, list(old.headers))
+    assert not signed.run("c3", ranges=Cursor(max_records=10)).found
+    assert signed.output() == copies(30)
+
+
+def test_another_key_is_none_and_a_key_can_be_changed(signed):
+    """The new one signs, the old one is believed until it is taken away."""
+    key = signed.spec.ledger.key
+    assert not signed.run(**given(signed, "r1")).found
+    with pytest.raises(LedgerTampered):
+        keyed(signed, OTHER_KEY).run(**given(signed, "r1"))
+    both = f"{signed.spec.ledger.key} {key}"
+    assert keyed(signed, both).run(**given(signed, "r1")).found
+    assert not signed.run(**given(signed, "r2", 10, 20)).found
+    assert keyed(signed, key).run(**given(signed, "r1")).found
+    with pytest.raises(LedgerTampered):
+        signed.run(**given(signed, "r2", 10, 20))
+    assert keyed(signed, "").run(**given(signed, "r2", 10, 20)).found
+
+
+def test_a_ledger_in_use_gets_a_key(pipeline):
+    """What it held counts unsigned once an administrator said so; nothing that comes later does."""
+    template = pipeline.run(**given(pipeline, "r1"))
+    with pytest.raises(ConfigurationError, match="no key to sign with"):
+        sign_ledger(pipeline.spec.kafka, pipeline.spec.ledger, prefix="test")
+    keyed(pipeline, KEY)
+    with pytest.raises(LedgerTampered, match="run `airflow eos sign`"):
+        pipeline.run(**given(pipeline, "r1"))
+    assert not sign_ledger(pipeline.spec.kafka, pipeline.spec.ledger, prefix="test", execute=False)["done"]
+    with pytest.raises(LedgerTampered):
+        pipeline.run(**given(pipeline, "r1"))
+    assert sign_ledger(pipeline.spec.kafka, pipeline.spec.ledger, prefix="test")["done"]
+    assert pipeline.run(**given(pipeline, "r1")).found
+    forge_commit(pipeline, "r2", template)
+    forge_as_somebody(pipeline, keys.SIGNED_KEY, b'{"v":1,"from":{"0":999,"1":999}}', "")
+    with pytest.raises(LedgerTampered):
+        pipeline.run(**given(pipeline, "r2", 10, 20))
+    assert not pipeline.run(**given(pipeline, "r3", 20, 30)).found
+    assert pipeline.run(**given(pipeline, "r3", 20, 30)).found

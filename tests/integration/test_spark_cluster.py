@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections import Counter
 from pathlib import Path
 
@@ -168,7 +169,8 @@ def test_a_submitted_run_leaves_no_credential_on_the_cluster(broker, tmp_path, c
     """Client mode: in no file of master, workers, executors and events while it runs, nor behind it."""
     source, sink = broker.numbered("src", 2, 500), broker.topic("out", 2)
     config = {**broker.config, "sasl.username": "me", "sasl.password": SECRET}
-    spec = broker.spec(source, sink, kafka=config, run_id="submitted")
+    ledger = LedgerSettings(f"ledger-{uuid.uuid4().hex[:8]}", partitions=1, key=f"{SECRET}-of-the-ledger")
+    spec = broker.spec(source, sink, kafka=config, run_id="submitted", ledger=ledger)
     (tmp_path / "copy_app.py").write_text("def process(df):\n    return df.select('key', 'value')\n")
     (tmp_path / "events").mkdir()
     seen = set()
@@ -198,6 +200,7 @@ def test_a_submitted_run_leaves_no_credential_on_the_cluster(broker, tmp_path, c
     output = (tmp_path / "driver.log").read_text(errors="replace")
     assert driver.returncode == 0, output[-3000:]
     assert count_records(broker.config, sink) == 1000
+    assert all(one.headers for one in read_topic(broker.config, ledger.topic)), "they are signed"
     assert not seen
     assert not list(holding(SECRET, cluster[1], tmp_path / "events"))
     assert SECRET not in output

@@ -76,6 +76,7 @@ def test_every_option_is_read_and_has_the_documented_default(monkeypatch: pytest
         "prefix",
         "origin",
         "ledger_topic",
+        "ledger_key",
         "create_ledger",
         "require_encrypted_spark",
         "ledger_record_url",
@@ -91,8 +92,11 @@ def test_every_option_is_read_and_has_the_documented_default(monkeypatch: pytest
         documented["ledger_topic"]["default"],
         documented["create_ledger"]["default"],
     )
+    assert settings.ledger_key() == ledger.key == documented["ledger_key"]["default"]
     for name in documented:
         monkeypatch.setenv(f"AIRFLOW__EOS__{name.upper()}", "False")
+    monkeypatch.setenv("AIRFLOW__EOS__LEDGER_KEY", "0123456789abcdef")
+    assert settings.default_ledger().key == settings.ledger_to_ask("other").key == "0123456789abcdef"
     assert (
         settings.default_prefix() == settings.ledger_record_url() == settings.spark_history_url() == "False"
     )

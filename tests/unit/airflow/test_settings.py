@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from airflow_eos import settings
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.triggers.run_committed import RunCommittedTrigger
 
 
 @pytest.mark.parametrize(
@@ -38,3 +43,49 @@ def test_origin_that_was_given_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://new.example.com")
     monkeypatch.setenv("AIRFLOW__EOS__ORIGIN", " old.example.com ")
     assert settings.origin() == "old.example.com"
+
+
+SECRET = "a-secret-of-length"
+
+
+def test_the_ledger_key_comes_from_a_command_as_airflows_own_secrets_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An option that is marked as sensitive, so that ``airflow config list`` hides it."""
+    monkeypatch.setenv("AIRFLOW__EOS__LEDGER_KEY_CMD", f"echo {SECRET}")
+    assert settings.default_ledger().key == SECRET
+
+
+def test_the_ledger_key_is_masked_and_given_to_every_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of several alone too; a Dag's own settings get it, unless they have one."""
+    masked: list[str] = []
+    monkeypatch.setattr(settings, "mask_secret", masked.append)
+    monkeypatch.setenv("AIRFLOW__EOS__LEDGER_KEY", f"{SECRET} {SECRET}-before")
+    given = LedgerSettings(topic="theirs", partitions=3)
+    assert settings.with_key(given) == replace(given, key=f"{SECRET} {SECRET}-before")
+    assert settings.ledger_to_ask("theirs").key == f"{SECRET} {SECRET}-before"
+    assert set(masked) == {f"{SECRET} {SECRET}-before", SECRET, f"{SECRET}-before"}
+    assert settings.with_key(replace(given, key="their-own-secret-key")).key == "their-own-secret-key"
+
+
+def test_a_key_that_is_too_short_is_a_wrong_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found before anything is asked, and not shown."""
+    monkeypatch.setenv("AIRFLOW__EOS__LEDGER_KEY", "hunter2")
+    with pytest.raises(ConfigurationError, match="fewer than 16") as refused:
+        settings.default_ledger()
+    assert "hunter2" not in str(refused.value)
+
+
+def test_the_ledger_key_is_in_no_serialised_trigger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triggers name the ledger's topic; who runs them reads the key where he runs."""
+    monkeypatch.setenv("AIRFLOW__EOS__LEDGER_KEY", SECRET)
+    asked: list[LedgerSettings] = []
+
+    def find(kafka: object, ledger: LedgerSettings, *_: object, **__: object) -> None:
+        asked.append(ledger)
+
+    monkeypatch.setattr("airflow_eos.engine.committed.find_committed_by_key", find)
+    trigger = RunCommittedTrigger(pipeline="p", run_key="k", ledger_topic="theirs", prefix="x")
+    assert SECRET not in repr(trigger.serialize())
+    assert trigger.ask({}) is None
+    assert asked == [LedgerSettings(topic="theirs", create=False, key=SECRET)]

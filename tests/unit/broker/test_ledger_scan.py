@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,12 +11,14 @@ from hypothesis import strategies as st
 from airflow_eos.broker import ledger_scan
 from airflow_eos.broker.ledger_records import records_of
 from airflow_eos.broker.ledger_scan import NoEvidence, Wanted, committed_values, needle, raw_entries
+from airflow_eos.exceptions import CorruptBatch
 from airflow_eos.model.ledger import LedgerEntry
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.signature import LedgerKey
 from airflow_eos.recordbatch.header import iter_batches
 from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.wire.fetch import FetchedAnswer
-from tests.support.record_batches import ABORT, COMMIT, TRANSACTIONAL, Record, marker, write
+from tests.support.record_batches import ABORT, COMMIT, TRANSACTIONAL, Record, marker, varint, write
 
 WHERE = TopicPartition("ledger", 0)
 KEYS = ("run", "run/1", "run/10", "cursor")
@@ -138,7 +142,7 @@ def test_committed_values_are_those_of_a_read_committed_reader(history, sizes):
     latest, plain, last = {}, {}, {}
     for answer in log.answers(0, log.stable, "read_committed", []):
         for batch in data_batches(answer.batches, answer.aborted):
-            for offset, key, value in records_of(batch, log.stable):
+            for offset, key, value, _ in records_of(batch, log.stable):
                 if batch.header.is_transactional:
                     latest[key], last[key] = value, offset
                 else:
@@ -167,8 +171,8 @@ def test_committed_values_are_those_of_a_read_committed_reader(history, sizes):
         for batch in answer.batches:
             if not batch.header.is_control:
                 everything += [
-                    (o, k, v or "", batch.header.is_transactional)
-                    for o, k, v in records_of(batch, log.end)
+                    (o, k, v, batch.header.is_transactional)
+                    for o, k, v, _ in records_of(batch, log.end)
                     if k in ("run", "run/1") and o >= log.stable
                 ]
     assert [(e.offset, e.key, e.value, True) for e in tail if e.kind == "record"] == [
@@ -203,3 +207,97 @@ def test_the_tail_has_markers_of_every_producer(log):
         LedgerEntry(2, 2, "commit"),
         LedgerEntry(4, 3, "abort"),
     ]
+
+
+@pytest.mark.parametrize("length", [1, 63, 64, 5000])
+def test_a_length_of_too_many_bytes_hides_no_record(log, length):
+    """Brokers take it as it is; for a compaction it is the same key."""
+    key = "k" * length
+    spelled = bytes((length << 1 & 0x7F | 0x80, length >> 6 & 0x7F | 0x80, length >> 13 | 0x80, 0))
+    fields = b"\0\0\0" + spelled + key.encode() + varint(-1) + varint(0)
+    log.write(1, (key, "ours"))
+    log.finish(1, COMMIT)
+    log.batches.append(
+        write([Record(log.end, 0, None, None)], base_offset=log.end, section=varint(len(fields)) + fields)
+    )
+    log.end += 1
+    noted, above = NoEvidence(), NoEvidence()
+    wanted = Wanted(frozenset({key}))
+    assert committed_values("connections", WHERE, 0, log.end, wanted, noted) == {key: "ours"}
+    assert noted == {key: 2}
+    raw_entries("connections", WHERE, 0, log.end, wanted, above)
+    assert above == {key: 2}
+
+
+def test_a_batch_that_holds_no_text_hides_no_record(log):
+    """Its other records count for a compaction."""
+    batch = [Record(0, 0, b"run", None), Record(1, 0, b"\xff", b"\xff"), Record(2, 0, b"run/1", b"\xff")]
+    log.batches.append(write(batch))
+    log.end = 3
+    noted = NoEvidence()
+    assert not committed_values("connections", WHERE, 0, 3, Wanted(frozenset(KEYS)), noted)
+    assert noted == {"run": 0, "run/1": 2}
+
+
+def test_a_batch_that_cannot_be_read_hides_no_key(log):
+    """In no transaction: it is ignored, and its keys are no free ones; in one it is an error."""
+    broken = write([Record(0, 0, b"run", None), Record(1, 0, b"other", None)], count=1)
+    log.batches.append(broken)
+    log.end = 2
+    noted, above = NoEvidence(), NoEvidence()
+    assert not committed_values("connections", WHERE, 0, 2, Wanted(frozenset(KEYS)), noted)
+    raw_entries("connections", WHERE, 0, 2, Wanted(frozenset(KEYS)), above)
+    assert noted == above == {"run": 1}
+    log.batches[0] = write(
+        [Record(0, 0, b"run", None)], count=2, attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0
+    )
+    with pytest.raises(CorruptBatch):
+        raw_entries("connections", WHERE, 0, 2, Wanted(frozenset(KEYS)), above)
+
+
+@pytest.mark.parametrize("signatures", [False, True])
+@pytest.mark.parametrize("count", [1, 20])
+def test_headers_of_others_hide_no_record(count, signatures):
+    """Hundreds of thousands, which brokers take: they are stepped over."""
+    many = tuple(("", None) for _ in range(200_000))
+    rows = [Record(offset, 0, b"run", None, many if not offset else ()) for offset in range(count)]
+    batch = next(iter_batches(write(rows), "ledger", 0))
+    assert len(records_of(batch, 100, signatures=signatures)) == count
+
+
+@pytest.mark.parametrize("attributes", [0, 1], ids=["plain", "gzip"])
+def test_where_there_is_a_key_only_signed_records_count(log, attributes):
+    """Below the offset where signing began all do; a signature is of its batch's producer."""
+    key = LedgerKey("a-secret-of-length")
+    gzip = zlib.compressobj(wbits=31)
+
+    def put(offset, name, value, signature, others=()):
+        headers = (*others, ("airflow-eos-signature", signature)) if signature else others
+        return Record(offset, 0, name.encode(), value and value.encode(), headers)
+
+    def sign(name, value, producer=(1, 0)):
+        return key.sign("ledger", 0, producer, name, value)
+
+    rows = [
+        put(0, "run", "old", None),
+        put(1, "run", "ours", sign("run", "ours")),
+        put(2, "run", "not signed", None),
+        put(3, "run", None, sign("run", "another")),
+        put(4, "cursor", "of another", sign("cursor", "of another", (2, 0))),
+        put(5, "run/1", "ours", sign("run/1", "ours")),
+        put(6, "run/1", None, sign("run/1", None)),
+        put(7, "run/10", "hidden", sign("run/10", "hidden"), (("first", b""),)),
+    ]
+    pack = None if attributes == 0 else lambda section: gzip.compress(section) + gzip.flush()
+    batch = write(rows, attributes=TRANSACTIONAL | attributes, producer_id=1, producer_epoch=0, compress=pack)
+    log.batches.append(batch)
+    log.end = 8
+    log.batches.append(marker(COMMIT, 1, 8))
+    log.end = 9
+    noted = NoEvidence(key)
+    wanted = Wanted(frozenset(KEYS))
+    assert committed_values("connections", WHERE, 0, log.end, wanted, noted) == {"run": "ours"}
+    assert noted == noted.unsigned == {"run": 3, "cursor": 4, "run/10": 7}
+    since = NoEvidence(key, 4)
+    found = committed_values("connections", WHERE, 0, log.end, wanted, since)
+    assert (found, since) == ({}, {"cursor": 4, "run/10": 7})

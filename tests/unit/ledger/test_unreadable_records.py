@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_eos.engine.queries import readable_runs
 from airflow_eos.exceptions import LedgerUnreadable
+from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.cursor import CursorRecord
 from airflow_eos.model.kafka import ProducerIdentity
+from airflow_eos.model.ledger import LedgerEntry, LedgerText, LedgerView
 from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.model.record import RunRecord, named_writer
@@ -105,3 +108,26 @@ def test_the_writer_of_a_run_record_is_known_without_reading_the_rest() -> None:
     newer = {**json.loads(RUN.to_json()), "v": 99, "ranges": "other"}
     assert named_writer(json.dumps(newer)) == (7, 1)
     assert named_writer(CURSOR.to_json()) is None
+
+
+def test_the_place_is_named() -> None:
+    """Of a value that came from a ledger, partition and offset; also where it is of a newer version."""
+    with pytest.raises(LedgerUnreadable, match=r"run record 'k' \(partition 3, offset 17\) cannot be read"):
+        RunRecord.from_json(LedgerText.at(3, 17, "garbage"), "k")
+    with pytest.raises(LedgerUnreadable, match=r"cursor 'k' \(partition 0, offset 5\) has version 9"):
+        CursorRecord.from_json(LedgerText.at(0, 5, '{"v":9}'), "k")
+
+
+def test_only_a_tombstone_deletes() -> None:
+    """An empty value is a record that cannot be read, on either side of the last stable offset."""
+    for value, kept in ((None, {}), ("", {"k": ""})):
+        tail = (LedgerEntry(5, 1, "record", "k", value), LedgerEntry(6, 1, "commit"))
+        assert answer_of(LedgerView(5, 7, {"k": "before"}, tail)).committed == kept
+
+
+def test_listings_go_on_behind_what_cannot_be_read() -> None:
+    """It is said, and the others are there."""
+    found, said = {"a": "garbage", "b": RUN.to_json(), "c": ""}, list[str]()
+    assert readable_runs(found, said) == [RUN]
+    assert ["'a'" in said[0], "'c'" in said[1], len(said)] == [True, True, 2]
+    assert readable_runs(found) == [RUN]

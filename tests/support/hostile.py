@@ -1,0 +1,44 @@
+"""What a client does that is not ours: bytes as they are, settings of topics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+from kafka.protocol.producer import ProduceRequest
+
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.connection import BrokerConnections
+
+
+def produce_bytes(config: ClientConfig, tp: TopicPartition, batch: bytes) -> None:
+    """Write a record batch outside of any transaction; the broker must take it."""
+    topic = ProduceRequest.TopicProduceData
+    request = ProduceRequest(
+        transactional_id=None,
+        acks=-1,
+        timeout_ms=10_000,
+        topic_data=[
+            topic(
+                name=tp.topic,
+                partition_data=[topic.PartitionProduceData(index=tp.partition, records=batch)],
+            )
+        ],
+        max_version=9,
+    )
+    with BrokerConnections(config) as connections:
+        answer = connections.call(request, connections.leaders([tp.topic])[tp])
+    assert [part.error_code for one in answer.responses for part in one.partition_responses] == [0]
+
+
+def change_topic(admin: Any, topic: str, settings: Mapping[str, str]) -> None:
+    """Set some settings of a topic."""
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in settings.items()
+    ]
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result()

@@ -1,0 +1,94 @@
+"""A signature is of one record at one place by one producer, and its secret is shown nowhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_eos.exceptions import ConfigurationError, LedgerUnreadable
+from airflow_eos.model.signature import LedgerKey, signed_from, signed_from_json
+from airflow_eos.model.spec import Deployment, LedgerSettings, RunSpec
+from airflow_eos.model.spec_json import spec_from_json, spec_to_json
+
+SECRET = "a-secret-of-length"
+RECORD = ("ledger", 3, (7, 1), "run:x", "value")
+SPEC = RunSpec(
+    kafka={"bootstrap.servers": "a:1"},
+    pipeline="p",
+    run_id="r",
+    source_topics=("s",),
+    group_id="g",
+    ledger=LedgerSettings(key=SECRET),
+)
+
+
+def test_what_was_signed_is_recognised() -> None:
+    """By whoever has the secret among his."""
+    signature = LedgerKey(SECRET).sign(*RECORD)
+    assert signature is not None
+    assert len(signature) == 32
+    assert LedgerKey(f"another-secret-of-mine {SECRET}").made(signature, *RECORD)
+    assert not LedgerKey("another-secret-of-mine").made(signature, *RECORD)
+    assert not LedgerKey().made(signature, *RECORD)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ("ledger2", 3, (7, 1), "run:x", "value"),
+        ("ledger", 2, (7, 1), "run:x", "value"),
+        ("ledger", 3, (8, 1), "run:x", "value"),
+        ("ledger", 3, (7, 2), "run:x", "value"),
+        ("ledger", 3, (7, 1), "run:y", "value"),
+        ("ledger", 3, (7, 1), "run:x", "value2"),
+        ("ledger", 3, (7, 1), "run:xv", "alue"),
+        ("ledger", 3, (7, 1), "run:x", ""),
+        ("ledger", 3, (7, 1), "run:x", None),
+    ],
+)
+def test_each_part_is_signed(other) -> None:
+    """And a tombstone is no empty value."""
+    key = LedgerKey(SECRET)
+    assert not key.made(key.sign(*RECORD), *other)
+    assert not key.made(key.sign(*other), *RECORD)
+    assert key.made(key.sign(*other), *other)
+
+
+@pytest.mark.parametrize("signature", [None, b"", b"x" * 32])
+def test_what_is_no_signature_is_none(signature) -> None:
+    """Whatever stands in the header."""
+    assert not LedgerKey(SECRET).made(signature, *RECORD)
+
+
+def test_without_a_secret_nothing_is_signed() -> None:
+    """Blanks are none."""
+    assert LedgerKey(" ").sign(*RECORD) is None
+
+
+def test_a_short_secret_is_refused_and_not_shown() -> None:
+    """It could be guessed from any record."""
+    with pytest.raises(ConfigurationError, match="fewer than 16 characters") as refused:
+        LedgerKey("too-short")
+    assert "too-short" not in str(refused.value)
+
+
+def test_the_secret_is_in_no_repr() -> None:
+    """Of whatever holds it."""
+    for holder in (LedgerKey(SECRET), SPEC, SPEC.ledger, SPEC.deployment, Deployment({}, SPEC.ledger)):
+        assert SECRET not in repr(holder)
+
+
+def test_the_secret_reaches_a_driver_in_another_process() -> None:
+    """In the specification, which is as private as the client settings in it."""
+    assert spec_from_json(spec_to_json(SPEC)) == SPEC
+    assert spec_from_json(spec_to_json(SPEC)).ledger.key == SECRET
+    assert replace(SPEC.ledger, topic="other").key == SECRET
+
+
+def test_what_is_signed_from_where() -> None:
+    """Written and read; anything else is an error that names the record."""
+    assert signed_from(signed_from_json({1: 5, 0: 7}), "k") == {0: 7, 1: 5}
+    for value in ("", "{}", '{"v":1}', '{"v":1,"from":{"x":1}}', '{"v":1,"from":{"0":"1"}}', '{"v":2}'):
+        with pytest.raises(LedgerUnreadable, match="'k'"):
+            signed_from(value, "k")
