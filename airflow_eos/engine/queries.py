@@ -17,7 +17,7 @@ from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings, MayCreate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -108,17 +108,18 @@ def run_records(
     """Return the committed runs of a pipeline, in the order of their commits, and what cannot be read."""
     unreadable: list[str] = []
     found = _records(kafka, settings, pipeline, None, prefix)
-    records = readable_runs({key: value for _, key, value in found}, unreadable)
+    records = readable_runs(((key, value) for _, key, value in found), unreadable)
     return sorted(records, key=lambda record: record.staged_at), unreadable
 
 
-def readable_runs(values: Mapping[str, str], unreadable: list[str] | None = None) -> list[RunRecord]:
-    """Return the run records among some ledger values by key; what cannot be read is left out.
+def readable_runs(values: Iterable[tuple[str, str]], unreadable: list[str] | None = None) -> list[RunRecord]:
+    """Return the run records among some ledger values; what cannot be read is left out.
 
+    :param values: each with its key.
     :param unreadable: why is added to it; default: to the log.
     """
     records: list[RunRecord] = []
-    for key, value in values.items():
+    for key, value in values:
         record = _readable(key, value)
         if isinstance(record, RunRecord):
             records.append(record)

@@ -128,9 +128,9 @@ class _Runs:
             undecided: list[RunRecord] = []
             for partition in range(self._partitions):
                 answer = answer_of(self._control.ledger.view(partition, (), (keys.RUN_RECORDS,)))
-                committed += readable_runs(answer.committed)
+                committed += readable_runs(answer.committed.items())
                 undecided += readable_runs(
-                    {one.key: one.value for one in answer.open_records if one.value is not None}
+                    (one.key, one.value) for one in answer.open_records if one.value is not None
                 )
             self._read = committed, undecided
         return self._read

@@ -41,7 +41,6 @@ def test_both_doors_offer_the_same_commands_and_options() -> None:
     assert set(airflows) == set(ours)
     for name, parser in ours.items():
         mine, other = options(parser), options(airflows[name])
-        # Airflow has the ledger's key in its own configuration.
         assert set(mine) - set(other) == {"--bootstrap-servers", "--config", "--ledger-key-file"}
         assert set(other) - set(mine) == {"--conn-id"}
         assert {flag: mine[flag] for flag in set(mine) & set(other)} == {

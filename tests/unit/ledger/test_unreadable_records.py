@@ -128,6 +128,6 @@ def test_only_a_tombstone_deletes() -> None:
 def test_listings_go_on_behind_what_cannot_be_read() -> None:
     """It is said, and the others are there."""
     found, said = {"a": "garbage", "b": RUN.to_json(), "c": ""}, list[str]()
-    assert readable_runs(found, said) == [RUN]
+    assert readable_runs(found.items(), said) == [RUN]
     assert ["'a'" in said[0], "'c'" in said[1], len(said)] == [True, True, 2]
-    assert readable_runs(found) == [RUN]
+    assert readable_runs(found.items()) == [RUN]
