@@ -19,7 +19,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
 from airflow_eos.model.kafka import ActiveProducer, TransactionDescription, TransactionState
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.record import RunRecord
+from airflow_eos.model.record import RunRecord, named_writer
 from airflow_eos.model.spec import Deployment, LedgerSettings
 from airflow_eos.run.unfinished import coordinator_said, seen_of
 
@@ -104,13 +104,20 @@ class _Runs:
         self._control = control
         self._partitions = partitions
         self._read: tuple[list[RunRecord], list[RunRecord]] | None = None
+        # Producer id and epoch of all records, also of those that a newer version wrote and this cannot read.
+        self._writers: tuple[set[tuple[int, int] | None], set[tuple[int, int] | None]] = set(), set()
 
     @property
     def topics(self) -> set[str]:
         return {receipt.topic for record in self._records()[0] for receipt in record.receipts}
 
     def committed(self, producer_id: int, epoch: int) -> bool:
-        return any(_made_by(record, producer_id, epoch) for record in self._records()[0])
+        self._records()
+        return (producer_id, epoch) in self._writers[0]
+
+    def hangs_unread(self, producer_id: int, epoch: int) -> bool:
+        """Return whether its run record hangs with it, and cannot be read."""
+        return self.undecided(producer_id, epoch) is None and (producer_id, epoch) in self._writers[1]
 
     def undecided(self, producer_id: int, epoch: int) -> RunRecord | None:
         return next((one for one in self._records()[1] if _made_by(one, producer_id, epoch)), None)
@@ -128,6 +135,8 @@ class _Runs:
             undecided: list[RunRecord] = []
             for partition in range(self._partitions):
                 answer = answer_of(self._control.ledger.view(partition, (), (keys.RUN_RECORDS,)))
+                self._writers[0].update(map(named_writer, answer.committed.values()))
+                self._writers[1].update(named_writer(one.value or "") for one in answer.open_records)
                 committed += readable_runs(answer.committed.items())
                 undecided += readable_runs(
                     (one.key, one.value) for one in answer.open_records if one.value is not None
@@ -198,6 +207,8 @@ class _Search:
         if said is not None:
             return "commit" if said else "abort", "its coordinator says so"
         undecided = self._runs.undecided(producer_id, epoch)
+        if self._runs.hangs_unread(producer_id, epoch):
+            return "unknown", "its run record hangs with it and cannot be read: upgrade airflow-eos"
         if undecided is None:
             return "abort", "the ledger has no run of it"
         seen = seen_of(self._control.cluster, undecided)
