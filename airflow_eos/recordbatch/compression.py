@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_eos.exceptions import ConfigurationError, EnvironmentMismatch
+from airflow_eos.recordbatch.limits import OverBudget
 from airflow_eos.recordbatch.varint import CONTINUED
 
 # A content size is believed up to so many times the compressed size and a bit; beyond, the data is streamed.
@@ -112,13 +113,6 @@ def _check_level(codec: Codec, level: int | None) -> None:
     low, high = _LEVELS[codec]
     if not low <= level <= high:
         raise ConfigurationError(f"compression.level {level} is outside {low}..{high} of {codec.label}")
-
-
-class OverBudget(ValueError):
-    """The data decompresses to more bytes than are allowed."""
-
-    def __init__(self, budget: int) -> None:
-        super().__init__(f"it decompresses to more than {budget} bytes")
 
 
 def decompress(codec: int, data: bytes, budget: int) -> bytes | pa.Buffer:

@@ -13,10 +13,18 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_eos.exceptions import CorruptBatch, EnvironmentMismatch
-from airflow_eos.recordbatch.compression import OverBudget, decompress
+from airflow_eos.recordbatch.compression import decompress
 from airflow_eos.recordbatch.header import BatchHeader, RawBatch, TimestampType
-from airflow_eos.recordbatch.limits import DEFAULT_LIMITS, MAX_BYTES_SETTING, DecodeLimits
+from airflow_eos.recordbatch.limits import (
+    DEFAULT_LIMITS,
+    MAX_BYTES_SETTING,
+    RECORD_BYTES,
+    DecodeLimits,
+    OverBudget,
+    TooManyHeaders,
+)
 from airflow_eos.recordbatch.record_fields import read_frames, read_strings
+from airflow_eos.recordbatch.record_starts import LEAST_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -127,11 +135,33 @@ class _Wanted(NamedTuple):
     limits: DecodeLimits
 
 
+def way_on(topic: str, partition: int, ranges: Sequence[tuple[int, int]]) -> str:
+    """End of an error: what a run must be given to go on behind these offsets.
+
+    :param ranges: start and end (exclusive) of each
+    """
+    offsets = [[topic, partition, start, end] for start, end in ranges]
+    return f"skip_offsets={json.dumps(offsets)} goes on behind it"
+
+
+class _TooManyHeadersAt(ValueError):
+    """Names the first record that has them."""
+
+    def __init__(self, offset: int, error: TooManyHeaders) -> None:
+        self.offset = offset
+        super().__init__(str(error))
+
+
 def _decode_one(batch: RawBatch, wanted: _Wanted) -> DecodedBatch:
     if wanted.check_crc:
         batch.check_crc()
     try:
         return _decode([batch], wanted)
+    except _TooManyHeadersAt as error:
+        raise CorruptBatch(
+            f"record of {batch.topic}-{batch.partition} at offset {error.offset} is refused: {error}; "
+            f"{way_on(batch.topic, batch.partition, [(error.offset, error.offset + 1)])}"
+        ) from error
     except OverBudget as error:
         raise CorruptBatch(
             f"record batch of {batch.where()} is refused: {error}, see {MAX_BYTES_SETTING}; {_way_on(batch)}"
@@ -145,8 +175,7 @@ def _decode_one(batch: RawBatch, wanted: _Wanted) -> DecodedBatch:
 
 
 def _way_on(batch: RawBatch) -> str:
-    offsets = [batch.topic, batch.partition, batch.header.base_offset, batch.header.next_offset]
-    return f"skip_offsets={json.dumps([offsets])} goes on behind it"
+    return way_on(batch.topic, batch.partition, [(batch.header.base_offset, batch.header.next_offset)])
 
 
 def _decode_group(group: Sequence[RawBatch], wanted: _Wanted) -> Iterator[DecodedBatch]:
@@ -180,7 +209,11 @@ def _decode(group: Sequence[RawBatch], wanted: _Wanted) -> DecodedBatch:
         left -= len(bodies[-1])
     body = bodies[0] if len(bodies) == 1 else b"".join(bodies)
     buffer = np.frombuffer(body, np.uint8) if len(body) else np.empty(0, np.uint8)
-    frames = read_frames(buffer, sum(counts))
+    records = sum(counts)
+    left -= records * RECORD_BYTES
+    if left < 0 and records * LEAST_BYTES <= len(body):  # else the number is wrong, and read_frames says so
+        raise OverBudget(wanted.limits.max_bytes, f"its {records} records take")
+    frames = read_frames(buffer, records)
     if len(bodies) > 1:
         _check_bounds(frames.start, counts, [len(each) for each in bodies])
     offset = _each(headers, "base_offset", counts) + frames.offset_delta
@@ -196,7 +229,10 @@ def _decode(group: Sequence[RawBatch], wanted: _Wanted) -> DecodedBatch:
     if first or last < len(offset):
         frames, offset, timestamp = frames.rows(first, last), offset[first:last], timestamp[first:last]
     most_headers = wanted.limits.max_record_headers if wanted.headers else None
-    strings = read_strings(body, buffer, frames, most_headers)
+    try:
+        strings = read_strings(body, buffer, frames, most_headers, left)
+    except TooManyHeaders as error:
+        raise _TooManyHeadersAt(int(offset[error.row]), error) from error
     return DecodedBatch(strings.key, strings.value, offset, timestamp, kind, strings.headers)
 
 

@@ -7,16 +7,26 @@ chooses what its readers spend. Both bounds are client settings, and go wherever
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_eos.recordbatch.varint import Int64s
 
 MAX_BYTES_SETTING = "eos.max.batch.bytes"
 MAX_HEADERS_SETTING = "eos.max.record.headers"
+
+RECORD_BYTES = 150
+"""Memory a record takes while it is read, beside its bytes: it may have as few as seven of them."""
+HEADER_BYTES = 40
+"""The same for a header, which may have two."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeLimits:
     """Bounds of one record batch.
 
-    :param max_bytes: bytes of its records when decompressed
+    :param max_bytes: bytes of memory: its records decompressed, :data:`RECORD_BYTES` more for each of them
+        and :data:`HEADER_BYTES` for each header that is read
     :param max_record_headers: headers of one record, where headers are read
     """
 
@@ -25,3 +35,30 @@ class DecodeLimits:
 
 
 DEFAULT_LIMITS = DecodeLimits()
+
+
+class OverBudget(ValueError):
+    """Reading takes more bytes than are allowed.
+
+    :param budget: bytes that are allowed
+    :param what: takes them
+    """
+
+    def __init__(self, budget: int, what: str = "it decompresses to") -> None:
+        super().__init__(f"{what} more than {budget} bytes")
+
+
+class TooManyHeaders(ValueError):
+    """Records have more headers than are allowed.
+
+    :param counts: headers each record has
+    :param most: headers a record may have
+    """
+
+    def __init__(self, counts: Int64s, most: int) -> None:
+        wrong = (counts > most).nonzero()[0]
+        self.row = int(wrong[0])  # the first of them
+        super().__init__(
+            f"it has {int(counts[self.row])} headers, more than {most}, see {MAX_HEADERS_SETTING} "
+            f"({len(wrong)} such records in its batch)"
+        )

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.recordbatch.columns import HEADERS_TYPE
-from airflow_eos.recordbatch.limits import MAX_HEADERS_SETTING
+from airflow_eos.recordbatch.limits import HEADER_BYTES, OverBudget, TooManyHeaders
 from airflow_eos.recordbatch.record_starts import record_starts
 from airflow_eos.recordbatch.segments import binary_array
 from airflow_eos.recordbatch.varint import CONTINUED, read_varints
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 Bools: TypeAlias = "npt.NDArray[np.bool_]"
 
-_FEW_RECORDS = 16  # a round of array operations over so many takes longer than a walk
+_FEW_RECORDS = 64  # a round of array operations over so many takes longer than a walk
+_TEXTS = 65_536  # header keys that are text of Python at a time
 _LONGEST = 35  # bits of five bytes, the longest int32 varint
 
 
@@ -65,12 +66,17 @@ def read_frames(buffer: UInt8s, count: int) -> Frames:
     return Frames(start, time_delta, offset_delta, at, end)
 
 
-def read_strings(body: bytes | pa.Buffer, buffer: UInt8s, frames: Frames, max_headers: int | None) -> Strings:
+def read_strings(
+    body: bytes | pa.Buffer, buffer: UInt8s, frames: Frames, max_headers: int | None, budget: int
+) -> Strings:
     """Keys, values and headers of these records.
 
     :param body: the records section
     :param buffer: the same as an array
     :param max_headers: headers a record may have; ``None``: headers are not read
+    :param budget: bytes of memory that all headers together may take
+    :raises TooManyHeaders: a record has more
+    :raises OverBudget: they take more
     :raises ValueError: a length cannot be right
     :raises IndexError: a field runs over the end
     """
@@ -80,7 +86,9 @@ def read_strings(body: bytes | pa.Buffer, buffer: UInt8s, frames: Frames, max_he
     value_end = _end(value_length, value_at, frames.end)
     if (value_end >= frames.end).any():
         raise ValueError("a record ends before its header count")
-    headers = None if max_headers is None else _headers(body, buffer, value_end, frames.end, max_headers)
+    headers = (
+        None if max_headers is None else _headers(body, buffer, value_end, frames.end, max_headers, budget)
+    )
     key, value = _key_and_value(
         body, (key_at, key_end, key_length < 0), (value_at, value_end, value_length < 0)
     )
@@ -121,7 +129,9 @@ def _gather(pool: pa.Array, picks: npt.NDArray[np.int32], null: Bools) -> pa.Arr
     return pa.BinaryArray.from_buffers(pa.binary(), len(picks), [validity, offsets, data], nulls)
 
 
-def _headers(body: bytes | pa.Buffer, buffer: UInt8s, at: Int64s, ends: Int64s, most: int) -> pa.Array | None:
+def _headers(
+    body: bytes | pa.Buffer, buffer: UInt8s, at: Int64s, ends: Int64s, most: int, budget: int
+) -> pa.Array | None:
     """Headers column, or ``None`` without any.
 
     Rounds: first headers of all records, then second ones, ... The few records that have far more headers
@@ -135,11 +145,11 @@ def _headers(body: bytes | pa.Buffer, buffer: UInt8s, at: Int64s, ends: Int64s, 
     if (counts < 0).any() or (counts > ends - at).any():
         raise ValueError("a record has an impossible number of headers")
     if int(counts.max()) > most:
-        raise ValueError(
-            f"a record has {int(counts.max())} headers, more than {most}, see {MAX_HEADERS_SETTING}"
-        )
+        raise TooManyHeaders(counts, most)
     lists = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
     total = int(lists[-1])
+    if total * HEADER_BYTES > budget:
+        raise OverBudget(budget, f"its {total} headers take")
     cuts = np.zeros(4 * total + 1, np.int32)
     null = np.zeros(total, np.bool_)
     active = np.flatnonzero(counts)
@@ -226,4 +236,7 @@ def _text(keys: pa.Array) -> pa.Array:
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([key.decode("utf-8", "replace") for key in keys.to_pylist()], pa.string())
+        parts = (keys.slice(first, _TEXTS).to_pylist() for first in range(0, len(keys), _TEXTS))
+        return pa.concat_arrays(
+            [pa.array([key.decode("utf-8", "replace") for key in part], pa.string()) for part in parts]
+        )

@@ -18,7 +18,8 @@ from airflow_eos.recordbatch.varint import CONTINUED
 if TYPE_CHECKING:
     from airflow_eos.recordbatch.varint import Int64s, UInt8s
 
-_LEAST_BYTES = 7  # of a record: seven fields, none of them empty
+LEAST_BYTES = 7
+"""Bytes of the smallest record: seven fields, none of them empty."""
 _LONGEST_LENGTH = 5  # bytes of an int32 varint
 # Larger records are walked faster than their bytes are searched for zeros.
 _SMALL_RECORD = 400
@@ -39,7 +40,7 @@ def record_starts(buffer: UInt8s, count: int) -> Int64s:
         if len(buffer):
             raise ValueError(f"{len(buffer)} bytes without a record")
         return np.empty(0, np.int64)
-    if count * _LEAST_BYTES > len(buffer):  # a damaged count must not size an allocation
+    if count * LEAST_BYTES > len(buffer):  # a damaged count must not size an allocation
         raise ValueError(f"{len(buffer)} bytes cannot hold them")
     if len(buffer) <= _SMALL_RECORD * count:
         starts = _search(buffer, count)

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_eos.exceptions import CorruptBatch
+from airflow_eos.recordbatch.decode import way_on
 from airflow_eos.spark.errors import ErrorMark
 from airflow_eos.spark.read_counts import SliceCount, Tally
 from airflow_eos.spark.worker_memory import tidy
@@ -37,6 +38,7 @@ SCHEMA = (
 )
 HEADERS = "headers array<struct<key:string,value:binary>>"
 _MAX_MILLISECONDS = (2**63 - 1) // 1000
+_RUNS_NAMED = 20  # of neighbouring offsets, in one error
 
 _HEADERS_TYPE = pa.list_(
     pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -145,6 +147,8 @@ def arrow_batches(
         waiting.append(batch)
         have_rows += len(batch)
         have_size += batch.key.nbytes + batch.value.nbytes
+        if batch.headers is not None:
+            have_size += batch.headers.nbytes
         if have_rows >= _ROWS or have_size >= _BYTES:
             yield _record_batch(waiting, have_rows, topic, partition, headers=headers)
             waiting, have_rows, have_size = [], 0, 0
@@ -157,7 +161,7 @@ def _record_batch(
 ) -> pa.RecordBatch:
     milliseconds = np.concatenate([b.timestamp for b in batches])
     offsets = np.concatenate([b.offset for b in batches])
-    _check_timestamps(milliseconds, offsets, f"{topic}-{partition}")
+    _check_timestamps(milliseconds, offsets, topic, partition)
     columns = [
         pa.concat_arrays([b.key for b in batches]),
         pa.concat_arrays([b.value for b in batches]),
@@ -174,13 +178,16 @@ def _record_batch(
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _check_timestamps(milliseconds: Int64s, offsets: Int64s, partition: str) -> None:
+def _check_timestamps(milliseconds: Int64s, offsets: Int64s, topic: str, partition: int) -> None:
     """Refuse times that microseconds cannot hold: they would come out as others."""
     wrong = np.flatnonzero((milliseconds > _MAX_MILLISECONDS) | (milliseconds < -_MAX_MILLISECONDS))
     if len(wrong):
+        at = offsets[wrong]
+        runs = np.split(at, np.flatnonzero(np.diff(at) > 1) + 1)[:_RUNS_NAMED]
         raise CorruptBatch(
-            f"{partition} at offset {offsets[wrong[0]]} has timestamp {milliseconds[wrong[0]]} ms, which "
-            f"Spark's microseconds cannot hold ({len(wrong)} such records here)"
+            f"{topic}-{partition} at offset {at[0]} has timestamp {milliseconds[wrong[0]]} ms, which "
+            f"Spark's microseconds cannot hold ({len(wrong)} such records here); "
+            f"{way_on(topic, partition, [(int(run[0]), int(run[-1]) + 1) for run in runs])}"
         )
 
 

@@ -17,10 +17,10 @@ from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.recordbatch.compression import (
     Codec,
     Compressor,
-    OverBudget,
     decompress,
     zstd_content_size,
 )
+from airflow_eos.recordbatch.limits import OverBudget
 from tests.support.record_batches import Record, write
 
 TEXT = b"".join(b'{"id": %d}' % number for number in range(20_000))
@@ -174,7 +174,8 @@ def test_bombs_cost_an_error_and_not_the_memory(tmp_path):
         (tmp_path / f"{number}.{int(codec)}").write_bytes(data)
     code = f"""if True:
         import pathlib, resource
-        from airflow_eos.recordbatch.compression import OverBudget, decompress
+        from airflow_eos.recordbatch.compression import decompress
+        from airflow_eos.recordbatch.limits import OverBudget
         import lz4.frame
         have = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (have + (400 << 20), have + (400 << 20)))

@@ -15,7 +15,7 @@ from airflow_eos.recordbatch import record_fields
 from airflow_eos.recordbatch.compression import Compressor
 from airflow_eos.recordbatch.decode import decode_batch, decode_batches
 from airflow_eos.recordbatch.header import TimestampType, iter_batches
-from airflow_eos.recordbatch.limits import DecodeLimits
+from airflow_eos.recordbatch.limits import HEADER_BYTES, RECORD_BYTES, DecodeLimits
 from airflow_eos.recordbatch.record_starts import _walk, record_starts
 from tests.support.record_batches import LOG_APPEND_TIME, Record, body, raw, records, rows, varint, write
 
@@ -317,10 +317,10 @@ def test_every_negative_length_is_null(length, other):
     """Brokers do not look into compressed batches; Java's consumers read any negative length as null."""
     read = []
     for each in (length, other):
-        fields = b"\x00\x00\x00" + each + each + b"\x00"
+        fields = b"\x00\x00\x00" + each + each + b"\x02" + b"\x02a" + each  # one header, its key "a"
         section = varint(len(fields)) + fields
         read.append(rows(decode_batch(damaged(section, compress=gzip.compress, attributes=1))))
-    assert read[0] == read[1] == [Record(0, 0, None, None)]
+    assert read[0] == read[1] == [Record(0, 0, None, None, (("a", None),))]
 
 
 def many_headers(count, records=1):
@@ -332,7 +332,7 @@ def headers(count):
     return tuple(("k" * (n % 3), None if n % 3 == 0 else b"v" * (n % 200)) for n in range(count))
 
 
-@pytest.mark.parametrize("records", [1, 2, 16, 17, 40])
+@pytest.mark.parametrize("records", [1, 2, 64, 65, 90])
 def test_records_with_many_headers_are_read(records):
     """Few of them are walked alone, many in rounds: the same is read."""
     expected = [Record(n, 0, b"k", b"v", headers(300)) for n in range(records)]
@@ -343,7 +343,7 @@ def test_one_record_of_many_headers_among_others_is_read():
     """Rounds for what all have, a walk for the rest."""
     few = (("a", b"1"), ("b", None))
     many = tuple((f"h{n}", bytes([n % 256])) for n in range(500))
-    written = [Record(n, 0, None, b"v", many if n == 33 else few) for n in range(60)]
+    written = [Record(n, 0, None, b"v", many if n == 33 else few) for n in range(100)]
     assert rows(decode_batch(raw(write(written)))) == written
 
 
@@ -357,13 +357,28 @@ def test_many_headers_take_no_array_operation_each(monkeypatch):
 
 
 def test_more_headers_than_allowed_are_refused_where_they_are_read():
-    """The error names the record's batch and the setting; who reads no headers never counts them."""
+    """The error names record, setting and the offset to skip; who reads no headers never counts them."""
     batch = many_headers(11)
     limits = DecodeLimits(max_record_headers=10)
     with pytest.raises(
         CorruptBatch, match=r"topic-3 at offset 0 .* 11 headers, .* eos\.max\.record\.headers"
     ):
         decode_batch(batch, limits=limits)
+    written = [Record(n, 0, b"k", b"v", headers(11 if n in (42, 45) else 2)) for n in range(40, 50)]
+    among = raw(write(written, base_offset=40))
+    neighbour = raw(write([Record(50, 0, None, None)], base_offset=50))
+    for read in (
+        decode_batch(among, start=43, end=45, limits=limits),
+        decode_batch(among, end=42, limits=limits),
+    ):
+        assert rows(read) == [record for record in written if record.offset in read.offset]
+    with pytest.raises(CorruptBatch) as raised:
+        list(decode_batches([among, neighbour], limits=limits))
+    assert str(raised.value) == (
+        "record of topic-3 at offset 42 is refused: it has 11 headers, more than 10, see "
+        "eos.max.record.headers (2 such records in its batch); "
+        'skip_offsets=[["topic", 3, 42, 43]] goes on behind it'
+    )
     assert rows(decode_batch(batch, limits=limits, headers=False)) == [Record(0, 0, b"k", b"v")]
     assert decode_batch(batch, limits=DecodeLimits(max_record_headers=11)).headers is not None
 
@@ -392,3 +407,32 @@ def test_a_batch_over_the_budget_names_its_place_and_the_setting():
     assert [len(batch) for batch in decode_batches(batches)] == [5]
     with pytest.raises(CorruptBatch, match=r"topic-3 at offset 5 .* 10000 bytes, see eos\.max\.batch\.bytes"):
         list(decode_batches([*batches, holding(5, 20_000)], limits=limits))
+
+
+def test_a_batch_is_charged_for_its_records_and_headers():
+    """They take many times their bytes; what is not read is not charged."""
+    batch = raw(write([Record(n, 0, None, None, headers(2)) for n in range(10)]))
+    size = len(batch.records)
+    records, all_of_it = size + 10 * RECORD_BYTES, size + 10 * RECORD_BYTES + 20 * HEADER_BYTES
+
+    def read(most, **wanted):
+        return len(decode_batch(batch, limits=DecodeLimits(max_bytes=most), **wanted))
+
+    assert read(all_of_it) == read(records, headers=False) == 10
+    assert read(records + 2 * HEADER_BYTES, start=9) == 1
+    with pytest.raises(
+        CorruptBatch, match=r"topic-3 at offset 0 .* 20 headers take .* eos\.max\.batch\.bytes"
+    ):
+        read(all_of_it - 1)
+    with pytest.raises(
+        CorruptBatch, match=r"topic-3 at offset 0 .* 10 records take .* eos\.max\.batch\.bytes"
+    ):
+        read(records - 1, headers=False)
+
+
+def test_a_claimed_number_of_records_is_no_cost():
+    """The error says what is wrong: no larger budget would help."""
+    with pytest.raises(CorruptBatch, match="14 bytes cannot hold them"):
+        decode_batch(
+            damaged(b"\x0c\x00\x00\x00\x01\x01\x00" * 2, count=3), limits=DecodeLimits(max_bytes=100)
+        )

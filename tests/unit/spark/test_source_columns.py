@@ -37,5 +37,18 @@ def test_milliseconds_become_microseconds():
 def test_a_time_that_microseconds_cannot_hold_is_refused(wrong):
     """2**62 ms would come out as 1970, without a word."""
     assert columns(LAST, -LAST).column("timestamp").cast("int64").to_pylist() == [LAST * 1000, -LAST * 1000]
-    with pytest.raises(CorruptBatch, match=rf"topic-3 at offset 41 has timestamp {wrong} ms"):
-        columns(0, wrong)
+    with pytest.raises(CorruptBatch) as raised:
+        columns(0, wrong, 0, wrong, wrong, 0)
+    assert str(raised.value) == (
+        f"topic-3 at offset 41 has timestamp {wrong} ms, which Spark's microseconds cannot hold "
+        '(3 such records here); skip_offsets=[["topic", 3, 41, 42], ["topic", 3, 43, 45]] goes on behind it'
+    )
+
+
+def test_headers_count_where_batches_are_glued():
+    """Thousands of records with nothing but headers are not gigabytes in one batch of Spark's."""
+    headers = (("k" * 1000, b"v" * 1000),) * 500
+    decoded = decode_batch(raw(write([Record(0, 0, None, None, headers)])))
+    sizes = [batch.nbytes for batch in arrow_batches([decoded] * 40, "topic", 3, headers=True)]
+    assert len(sizes) == 5
+    assert max(sizes) < 10 << 20
