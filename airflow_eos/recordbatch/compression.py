@@ -173,15 +173,16 @@ def _zstd(data: bytes, budget: int) -> bytes | pa.Buffer:
             return _ZSTD.decompress(data, size)
         except (pa.ArrowException, OSError):
             pass  # several frames: the first one's size is not the whole; the stream knows, or fails clearly
-    parts: list[bytes] = []
+    parts: list[pa.Buffer] = []
     left = budget
     with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
-        while part := stream.read(min(_CHUNK, left + 1)):
+        # Arrow's read() loses the memory of its answer where the data is damaged; read_buffer() does not.
+        while len(part := stream.read_buffer(min(_CHUNK, left + 1))):
             left -= len(part)
             if left < 0:
                 raise OverBudget(budget)
             parts.append(part)
-    return b"".join(parts)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def zstd_content_size(data: bytes) -> int | None:

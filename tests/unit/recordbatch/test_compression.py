@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import resource
 import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import lz4.frame
 import pyarrow as pa
@@ -194,6 +196,22 @@ def test_bombs_cost_an_error_and_not_the_memory(tmp_path):
     )
 
 
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_damaged_data_leaves_no_memory_behind(codec):
+    """A worker lives on behind the error: a megabyte each would be its end."""
+    data = bytes(Compressor(codec).compress(TEXT))
+
+    def address_space():
+        return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+    for turn in range(420):
+        if turn == 20:
+            before = address_space()
+        with pytest.raises(ValueError, match=r"cannot be decompressed|cut off"):
+            decompress(codec, data[: len(data) // 2], BUDGET)
+    assert address_space() - before < 200 << 20  # allocators reserve 64 MB at a time
+
+
 def test_an_unknown_compression_type_lists_the_known_ones():
     """The message is the list to choose from."""
     with pytest.raises(ConfigurationError, match=r"'brotli' is not one of none, gzip, snappy, lz4, zstd"):
@@ -217,6 +235,7 @@ def test_a_level_has_its_effect(codec, low, high):
 
 WITHOUT_LZ4 = """
 import sys
+from pathlib import Path
 sys.modules["lz4"] = None
 from airflow_eos.exceptions import EnvironmentMismatch
 from airflow_eos.recordbatch.compression import Compressor, decompress
