@@ -249,7 +249,8 @@ COMMANDS = (
     Command(
         "dismiss",
         "Make a key of the ledger unused that somebody else wrote",
-        "Write a tombstone over a ledger record that no run wrote, where there is none of ours. A run of "
+        "Write a tombstone over a ledger record that no run wrote or that is garbage, where there is none of "
+        "ours. A run of "
         "that name is done (again) then: first find out from the sink whether it was.",
         "dismiss",
         (

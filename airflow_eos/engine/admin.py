@@ -14,11 +14,12 @@ from airflow_eos.exceptions import ConfigurationError, OffsetsOutOfRange, Outcom
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.cursor import CursorRecord, counts_kept
 from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TopicDescription, TransactionState
-from airflow_eos.model.ledger import LedgerId, LedgerMessage
+from airflow_eos.model.ledger import LedgerId, LedgerMessage, LedgerText
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.signature import signed_from_json
 from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings
+from airflow_eos.model.versioned import has_version
 from airflow_eos.run import laws
 from airflow_eos.run.unfinished import open_of
 from airflow_eos.run.visibility import Visibility
@@ -117,7 +118,7 @@ def dismiss_record(
     prefix: str = DEFAULT_PREFIX,
     execute: bool = True,
 ) -> dict[str, Any]:
-    """Write a tombstone over a ledger record that no run wrote, where there is none of ours.
+    """Write a tombstone over a ledger record that no run wrote, or garbage, where there is none of ours.
 
     The key is unused then: a run that it names is done (again).
 
@@ -130,7 +131,11 @@ def dismiss_record(
         tp = control.authority.place(routing)
         view = control.ledger.view(tp.partition, [key])
         offset = view.no_evidence.get(key)
-        if offset is None or key in control.authority.peek([key], routing=routing):
+        value = control.authority.peek([key], routing=routing).get(key)
+        if isinstance(value, LedgerText) and not has_version(value):
+            # In somebody's transaction; a run's record may have been there.
+            offset, value = value.where[1], None
+        if offset is None or value is not None:
             raise ConfigurationError(
                 f"{tp} holds no record of {key!r} that could be dismissed: "
                 + ("there is none of others" if offset is None else "there is one of ours, which counts")

@@ -47,6 +47,14 @@ def read_versioned(
     )
 
 
+def has_version(value: str) -> bool:
+    """Tell whether a ledger value has a version, known or not; it may lack all else."""
+    try:
+        return type(json.loads(value)["v"]) is int
+    except (LookupError, RecursionError, TypeError, ValueError):
+        return False
+
+
 def integer(value: Any) -> int:
     """Return a value that must be a JSON integer.
 

@@ -237,10 +237,19 @@ def test_a_record_that_cannot_be_read_is_named_and_does_not_hide_the_others(pipe
         named = rf"run record '{key}' \(partition \d, offset \d+\) .*{reason}"
         with pytest.raises(LedgerUnreadable, match=named):
             pipeline.run(**given(pipeline, "r2", 10, 20))
+        ledger = {"settings": spec.ledger, "key": key, "routing": spec.pipeline}
+        if value == newer:
+            with pytest.raises(ConfigurationError, match="there is none of others"):
+                dismiss_record(spec.kafka, **ledger)
+        else:
+            assert not dismiss_record(spec.kafka, **ledger, execute=False)["done"]
     records, unreadable = run_records(spec.kafka, spec.ledger, pipeline=spec.pipeline)
     assert [record.run_id for record in records] == ["r1"]
     assert len(unreadable) == 1
     assert "version 99" in unreadable[0]
+    forge(pipeline, key, b"garbage", spec.pipeline, "somebody")
+    assert dismiss_record(spec.kafka, **ledger)["done"]
+    assert not pipeline.run(**given(pipeline, "r2", 10, 20)).found
     assert not pipeline.run(**given(pipeline, "r3", 20, 30)).found
 
 
