@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import sys
@@ -148,7 +149,10 @@ def checked(doing: str, call: Callable[[], T]) -> T:
 
     :param doing: see :func:`explained`.
     """
-    result, error = attempt(call)
+    return _result(doing, *attempt(call))
+
+
+def _result(doing: str, result: T | None, error: KafkaError | None) -> T:
     if error is not None:
         raise explained(error, doing) from KafkaException(error)
     return result  # type: ignore[return-value]
@@ -309,11 +313,11 @@ def bounded(doing: str, call: Callable[[float], T], timeout: float, *, grace: fl
     :param timeout: seconds.
     :raises EosError: as :func:`~airflow_eos.broker.librdkafka.checked`; a call that is given up timed out.
     """
-    future: Future[T] = Future()
+    future: Future[tuple[T | None, KafkaError | None]] = Future()
 
     def body() -> None:
         try:
-            future.set_result(checked(doing, lambda: call(timeout)))
+            future.set_result(attempt(functools.partial(call, timeout)))
         except BaseException as error:  # noqa: BLE001 - raised again where it was asked for
             future.set_exception(error)
 
@@ -321,4 +325,4 @@ def bounded(doing: str, call: Callable[[float], T], timeout: float, *, grace: fl
     if not wait([future], timeout + grace).done:
         late = f"librdkafka did not come back within {timeout + grace:.0f} s"
         raise explained(KafkaError(KafkaError._TIMED_OUT, late), doing)
-    return future.result()
+    return _result(doing, *future.result())

@@ -98,7 +98,7 @@ class TransactionalProducer:
 
     librdkafka has no call for producer id and epoch; its statistics have both (``eos`` in its STATISTICS.md).
     A thread polls the instance from start to end: statistics and log lines would pile up while Spark sends,
-    and OAuth tokens be renewed by nobody. The end is :meth:`close`, or that of the last :meth:`call`.
+    and OAuth tokens be renewed by nobody. The end is :meth:`close`, or that of the last :meth:`commit`.
 
     :param transaction_timeout: seconds after which the coordinator aborts.
     :param delivery_timeout: seconds a message may take.
@@ -132,10 +132,10 @@ class TransactionalProducer:
             logger=QuietLog(),
         )
         self._stop = threading.Event()
-        self._calls: list[threading.Event] = []
+        self._commits: list[threading.Event] = []
         self._thread = threading.Thread(
             target=_serve,
-            args=(self._producer, self._events, self._stop, self._calls),
+            args=(self._producer, self._events, self._stop, self._commits),
             name=f"poll {transactional_id}",
             daemon=True,
         )
@@ -230,24 +230,22 @@ class TransactionalProducer:
         _, reason = attempt(self.instance.begin_transaction)
         return reason or purged
 
-    def call(
-        self, doing: str, call: Callable[[Producer, float], T], timeout: float, *, grace: float = GRACE
-    ) -> T:
-        """Make a blocking call with the instance, see :func:`airflow_eos.broker.librdkafka.bounded`.
+    def commit(self, doing: str, timeout: float, *, grace: float = GRACE) -> None:
+        """Commit the transaction, within a time, see :func:`airflow_eos.broker.librdkafka.bounded`.
 
-        A call that is given up keeps the instance alive, so it is polled until the call returns.
+        A commit that is given up keeps the instance alive, so it is polled until the call returns.
         """
         # A failure's frames hold this function, and so what it closes over, even when they are cleared.
         handed_over, returned = [self.instance], threading.Event()
 
-        def body(seconds: float) -> T:
+        def call(seconds: float) -> None:
             try:
-                return call(handed_over.pop(), seconds)
+                handed_over.pop().commit_transaction(seconds)
             finally:
                 returned.set()
 
-        self._calls.append(returned)
-        return bounded(doing, body, timeout, grace=grace)
+        self._commits.append(returned)
+        bounded(doing, call, timeout, grace=grace)
 
     def close(self) -> None:
         """Drop the instance: nothing more is sent, no abort either."""
@@ -256,14 +254,14 @@ class TransactionalProducer:
             return
         producer.purge(in_queue=True, in_flight=False, blocking=False)
         self._stop.set()
-        if all(returned.is_set() for returned in self._calls):
+        if all(returned.is_set() for returned in self._commits):
             self._thread.join()
 
 
 def _serve(
-    producer: Producer, events: _Events, stop: threading.Event, calls: Sequence[threading.Event]
+    producer: Producer, events: _Events, stop: threading.Event, commits: Sequence[threading.Event]
 ) -> None:
-    while not (stop.is_set() and all(returned.is_set() for returned in calls)):
+    while not (stop.is_set() and all(returned.is_set() for returned in commits)):
         _, error = attempt(lambda: producer.poll(_POLL_SECONDS))
         if error is not None:
             events.failed(error)

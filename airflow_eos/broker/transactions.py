@@ -266,11 +266,8 @@ class KafkaSession:
             raise ProtocolViolation(
                 f"{self._doing('commit')}: nothing was staged, so librdkafka would send no EndTxn"
             )
-        self._producer.call(
-            self._doing(f"commit within {self._commit_timeout:.0f} s"),
-            lambda instance, timeout: instance.commit_transaction(timeout),
-            self._commit_timeout,
-        )
+        doing = self._doing(f"commit within {self._commit_timeout:.0f} s")
+        self._producer.commit(doing, self._commit_timeout)
 
     def close(self) -> None:
         """Drop the instance: sends nothing, ends nothing."""

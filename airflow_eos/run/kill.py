@@ -5,14 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from airflow_eos.exceptions import RunFailed
 from airflow_eos.run.states import State
-
-if TYPE_CHECKING:
-    from airflow_eos.ports import ProducerSession
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +104,7 @@ class Kill:
         return entered
 
     def take_turn(self) -> None:
-        """Be the one that decides, right before the commit; :meth:`commit` gives the turn back.
+        """Be the one that decides, right before the commit; :meth:`turn_taken` gives it back.
 
         :raises RunFailed: the kill was first.
         """
@@ -115,10 +112,11 @@ class Kill:
             self._turn.release()
         self.check()
 
-    def commit(self, session: ProducerSession) -> None:
-        """Commit, with the turn taken; raises what the session raises."""
+    @contextmanager
+    def turn_taken(self) -> Iterator[None]:
+        """Return a context for the commit, with the turn taken; it ends before the answer is judged."""
         try:
-            session.commit()
+            yield
         finally:
             self._turn.release()
 

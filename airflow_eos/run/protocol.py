@@ -311,7 +311,8 @@ class RunProtocol:
             self._abort_quietly(session.identity)
             raise
         try:
-            self._kill.commit(session)
+            with self._kill.turn_taken():
+                session.commit()
         except Exception as failure:  # noqa: BLE001 - the exception says nothing about the outcome
             return self._unknown(work, session, failure)
         self._targets.are_kept()

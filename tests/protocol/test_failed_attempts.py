@@ -59,7 +59,7 @@ def test_the_producer_of_a_failed_attempt_is_freed_before_the_next_one(
         def commit(self) -> None:
             if fails == "commit" and len(instances) == 1:
                 # Refused, for the same reason.
-                self._producer.call("commit", lambda instance, left: instance.commit_transaction(left), 5.0)
+                self._producer.commit("commit", 5.0)
             super().commit()
 
         def close(self) -> None:

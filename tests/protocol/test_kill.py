@@ -119,7 +119,8 @@ def test_a_look_before_the_commit_alone_would_come_too_late(monkeypatch: pytest.
             kill.await_commit(0.01)
             sent.append("commit")
 
-    kill.commit(Session())  # type: ignore[arg-type]
+    with kill.turn_taken():
+        Session().commit()
     assert sent == ["commit"]
     for _ in range(2):
         with pytest.raises(RunFailed, match="killed"):

@@ -9,12 +9,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from airflow_eos.broker import producer as producer_module
 from airflow_eos.broker.producer import TransactionalProducer
-from airflow_eos.exceptions import BrokersUnavailable
+from airflow_eos.exceptions import BrokersUnavailable, EosError
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.wire.client_config import ClientConfig
 
@@ -77,19 +78,27 @@ def test_a_refusal_is_forgotten_when_a_broker_has_answered(monkeypatch: pytest.M
 
 
 def test_a_closed_producer_is_no_longer_served(producer: TransactionalProducer) -> None:
-    """Also after calls that came back: nothing refers to the instance any more."""
-    assert producer.call("a call", lambda _, timeout: timeout, 5.0) == 5.0
+    """Also after a commit that came back: nothing refers to the instance any more."""
+    with pytest.raises(EosError, match="a commit: "):
+        producer.commit("a commit", 5.0)  # refused: nothing was begun
     producer.close()
     assert not producer._thread.is_alive()
 
 
-def test_an_instance_is_served_until_a_call_that_was_given_up_returns(
-    producer: TransactionalProducer, statistics: list[str]
+def test_an_instance_is_served_until_a_commit_that_was_given_up_returns(
+    monkeypatch: pytest.MonkeyPatch, statistics: list[str]
 ) -> None:
     """The call keeps the instance alive, and its statistics would pile up."""
     returns = threading.Event()
+
+    class Hanging(confluent_kafka.Producer):
+        def commit_transaction(self, *_: Any) -> None:
+            returns.wait()
+
+    monkeypatch.setattr(producer_module, "Producer", Hanging)
+    producer = TransactionalProducer(NOWHERE, "eos.g", transaction_timeout=60.0, delivery_timeout=30.0)
     with pytest.raises(BrokersUnavailable, match="did not come back"):
-        producer.call("a call", lambda _, __: returns.wait(), 0.1, grace=0.1)
+        producer.commit("a commit", 0.1, grace=0.1)
     producer.close()
     seen, deadline = len(statistics), time.monotonic() + 30
     while len(statistics) < seen + 10 and time.monotonic() < deadline:
