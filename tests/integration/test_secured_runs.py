@@ -1,18 +1,23 @@
-"""Whole runs through Spark on a cluster with TLS, SCRAM and permissions, under the least of them."""
+"""Whole runs through Spark on secured clusters: SCRAM under the least permissions, mTLS, tokens that end."""
 
 from __future__ import annotations
 
 import datetime as dt
+import os
+import time
 
 import pytest
 
 from airflow_eos.engine import RunAttempt
 from airflow_eos.engine.queries import create_ledger
-from airflow_eos.exceptions import AuthorizationFailed
+from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Interval
+from airflow_eos.run.states import State
 from airflow_eos_testing import EmbeddedKafka
+from tests.support.client_certificates import Authority, mutual_tls
 from tests.support.local_runs import Pipeline
+from tests.support.short_tokens import SECONDS, noted
 
 DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
 MODES = {"cursor": Cursor(), "interval": Interval(DAY, DAY + dt.timedelta(hours=1))}
@@ -56,3 +61,74 @@ def test_the_least_permissions_are_enough_for_a_run_through_spark(kafka, spark, 
     assert (record.records_read, record.records_written) == (len(expected), len(expected))
     assert pipeline.output() == sorted(expected)
     assert RunAttempt(spark, spec, copy).execute().found
+
+
+def test_a_run_through_spark_under_mutual_tls(spark, tmp_path):
+    """Driver and executors show the client's certificate; a run with a stranger's writes nothing."""
+    trusted, strange = Authority(tmp_path, "trusted-ca"), Authority(tmp_path, "strange-ca")
+    with mutual_tls(trusted) as secured:
+        pipeline = Pipeline(secured, partitions=2)
+        pipeline.publish([f"r{n}" for n in range(50)])
+        stranger = {**pipeline.spec.kafka, **strange.client("stranger")}
+        with pytest.raises(ConfigurationError, match="refused this client's certificate"):
+            RunAttempt(spark, pipeline.changed("r1", kafka=stranger), copy).execute()
+        assert pipeline.output("read_uncommitted") == []
+        spec = pipeline.changed("r1", kafka={**pipeline.spec.kafka, **trusted.client("tenant")})
+        assert RunAttempt(spark, spec, copy).execute().records_written == 50
+        assert pipeline.output() == sorted(f"r{n}" for n in range(50))
+        assert RunAttempt(spark, spec, copy).execute().found
+
+
+@pytest.fixture(scope="module")
+def short_sessions():
+    """A broker that ends a client's session with its token, unless it comes with a new one (KIP-368)."""
+    listener = "listener.name.client"
+    module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+    with EmbeddedKafka(
+        security="SASL_PLAINTEXT",
+        broker_config={
+            f"{listener}.sasl.enabled.mechanisms": "SCRAM-SHA-512,OAUTHBEARER",
+            f"{listener}.oauthbearer.connections.max.reauth.ms": str(int(SECONDS * 1000)),
+            f"{listener}.oauthbearer.sasl.jaas.config": (
+                f'{module} required unsecuredLoginStringClaim_sub="broker";'
+            ),
+        },
+    ) as running:
+        yield running
+
+
+def test_a_run_outlives_its_tokens(short_sessions, spark, tmp_path):
+    """Tokens end while Spark works, and while the transaction is open: driver and workers get new ones."""
+    pipeline = Pipeline(short_sessions, partitions=2)
+    pipeline.publish([f"r{n}" for n in range(50)])
+    log = tmp_path / "tokens"
+    config = {
+        "bootstrap.servers": short_sessions.bootstrap_servers,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "oauth_cb": "tests.support.short_tokens:short_token",
+        "sasl.oauthbearer.config": str(log),
+    }
+    seconds = 2 * SECONDS
+
+    def slow(df):
+        def wait(batches):
+            time.sleep(seconds)
+            yield from batches
+
+        return df.select("key", "value").mapInArrow(wait, "key binary, value binary")
+
+    states = []
+
+    def entered(state):
+        states.append(state)
+        if state is State.WRITTEN:
+            time.sleep(1.5 * SECONDS)
+
+    spec = pipeline.changed("r1", kafka=config)
+    assert RunAttempt(spark, spec, slow, on_state=entered).execute().records_written == 50
+    assert State.ABORTED not in states
+    assert pipeline.output() == sorted(f"r{n}" for n in range(50))
+    tokens = noted(log)
+    assert len(tokens.pop(os.getpid())) > 2
+    assert tokens, "executors have tokens of their own"

@@ -1,0 +1,34 @@
+"""OAuth tokens that end within seconds, each of them noted in a file."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import time
+from pathlib import Path
+
+SECONDS = 6.0
+"""The life of a token."""
+
+
+def short_token(log: str) -> tuple[str, float]:
+    """Return a token without signature (RFC 7515, appendix A.5), and note process and time in a file.
+
+    :param log: the file; comes from ``sasl.oauthbearer.config``.
+    """
+    now = time.time()
+    with Path(log).open("a") as file:
+        file.write(f"{os.getpid()} {now}\n")
+    parts = ({"alg": "none"}, {"sub": "short", "iat": now, "exp": now + SECONDS})
+    texts = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts]
+    return ".".join([*texts, ""]), now + SECONDS
+
+
+def noted(log: Path) -> dict[int, list[float]]:
+    """Return the times at which each process got a token."""
+    found: dict[int, list[float]] = {}
+    for line in log.read_text().splitlines():
+        process, when = line.split()
+        found.setdefault(int(process), []).append(float(when))
+    return found
