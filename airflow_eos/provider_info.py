@@ -83,6 +83,8 @@ _CONFIG = {
                 "description": (
                     "Refuse runs whose Kafka credentials would travel to Spark in clear: by RPC without\n"
                     "encryption, or to a Spark Connect server elsewhere without TLS. Otherwise a warning.\n"
+                    "The settings count that the session has, whoever set them; of a submitted application\n"
+                    "its conf alone.\n"
                 ),
                 "version_added": "0.1.0",
                 "type": "boolean",

@@ -7,6 +7,7 @@ import re
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 from airflow_eos.cli.definition import DONE, FOUND
@@ -16,6 +17,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import Deployment, RunSpec
+from airflow_eos.wire.client_config import ClientConfig
 
 
 class WrongUsage(Exception):
@@ -51,11 +53,20 @@ def doctor(target: Deployment, options: Namespace) -> Outcome:
     if options.spark:
         from airflow_eos.engine.executors import check_executors
 
-        checks.append(check_executors(options.spark))
+        kafka = ClientConfig.of(target.kafka)
+        checks += check_executors(options.spark, kafka, encrypted=_spark_must_be_encrypted())
     rows = [check.to_dict() for check in checks]
     failed = [row["name"] for row in rows if row["status"] == "fail"]
     data = {"healthy": not failed, "failed": failed, "checks": rows}
     return Outcome(data, {"checks": rows}, FOUND if failed else DONE)
+
+
+def _spark_must_be_encrypted() -> bool:
+    if find_spec("airflow") is None:
+        return False  # a setting of Airflow's: no run asks for it here
+    from airflow_eos import settings
+
+    return settings.require_encrypted_spark()
 
 
 def plan(target: Deployment, options: Namespace) -> Outcome:

@@ -81,6 +81,24 @@ def failure_mark(specification: str) -> str:
     return f"airflow-eos failed ({Path(specification).stem}):"
 
 
+def with_specification(source: bytes, name: str, text: str) -> bytes:
+    """Return an application's source with the specification in a comment at its end.
+
+    Of what is submitted, Spark gives the application's own file to the driver alone.
+
+    :param name: random, as the specification's file is called; the driver is told it.
+    :param text: one line of JSON.
+    """
+    return source + f"\n# {name} {text}\n".encode("ascii")
+
+
+def find_specification(application: Path, name: str) -> bytes | None:
+    """Return what :func:`with_specification` added, None where there is nothing of that name."""
+    begin = f"# {name} ".encode()
+    lines = application.read_bytes().splitlines()
+    return next((line.removeprefix(begin) for line in reversed(lines) if line.startswith(begin)), None)
+
+
 def command_line() -> None:
     """Run a function named on the command line: ``submit.py --airflow-eos-process module:function ...``."""
     given = sys.argv[1:]
@@ -126,16 +144,20 @@ def _session() -> SparkSession:
 
 
 def _read_spec(name: str) -> RunSpec:
-    """Find the file that was named, or came with ``--files``: in the working folder, or where Spark put it.
+    """Find it in the application's own file, or the file of that name, here or where Spark puts ``--files``.
 
     :raises ConfigurationError: it is not there.
     """
     from pyspark import SparkFiles
 
+    application = Path(getattr(sys.modules["__main__"], "__file__", None) or "")
+    carried = find_specification(application, Path(name).name) if application.is_file() else None
+    if carried is not None:
+        return spec_from_json(carried)
     for path in (Path(name), Path(SparkFiles.get(Path(name).name))):
         if path.is_file():
             return spec_from_json(path.read_bytes())
-    raise ConfigurationError(f"the run's specification {name!r} did not come with the application's files")
+    raise ConfigurationError(f"the run's specification {name!r} did not come with the application")
 
 
 def _take(arguments: list[str], option: str) -> str | None:

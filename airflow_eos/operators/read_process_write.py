@@ -117,15 +117,17 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
         spec = self.build_spec(context)
         config = spark_settings(self.conn_id, f"{self.dag_id}-{self.task_id}", self.config_kwargs)
         session = TaskSession(config)
-        check_encryption(config, ClientConfig.of(spec.kafka))
 
         def start_spark() -> SparkSession:
             ship_by_value(process)
             spark = session.start()
+            # Now, before anything secret is sent: spark-defaults.conf and servers have a say in it.
+            check_encryption(settings_in_force(spark, config), ClientConfig.of(spec.kafka))
             self.spark_ui = session.ui_address
             return spark
 
         from airflow_eos.engine import RunAttempt
+        from airflow_eos.spark.encryption import settings_in_force
 
         telemetry = RunTelemetry(context)
         try:

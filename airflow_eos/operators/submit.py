@@ -20,6 +20,7 @@ from airflow_eos.operators.spark_encryption import check_encryption
 from airflow_eos.operators.submitted_files import SubmittedFiles, joined, split_process
 from airflow_eos.operators.telemetry import RunTelemetry
 from airflow_eos.run.kill import KILL_SECONDS, KillBudget
+from airflow_eos.spark.encryption import ADVICE
 from airflow_eos.wire.client_config import ClientConfig
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 # Of a kill, after the wait for a driver that runs here: enough for a signal and a request.
 _PROVIDERS_SECONDS = 0.5
 _LIFE_KEY = "airflow_eos_life"
+_ONLY_CONF = "settings of a spark-defaults.conf are not seen before the driver runs: give them in conf"
 
 
 class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
@@ -48,9 +50,9 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
 
     **What it ships:** this package, kafka-python and the file of ``process``, by ``--py-files``; the
     specification of the run with the Kafka connection in it, in a file only this user can read: a driver in
-    client mode reads it where it is, one on the cluster gets it by ``--files``, as its executors do. Nothing
-    secret is on a command line. Driver and executors need pyarrow, numpy and google-crc32c, the
-    driver confluent-kafka too.
+    client mode reads it where it is, one on the cluster finds it in a copy of the application, which Spark
+    gives to no executor. Nothing secret is on a command line. Driver and executors need pyarrow, numpy and
+    google-crc32c, the driver confluent-kafka too.
 
     Example::
 
@@ -63,7 +65,9 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
     :param process: ``"path/to/file.py:function"`` relative to the Dag file, or ``"package.module:function"``
         that the driver can import. Not templated: whoever triggers a Dag does not choose the code.
     :param application: instead of ``process``: an application whose last statement is
-        ``airflow_eos.spark.main(process)``; relative to the Dag file. (templated)
+        ``airflow_eos.spark.main(process)``; relative to the Dag file. (templated) One that is no file here
+        (``local:///...``, ``s3a://...``) gets the specification by ``--files`` in cluster mode, and so does
+        every executor.
     :param deferrable: in cluster mode, wait in the triggerer and free the worker
         (:class:`~airflow_eos.triggers.spark_driver.SparkDriverTrigger`); needs ``yarn_track_via_rm_api`` on
         YARN, ``track_driver_via_k8s_api`` on Kubernetes, and ``durable`` to take a driver up again. Not with
@@ -79,6 +83,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
     ui_color = "#f4e3ff"
 
     if TYPE_CHECKING:
+        application: str
         files: str | None
         py_files: str | None
         application_args: list[Any] | None
@@ -192,12 +197,15 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             process_file, self._module = split_process(self.process, folder)
         self._forget_other_lives(context, spec)
         failure: Exception | None = None
+        named = self.application
         with SubmittedFiles(spec, process_file) as self._submitted:
             try:
                 self._resolve_application(folder)
                 super().execute(context)
             except Exception as error:  # noqa: BLE001 - the ledger says whether the run failed
                 failure = error
+            finally:
+                self.application = named
         return self._conclude(context, spec, failure)
 
     def _conclude(
@@ -246,11 +254,10 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             return super()._get_hook()
         before = (self.files, self.py_files, self.application_args)
         arguments = [] if self._module is None else ["--airflow-eos-process", self._module]
-        # Spark copies --files to every executor's folder, where they may outlive the application.
         provided = super()._get_hook()
         in_cluster = provided._connection["deploy_mode"] == "cluster"  # noqa: SLF001 - as the provider's own
         if in_cluster:
-            self.files = joined(self.files, str(mine.spec))
+            self._give_to_the_driver(mine)
         self.py_files = joined(self.py_files, *map(str, mine.py_files))
         self.application_args = [
             *(self.application_args or []),
@@ -267,13 +274,27 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         self._end_what_starts_late(hook)
         self._check_deferrable(hook)
         known = {**hook._conf, "spark.master": hook._connection["master"]}  # noqa: SLF001
-        check_encryption(known, ClientConfig.of(mine.kafka))
+        check_encryption(known, ClientConfig.of(mine.kafka), f"{ADVICE}; {_ONLY_CONF}")
         if not in_cluster:
             # The driver runs here, by this Python; a python3 on PATH may be any other.
             os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
             if hook._connection["master"].startswith("local"):  # noqa: SLF001
                 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         return hook
+
+    def _give_to_the_driver(self, mine: SubmittedFiles) -> None:
+        """Put the specification into the application: Spark copies ``--files`` to every executor's folder."""
+        application = Path(self.application)
+        if application.is_file():
+            self.application = str(mine.with_specification(application))
+            return
+        self.files = joined(self.files, str(mine.spec))
+        if ClientConfig.of(mine.kafka).has_secrets:
+            self.log.warning(
+                "Application %s is no file here: the specification with the Kafka credentials goes by "
+                "--files, to the folder of every executor; use process, or an application beside the Dag",
+                self.application,
+            )
 
     def _end_what_starts_late(self, hook: Any) -> None:
         """Look for a kill once the process is there: one that came while it was made had nothing to end."""

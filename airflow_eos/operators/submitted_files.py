@@ -40,17 +40,25 @@ class SubmittedFiles:
 
         text = spec_to_json(spec)
         self.kafka = spec.kafka
+        self._text = text
         _remove_abandoned()
         self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))  # mode 0700
         self._lock = os.open(self._folder, os.O_RDONLY)
         fcntl.flock(self._lock, fcntl.LOCK_EX)  # until this process ends, however it does
         self.spec = self._folder / f"airflow-eos-spec-{os.urandom(8).hex()}.json"
-        descriptor = os.open(self.spec, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text)
+        _write_private(self.spec, text.encode("ascii"))
         self.py_files = [driver_archive()]
         if process_file is not None:
             self.py_files.append(process_file)
+
+    def with_specification(self, application: Path) -> Path:
+        """Return a copy of an application that carries the specification: it reaches the driver alone."""
+        from airflow_eos.engine.application import with_specification
+
+        (self._folder / "application").mkdir()  # a script's folder is on its path: nothing else lies there
+        copy = self._folder / "application" / application.name
+        _write_private(copy, with_specification(application.read_bytes(), self.spec.name, self._text))
+        return copy
 
     def __enter__(self) -> Self:
         return self
@@ -64,6 +72,12 @@ class SubmittedFiles:
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
 
 
 def _remove_abandoned() -> None:

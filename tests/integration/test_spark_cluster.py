@@ -165,16 +165,25 @@ def test_code_reaches_executors_and_credentials_are_in_no_log(spark, broker, tmp
     assert SECRET not in text
 
 
-def test_a_submitted_run_leaves_no_credential_on_the_cluster(broker, tmp_path, cluster):
-    """Client mode: in no file of master, workers, executors and events while it runs, nor behind it."""
+@pytest.mark.parametrize("carried", ["by its path", "in the application"])
+def test_a_submitted_run_leaves_no_credential_on_the_cluster(broker, tmp_path, cluster, carried):
+    """In no file of master, workers, executors and events while it runs, nor behind it.
+
+    A driver in client mode reads the specification where it is, one on the cluster finds it in its own file,
+    which Spark copies to no executor.
+    """
     source, sink = broker.numbered("src", 2, 500), broker.topic("out", 2)
     config = {**broker.config, "sasl.username": "me", "sasl.password": SECRET}
     ledger = LedgerSettings(f"ledger-{uuid.uuid4().hex[:8]}", partitions=1, key=f"{SECRET}-of-the-ledger")
-    spec = broker.spec(source, sink, kafka=config, run_id="submitted", ledger=ledger)
+    spec = broker.spec(source, sink, kafka=config, group_id=f"group-{sink}", ledger=ledger)
     (tmp_path / "copy_app.py").write_text("def process(df):\n    return df.select('key', 'value')\n")
     (tmp_path / "events").mkdir()
     seen = set()
     with SubmittedFiles(spec, tmp_path / "copy_app.py") as files:
+        app, place = Path(submit_main.__file__), files.spec
+        if carried == "in the application":
+            app, place = files.with_specification(app), files.spec.name
+            files.spec.unlink()
         command = [
             Path(sys.executable).with_name("spark-submit"),
             *("--master", cluster[0], "--deploy-mode", "client"),
@@ -182,8 +191,8 @@ def test_a_submitted_run_leaves_no_credential_on_the_cluster(broker, tmp_path, c
             *("--conf", "spark.eventLog.enabled=true", "--conf", f"spark.eventLog.dir={tmp_path / 'events'}"),
             *("--conf", "spark.eventLog.compress=false"),
             *("--py-files", ",".join(map(str, files.py_files))),
-            submit_main.__file__,
-            *("--airflow-eos-process", "copy_app:process", "--airflow-eos-spec", files.spec),
+            app,
+            *("--airflow-eos-process", "copy_app:process", "--airflow-eos-spec", place),
         ]
         pythons = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
         with (tmp_path / "driver.log").open("wb") as log:

@@ -78,8 +78,11 @@ class FakeRun:
 class FakeSession:
     """A Spark session that counts its stops."""
 
+    settings: ClassVar[dict[str, str]] = {}
+
     def __init__(self) -> None:
         self.stops = 0
+        self.conf = SimpleNamespace(get=self.settings.get)
 
     def stop(self) -> None:
         self.stops += 1

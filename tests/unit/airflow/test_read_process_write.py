@@ -22,7 +22,7 @@ from airflow_eos.exceptions import (
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.model.spec import LedgerSettings, MayCreate
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
-from tests.unit.airflow.fakes import DAY, START, FakeRun, a_record, make_context
+from tests.unit.airflow.fakes import DAY, START, FakeRun, FakeSession, a_record, make_context
 
 
 def copy(df: Any) -> Any:
@@ -319,6 +319,28 @@ def test_spark_starts_when_the_run_asks_for_it(
             "spark.python.unix.domain.socket.enabled": "true",
         }
     ]
+
+
+@pytest.mark.parametrize("encrypted", [True, False])
+def test_credentials_in_clear_are_refused_by_what_the_session_has(
+    dag: DAG,
+    runs: list[FakeRun],
+    spark_starts: list[dict[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    encrypted: bool,
+) -> None:
+    """What spark-defaults.conf sets is known once Spark runs, and nothing secret was sent by then."""
+    monkeypatch.setenv("AIRFLOW__EOS__REQUIRE_ENCRYPTED_SPARK", "True")
+    on = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
+    found = {"spark.master": "spark://master:7077", **(on if encrypted else {})}
+    monkeypatch.setattr(FakeSession, "settings", found)
+    FakeRun.asks_for_spark = True
+    operator = make(dag, config_kwargs={"spark.master": "spark://master:7077"})
+    if encrypted:
+        execute(operator)
+        return
+    with pytest.raises(ConfigurationError, match="in clear over Spark's RPC at spark://master:7077"):
+        execute(operator)
 
 
 def test_process_gets_the_rendered_arguments(dag: DAG, runs: list[FakeRun]) -> None:

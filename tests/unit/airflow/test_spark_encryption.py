@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from airflow_eos.engine.executors import credentials_on_the_way
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.operators.spark_encryption import check_encryption, way_in_clear
+from airflow_eos.operators.spark_encryption import check_encryption
+from airflow_eos.spark.encryption import settings_in_force, way_in_clear
 from airflow_eos.wire.client_config import ClientConfig
 
 OPEN = {"spark.master": "spark://master:7077"}
@@ -26,6 +30,7 @@ SECRET = ClientConfig.of({"bootstrap.servers": "a:1", "sasl.password": "hunter2"
         {"spark.remote": "sc://spark.example.com/;user_id=me;token=abc"},
         {"spark.remote": "sc://127.0.0.1:15002"},
         {"spark.remote": "sc://localhost/;user_id=me"},
+        {"spark.remote": "sc://localhost", "spark.master": "local[*]"},
     ],
 )
 def test_what_is_encrypted_or_stays_here(spark: dict[str, str]) -> None:
@@ -42,6 +47,7 @@ def test_what_is_encrypted_or_stays_here(spark: dict[str, str]) -> None:
         ({**OPEN, "spark.network.crypto.enabled": "true"}, "Spark's RPC"),
         ({"spark.remote": "sc://spark.example.com:15002/;user_id=me"}, "Spark Connect to spark.example.com"),
         ({"spark.remote": "sc://10.0.0.7/;use_ssl=false"}, "Spark Connect to 10.0.0.7"),
+        ({"spark.remote": "sc://localhost", **OPEN}, "Spark's RPC at spark://master:7077"),
     ],
 )
 def test_what_can_be_read_on_the_way(spark: dict[str, str], way: str) -> None:
@@ -66,3 +72,38 @@ def test_they_are_refused_where_the_configuration_says_so(monkeypatch: pytest.Mo
     with pytest.raises(ConfigurationError, match="require_encrypted_spark"):
         check_encryption(OPEN, SECRET)
     check_encryption({"spark.master": "local[2]"}, SECRET)
+
+
+class Session:
+    """A session with these settings, and no Spark."""
+
+    def __init__(self, **found: str) -> None:
+        settings = {name.replace("__", "."): value for name, value in found.items()}
+        self.conf = SimpleNamespace(get=settings.get)
+
+
+def test_the_session_says_what_is_encrypted_whoever_set_it() -> None:
+    """What spark-defaults.conf or a server sets counts; the address of a server is known here alone."""
+    session: Any = Session(
+        spark__master="spark://master:7077",
+        spark__authenticate="true",
+        spark__network__crypto__enabled="true",
+    )
+    assert way_in_clear(settings_in_force(session, OPEN)) is None
+    session = Session(spark__master="spark://inside:7077")
+    found = settings_in_force(session, {"spark.remote": "sc://localhost"})
+    assert way_in_clear(found) == "Spark's RPC at spark://inside:7077"
+
+
+@pytest.mark.parametrize(("encrypted", "status"), [(False, "warn"), (True, "fail")])
+def test_the_doctor_says_what_travels_in_clear(encrypted: bool, status: str) -> None:
+    """Before a first run; no credential is in what it says."""
+    (check,) = credentials_on_the_way(OPEN, SECRET, encrypted=encrypted)
+    assert (check.status, check.name) == (status, "credentials to Spark")
+    assert "Spark's RPC at spark://master:7077" in check.found
+    assert "spark.network.crypto.enabled" in check.advice
+    assert "hunter2" not in str(check.to_dict())
+    (safe,) = credentials_on_the_way({"spark.master": "local[2]"}, SECRET, encrypted=encrypted)
+    assert safe.status == "ok"
+    nothing_secret = ClientConfig.of({"bootstrap.servers": "a:1"})
+    assert credentials_on_the_way(OPEN, nothing_secret, encrypted=encrypted) == []

@@ -14,7 +14,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, TaskDeferred
 
-from airflow_eos.engine.application import failure_mark
+from airflow_eos.engine.application import failure_mark, find_specification
 from airflow_eos.exceptions import (
     BrokersUnavailable,
     ConfigurationError,
@@ -26,7 +26,7 @@ from airflow_eos.exceptions import (
 )
 from airflow_eos.hooks.spark_driver import SparkDriver
 from airflow_eos.model.spec import LedgerSettings, MayCreate, RunSpec
-from airflow_eos.model.spec_json import spec_to_json
+from airflow_eos.model.spec_json import spec_from_json, spec_to_json
 from airflow_eos.operators.submit import ReadProcessWriteSubmitOperator
 from airflow_eos.operators.submitted_files import SubmittedFiles
 from tests.unit.airflow.fakes import a_record, make_context
@@ -400,25 +400,74 @@ def test_nothing_secret_is_on_the_command_line(
     assert (operator.files, operator.py_files, operator.application_args) == (None, "a.zip", ["--mine", "1"])
 
 
-def test_a_driver_on_the_cluster_gets_the_specification_as_a_file(
-    dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("given", ["process", "application"])
+def test_a_driver_on_the_cluster_gets_the_specification_in_its_application(
+    dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str
 ) -> None:
-    """It cannot read the worker's disk; the command names the file only."""
+    """It cannot read the worker's disk, and of what is submitted only the application stays off executors."""
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", SPARK)
+    dag.fileloc = str(tmp_path / "dag.py")
+    mine = "def process(df):\n    return df"  # without an end of line
+    (tmp_path / "mine.py").write_text(mine)
+    seen: dict[str, Any] = {}
+
+    def submit(self: Any, application: str = "", **_: Any) -> None:
+        seen["command"] = self._build_spark_submit_command(application)
+        seen["files"], seen["py_files"] = self._files, self._py_files.split(",")
+        seen["shipped"] = b"".join(Path(one).read_bytes() for one in seen["py_files"])
+        seen["application"] = Path(application)
+        seen["text"] = seen["application"].read_text()
+        seen["mode"] = seen["application"].stat().st_mode & 0o777
+        seen["spec"] = find_specification(seen["application"], seen["command"][-1])
+        seen["other"] = find_specification(seen["application"], "airflow-eos-spec-other.json")
+
+    monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.SparkSubmitHook.submit", submit)
+    ledger.answers = [None, a_record()]
+    ways = {
+        "process": {"process": "mine.py:process"},
+        "application": {"process": None, "application": "mine.py"},
+    }
+    operator = make(dag, ReadProcessWriteSubmitOperator, durable=False, **ways[given])
+    operator.execute(context_of(operator))
+    assert seen["files"] is None, "Spark copies --files into the folder of every executor"
+    assert b"hunter2-secret" not in seen["shipped"]
+    assert "hunter2-secret" not in " ".join(seen["command"])
+    assert spec_from_json(seen["spec"]).kafka["sasl.password"] == "hunter2-secret"
+    assert seen["other"] is None
+    assert seen["mode"] == 0o600
+    compile(seen["text"], "application", "exec")
+    if given == "application":
+        assert seen["application"].name == "mine.py"
+        assert seen["text"].startswith(f"{mine}\n# airflow-eos-spec-")
+    assert not seen["application"].exists()
+    assert (tmp_path / "mine.py").read_text() == mine
+    assert operator.application == ways[given].get("application", "")
+
+
+def test_an_application_that_is_not_here_needs_the_specification_as_a_file(
+    dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing can be added to what lies in an image or a bucket: executors get the file, which is said."""
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", SPARK)
     seen: dict[str, Any] = {}
 
     def submit(self: Any, application: str = "", **_: Any) -> None:
+        seen["application"] = application
         seen["command"] = self._build_spark_submit_command(application)
         seen["files"] = Path(self._files)
         seen["text"] = seen["files"].read_text()
 
     monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.SparkSubmitHook.submit", submit)
     ledger.answers = [None, a_record()]
-    operator = make(dag, ReadProcessWriteSubmitOperator, durable=False)
+    there = "local:///opt/app.py"
+    operator = make(dag, ReadProcessWriteSubmitOperator, durable=False, process=None, application=there)
     operator.execute(context_of(operator))
+    assert seen["application"] == there
     assert seen["command"][-1] == seen["files"].name
     assert "hunter2-secret" in seen["text"]
     assert not seen["files"].exists()
+    told = capsys.readouterr()
+    assert "every executor" in told.out + told.err
 
 
 def test_what_a_killed_submission_left_is_removed_by_the_next(
