@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 import uuid
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -23,13 +20,14 @@ from airflow_eos.exceptions import SealedBlockLost, SecondAttempt
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.operators.submitted_files import SubmittedFiles
 from airflow_eos.run.states import State
-from airflow_eos.spark import SparkDataPlane, submit_main
+from airflow_eos.spark import SparkDataPlane
 from airflow_eos.spark import send_task as send_module
 from airflow_eos_testing import count_records, read_topic
 from airflow_eos_testing.faults import SparkCluster
 from airflow_eos_testing.faults.half_send import half_sending, is_half_written, let_go
 from tests.support.patience import wait_until
 from tests.support.spark_sessions import attempt, new_session
+from tests.support.submitting import submit
 
 pytestmark = pytest.mark.chaos
 
@@ -179,34 +177,26 @@ def test_a_submitted_run_leaves_no_credential_on_the_cluster(broker, tmp_path, c
     (tmp_path / "copy_app.py").write_text("def process(df):\n    return df.select('key', 'value')\n")
     (tmp_path / "events").mkdir()
     seen = set()
-    with SubmittedFiles(spec, tmp_path / "copy_app.py") as files:
-        app, place = Path(submit_main.__file__), files.spec
-        if carried == "in the application":
-            app, place = files.with_specification(app), files.spec.name
-            files.spec.unlink()
-        command = [
-            Path(sys.executable).with_name("spark-submit"),
-            *("--master", cluster[0], "--deploy-mode", "client"),
-            *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=512m"),
-            *("--conf", "spark.eventLog.enabled=true", "--conf", f"spark.eventLog.dir={tmp_path / 'events'}"),
-            *("--conf", "spark.eventLog.compress=false"),
-            *("--py-files", ",".join(map(str, files.py_files))),
-            app,
-            *("--airflow-eos-process", "copy_app:process", "--airflow-eos-spec", place),
-        ]
-        pythons = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-        with (tmp_path / "driver.log").open("wb") as log:
-            driver = subprocess.Popen(
-                list(map(str, command)), env={**os.environ, **pythons}, stdout=log, stderr=log
-            )
-            try:
-                while driver.poll() is None:
-                    seen |= set(holding(SECRET, cluster[1], tmp_path / "events"))
-                    time.sleep(0.2)
-            finally:
-                driver.kill()
-                driver.wait(30)
-    output = (tmp_path / "driver.log").read_text(errors="replace")
+    log = tmp_path / "driver.log"
+    with SubmittedFiles(spec, tmp_path / "copy_app.py") as files, log.open("wb") as file:
+        driver = submit(
+            files,
+            "copy_app:process",
+            cluster[0],
+            file,
+            carried=carried == "in the application",
+            spark__eventLog__enabled="true",
+            spark__eventLog__dir=str(tmp_path / "events"),
+            spark__eventLog__compress="false",
+        )
+        try:
+            while driver.poll() is None:
+                seen |= set(holding(SECRET, cluster[1], tmp_path / "events"))
+                time.sleep(0.2)
+        finally:
+            driver.kill()
+            driver.wait(30)
+    output = log.read_text(errors="replace")
     assert driver.returncode == 0, output[-3000:]
     assert count_records(broker.config, sink) == 1000
     assert all(one.headers for one in read_topic(broker.config, ledger.topic)), "they are signed"
