@@ -230,8 +230,10 @@ class Sealed(Protocol):
 class SealAndSend(Protocol):
     """The data plane."""
 
-    def preflight(self) -> Mapping[str, Any]:
-        """Check that executors can do the work; return versions and the application id for the record.
+    def preflight(self, plan: RunPlan) -> Mapping[str, Any]:
+        """Check that executors can do the work, before the first plan is sealed.
+
+        :return: versions and the application id, for the record.
 
         :raises EnvironmentMismatch: listing host and fix.
         """

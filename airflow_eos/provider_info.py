@@ -91,6 +91,17 @@ _CONFIG = {
                 "example": "True",
                 "default": "False",
             },
+            "class_data_folder": {
+                "description": (
+                    "Folder of the archives that `airflow eos warm-spark` writes, from which local Spark\n"
+                    "sessions of tasks start sooner. Only this user or root may be able to write in it.\n"
+                    "Empty: the folder eos-class-data in AIRFLOW_HOME.\n"
+                ),
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": "/opt/airflow/eos-class-data",
+                "default": "",
+            },
             "ledger_record_url": {
                 "description": (
                     "Where a person can look at a record of the ledger: the link ``Ledger record`` of a\n"

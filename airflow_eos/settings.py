@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 from dataclasses import replace
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from airflow.providers.common.compat.sdk import conf
@@ -95,6 +97,13 @@ def ledger_key() -> str:
 def default_ledger_topic() -> str:
     """Name of the ledger topic."""
     return str(conf.get(SECTION, "ledger_topic", fallback=DEFAULT_LEDGER_TOPIC))
+
+
+def class_data_folder() -> Path:
+    """Where the class-data archives of ``airflow eos warm-spark`` are."""
+    given = str(conf.get(SECTION, "class_data_folder", fallback="") or "")
+    home = Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
+    return Path(given).expanduser() if given else home / "eos-class-data"
 
 
 def require_encrypted_spark() -> bool:

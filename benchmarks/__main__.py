@@ -1,8 +1,8 @@
 """Measure whole runs against Spark's own Kafka job and others, in interleaved rounds on one machine.
 
 ``python -m benchmarks`` is the comparison (``make bench``); ``python -m benchmarks micro`` measures encoding
-and reading alone, ``python -m benchmarks scaling`` sizes, cores and fixed costs. Reports go to ``--out``,
-as JSON and SVG.
+and reading alone, ``python -m benchmarks scaling`` sizes, cores and fixed costs, ``python -m benchmarks
+small`` a small run in a fresh process. Reports go to ``--out``, as JSON and SVG.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from pathlib import Path
 def main() -> int:
     """Run the chosen measurement; its closing line is its result."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("what", nargs="?", default="compare", choices=("compare", "micro", "scaling"))
+    parser.add_argument(
+        "what", nargs="?", default="compare", choices=("compare", "micro", "scaling", "small")
+    )
     parser.add_argument("--records", type=int, default=int(os.environ.get("RECORDS") or 2_000_000))
     parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS") or 5))
     parser.add_argument("--cold-rounds", type=int, default=2, help="rounds of fresh processes; 0 for none")
@@ -33,6 +35,10 @@ def main() -> int:
         from benchmarks.scaling import scaling
 
         return scaling(options.out, options.rounds)
+    if options.what == "small":
+        from benchmarks.small import small
+
+        return small(options.out, options.rounds)
     from benchmarks.compare import compare
 
     return compare(options.records, options.rounds, options.cold_rounds, options.out)

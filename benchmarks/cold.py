@@ -8,19 +8,32 @@ Started and timed from outside: interpreter, imports, JVM, session and job, to t
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 
 JOBS = ("tuned", "dataframe", "arrow")
 
 
-def measure(job: str, servers: str, records: int, source: str, sink: str) -> dict[str, float]:
-    """Return the seconds of one fresh process: ``whole``, and of its parts ``session`` and ``job``."""
+def measure(
+    job: str, servers: str, records: int, source: str, sink: str, environment: Mapping[str, str] | None = None
+) -> dict[str, float]:
+    """Return the seconds of one fresh process: ``whole``, and of its parts ``session`` and ``job``.
+
+    :param environment: variables to set for it.
+    """
     begun = time.perf_counter()
     command = [sys.executable, "-m", "benchmarks.cold", job, servers, str(records), source, sink]
     done = subprocess.run(
-        command, check=True, timeout=1800, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command,
+        env={**os.environ, **(environment or {})},
+        check=True,
+        timeout=1800,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
     whole = time.perf_counter() - begun
     return {"whole": whole, **json.loads(done.stdout.splitlines()[-1])}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 
-from airflow_eos.cli.definition import COMMANDS, COMMON, EXIT_CODES, Command, Option
+from airflow_eos.cli.definition import COMMANDS, EXIT_CODES, Command, Option
 
 if TYPE_CHECKING:
     from airflow_eos.model.spec import Deployment
@@ -35,7 +35,7 @@ def get_eos_cli_commands() -> list[GroupCommand]:
                     help=command.help,
                     description=command.description,
                     func=_function(command),
-                    args=tuple(_argument(one) for one in (_CONN_ID, *command.options, *COMMON)),
+                    args=tuple(_argument(option) for option in _options(command)),
                 )
                 for command in COMMANDS
             ),
@@ -54,6 +54,10 @@ def get_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _options(command: Command) -> tuple[Option, ...]:
+    return (_CONN_ID, *command.all_options) if command.cluster else command.all_options
+
+
 def _argument(option: Option) -> Any:
     return Arg((option.flag,), help=option.help, **option.settings)
 
@@ -63,8 +67,11 @@ def _function(command: Command) -> Callable[[argparse.Namespace], None]:
 
 
 def _carry_out(command: Command, options: argparse.Namespace) -> None:
+    from airflow_eos import settings
     from airflow_eos.cli.execution import carry_out
 
+    options.encrypted_spark = settings.require_encrypted_spark()
+    options.class_data_folder = settings.class_data_folder()
     code = carry_out(command, options, _target)
     if code:
         sys.exit(code)

@@ -7,7 +7,7 @@ import re
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from airflow_eos.cli.definition import DONE, FOUND
@@ -54,19 +54,11 @@ def doctor(target: Deployment, options: Namespace) -> Outcome:
         from airflow_eos.engine.executors import check_executors
 
         kafka = ClientConfig.of(target.kafka)
-        checks += check_executors(options.spark, kafka, encrypted=_spark_must_be_encrypted())
+        checks += check_executors(options.spark, kafka, encrypted=options.encrypted_spark)
     rows = [check.to_dict() for check in checks]
     failed = [row["name"] for row in rows if row["status"] == "fail"]
     data = {"healthy": not failed, "failed": failed, "checks": rows}
     return Outcome(data, {"checks": rows}, FOUND if failed else DONE)
-
-
-def _spark_must_be_encrypted() -> bool:
-    if find_spec("airflow") is None:
-        return False  # a setting of Airflow's: no run asks for it here
-    from airflow_eos import settings
-
-    return settings.require_encrypted_spark()
 
 
 def plan(target: Deployment, options: Namespace) -> Outcome:
@@ -347,7 +339,19 @@ def _short(value: Any) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-def call(name: str, target: Deployment, options: Namespace) -> Outcome:
+def warm_spark(_target: None, options: Namespace) -> Outcome:
+    """Write Spark's class-data archive."""
+    from airflow_eos.spark import jvm
+
+    folder = options.folder or options.class_data_folder
+    if folder is None:
+        raise ConfigurationError("without Airflow there is no [eos] class_data_folder: give --folder")
+    archive = jvm.write_archive(Path(folder), jvm.java())
+    data = {"archive": str(archive), "bytes": archive.stat().st_size}
+    return Outcome(data, {"class data": [data]})
+
+
+def call(name: str, target: Deployment | None, options: Namespace) -> Outcome:
     """Run a command by the name of its function."""
     functions: Sequence[Any] = (
         init,
@@ -361,5 +365,6 @@ def call(name: str, target: Deployment, options: Namespace) -> Outcome:
         dismiss,
         sign,
         reset_offsets,
+        warm_spark,
     )
     return next(one for one in functions if one.__name__ == name)(target, options)

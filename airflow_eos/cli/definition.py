@@ -34,6 +34,7 @@ class Command:
 
     :param function: name in :mod:`airflow_eos.cli.commands`.
     :param finds: whether it may end with exit code 3.
+    :param cluster: whether it asks brokers, and so takes a connection.
     """
 
     name: str
@@ -42,6 +43,12 @@ class Command:
     function: str
     options: tuple[Option, ...] = ()
     finds: bool = False
+    cluster: bool = True
+
+    @property
+    def all_options(self) -> tuple[Option, ...]:
+        """Its own options and those of all commands, without the connection's."""
+        return (*self.options, *(COMMON if self.cluster else COMMON[:1]))
 
 
 def positive(text: str) -> int:
@@ -293,5 +300,15 @@ COMMANDS = (
             Option("--pipeline", "owner of a group that has no cursor yet"),
             _YES,
         ),
+    ),
+    Command(
+        "warm-spark",
+        "Make local Spark sessions of tasks start sooner",
+        "Start Spark once and keep an archive of the classes it loads (150 MB): local sessions of tasks "
+        "map it and start in about half the time. Once per worker or image, and again when Spark or Java has "
+        "changed.",
+        "warm_spark",
+        (Option("--folder", "of the archive, default: [eos] class_data_folder", {"metavar": "FOLDER"}),),
+        cluster=False,
     ),
 )

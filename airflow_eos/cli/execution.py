@@ -21,7 +21,8 @@ def carry_out(command: Command, options: Namespace, find_target: Callable[[Names
     only key ``error``.
     """
     try:
-        outcome = call(command.function, find_target(options), options)
+        target = find_target(options) if command.cluster else None
+        outcome = call(command.function, target, options)
     except WrongUsage as error:
         print(printable(f"{command.name}: {error}"), file=sys.stderr)  # noqa: T201 - a command prints
         return USAGE

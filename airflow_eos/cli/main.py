@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_eos.cli.definition import COMMANDS, COMMON, EXIT_CODES
+from airflow_eos.cli.definition import COMMANDS, EXIT_CODES
 from airflow_eos.cli.execution import carry_out
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings
@@ -26,22 +26,29 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:
         one = commands.add_parser(command.name, help=command.help, description=command.description)
-        where = one.add_mutually_exclusive_group(required=True)
-        where.add_argument("--bootstrap-servers", metavar="HOST:PORT", help="brokers without authentication")
-        where.add_argument(
-            "--config",
-            metavar="FILE",
-            help="JSON file with client settings in librdkafka's names, as in a Kafka connection's extra; "
-            "- reads standard input. Keeps passwords off the command line",
-        )
-        one.add_argument(
-            "--ledger-key-file",
-            metavar="FILE",
-            help="file with the ledger's key, where it has one: what [eos] ledger_key is in Airflow",
-        )
-        for option in (*command.options, *COMMON):
+        if command.cluster:
+            _add_connection(one)
+        # Settings of Airflow's.
+        one.set_defaults(encrypted_spark=False, class_data_folder=None)
+        for option in command.all_options:
             one.add_argument(option.flag, help=option.help, **option.settings)
     return root
+
+
+def _add_connection(one: argparse.ArgumentParser) -> None:
+    where = one.add_mutually_exclusive_group(required=True)
+    where.add_argument("--bootstrap-servers", metavar="HOST:PORT", help="brokers without authentication")
+    where.add_argument(
+        "--config",
+        metavar="FILE",
+        help="JSON file with client settings in librdkafka's names, as in a Kafka connection's extra; "
+        "- reads standard input. Keeps passwords off the command line",
+    )
+    one.add_argument(
+        "--ledger-key-file",
+        metavar="FILE",
+        help="file with the ledger's key, where it has one: what [eos] ledger_key is in Airflow",
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_eos.model.kafka import ProducerIdentity
+    from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.record import RunRecord
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.run.collaborators import Collaborators
@@ -37,8 +38,8 @@ class RunAttempt:
                        source_topics=("src",), sink_topic="out", group_id="demo")
         record = RunAttempt(spark, spec, lambda df: df.select("key", "value")).execute()
 
-    :param spark: a session (classic or Spark Connect), or a function that makes one; it is called only when
-        there is something to read.
+    :param spark: a session (classic or Spark Connect), or a function that makes one for a plan; it is called
+        only when there is something to read.
     :param spec: what to read, where to write, under which identity.
     :param process: ``process(df)`` or ``process(df, run)``, from source columns to sink columns.
     :param on_state: called at each state entered.
@@ -46,7 +47,7 @@ class RunAttempt:
 
     def __init__(
         self,
-        spark: SparkSession | Callable[[], SparkSession],
+        spark: SparkSession | Callable[[RunPlan], SparkSession],
         spec: RunSpec,
         process: Callable[..., Any],
         *,
@@ -114,7 +115,7 @@ Run = RunAttempt
 
 
 def read_process_write(
-    spark: SparkSession | Callable[[], SparkSession], spec: RunSpec, process: Callable[..., Any]
+    spark: SparkSession | Callable[[RunPlan], SparkSession], spec: RunSpec, process: Callable[..., Any]
 ) -> RunRecord:
     """Run ``process`` over the spec's ranges, exactly once; see :class:`RunAttempt`."""
     return RunAttempt(spark, spec, process).execute()

@@ -56,6 +56,11 @@ class RunPlan:
         return ends
 
     @property
+    def offsets(self) -> int:
+        """How many offsets lie in the ranges: at least as many as records."""
+        return sum(r.span for r in self.ranges)
+
+    @property
     def is_empty(self) -> bool:
         """Whether no offset lies in any range."""
         return all(r.span == 0 for r in self.ranges)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_eos.engine import RunAttempt
+    from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.record import RunRecord
     from airflow_eos.model.spec import RunSpec
 
@@ -118,9 +119,9 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
         config = spark_settings(self.conn_id, f"{self.dag_id}-{self.task_id}", self.config_kwargs)
         session = TaskSession(config)
 
-        def start_spark() -> SparkSession:
+        def start_spark(plan: RunPlan) -> SparkSession:
             ship_by_value(process)
-            spark = session.start()
+            spark = session.start(plan.offsets)
             # Now, before anything secret is sent: spark-defaults.conf and servers have a say in it.
             check_encryption(settings_in_force(spark, config), ClientConfig.of(spec.kafka))
             self.spark_ui = session.ui_address

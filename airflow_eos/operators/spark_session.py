@@ -13,6 +13,8 @@ from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.settings import class_data_folder
+from airflow_eos.spark import jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,9 +91,11 @@ class TaskSession:
         context = getattr(self._session, "_sc", None)
         return None if context is None else context.uiWebUrl
 
-    def start(self) -> SparkSession:
+    def start(self, offsets: int) -> SparkSession:
         """Return the session; the first call may start a JVM.
 
+        :param offsets: how many the run reads: a JVM of our own is set up for them, see
+            :func:`airflow_eos.spark.jvm.options_for`.
         :raises ConfigurationError: Spark shall run here, and only its client is installed.
         """
         from pyspark.sql import SparkSession
@@ -108,12 +112,21 @@ class TaskSession:
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         # Airflow logs every library at INFO: py4j tells of each connection it closes.
         logging.getLogger("py4j").setLevel(logging.WARNING)
+        settings = self._settings
         if found is None:
             log.info("Starting Spark: %s", self.address)
-        self._session = session = SparkSession.builder.config(map=self._settings).getOrCreate()
+            settings = {**self._jvm_options(offsets), **settings}
+        self._session = session = SparkSession.builder.config(map=settings).getOrCreate()
         if found is None:
             self._started = session
         return session
+
+    def _jvm_options(self, offsets: int) -> dict[str, str]:
+        """Return options of a JVM that starts here; none where somebody has given his own."""
+        is_local = self._settings.get("spark.master", "").startswith("local")
+        if not is_local or jvm.OPTIONS in self._settings or os.environ.get(jvm.OPTIONS_VARIABLE):
+            return {}
+        return {jvm.OPTIONS: jvm.options_for(offsets, class_data_folder())}
 
     def stop(self) -> None:
         """Stop what was started; a second call does nothing."""

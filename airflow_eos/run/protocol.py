@@ -268,7 +268,7 @@ class RunProtocol:
             "planned %s: %d partitions, %d offsets: %s",
             work.key,
             len(plan.ranges),
-            sum(r.span for r in plan.ranges),
+            plan.offsets,
             ", ".join(f"{r.topic_partition} [{r.start}, {r.end})" for r in plan.ranges if r.span)
             or "nothing to read",
         )
@@ -278,7 +278,7 @@ class RunProtocol:
         if work.sealed is not None or planned.plan.is_empty:
             return
         if not work.versions:
-            work.versions = dict(self._collaborators.data.preflight())
+            work.versions = dict(self._collaborators.data.preflight(planned.plan))
         work.sealed = self._collaborators.data.seal(planned.plan)
         self._trace.enter(State.SEALED)
         manifest = work.sealed.manifest

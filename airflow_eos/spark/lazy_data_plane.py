@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 class LazyDataPlane:
     """Implements :class:`airflow_eos.ports.SealAndSend` on a session made on first use.
 
-    :param spark: a session, or a function that makes one.
+    :param spark: a session, or a function that makes one for a plan.
     :param check: raises when the run shall end.
     """
 
     def __init__(
         self,
-        spark: SparkSession | Callable[[], SparkSession],
+        spark: SparkSession | Callable[[RunPlan], SparkSession],
         spec: RunSpec,
         process: Callable[..., Any],
         check: Callable[[], None],
@@ -35,29 +35,31 @@ class LazyDataPlane:
         self._check = check
         self._plane: SparkDataPlane | None = None
 
-    def _started(self) -> SparkDataPlane:
+    def _started(self, plan: RunPlan) -> SparkDataPlane:
         if self._plane is None:
             from airflow_eos.spark.data_plane import SparkDataPlane
 
             session: Any = self._spark
             if not hasattr(session, "createDataFrame"):
-                session = session()
+                session = session(plan)
             self._plane = SparkDataPlane(session, self._spec, self._process)
         # Last: a kill that came while the session was made had nothing to cancel.
         self._check()
         return self._plane
 
-    def preflight(self) -> Mapping[str, Any]:
-        """Check the executors."""
-        return self._started().preflight()
+    def preflight(self, plan: RunPlan) -> Mapping[str, Any]:
+        """Start Spark for this plan, and check the executors."""
+        return self._started(plan).preflight()
 
     def seal(self, plan: RunPlan) -> Any:
         """Read, transform, encode and materialise."""
-        return self._started().seal(plan)
+        return self._started(plan).seal(plan)
 
     def send(self, sealed: Any, identity: ProducerIdentity, timeout: float) -> Sequence[PartitionReceipt]:
         """Write all sealed batches."""
-        return self._started().send(sealed, identity, timeout)
+        assert self._plane is not None, "what is sealed was sealed by it"
+        self._check()
+        return self._plane.send(sealed, identity, timeout)
 
     def release(self, sealed: Any) -> None:
         """Free the materialised blocks."""

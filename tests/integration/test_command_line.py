@@ -471,7 +471,8 @@ def test_tables_are_for_people(
         (("sign", "--ledger-key-file", str(secret)), "would be signed; add --yes"),
         (("reset-offsets", "--group", group, "--to", "earliest"), "would be moved; add --yes"),
     )
-    assert {given[0] for given, _ in commands} == {command.name for command in COMMANDS}
+    asking = {command.name for command in COMMANDS if command.cluster}
+    assert {given[0] for given, _ in commands} == asking
     for given, said in commands:
         assert main([given[0], *where, "--prefix", "test", *given[1:]]) == 0, given
         printed = capsys.readouterr()

@@ -126,7 +126,7 @@ def test_a_kill_while_the_session_is_made_ends_the_run(full):
     """Starting Spark takes seconds; a session that is there too late is not used."""
     sealed = []
 
-    def session():
+    def session(_plan):
         run.kill()
         run.kill()
         return Session()
@@ -147,15 +147,15 @@ def test_a_kill_reaches_a_session_that_is_made_meanwhile(full, monkeypatch):
     """Made by one thread while another kills: its jobs are cancelled, or never begin."""
     begun, go, used = threading.Event(), threading.Event(), []
 
-    def session():
+    def session(_plan):
         begun.set()
         assert go.wait(60)
         return Session()
 
     class Using(LocalPlane):
-        def preflight(self):
+        def preflight(self, plan=None):
             used.append(1)
-            return super().preflight()
+            return super().preflight(plan)
 
     monkeypatch.setattr("airflow_eos.spark.data_plane.SparkDataPlane", Using)
     run = made(full.spec, session=session)

@@ -75,7 +75,7 @@ class LocalDataPlane:
         """Copy, unless a test's subclass says otherwise."""
         return [Out(row.value, row.key) for row in rows]
 
-    def preflight(self) -> Mapping[str, Any]:
+    def preflight(self, _plan: Any = None) -> Mapping[str, Any]:
         return {"data_plane": "local"}
 
     def seal(self, plan: Any) -> LocalSealed:

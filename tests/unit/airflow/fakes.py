@@ -66,7 +66,7 @@ class FakeRun:
 
     def execute(self) -> RunRecord:
         if self.asks_for_spark:
-            self.session = self.spark()
+            self.session = self.spark(SimpleNamespace(offsets=1000))
         if isinstance(self.outcome, BaseException):
             raise self.outcome
         return self.outcome

@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +14,11 @@ import pytest
 from airflow_eos.cli import commands
 from airflow_eos.cli import main as plain
 from airflow_eos.cli.airflow_commands import get_eos_cli_commands, get_parser
-from airflow_eos.cli.definition import COMMANDS, COMMON, EXIT_CODES
+from airflow_eos.cli.definition import COMMANDS, COMMON, DONE, EXIT_CODES
 from airflow_eos.cli.outcome import Outcome
 from airflow_eos.exceptions import LedgerMissing
 from airflow_eos.model.spec import Deployment
+from airflow_eos_testing import class_data
 from tests.unit.airflow.test_import_weight import HEAVY, loaded_by
 
 
@@ -39,10 +41,12 @@ def test_both_doors_offer_the_same_commands_and_options() -> None:
     airflows = actions(actions(get_parser())["eos"])
     assert list(ours) == [command.name for command in COMMANDS]
     assert set(airflows) == set(ours)
+    asks_brokers = {command.name: command.cluster for command in COMMANDS}
     for name, parser in ours.items():
         mine, other = options(parser), options(airflows[name])
-        assert set(mine) - set(other) == {"--bootstrap-servers", "--config", "--ledger-key-file"}
-        assert set(other) - set(mine) == {"--conn-id"}
+        plain_only = {"--bootstrap-servers", "--config", "--ledger-key-file"}
+        assert set(mine) - set(other) == (plain_only if asks_brokers[name] else set())
+        assert set(other) - set(mine) == ({"--conn-id"} if asks_brokers[name] else set())
         assert {flag: mine[flag] for flag in set(mine) & set(other)} == {
             flag: other[flag] for flag in set(mine) & set(other)
         }
@@ -58,6 +62,15 @@ def test_every_command_says_what_it_does() -> None:
         for option in (*command.options, *COMMON):
             assert option.help
             assert not option.help.endswith(".")
+
+
+def test_spark_is_warmed_without_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    """The archive is there after it, and a second time costs nothing."""
+    arguments = ["warm-spark", "--folder", str(class_data.folder()), "--output", "json"]
+    for _ in range(2):
+        assert plain.main(arguments) == DONE
+        found = json.loads(capsys.readouterr().out)
+        assert found["bytes"] == Path(found["archive"]).stat().st_size > 50_000_000
 
 
 def test_registering_costs_the_airflow_command_line_nothing() -> None:

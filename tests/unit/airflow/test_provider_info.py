@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib
 import importlib.resources
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,7 @@ def test_every_option_is_read_and_has_the_documented_default(monkeypatch: pytest
         "ledger_key",
         "create_ledger",
         "require_encrypted_spark",
+        "class_data_folder",
         "ledger_record_url",
         "spark_history_url",
     }
@@ -86,6 +88,8 @@ def test_every_option_is_read_and_has_the_documented_default(monkeypatch: pytest
     assert settings.spark_history_url() == documented["spark_history_url"]["default"]
     assert settings.default_prefix() == documented["prefix"]["default"]
     assert str(settings.require_encrypted_spark()) == documented["require_encrypted_spark"]["default"]
+    assert documented["class_data_folder"]["default"] == ""
+    assert settings.class_data_folder() == Path(os.environ["AIRFLOW_HOME"]) / "eos-class-data"
     assert settings.origin() == documented["origin"]["default"]
     ledger = settings.default_ledger()
     assert (ledger.topic, str(ledger.create)) == (

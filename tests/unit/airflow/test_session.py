@@ -8,6 +8,7 @@ import pytest
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.operators.spark_session import TaskSession, spark_settings
+from airflow_eos.spark import jvm
 from tests.unit.airflow.fakes import FakeSession
 
 QUIET = {"spark.ui.showConsoleProgress": "false"}
@@ -115,7 +116,7 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> FakeSession:
 def test_started_session_is_stopped_once(spark: FakeSession) -> None:
     """What the task started it stops, and local workers run on Airflow's Python."""
     session = TaskSession({"spark.master": "local[2]"})
-    assert session.start() is spark
+    assert session.start(1000) is spark
     assert os.environ.pop("PYSPARK_PYTHON")
     session.stop()
     session.stop()
@@ -130,7 +131,7 @@ def test_session_of_somebody_else_is_left_running(
 
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: spark)
     session = TaskSession({"spark.master": "spark://m:7077"})
-    assert session.start() is spark
+    assert session.start(1000) is spark
     session.stop()
     assert spark.stops == 0
 
@@ -143,6 +144,32 @@ def test_failing_stop_does_not_fail_the_task(spark: FakeSession, monkeypatch: py
 
     monkeypatch.setattr(spark, "stop", stop)
     session = TaskSession({"spark.master": "spark://m:7077"})
-    session.start()
+    session.start(1000)
     session.stop()
     assert session._started is None
+
+
+@pytest.mark.parametrize(
+    ("given", "set_up"),
+    [
+        ({"spark.master": "local[2]"}, True),
+        ({"spark.master": "local[2]", jvm.OPTIONS: "-Xss4m"}, False),
+        ({"spark.master": "spark://m:7077"}, False),
+        ({"spark.remote": "sc://m"}, False),
+    ],
+)
+def test_a_jvm_of_our_own_is_set_up_for_the_run(
+    spark: FakeSession, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], set_up: bool
+) -> None:
+    """Not where somebody has given options of his own, nor on a cluster."""
+    from pyspark.sql import SparkSession
+
+    builder: Any = SparkSession.builder
+    monkeypatch.delenv(jvm.OPTIONS_VARIABLE, raising=False)
+    TaskSession(given).start(1000)
+    assert ("-XX:TieredStopAtLevel=1" in builder.map.get(jvm.OPTIONS, "")) is set_up
+    TaskSession(given).start(10_000_000)
+    assert "-XX:TieredStopAtLevel=1" not in builder.map.get(jvm.OPTIONS, "")
+    monkeypatch.setenv(jvm.OPTIONS_VARIABLE, "-Xmx2g")
+    TaskSession(given).start(1000)
+    assert builder.map == given

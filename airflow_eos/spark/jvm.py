@@ -1,0 +1,113 @@
+"""The JVM of a session that a task starts itself: ready sooner by an archive of its classes.
+
+A scheduled task starts a JVM, runs once and ends. Most of its CPU goes into loading classes from jars and
+into the optimising compiler, whose work pays off later than such a task ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.spark import class_data
+
+log = logging.getLogger(__name__)
+
+OPTIONS = "spark.driver.extraJavaOptions"
+OPTIONS_VARIABLE = "SPARK_SUBMIT_OPTS"
+"""What ``spark-submit``, and so every local PySpark session, adds to its JVM's options."""
+
+SMALL_PLAN = 100_000
+"""Offsets up to which a run is over before the optimising compiler has paid off."""
+
+SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+_TIMEOUT = 180.0
+
+_JOBS = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+numbers = spark.range(1000).mapInArrow(lambda batches: batches, "id long")
+numbers.selectExpr("id % 7 AS k", "cast(id AS string) AS v").groupBy("k").count().repartition(2).collect()
+spark.stop()
+gateway = __import__("pyspark").SparkContext._gateway
+gateway.shutdown()
+gateway.proc.stdin.close()
+gateway.proc.wait()
+"""
+
+
+def options_for(offsets: int, folder: Path) -> str:
+    """Return the options of a local session's JVM.
+
+    :param offsets: how many the run reads: up to :data:`SMALL_PLAN` it is compiled quickly, not well.
+    :param folder: where archives are, see :func:`write_archive`.
+    """
+    options = list(SHORT_LIVED) if offsets <= SMALL_PLAN else []
+    archive = archive_of(folder, java())
+    if class_data.is_trusted(archive):
+        options += class_data.use_options(archive)
+    else:
+        log.info("Spark starts in about half the time after: airflow eos warm-spark (none in %s)", folder)
+    return " ".join(options)
+
+
+def java() -> Path:
+    """Return the Java that Spark takes: of ``JAVA_HOME``, else the first on ``PATH``.
+
+    :raises ConfigurationError: there is none.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+    if found is None:
+        raise ConfigurationError("Spark needs Java 17 or later: none in JAVA_HOME or on PATH")
+    return Path(found)
+
+
+def archive_of(folder: Path, java: Path) -> Path:
+    """Where the archive for the installed Spark belongs, whether it exists or not."""
+    import pyspark
+
+    jars = sorted((Path(str(pyspark.__file__)).parent / "jars").glob("*.jar"))
+    return class_data.archive_path(folder, f"spark-{pyspark.__version__}", java, jars)
+
+
+def write_archive(folder: Path, java: Path) -> Path:
+    """Run a few jobs in a session of their own and keep the classes they needed, unless that was done.
+
+    :return: the archive, 150 MB.
+    :raises ConfigurationError: only Spark's client is installed, or the session failed: with its last lines.
+    """
+    from pyspark.util import is_remote_only
+
+    if is_remote_only():
+        raise ConfigurationError("only Spark's client is installed: no JVM of Spark starts here")
+    archive = archive_of(folder, java)
+    if class_data.is_trusted(archive):
+        return archive
+    with tempfile.TemporaryDirectory(prefix="airflow-eos-spark-") as temporary:
+        dumped = Path(temporary) / "classes.jsa"
+        done = subprocess.run(  # noqa: S603 - our own Python, our own text
+            [sys.executable, "-c", _JOBS],
+            env={
+                **os.environ,
+                OPTIONS_VARIABLE: " ".join((*SHORT_LIVED, *class_data.dump_options(dumped))),
+                "PYSPARK_PYTHON": sys.executable,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_TIMEOUT,
+            check=False,
+        )
+        if done.returncode or not dumped.exists():
+            raise ConfigurationError(f"Spark wrote no class-data archive: {done.stdout[-500:]}")
+        class_data.install(dumped, archive)
+    return archive
