@@ -55,7 +55,8 @@ def get_parser() -> argparse.ArgumentParser:
 
 
 def _argument(option: Option) -> Any:
-    return Arg((option.flag,), help=option.help, **option.settings)
+    # Airflow's help reads [...] as markup of Rich.
+    return Arg((option.flag,), help=option.help.replace("[", r"\["), **option.settings)
 
 
 def _function(command: Command) -> Callable[[argparse.Namespace], None]:
