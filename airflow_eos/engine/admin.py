@@ -59,7 +59,7 @@ def abort_transaction(
             raise ConfigurationError(
                 f"the coordinator does not know the transactional id {transactional_id!r}; "
                 f"a cursor's is {keys.ID_FORMS['cursor']}; a run's is in its record, and its log has it "
-                "at 'Fenced older attempts'"
+                "at 'Only writer of transaction'"
             )
         ours = keys.is_id_of(transactional_id, prefix)
         is_open = found.state is TransactionState.ONGOING
