@@ -87,7 +87,7 @@ class KafkaTransactions(LinkUser):
             producer.close()
             raise
         log.info(
-            "Fenced older attempts of %s: producer id %d, epoch %d",
+            "Only writer of transaction %s from now on: producer id %d, epoch %d",
             transactional_id,
             identity.producer_id,
             identity.producer_epoch,
@@ -116,7 +116,7 @@ class KafkaTransactions(LinkUser):
         with BrokerConnections(self._config, bootstrap_timeout=timeout) as connections:
             left = max(deadline - time.monotonic(), 0.0)
             answer = end_txn(connections, identity, commit=False, timeout=left)
-        log.info("EndTxn(abort) of %s: %s", identity, answer.value)
+        log.info("asked the coordinator to abort what %s has open, if anything: %s", identity, answer.value)
         return answer
 
     def abort_again(

@@ -59,7 +59,8 @@ def _options(command: Command) -> tuple[Option, ...]:
 
 
 def _argument(option: Option) -> Any:
-    return Arg((option.flag,), help=option.help, **option.settings)
+    # Airflow's help reads [...] as markup of Rich.
+    return Arg((option.flag,), help=option.help.replace("[", r"\["), **option.settings)
 
 
 def _function(command: Command) -> Callable[[argparse.Namespace], None]:

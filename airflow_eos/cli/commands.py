@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow_eos.cli.definition import DONE, FOUND
 from airflow_eos.cli.outcome import Outcome, Row
-from airflow_eos.exceptions import ConfigurationError, LedgerUnreadable
+from airflow_eos.exceptions import ConfigurationError, LedgerUnreadable, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
 from airflow_eos.model.record import RunRecord
@@ -92,46 +92,117 @@ def plan(target: Deployment, options: Namespace) -> Outcome:
 
 
 def status(target: Deployment, options: Namespace) -> Outcome:
-    """Show ledger, cursors and runs."""
-    from airflow_eos.engine.lag import unread
-    from airflow_eos.engine.queries import ledger_status
+    """Show ledger, cursors and runs; 3 when something named is not there, or a limit is passed."""
+    from airflow_eos.engine.queries import ledger_names, ledger_status
 
-    found = ledger_status(
-        target.kafka,
-        target.ledger,
-        groups=options.group,
-        runs=[_run(text) for text in options.run],
-        prefix=target.prefix,
-    )
+    asked_runs = [_run(text) for text in options.run]
+    everything = not options.group and not asked_runs
+    names = ledger_names(target.kafka, target.ledger, prefix=target.prefix) if everything else None
+    groups = names.groups if names else options.group
+    found = ledger_status(target.kafka, target.ledger, groups=groups, runs=asked_runs, prefix=target.prefix)
+    exceeded: list[Row] = []
     for group, cursor in found["cursors"].items():
         if cursor is not None:
-            topics = cursor.pop("topics", None)
-            if topics is None:
-                continue  # it cannot be read
-            cursor["lag"] = unread(
-                target.kafka, group, topics, ledger=target.ledger, prefix=target.prefix
-            ).offsets
-    cursors = [
-        {"group": group, **(cursor or {"cursor": "none"})} for group, cursor in found["cursors"].items()
+            _add_progress(target, group, cursor)
+            exceeded += _exceeded(group, cursor, options)
+    missing = _missing(target, found)
+    latest = names.runs if names else {}
+    if everything:
+        found["pipelines"] = {name: record.summary() for name, record in latest.items()}
+    found |= {"missing": [one["not in the ledger"] for one in missing], "exceeded": exceeded}
+    tables = {
+        "ledger": [found["ledger"]],
+        "cursors": [_cursor_row(group, one) for group, one in found["cursors"].items()],
+        "pipelines, their latest runs": [
+            {"pipeline": name, "at": one.staged_at, **_run_row(one.summary())} for name, one in latest.items()
+        ],
+        "runs": [
+            _run_row({"run_key": name, **(one or {"state": "no record"})})
+            for name, one in found["runs"].items()
+        ],
+        "missing": missing,
+        "limits passed": exceeded,
+    }
+    shown = {title: rows for title, rows in tables.items() if rows}
+    return Outcome(found, shown, FOUND if missing or exceeded else DONE)
+
+
+def _missing(target: Deployment, found: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+    """Return which of the groups and runs that were named are not in the ledger, with what is there."""
+    from airflow_eos.engine.queries import ledger_names, near
+
+    groups = [name for name, one in found["cursors"].items() if one is None]
+    runs = [name for name, one in found["runs"].items() if one is None]
+    if not groups and not runs:
+        return []
+    known = ledger_names(target.kafka, target.ledger, prefix=target.prefix)
+    rows = [{"not in the ledger": name, "there": near(name, known.groups)} for name in groups]
+    for name in runs:
+        pipeline = name.partition("/")[0]
+        latest = known.runs.get(pipeline)
+        there = f"the latest run is {latest.run_id!r}" if latest else near(pipeline, tuple(known.runs))
+        rows.append({"not in the ledger": name, "there": there})
+    return list(rows)
+
+
+def _add_progress(target: Deployment, group: str, cursor: dict[str, Any]) -> None:
+    """Add to what the ledger says of a group what it has to read, and the transaction it has open."""
+    from airflow_eos.engine.admin import oldest_open_transaction
+    from airflow_eos.engine.lag import unread
+
+    topics = cursor.pop("topics", None)
+    if topics is None:
+        return  # it cannot be read
+    ids = [keys.cursor_transactional_id(target.prefix, group)]
+    try:
+        left = unread(target.kafka, group, topics, ledger=target.ledger, prefix=target.prefix)
+    except UnknownTopic as error:
+        cursor |= {"lag": None, "unknown": error.message}
+    else:
+        cursor["lag"] = left.offsets
+        if cursor["layout"] == "mapped":
+            ids = [
+                keys.cursor_transactional_id(target.prefix, group, one.topic_partition) for one in left.ranges
+            ]
+    cursor["open_transaction"] = oldest_open_transaction(target.kafka, ids)
+
+
+def _exceeded(group: str, cursor: Mapping[str, Any], options: Namespace) -> list[Row]:
+    """Return the limits that a group has passed; what cannot be known is not within one."""
+    open_now = cursor.get("open_transaction")
+    facts = {
+        "max-lag": (options.max_lag, cursor.get("lag")),
+        "max-open": (options.max_open, open_now["age_seconds"] if open_now else 0),
+    }
+    return [
+        {"group": group, "limit": name, "allowed": allowed, "found": found}
+        for name, (allowed, found) in facts.items()
+        if allowed is not None and (found is None or found > allowed or "unreadable" in cursor)
     ]
-    runs = [
-        _run_row({"run_key": name, **(run or {"state": "no record"})}) for name, run in found["runs"].items()
-    ]
-    tables = {"ledger": [found["ledger"]]}
-    return Outcome(
-        found, {**tables, **({"cursors": cursors} if cursors else {}), **({"runs": runs} if runs else {})}
-    )
+
+
+def _cursor_row(group: str, cursor: Mapping[str, Any] | None) -> Row:
+    row: dict[str, Any] = {"group": group, **(cursor or {"cursor": "none"})}
+    open_now = row.pop("open_transaction", None)
+    return {**row, "open for": f"{open_now['age_seconds']} s"} if open_now else row
 
 
 def ledger(target: Deployment, options: Namespace) -> Outcome:
     """List records."""
-    from airflow_eos.engine.queries import ledger_records
+    from airflow_eos.engine.queries import ledger_records, no_such_pipeline
 
     if options.key and options.pipeline:
         raise WrongUsage("give --pipeline or --key, not both")
     found = ledger_records(
         target.kafka, target.ledger, pipeline=options.pipeline, key=options.key, prefix=target.prefix
     )
+    if options.pipeline and not found:
+        raise no_such_pipeline(target.kafka, target.ledger, options.pipeline, prefix=target.prefix)
+    if options.key and not found:
+        raise ConfigurationError(
+            f"the ledger {target.ledger.topic!r} has no record of the key {options.key!r}; "
+            "`airflow eos ledger` lists all"
+        )
     found.sort(key=lambda one: (_staged_at(one["value"]), one["key"]))
     if options.limit:
         found = found[-options.limit :]
@@ -144,12 +215,14 @@ def _staged_at(value: Any) -> str:
 
 def verify(target: Deployment, options: Namespace) -> Outcome:
     """Read output again; 3 when something does not match."""
-    from airflow_eos.engine.queries import run_records
+    from airflow_eos.engine.queries import no_such_pipeline, run_records
     from airflow_eos.engine.verification import verify_output
 
     records, unreadable = run_records(
         target.kafka, target.ledger, pipeline=options.pipeline, prefix=target.prefix
     )
+    if not records and not unreadable:
+        raise no_such_pipeline(target.kafka, target.ledger, options.pipeline, prefix=target.prefix)
     if options.run_key:
         missing = sorted(set(options.run_key) - {one.run_key for one in records})
         if missing:

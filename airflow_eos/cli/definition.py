@@ -59,6 +59,13 @@ def positive(text: str) -> int:
     return value
 
 
+def not_negative(text: str) -> int:
+    """Read a number that may be 0."""
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of 0 or more")
+    return int(text)
+
+
 def epoch(text: str) -> int:
     """Read a producer epoch."""
     if not text.isdigit():
@@ -173,7 +180,9 @@ COMMANDS = (
     Command(
         "status",
         "Show the ledger, cursors with their lag, and runs",
-        "Show the ledger's identity, cursors of groups with what they have not read yet, and runs.",
+        "Show the ledger's identity, cursors of groups with what they have not read yet and the transaction "
+        "they have open, and runs; without names all groups, and the latest run of each pipeline. Exit code "
+        "3 when the ledger has no record of what was named, or a limit is passed.",
         "status",
         (
             Option("--group", "a group's cursor; repeatable", {"action": "append", "default": []}),
@@ -182,12 +191,24 @@ COMMANDS = (
                 "a run; repeatable",
                 {"action": "append", "default": [], "metavar": "PIPELINE/RUN_ID"},
             ),
+            Option(
+                "--max-lag",
+                "a group may have so many offsets to read",
+                {"type": not_negative, "metavar": "OFFSETS"},
+            ),
+            Option(
+                "--max-open",
+                "a group's transaction may be open so long",
+                {"type": not_negative, "metavar": "SECONDS"},
+            ),
         ),
+        finds=True,
     ),
     Command(
         "ledger",
         "List the records of the ledger",
-        "List the latest committed records of the ledger: runs, cursors, pinned boundaries, resets.",
+        "List the latest committed records of the ledger: runs, cursors, pinned boundaries, resets. Exit "
+        "code 1 when it has none of the pipeline, or of the key, that was named.",
         "ledger",
         (
             Option("--pipeline", "only the runs of this pipeline"),
@@ -200,7 +221,8 @@ COMMANDS = (
         "Compare the output of runs with the ledger",
         "Read the output of committed runs again, as a read_committed consumer would, and compare it with "
         "the receipts in the ledger: checksums, sequence, number of records. What retention has deleted "
-        "since is reported as expired. Exit code 3 when something does not match.",
+        "since is reported as expired. Exit code 3 when something does not match, 1 when the ledger has no "
+        "run of the pipeline.",
         "verify",
         (
             _PIPELINE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Callable
@@ -32,5 +33,6 @@ def carry_out(command: Command, options: Namespace, find_target: Callable[[Names
             print(json.dumps({"error": {"type": kind, "message": error.message}}, indent=2))  # noqa: T201
         print(printable(f"{kind}: {error}"), file=sys.stderr)  # noqa: T201
         return REFUSED
-    print(outcome.render(options.output))  # noqa: T201
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print(outcome.render(options.output, width))  # noqa: T201
     return outcome.code

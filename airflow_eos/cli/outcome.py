@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,8 @@ from airflow_eos.cli.definition import DONE
 from airflow_eos.printable import printable
 
 Row = Mapping[str, Any]
+
+_LEAST_ROOM = 20  # for a value, on the narrowest terminal
 
 
 @dataclass(frozen=True)
@@ -27,16 +30,39 @@ class Outcome:
     tables: Mapping[str, Sequence[Row]] = field(default_factory=dict)
     code: int = DONE
 
-    def render(self, output: str) -> str:
-        """Return the text for standard output."""
+    def render(self, output: str, width: int | None = None) -> str:
+        """Return the text for standard output.
+
+        :param width: columns of the terminal; a table that is wider stands upright, a line for each value.
+            None: a line for each row, whatever it takes.
+        """
         if output == "json":
             return json.dumps(self.data, indent=2)
-        return "\n\n".join(_table(title, rows) for title, rows in self.tables.items())
+        return "\n\n".join(_table(title, rows, width) for title, rows in self.tables.items())
 
 
-def _table(title: str, rows: Sequence[Row]) -> str:
+def _table(title: str, rows: Sequence[Row], width: int | None) -> str:
     if not rows:
         return f"{title}\n-"
+    text = _flat(title, rows)
+    if width is None or max(map(len, text.splitlines())) <= width:
+        return text
+    return "\n".join([title, *(_upright(number, row, width) for number, row in enumerate(rows, 1))])
+
+
+def _upright(number: int, row: Row, width: int) -> str:
+    """Return a row with a line for each value; long values go on below."""
+    cells = {name: _text(value) for name, value in row.items() if value is not None}
+    indent = max(map(len, cells), default=0) + 3
+    room = max(width - indent, _LEAST_ROOM)
+    lines = [f"--- {number} ---"]
+    for name, text in cells.items():
+        first, *more = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
+        lines += [f"{name.ljust(indent - 3)} | {first}".rstrip(), *(f"{' ' * indent}{one}" for one in more)]
+    return "\n".join(lines)
+
+
+def _flat(title: str, rows: Sequence[Row]) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row))
     lines = [names, *([_text(row.get(name)) for name in names] for row in rows)]
     widths = [max(len(line[n]) for line in lines) for n in range(len(names))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -59,7 +59,7 @@ def abort_transaction(
             raise ConfigurationError(
                 f"the coordinator does not know the transactional id {transactional_id!r}; "
                 f"a cursor's is {keys.ID_FORMS['cursor']}; a run's is in its record, and its log has it "
-                "at 'Fenced older attempts'"
+                "at 'Only writer of transaction'"
             )
         ours = keys.is_id_of(transactional_id, prefix)
         is_open = found.state is TransactionState.ONGOING
@@ -83,6 +83,23 @@ def abort_transaction(
         "answer": answer,
         "done": is_open and execute,
     }
+
+
+def oldest_open_transaction(
+    kafka: Mapping[str, Any], transactional_ids: Sequence[str]
+) -> dict[str, Any] | None:
+    """Return the one of these transactions that is open for the longest time, None when none is.
+
+    As ``{"transactional_id", "started", "age_seconds", "timeout_seconds"}``, see :func:`abort_transaction`.
+    """
+    with ControlPlane(Deployment(kafka)) as control:
+        described = {name: control.cluster.describe_transaction(name) for name in transactional_ids}
+    found = [
+        {"transactional_id": name, **_times(one)}
+        for name, one in described.items()
+        if one is not None and one.state in _OPEN
+    ]
+    return max(found, key=lambda one: float(one["age_seconds"]), default=None)
 
 
 def _check_abort(name: str, prefix: str, epoch: int, expected: int | None, *, allowed: bool) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import LedgerUnreadable
+from airflow_eos.exceptions import ConfigurationError, LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.cursor import CursorRecord
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 log = logging.getLogger(__name__)
+
+_NAMES_SHOWN = 10  # in one message
 
 
 def create_ledger(
@@ -110,6 +114,61 @@ def run_records(
     found = _records(kafka, settings, pipeline, None, prefix)
     records = readable_runs(((key, value) for _, key, value in found), unreadable)
     return sorted(records, key=lambda record: record.staged_at), unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerNames:
+    """Whose records a ledger holds.
+
+    :param runs: the latest run of each pipeline.
+    :param groups: consumer groups that have a cursor.
+    """
+
+    runs: Mapping[str, RunRecord]
+    groups: tuple[str, ...]
+
+
+def ledger_names(
+    kafka: Mapping[str, Any], settings: LedgerSettings, *, prefix: str = DEFAULT_PREFIX
+) -> LedgerNames:
+    """Return the pipelines and groups of a ledger, sorted; what cannot be read is left out.
+
+    It reads the whole ledger.
+    """
+    found = [(key, value) for _, key, value in _records(kafka, settings, None, None, prefix)]
+    runs = readable_runs(one for one in found if keys.is_run_record(one[0]))
+    cursors = {_group_of(*one) for one in found if keys.is_cursor_record(one[0])}
+    latest = {one.pipeline: one for one in sorted(runs, key=lambda one: one.staged_at)}
+    return LedgerNames(dict(sorted(latest.items())), tuple(sorted(cursors - {""})))
+
+
+def _group_of(key: str, value: str) -> str:
+    """Return the group of a cursor, empty where it cannot be read."""
+    try:
+        return CursorRecord.from_json(value, key).group
+    except LedgerUnreadable as error:
+        log.warning("left out: %s", error)
+        return ""
+
+
+def no_such_pipeline(
+    kafka: Mapping[str, Any], settings: LedgerSettings, pipeline: str, *, prefix: str = DEFAULT_PREFIX
+) -> ConfigurationError:
+    """Return the error for a pipeline without a run, with the names that are like it."""
+    known = tuple(ledger_names(kafka, settings, prefix=prefix).runs)
+    return ConfigurationError(
+        f"the ledger {settings.topic!r} has no run of the pipeline {pipeline!r}; {near(pipeline, known)}"
+    )
+
+
+def near(name: str, known: Sequence[str]) -> str:
+    """Say which names are like one that is not there, or which there are at all."""
+    if not known:
+        return "it has none of any"
+    like = get_close_matches(name, known, n=3, cutoff=0.6)
+    shown = like or known[:_NAMES_SHOWN]
+    more = "" if like or len(known) <= _NAMES_SHOWN else f" and {len(known) - _NAMES_SHOWN} more"
+    return f"{'near it' if like else 'there'} are: {', '.join(map(repr, shown))}{more}"
 
 
 def readable_runs(values: Iterable[tuple[str, str]], unreadable: list[str] | None = None) -> list[RunRecord]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import Explicit
 from airflow_eos.model.spec import RunSpec
+from airflow_eos.operators.literals import is_literal
 from airflow_eos.operators.offset_ranges import GivenRanges, parse_ranges
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 
@@ -58,6 +59,10 @@ class ReplayOffsetRangesOperator(ReadProcessWriteOperator):
     ) -> None:
         if "ranges" in kwargs:
             raise ConfigurationError("give offset_ranges, not ranges: a replay reads explicit ranges only")
+        if isinstance(offset_ranges, list | tuple) and is_literal(offset_ranges):
+            _explicit(offset_ranges)
+        if is_literal(reason):
+            _check_reason(reason)
         # Nothing about the cursor: replays of other ranges may run beside each other.
         kwargs.setdefault("max_active_tis_per_dag", None)
         super().__init__(**kwargs)
@@ -75,8 +80,7 @@ class ReplayOffsetRangesOperator(ReadProcessWriteOperator):
                 "a replay writes output again that consumers may have seen: set confirm=True, "
                 f"got {self.confirm!r}"
             )
-        if not self.reason.strip():
-            raise ConfigurationError("a replay needs a reason; it is kept in the ledger")
+        _check_reason(self.reason)
         self.ranges = _explicit(self.offset_ranges)
         return super().build_spec(context)
 
@@ -91,6 +95,11 @@ class ReplayOffsetRangesOperator(ReadProcessWriteOperator):
             "run_type": str(getattr(dag_run, "run_type", "") or ""),
             "triggered_by": str(getattr(dag_run, "triggering_user_name", "") or ""),
         }
+
+
+def _check_reason(reason: str) -> None:
+    if not reason.strip():
+        raise ConfigurationError("a replay needs a reason; it is kept in the ledger")
 
 
 def _explicit(given: GivenRanges) -> Explicit:

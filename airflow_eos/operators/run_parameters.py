@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk.bases.operator import BaseOperatorMeta
@@ -14,6 +14,7 @@ from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.links.run_links import LedgerRecordLink, SparkUiLink
 from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor, RangeMode
 from airflow_eos.model.spec import LedgerSettings, RunSpec
+from airflow_eos.operators.literals import check_literals, check_schedule
 from airflow_eos.operators.offset_ranges import GivenRanges, parse_ranges
 from airflow_eos.operators.outlets import describe_outlets
 from airflow_eos.operators.retry import TransactionRetryPolicy
@@ -92,6 +93,8 @@ class RunParameters:
         dag_id: str
         task_id: str
         log: Any
+        dag: Any
+        has_dag: Callable[[], bool]
 
     @BaseOperatorMeta._apply_defaults  # noqa: SLF001 - as Airflow's own mixins: default_args reach these
     def __init__(
@@ -125,12 +128,8 @@ class RunParameters:
             max_active_tis_per_dag = 1 if isinstance(self.ranges, Cursor) else None
         if on_empty not in ("succeed", "skip"):
             raise ConfigurationError(f"on_empty must be 'succeed' or 'skip', got {on_empty!r}")
-        settings.check_literal_prefix(prefix)
         if retry_policy is _NOT_GIVEN:
             retry_policy = TransactionRetryPolicy()
-        super().__init__(  # type: ignore[call-arg]
-            max_active_tis_per_dag=max_active_tis_per_dag, retry_policy=retry_policy, **kwargs
-        )
         self.topics = topics
         self.group_id = group_id
         self.sink_topic = sink_topic
@@ -152,6 +151,12 @@ class RunParameters:
         self.run_record: RunRecord | None = None
         self.spark_ui: str | None = None
         self._run_key: str | None = None
+        check_literals(self)  # before the Dag knows the task
+        super().__init__(  # type: ignore[call-arg]
+            max_active_tis_per_dag=max_active_tis_per_dag, retry_policy=retry_policy, **kwargs
+        )
+        if self.has_dag():
+            check_schedule(self, self.dag)
 
     def build_spec(self, context: Context) -> RunSpec:
         """Return the specification of this run: the rendered fields, the connection, and who asks.

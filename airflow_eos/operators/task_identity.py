@@ -60,6 +60,19 @@ def accepting(ranges: RangeMode) -> RangeMode:
     )
 
 
+def as_range_mode(ranges: Any) -> RangeMode:
+    """Return ranges that say themselves what is read.
+
+    :raises ConfigurationError: they do not.
+    """
+    if isinstance(ranges, (Cursor, Interval, PartitionInterval, Explicit)):
+        return ranges
+    raise ConfigurationError(
+        f"ranges {ranges!r} is not supported: give Cursor(), Interval(...), PartitionInterval(...), "
+        f"Explicit(...) or {DATA_INTERVAL!r}"
+    )
+
+
 def resolve_ranges(
     ranges: Ranges,
     context: Context,
@@ -71,13 +84,8 @@ def resolve_ranges(
 
     :raises ConfigurationError: the Dag run has no such interval; names the run and what to change.
     """
-    if isinstance(ranges, (Cursor, Interval, PartitionInterval, Explicit)):
-        return ranges
     if ranges != DATA_INTERVAL:
-        raise ConfigurationError(
-            f"ranges {ranges!r} is not supported: give Cursor(), Interval(...), PartitionInterval(...), "
-            f"Explicit(...) or {DATA_INTERVAL!r}"
-        )
+        return as_range_mode(ranges)
     dag_run = context["dag_run"]
     if dag_run.partition_key:
         interval = _partition_interval(dag_run, allowed_lateness, partition_duration)

@@ -36,6 +36,22 @@ class State(str, enum.Enum):
     """The commit's answer is missing: ended like an abort, then the authority says which it was."""
 
 
+IN_WORDS: dict[State, str] = {
+    State.ASKED: "the ledger is asked whether the run is committed",
+    State.FENCED: "no older attempt can write any more",
+    State.CHECKED: "the ledger was asked again, now that nobody else can commit the run",
+    State.PLANNED: "what to read is fixed",
+    State.SEALED: "Spark has read and transformed it; nothing is written to Kafka yet",
+    State.OPEN: "the transaction is open",
+    State.WRITTEN: "the output is in the transaction",
+    State.STAGED: "offsets and run record are in the transaction",
+    State.PROVEN: "the brokers confirm what was written",
+    State.COMMITTED: "readers see the output",
+    State.ABORTED: "the transaction was aborted, readers see none of it",
+    State.UNKNOWN: "the commit was not answered; the ledger will tell",
+}
+"""For a task's log."""
+
 LEGAL_STEPS: dict[State, frozenset[State]] = {
     State.ASKED: frozenset({State.FENCED}),
     State.FENCED: frozenset({State.CHECKED, State.FENCED}),
@@ -87,6 +103,6 @@ class Trace:
         elapsed = round(self._clock() - self._start, 3)
         self._current = state
         self._steps.append((state.value, elapsed))
-        log.info("state %s after %.3f s", state.value, elapsed)
+        log.info("state %s after %.3f s: %s", state.value, elapsed, IN_WORDS[state])
         if self._on_state is not None:
             self._on_state(state)

@@ -248,8 +248,10 @@ class SparkDataPlane:
             yield
         except InconsistentSeal:
             raise
-        except Exception as error:
-            raise process_error(error, self._mark) from error
+        except Exception as error:  # noqa: BLE001 - raised again, translated
+            found = process_error(error, self._mark)
+            # Of an error that a task has named, Spark's stack says nothing that the error does not.
+            raise found from (None if self._mark.find(str(error)) else error)
 
 
 def _storage_level(environment: Environment) -> Any:

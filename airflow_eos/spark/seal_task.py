@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_eos.exceptions import ProcessFailed
+from airflow_eos.exceptions import EosError, ProcessFailed
 from airflow_eos.recordbatch.compression import Compressor
+from airflow_eos.recordbatch.decode import way_on
 from airflow_eos.recordbatch.partitioner import NULL_KEY_RUN, partitions_for
 from airflow_eos.recordbatch.sealer import seal
 from airflow_eos.spark.arrow_contract import sink_rows
-from airflow_eos.spark.errors import ErrorMark
+from airflow_eos.spark.errors import ErrorMark, root_cause
 from airflow_eos.spark.process import call_process
 from airflow_eos.spark.read_counts import SliceCount
 from airflow_eos.spark.sealed_rows import READ_TRAILER_PARTITION, TASK_TRAILER_PARTITION, SealedRows
@@ -236,7 +237,41 @@ class ArrowSealTask:
     def _transformed(self, wanted: OffsetRange, count: SliceCount) -> Iterator[pa.RecordBatch]:
         for batch in read_slice(self.seal.config, wanted):
             count.add(batch)
-            result = call_process(self.process, batch, self.run)
+            try:
+                result = call_process(self.process, batch, self.run)
+            except EosError:
+                raise
+            except Exception as error:
+                raise self._located(batch, error) from error
             table = sink_rows(result, self.run.sink_topic, self.run.source_topics)
             if table is not None:
                 yield from table.to_batches()
+
+    def _located(self, batch: pa.RecordBatch, error: Exception) -> ProcessFailed:
+        """Return the error of the author's function, with the records on which it raises.
+
+        Halves of the batch are tried until one record is left, or none of the halves raises alone.
+        """
+        while batch.num_rows > 1:
+            middle = batch.num_rows // 2
+            halves = (batch.slice(0, middle), batch.slice(middle))
+            found = next(((half, again) for half in halves if (again := self._raised_by(half))), None)
+            if found is None:
+                break
+            batch, error = found
+        topic, partition = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
+        first, last = batch.column("offset")[0].as_py(), batch.column("offset")[-1].as_py()
+        place, way = f"offsets {first} to {last}", ""
+        if first == last:
+            place, way = f"offset {first}", f" ({way_on(topic, partition, [(first, first + 1)])})"
+        return ProcessFailed(
+            f"process failed at {topic}-{partition}, {place}, nothing was written: {root_cause(error)}; "
+            f"correct the function, then run the task again{way}"
+        )
+
+    def _raised_by(self, batch: pa.RecordBatch) -> Exception | None:
+        try:
+            call_process(self.process, batch, self.run)
+        except Exception as error:  # noqa: BLE001 - whatever the author's function raises
+            return error
+        return None

@@ -61,6 +61,11 @@ _BYTES = 8 << 20
 _RECORDS_PER_ROW = 4
 
 
+def arrow_schema() -> pa.Schema:
+    """Return the columns of records that were read, headers included."""
+    return _ARROW_SCHEMA.append(pa.field("headers", _HEADERS_TYPE))
+
+
 @dataclass(frozen=True, slots=True)
 class ReadTask:
     """What ``mapInArrow`` calls: reads the slice that its rows stand for; pickled with the plan.
@@ -174,7 +179,7 @@ def _record_batch(
     schema = _ARROW_SCHEMA
     if headers:
         columns.append(_headers(batches))
-        schema = schema.append(pa.field("headers", _HEADERS_TYPE))
+        schema = arrow_schema()
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

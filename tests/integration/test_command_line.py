@@ -371,13 +371,68 @@ def test_status_shows_cursors_with_lag_and_runs(cli: Cli, pipeline: Pipeline) ->
         "--run",
         f"{name}/r2",
     )
-    assert code == 0
+    assert (code, found["missing"]) == (3, ["none", f"{name}/r2"])
     cursor = found["cursors"][pipeline.spec.group_id]
     assert (cursor["pipeline"], cursor["layout"], cursor["lag"]) == (name, "whole", 1)
     assert cursor["ends"] == {f"{pipeline.source}-0": 2, f"{pipeline.source}-1": 0}
     assert found["cursors"]["none"] is None
     assert found["runs"][f"{name}/r1"]["records_written"] == 2
     assert found["runs"][f"{name}/r2"] is None
+
+
+def test_status_without_names_shows_all_there_is(cli: Cli, pipeline: Pipeline) -> None:
+    """Groups with their lag, pipelines with their latest runs."""
+    for run_id in ("r1", "r2"):
+        pipeline.publish([run_id])
+        pipeline.run(run_id)
+    pipeline.publish(["c"])
+    code, found = cli("status")
+    assert (code, found["missing"], found["exceeded"]) == (0, [], [])
+    assert {group: one["lag"] for group, one in found["cursors"].items()} == {pipeline.spec.group_id: 1}
+    assert {one: run["run_id"] for one, run in found["pipelines"].items()} == {pipeline.spec.pipeline: "r2"}
+
+
+def test_status_is_a_check_for_a_monitor(cli: Cli, pipeline: Pipeline) -> None:
+    """3 when a group lags further, or has a transaction open for longer, than was allowed."""
+    pipeline.publish(["a"])
+    pipeline.run("r1")
+    pipeline.publish(["b", "c"])
+    group = pipeline.spec.group_id
+    assert cli("status", "--max-lag", "2", "--max-open", "0")[0] == 0
+    code, found = cli("status", "--group", group, "--max-lag", "1")
+    assert code == 3
+    assert found["exceeded"] == [{"group": group, "limit": "max-lag", "allowed": 1, "found": 2}]
+    name = keys.cursor_transactional_id(pipeline.spec.prefix, group)
+    owner = Producer({**pipeline.spec.kafka, "transactional.id": name})
+    owner.init_transactions(30)
+    owner.begin_transaction()
+    owner.produce(pipeline.sink, value=b"open")
+    owner.flush(30)
+
+    def passed() -> bool:
+        code, found = cli("status", "--group", group, "--max-open", "0")
+        assert found["cursors"][group]["open_transaction"]["transactional_id"] == name
+        return code == 3 and [one["limit"] for one in found["exceeded"]] == ["max-open"]
+
+    try:
+        wait_until(passed)
+        assert cli("status", "--group", group, "--max-open", "3600")[0] == 0
+    finally:
+        owner.abort_transaction(30)
+
+
+def test_misspelt_names_are_errors_with_the_near_ones(cli: Cli, pipeline: Pipeline) -> None:
+    """Not an empty answer with exit code 0."""
+    pipeline.publish(["a"])
+    pipeline.run("r1")
+    name, group = pipeline.spec.pipeline, pipeline.spec.group_id
+    for command in ("verify", "ledger"):
+        code, found = cli(command, "--pipeline", f"{name}x")
+        assert (code, error_of(found)[0]) == (1, "ConfigurationError")
+        assert f"no run of the pipeline '{name}x'; near it are: '{name}'" in error_of(found)[1]
+        assert f"there are: '{name}'" in error_of(cli(command, "--pipeline", "~")[1])[1]
+    code, found = cli("ledger", "--key", f"cursor:{group}x")
+    assert (code, "no record of the key" in error_of(found)[1]) == (1, True)
 
 
 def test_ledger_lists_runs_in_the_order_of_their_commits(cli: Cli, pipeline: Pipeline) -> None:
@@ -463,7 +518,6 @@ def test_tables_are_for_people(
         (("plan", "--pipeline", name, "--group", group, "--topic", pipeline.source), "records_at_most"),
         (("status", "--group", group, "--run", f"{name}/r1"), "cursors"),
         (("ledger",), "1 read, 1 written by r1, try 1"),
-        (("ledger", "--pipeline", "nobody"), "records\n-\n"),
         (("verify", "--pipeline", name), "summary"),
         (("repair",), "hanging\n-\n"),
         (("abort", "--group", group), "transaction"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import time
+import traceback
 from collections import Counter, defaultdict
 
 import pandas as pd
@@ -215,8 +216,16 @@ def test_a_function_that_fails_on_one_record_says_what_and_where(broker, spark, 
                 raise ValueError(f"cannot parse {value!r}")
         return batch
 
-    with pytest.raises(ProcessFailed, match=r"ValueError: cannot parse .*1:150.*test_spark_arrow.py"):
+    with pytest.raises(
+        ProcessFailed, match=r"ValueError: cannot parse .*1:150.*test_spark_arrow.py"
+    ) as caught:
         seal(broker, spark, topics, parse)
+    source = topics[0]
+    assert f"process failed at {source}-1, offset 150, nothing was written" in str(caught.value)
+    assert f'skip_offsets=[["{source}", 1, 150, 151]]' in str(caught.value)
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "Py4JJavaError" not in shown
+    assert "org.apache.spark" not in shown
 
 
 def test_a_range_below_the_log_start_is_data_loss(broker, spark):

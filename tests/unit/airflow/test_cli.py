@@ -73,6 +73,16 @@ def test_spark_is_warmed_without_a_cluster(capsys: pytest.CaptureFixture[str]) -
         assert found["bytes"] == Path(found["archive"]).stat().st_size > 50_000_000
 
 
+def test_airflows_help_keeps_what_looks_like_markup(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`[eos]` is a section of the configuration."""
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        get_parser().parse_args(["eos", "ledger", "--help"])
+    assert "default: [eos] ledger_topic" in capsys.readouterr().out
+
+
 def test_registering_costs_the_airflow_command_line_nothing() -> None:
     """Every `airflow` command imports this: no Spark, Arrow or Kafka client."""
     loaded = loaded_by("from airflow_eos.cli.airflow_commands import get_eos_cli_commands as g; g()")

@@ -38,7 +38,8 @@ def test_replay_without_confirmation_reads_nothing(dag: DAG, runs: list[FakeRun]
 
 def test_replay_needs_a_reason(dag: DAG, runs: list[FakeRun]) -> None:
     """The ledger keeps why."""
-    operator = make(dag, reason=" ")
+    operator = make(dag, reason="{{ params.reason }}")
+    operator.reason = " "  # as it is rendered
     with pytest.raises(ConfigurationError, match="reason"):
         operator.execute(make_context(operator))
     assert runs == []
@@ -81,7 +82,8 @@ def test_ranges_may_come_from_xcom_or_a_template(dag: DAG, runs: list[FakeRun], 
 @pytest.mark.parametrize("given", ["[[1]]", "nonsense", [["src", 0, 9, 3]], "{'a': 1}", []])
 def test_ranges_that_cannot_be_read_say_so(dag: DAG, runs: list[FakeRun], given: Any) -> None:
     """The message shows what was given, or what a range must be."""
-    operator = make(dag, offset_ranges=given)
+    operator = make(dag, offset_ranges="{{ params.ranges }}")
+    operator.offset_ranges = given  # as it is rendered
     with pytest.raises(ConfigurationError, match="range"):
         operator.execute(make_context(operator))
     assert runs == []

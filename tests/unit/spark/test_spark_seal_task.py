@@ -9,12 +9,14 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.exceptions import ProcessFailed
+from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.recordbatch.decode import decode_batch
 from airflow_eos.recordbatch.header import iter_batches
 from airflow_eos.recordbatch.partitioner import partitions_for
 from airflow_eos.spark import seal_task as seal_module
 from airflow_eos.spark.placement import OwnerLayout, plan_owners
-from airflow_eos.spark.seal_task import SealTask
+from airflow_eos.spark.process import RunContext
+from airflow_eos.spark.seal_task import ArrowSealTask, SealTask
 from airflow_eos.spark.sealed_rows import SCHEMA
 from airflow_eos.spark.targets import TargetTopic
 from airflow_eos.wire.client_config import ClientConfig
@@ -200,3 +202,52 @@ def test_secrets_are_not_in_the_tasks_repr():
     """What is logged of a task names no credential."""
     config = ClientConfig.of({"bootstrap.servers": "b:1", "sasl.password": "TOPSECRET"})
     assert "TOPSECRET" not in repr(SealTask(config, OwnerLayout(1), {}, "out", "zstd"))
+
+
+def error_of(process, monkeypatch, offsets):
+    """What a slice with records at these offsets ends with."""
+    count = len(offsets)
+    batch = pa.record_batch(
+        {
+            "value": pa.array([str(one).encode() for one in offsets]),
+            "topic": ["src"] * count,
+            "partition": pa.array([3] * count, pa.int32()),
+            "offset": pa.array(offsets, pa.int64()),
+            "timestamp": pa.array([0] * count, pa.timestamp("us", tz="UTC")),
+        }
+    )
+    monkeypatch.setattr(seal_module, "read_slice", lambda *_: iter([batch]))
+    run = RunContext("p", "r", "cursor", (), ("src",), "out")
+    sealing = ArrowSealTask(task(), (OffsetRange("src", 3, 0, 100),), process, run)
+    with pytest.raises(ProcessFailed) as caught:
+        list(sealing.read_and_seal(0, 7))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [1, 5, 6, 99])
+def test_the_record_on_which_an_arrow_process_raises_is_named(monkeypatch, wrong):
+    """Offsets have gaps; the way past it is said."""
+
+    def parse(batch):
+        if str(wrong).encode() in batch["value"].to_pylist():
+            raise ValueError("cannot parse it")
+        return batch.select(["value"])
+
+    said = error_of(parse, monkeypatch, [1, 2, 5, 6, 7, 40, 99])
+    assert (
+        f"process failed at src-3, offset {wrong}, nothing was written: ValueError: cannot parse it" in said
+    )
+    assert f'skip_offsets=[["src", 3, {wrong}, {wrong + 1}]] goes on behind it' in said
+
+
+def test_records_that_only_fail_together_are_named_as_offsets(monkeypatch):
+    """No half raises: the batch is the place, and nothing to skip is named."""
+
+    def together(batch):
+        if batch.num_rows > 2:
+            raise ValueError("too many")
+        return batch.select(["value"])
+
+    said = error_of(together, monkeypatch, [1, 2, 5])
+    assert "process failed at src-3, offsets 1 to 5, nothing was written: ValueError: too many" in said
+    assert "skip_offsets" not in said

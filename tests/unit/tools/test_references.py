@@ -6,6 +6,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+import airflow_eos
 from airflow_eos.cli.definition import COMMANDS, COMMON
 from airflow_eos.provider_info import get_provider_info
 
@@ -34,3 +35,10 @@ def test_command_page_is_what_the_definition_says() -> None:
     _, mark, made = reference.PAGE.read_text("utf-8").partition(reference.MARK)
     assert mark
     assert made == "\n" + reference.render(COMMANDS, COMMON)
+
+
+def test_parameter_page_is_what_the_signatures_say() -> None:
+    """`python tools/parameters_reference.py` makes it again; no parameter is without an explanation."""
+    reference = tool("parameters_reference")
+    assert reference.PAGE.read_text("utf-8") == reference.render(airflow_eos)
+    assert reference.unexplained(airflow_eos) == []

@@ -1,0 +1,127 @@
+"""A wrong literal is an import error of the Dag, not a failure of the night's run."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG, CronDataIntervalTimetable, CronTriggerTimetable, XComArg, task
+from airflow.sdk.definitions.timetables.trigger import DeltaTriggerTimetable
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.ranges import Cursor, OffsetRange
+from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
+from airflow_eos.operators.replay import ReplayOffsetRangesOperator
+
+DAY = dt.timedelta(days=1)
+
+
+def make(dag: DAG, **changes: Any) -> ReadProcessWriteOperator:
+    fields = {"process": "app.py:process", "topics": ["src"], "sink_topic": "out", "group_id": "g", **changes}
+    return ReadProcessWriteOperator(task_id="copy", dag=dag, **fields)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"ranges": "data-interval"}, "'data-interval' is not supported"),
+        ({"ranges": [["src", 0, 1, 2]]}, r"is not supported: give Cursor\(\)"),
+        ({"on_committed": "reproces"}, "'skip', 'fail', 'reprocess' or 'accept'"),
+        ({"compression": "brotli"}, "not a Kafka codec"),
+        ({"max_send_attempts": 0}, "at least 1"),
+        ({"group_id": ""}, "group_id ''"),
+        ({"group_id": "with space"}, "transactional id"),
+        ({"pipeline": "a/b"}, "pipeline 'a/b'"),
+        ({"prefix": "a.b"}, "without a dot"),
+        ({"topics": []}, "distinct topic names"),
+        ({"topics": ["src", "src"]}, "distinct topic names"),
+        ({"sink_topic": "airflow-eos-ledger"}, "the ledger's topic"),
+        ({"source_partition": -1}, "negative"),
+        ({"source_partition": "first"}, "'first'"),
+        ({"source_partition": 0, "topics": ["a", "b"]}, "exactly one source topic"),
+        ({"skip_offsets": [["other", 0, 1, 2]]}, "no source topic"),
+        ({"skip_offsets": [["src", 0, 2, 1]]}, "start <= end"),
+        ({"accept_deleted": "perhaps"}, "true or false"),
+        ({"accept_deleted": True, "ranges": Cursor()}, "for intervals and partitions"),
+    ],
+)
+def test_wrong_literals_are_refused_when_the_dag_is_parsed(
+    dag: DAG, changes: dict[str, Any], says: str
+) -> None:
+    """By the rules of the run, which would refuse them in the task."""
+    with pytest.raises(ConfigurationError, match=says):
+        make(dag, **changes)
+
+
+def test_what_the_task_renders_is_left_to_the_task(dag: DAG) -> None:
+    """Templates, alone or in a list, and results of other tasks."""
+    with dag:
+
+        @task
+        def choose() -> Any:
+            return "g"
+
+        chosen = choose()
+    for name, value in {
+        "topics": ["{{ params.topic }}", "{{ params.topic }}"],
+        "group_id": "{{ params.group }} of",
+        "sink_topic": "{% if a %}b{% endif %}",
+        "source_partition": "{{ params.partition }}",
+        "skip_offsets": "{{ dag_run.conf.get('skip_offsets', []) }}",
+        "accept_deleted": "{{ dag_run.conf.get('accept_deleted', False) }}",
+    }.items():
+        make(DAG("other", schedule=None), **{name: value})
+    assert isinstance(chosen, XComArg)
+    for name in ("topics", "group_id", "sink_topic", "source_partition", "skip_offsets", "accept_deleted"):
+        ReadProcessWriteOperator(
+            task_id=f"by-{name}",
+            dag=dag,
+            **{"process": "app.py:process", "topics": ["src"], "group_id": "g", name: chosen},
+        )
+
+
+@pytest.mark.parametrize(
+    "schedule", ["@daily", "5 * * * *", DAY, CronTriggerTimetable("@daily", timezone="UTC")]
+)
+def test_schedule_without_intervals_is_refused(schedule: Any) -> None:
+    """Every scheduled run would fail; inside a `with DAG` block as well."""
+    with pytest.raises(ConfigurationError, match="CronDataIntervalTimetable"):
+        make(DAG("d", schedule=schedule), ranges="data_interval")
+    with DAG("e", schedule=schedule), pytest.raises(ConfigurationError, match="gives empty intervals"):
+        ReadProcessWriteOperator(
+            task_id="t", process="a.py:f", topics="src", group_id="g", ranges="data_interval"
+        )
+    make(DAG("f", schedule=schedule))  # a cursor needs none
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        None,  # whoever triggers it gives an interval
+        CronDataIntervalTimetable("@daily", timezone="UTC"),
+        CronTriggerTimetable("@daily", timezone="UTC", interval=DAY),
+        DeltaTriggerTimetable(DAY, interval=DAY),
+    ],
+)
+def test_schedule_that_may_give_intervals_is_not(schedule: Any) -> None:
+    """Also none at all, and partitions with a duration."""
+    make(DAG("d", schedule=schedule), ranges="data_interval")
+    make(DAG("e", schedule="@daily"), ranges="data_interval", partition_duration=DAY)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"reason": " "}, "needs a reason"),
+        ({"offset_ranges": [["src", 0, 1]]}, r"\[topic, partition, start, end\]"),
+        ({"offset_ranges": [["src", 0, 1, 2], ["src", 0, 2, 3]]}, "at most one per partition"),
+    ],
+)
+def test_a_replays_literals_too(dag: DAG, changes: dict[str, Any], says: str) -> None:
+    """Its reason and its ranges."""
+    fields: dict[str, Any] = {"offset_ranges": [OffsetRange("src", 0, 1, 2)], "reason": "wrong", **changes}
+    with pytest.raises(ConfigurationError, match=says):
+        ReplayOffsetRangesOperator(
+            task_id="r", dag=dag, process="a.py:f", topics=["src"], group_id="g", **fields
+        )

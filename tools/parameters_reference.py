@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Write docs/parameters.md from signatures and docstrings: ``python tools/parameters_reference.py``.
+
+A test compares the page with what this makes of the current code, and asks that every parameter is explained.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "parameters.md"
+
+HEAD = """\
+<!-- Made by tools/parameters_reference.py from signatures and docstrings: change those, then run it. -->
+# Parameters
+
+All are keyword arguments, and operators and sensors take those of Airflow's base classes besides (`retries`,
+`pool`, `default_args`, ...). What is templated may be a Jinja template or the result of another task.
+Everything here is imported `from airflow_eos`; `@task.kafka_eos` takes the parameters of
+`ReadProcessWriteOperator` except `process`.
+"""
+GROUPS = {
+    "Operators": (
+        "ReadProcessWriteOperator",
+        "ReadProcessWriteSubmitOperator",
+        "ReplayOffsetRangesOperator",
+    ),
+    "Sensors": ("KafkaLagSensor", "KafkaDataIntervalSensor", "RunCommittedSensor"),
+    "Triggers": ("OffsetRangeTrigger",),
+    "What is read": ("Cursor", "Interval", "PartitionInterval", "Explicit"),
+    "Without Airflow": ("RunSpec", "LedgerSettings"),
+}
+_PARAM = re.compile(r":param (\w+): *(.*?)(?=\n *:(?:param|raises|returns)\b|\n\s*\n|\Z)", re.DOTALL)
+_ROLE = re.compile(r":(?:class|func|mod|meth|data|attr):`~?([^`]*)`")
+_HIDDEN = ("self", "kwargs", "args")
+_REFUSED = {"ReplayOffsetRangesOperator": ("ranges",)}
+
+
+def render(package: Any) -> str:
+    """Return the page."""
+    parts = [HEAD.rstrip()]
+    for title, names in GROUPS.items():
+        parts.append(f"## {title}")
+        parts += [_section(getattr(package, name)) for name in names]
+    return "\n\n".join(parts) + "\n"
+
+
+def unexplained(package: Any) -> list[str]:
+    """Return the parameters of our own signatures that no docstring explains."""
+    classes = [getattr(package, name) for names in GROUPS.values() for name in names]
+    return [f"{one.__name__}.{name}" for one in classes for name in _own(one) if name not in _explained(one)]
+
+
+def _section(one: type) -> str:
+    explained, own = _explained(one), _own(one)
+    names = [*own, *(name for name in explained if name not in own)]
+    templated = getattr(one, "template_fields", ())
+    rows = []
+    for name in names:
+        found = own.get(name)
+        text = _markdown(explained.get(name, "")).replace("(templated)", "").strip()
+        if name in templated:
+            text += " Templated."
+        # What Airflow's own class takes may differ between its versions.
+        facts = f"{_kind(found)} | {_default(one, found)}" if found else "| as Airflow has it"
+        rows.append(f"| `{name}` | {facts} | {_escaped(text)} |")
+    first = _markdown((inspect.getdoc(one) or "").partition("\n\n")[0])
+    table = "\n".join(["| parameter | type | default | |", "|---|---|---|---|", *rows])
+    return f"### {one.__name__}\n\n{first}\n\n{table}"
+
+
+def _own(one: type) -> dict[str, inspect.Parameter]:
+    """Return the parameters that this package's classes define, those without a default first."""
+    found: dict[str, inspect.Parameter] = {}
+    for base in one.__mro__:
+        if base.__module__.startswith("airflow_eos") and "__init__" in vars(base):
+            for name, parameter in inspect.signature(vars(base)["__init__"]).parameters.items():
+                if name not in (*_HIDDEN, *_REFUSED.get(one.__name__, ())):
+                    found.setdefault(name, parameter)
+    return dict(sorted(found.items(), key=lambda item: item[1].default is not inspect.Parameter.empty))
+
+
+def _explained(one: type) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for base in one.__mro__:
+        if base.__module__.startswith("airflow_eos"):
+            for name, text in _PARAM.findall(vars(base).get("__doc__") or ""):
+                if name not in (*_HIDDEN, *_REFUSED.get(one.__name__, ())):
+                    found.setdefault(name, text)
+    return found
+
+
+def _kind(parameter: inspect.Parameter) -> str:
+    if parameter.annotation is inspect.Parameter.empty:
+        return ""
+    kind = parameter.annotation
+    return f"`{_escaped(kind if isinstance(kind, str) else inspect.formatannotation(kind))}`"
+
+
+def _default(one: type, parameter: inspect.Parameter) -> str:
+    value = parameter.default
+    fields = dataclasses.fields(one) if dataclasses.is_dataclass(one) else ()
+    made = next((found.default_factory for found in fields if found.name == parameter.name), None)
+    if made not in (None, dataclasses.MISSING):
+        return f"`{made.__name__}()`"
+    if value is inspect.Parameter.empty:
+        return "required"
+    if type(value) is object:
+        return "see text"
+    is_time = type(value).__name__ == "timedelta"
+    return f"{value.total_seconds():g} s" if is_time else f"`{_escaped(repr(value))}`"
+
+
+def _markdown(text: str) -> str:
+    text = " ".join(text.split())
+    text = _ROLE.sub(lambda found: f"`{found[1].rpartition('.')[2]}`", text)
+    return text.replace("``", "`")
+
+
+def _escaped(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def main() -> None:
+    """Write the page."""
+    sys.path.insert(0, str(ROOT))
+    import airflow_eos
+
+    PAGE.write_text(render(airflow_eos), "utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
