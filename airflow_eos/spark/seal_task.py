@@ -252,6 +252,10 @@ class ArrowSealTask:
 
         Halves of the batch are tried until one record is left, or none of the halves raises alone.
         """
+        if not batch.num_rows:
+            return ProcessFailed(
+                f"process failed on a batch without records, nothing was written: {root_cause(error)}"
+            )
         while batch.num_rows > 1:
             middle = batch.num_rows // 2
             halves = (batch.slice(0, middle), batch.slice(middle))

@@ -240,6 +240,16 @@ def test_the_record_on_which_an_arrow_process_raises_is_named(monkeypatch, wrong
     assert f'skip_offsets=[["src", 3, {wrong}, {wrong + 1}]] goes on behind it' in said
 
 
+def test_an_error_on_no_records_is_the_authors_too(monkeypatch):
+    """A batch may be empty, where all its offsets are gone by compaction."""
+
+    def first(batch):
+        return batch["value"][0]
+
+    said = error_of(first, monkeypatch, [])
+    assert "process failed on a batch without records, nothing was written: IndexError" in said
+
+
 def test_records_that_only_fail_together_are_named_as_offsets(monkeypatch):
     """No half raises: the batch is the place, and nothing to skip is named."""
 
