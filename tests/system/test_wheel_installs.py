@@ -81,7 +81,7 @@ def test_production_alone_has_no_test_equipment_and_no_jars(client_only):
     code = "from importlib.metadata import entry_points; print(entry_points(group='pytest11').names)"
     assert "eos" not in run(python, "-c", code, **here)
     assert list((folder / "venv").rglob("pyspark/jars")) == []
-    code = "from airflow_eos.operators.spark_session import TaskSession; TaskSession({}).start()"
+    code = "from airflow_eos.operators.spark_session import TaskSession; TaskSession({}).start(1000)"
     assert "pip install 'airflow-eos[pyspark]'" in run(python, "-c", code, fails=True, **here)
 
 
