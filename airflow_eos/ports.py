@@ -21,12 +21,14 @@ from airflow_eos.model.kafka import (
     TransactionDescription,
 )
 from airflow_eos.model.ledger import LedgerEntry, LedgerMessage, LedgerView
+from airflow_eos.model.ledger_index import IndexRoot, LeafAt, Place
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import TopicPartition
 
 __all__ = [
     "Cluster",
+    "IndexedLedger",
     "Ledger",
     "LedgerEntry",
     "LedgerMessage",
@@ -136,8 +138,11 @@ class ProducerSession(Protocol):
 
     def stage(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], messages: Sequence[LedgerMessage]
-    ) -> None:
-        """Send offsets (when there are any) and ledger messages into the transaction, and flush."""
+    ) -> Sequence[int]:
+        """Send offsets (when there are any) and ledger messages into the transaction, and flush.
+
+        :returns: the messages' offsets; below 0 where a broker does not tell.
+        """
 
     def commit(self) -> None:
         """Commit; returns before all markers are written. Any exception leaves the outcome unknown."""
@@ -216,6 +221,27 @@ class Ledger(Protocol):
 
         :param keys: exact keys wanted.
         :param prefixes: every key that begins with one of these is wanted too.
+        """
+
+
+class IndexedLedger(Ledger, Protocol):
+    """A ledger whose partitions have an index (:mod:`airflow_eos.model.ledger_index`)."""
+
+    def index_root(self, partition: int) -> tuple[int, IndexRoot] | None:
+        """Return the newest committed root of a partition and its offset, None where none can be used."""
+
+    def index_leaf(self, partition: int, at: LeafAt) -> Mapping[str, Place]:
+        """Return what a leaf holds.
+
+        :raises IndexUnusable: it is not there.
+        """
+
+    def decided(self, partition: int, start: int, seconds: float) -> tuple[int, Mapping[str, Place]]:
+        """Return where the last decided records from ``start`` on stand, and the offset behind them.
+
+        :param seconds: about as long as this may take; what is left is not returned.
+        :returns: nothing at or above that offset was looked at; it is nowhere above what an index may speak
+            for (:func:`~airflow_eos.model.ledger_index.may_speak_for`).
         """
 
 

@@ -2,7 +2,8 @@
 
 ``python -m benchmarks`` is the comparison (``make bench``); ``python -m benchmarks micro`` measures encoding
 and reading alone, ``python -m benchmarks scaling`` sizes, cores and fixed costs, ``python -m benchmarks
-small`` a small run in a fresh process. Reports go to ``--out``, as JSON and SVG.
+small`` a small run in a fresh process, ``python -m benchmarks ledger`` a run behind many others. Reports go
+to ``--out``, as JSON and SVG.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def main() -> int:
     """Run the chosen measurement; its closing line is its result."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "what", nargs="?", default="compare", choices=("compare", "micro", "scaling", "small")
+        "what", nargs="?", default="compare", choices=("compare", "micro", "scaling", "small", "ledger")
     )
     parser.add_argument("--records", type=int, default=int(os.environ.get("RECORDS") or 2_000_000))
     parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS") or 5))
@@ -39,6 +40,10 @@ def main() -> int:
         from benchmarks.small import small
 
         return small(options.out, options.rounds)
+    if options.what == "ledger":
+        from benchmarks.ledger import ledger
+
+        return ledger(options.out, options.rounds)
     from benchmarks.compare import compare
 
     return compare(options.records, options.rounds, options.cold_rounds, options.out)

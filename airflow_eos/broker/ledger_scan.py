@@ -13,9 +13,10 @@ that was not signed with it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -27,11 +28,12 @@ from airflow_eos.model.record import named_writer
 from airflow_eos.model.signature import LedgerKey
 from airflow_eos.recordbatch.header import BatchHeader, RawBatch
 from airflow_eos.wire.connection import BrokerConnections
-from airflow_eos.wire.fetch import FetchedAnswer, fetch_answers
+from airflow_eos.wire.fetch import MAX_BYTES, FetchedAnswer, fetch_answers
 
 log = logging.getLogger(__name__)
 
 _MORE = 0x80  # a varint goes on
+_FEW_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,11 @@ class Wanted:
 
     def __contains__(self, key: str) -> bool:
         return key in self.keys or key.startswith(self.prefixes)
+
+    @property
+    def few(self) -> bool:
+        """Whether the keys are few: of no prefix that a whole kind of records has."""
+        return not any(prefix.endswith(":") for prefix in self.prefixes)
 
     @property
     def needles(self) -> list[bytes]:
@@ -69,6 +76,11 @@ class NoEvidence(dict[str, int]):
         self._key = key or LedgerKey()
         self._signed_from = signed_from
 
+    @property
+    def wants_signatures(self) -> bool:
+        """Whether signatures have to be read."""
+        return bool(self._key)
+
     def like(self) -> NoEvidence:
         """Return an empty one that judges alike."""
         return NoEvidence(self._key, self._signed_from)
@@ -77,7 +89,7 @@ class NoEvidence(dict[str, int]):
         """Yield the wanted records of a batch that are evidence; note the others here."""
         header = batch.header
         try:
-            records = records_of(batch, end, signatures=bool(self._key))
+            records = records_of(batch, end, signatures=self.wants_signatures)
         except CorruptBatch as error:
             if header.is_transactional:
                 raise
@@ -90,13 +102,16 @@ class NoEvidence(dict[str, int]):
         for record in records:
             if record.key not in wanted:
                 continue
-            if self._is_signed(batch, record):
-                if is_evidence(header, record.value):
-                    yield record
-                    continue
-            elif is_evidence(header, record.value):
+            if self.is_ours(batch, record):
+                yield record
+                continue
+            if not self._is_signed(batch, record) and is_evidence(header, record.value):
                 self.unsigned[record.key] = max(record.offset, self.unsigned.get(record.key, -1))
             self[record.key] = max(record.offset, self.get(record.key, -1))
+
+    def is_ours(self, batch: RawBatch, record: Record) -> bool:
+        """Tell whether a record is evidence."""
+        return self._is_signed(batch, record) and is_evidence(batch.header, record.value)
 
     def _is_signed(self, batch: RawBatch, record: Record) -> bool:
         """Tell whether the record is signed, or need not be."""
@@ -107,6 +122,110 @@ class NoEvidence(dict[str, int]):
         return self._key.made(
             record.signature, batch.topic, batch.partition, producer, record.key, record.value
         )
+
+
+class Findings:
+    """The last committed record of each wanted key, and what is no evidence, found range by range.
+
+    :param no_evidence: judges records; :meth:`committed` notes there what stands behind the last one of ours.
+    :ivar latest: the last record per key, tombstones too.
+    """
+
+    def __init__(self, no_evidence: NoEvidence) -> None:
+        self.latest: dict[str, Record] = {}
+        self._no_evidence = no_evidence
+        self._others = no_evidence.like()
+
+    def scan(
+        self,
+        connections: BrokerConnections,
+        tp: TopicPartition,
+        start: int,
+        end: int,
+        wanted: Wanted,
+        *,
+        max_bytes: int = MAX_BYTES,
+    ) -> int:
+        """Read ``[start, end)``, in any order of ranges; return the size of its batches in bytes.
+
+        :param end: at or below the last stable offset.
+        """
+        size = 0
+        for answer in fetch_answers(connections, tp.topic, tp.partition, start, end, max_bytes=max_bytes):
+            page = _Page(answer, end, self._others)
+            found = [record for key in wanted.keys if (record := page.latest(key)) is not None]
+            for prefix in wanted.prefixes:
+                found.extend(page.beginning_with(prefix).values())
+            self.take(found)
+            size += sum(one.header.size for one in answer.batches if one.header.base_offset < end)
+        return size
+
+    def take(self, records: Iterable[Record]) -> None:
+        """Add records that are evidence."""
+        for record in records:
+            before = self.latest.get(record.key)
+            if before is None or before.offset < record.offset:
+                self.latest[record.key] = record
+
+    def committed(self, partition: int) -> Mapping[str, LedgerText]:
+        """Return the values; deleted keys are absent."""
+        last = {key: record.offset for key, record in self.latest.items()}
+        for noted, others in (
+            (self._no_evidence, self._others),
+            (self._no_evidence.unsigned, self._others.unsigned),
+        ):
+            noted.update((key, offset) for key, offset in others.items() if last.get(key, -1) < offset)
+        return {
+            key: LedgerText.at(partition, record.offset, record.value)
+            for key, record in self.latest.items()
+            if record.value is not None
+        }
+
+
+def records_at(
+    connections: BrokerConnections, tp: TopicPartition, wanted: Mapping[int, str], no_evidence: NoEvidence
+) -> dict[int, Record]:
+    """Return committed records that are evidence, by their offsets; those that are not there are left out.
+
+    :param wanted: the key at each offset, all of them below the last stable offset.
+    """
+    found: dict[int, Record] = {}
+    left = sorted(wanted)
+    while left:
+        at = left[0]
+        answer = next(
+            fetch_answers(connections, tp.topic, tp.partition, at, at + 1, max_bytes=_FEW_BYTES), None
+        )
+        behind = at + 1 if answer is None else max(answer.next_position, at + 1)
+        if answer is not None:
+            page = _Page(answer, behind, no_evidence)
+            for offset in left[: bisect_left(left, behind)]:
+                record = page.at(offset, wanted[offset])
+                if record is not None:
+                    found[offset] = record
+        left = left[bisect_left(left, behind) :]
+    return found
+
+
+def decided_records(
+    connections: BrokerConnections, tp: TopicPartition, start: int, end: int, no_evidence: NoEvidence
+) -> Iterator[tuple[int, list[tuple[Record, bool]]]]:
+    """Yield the committed records of ``[start, end)``, whether each is evidence, and the offset behind them.
+
+    Ends early before a batch that cannot be read, which only a stranger writes.
+
+    :param end: at or below the last stable offset.
+    """
+    for answer in fetch_answers(connections, tp.topic, tp.partition, start, end):
+        page = _Page(answer, end, no_evidence)
+        found: list[tuple[Record, bool]] = []
+        for batch in answer.batches:
+            records = page.committed_in(batch)
+            if records is None:
+                yield batch.header.base_offset, found
+                return
+            found += [(one, no_evidence.is_ours(batch, one)) for one in records if one.offset >= start]
+        yield min(answer.next_position, end), found
 
 
 def committed_values(
@@ -122,26 +241,9 @@ def committed_values(
     :param end: at or below the last stable offset, so that the broker knows what was aborted.
     :param no_evidence: records behind which there is none of ours are added to it.
     """
-    latest: dict[str, Record] = {}
-    others = no_evidence.like()
-    for answer in fetch_answers(connections, tp.topic, tp.partition, start, end):
-        page = _Page(answer, end, others)
-        for key in wanted.keys:
-            found = page.latest(key)
-            if found is not None:
-                latest[key] = found
-        for prefix in wanted.prefixes:
-            latest.update(page.beginning_with(prefix))
-    last = {key: record.offset for key, record in latest.items()}
-    no_evidence.update((key, offset) for key, offset in others.items() if last.get(key, -1) < offset)
-    no_evidence.unsigned.update(
-        (key, offset) for key, offset in others.unsigned.items() if last.get(key, -1) < offset
-    )
-    return {
-        key: LedgerText.at(tp.partition, record.offset, record.value)
-        for key, record in latest.items()
-        if record.value is not None
-    }
+    findings = Findings(no_evidence)
+    findings.scan(connections, tp, start, end, wanted)
+    return findings.committed(tp.partition)
 
 
 def raw_entries(
@@ -151,16 +253,20 @@ def raw_entries(
     end: int,
     wanted: Wanted,
     no_evidence: NoEvidence,
-) -> Sequence[LedgerEntry]:
+) -> tuple[Sequence[LedgerEntry], int]:
     """Return all control markers and the records of the keys in ``[start, end)``, committed or not.
+
+    And the size of all batches there, in bytes.
 
     :param no_evidence: what no transaction of ours wrote is added to it.
     """
     sought = wanted.needles
     entries: list[LedgerEntry] = []
+    size = 0
     answers = fetch_answers(connections, tp.topic, tp.partition, start, end, isolation="read_uncommitted")
     for answer in answers:
         for batch in answer.batches:
+            size += batch.header.size
             if batch.header.is_control:
                 entries.extend(markers_of(batch))
             elif _may_hold(batch, sought):
@@ -176,7 +282,7 @@ def raw_entries(
                     )
                     for record in no_evidence.evident(batch, end, wanted)
                 )
-    return tuple(entry for entry in entries if start <= entry.offset < end)
+    return tuple(entry for entry in entries if start <= entry.offset < end), size
 
 
 def needle(key: str) -> bytes:
@@ -231,6 +337,24 @@ class _Page:
                 found = self._no_evidence.evident(batch, self._end, wanted)
                 latest.update((record[1], record) for record in found)
         return latest
+
+    def at(self, offset: int, key: str) -> Record | None:
+        """Return the committed record of the key at an offset."""
+        for batch in self._batches:
+            if batch.header.base_offset <= offset <= batch.header.last_offset:
+                if batch.header.is_control or self._is_aborted(batch):
+                    return None
+                records = self._no_evidence.evident(batch, offset + 1, Wanted(frozenset({key})))
+                return next((one for one in records if one.offset == offset), None)
+        return None
+
+    def committed_in(self, batch: RawBatch) -> list[Record] | None:
+        """Return the committed records of one of the batches, None where it cannot be read."""
+        if batch.header.is_control or self._is_aborted(batch):
+            return []
+        with contextlib.suppress(CorruptBatch):
+            return records_of(batch, self._end, signatures=self._no_evidence.wants_signatures)
+        return None
 
     def _candidates(self, sought: Sequence[bytes]) -> Iterator[RawBatch]:
         """Yield data batches that hold one of these, last one first."""

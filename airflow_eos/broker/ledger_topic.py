@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
-from airflow_eos.broker.ledger_scan import NoEvidence, Wanted, committed_values, raw_entries
+from airflow_eos.broker.ledger_index import PartitionIndex, decided
+from airflow_eos.broker.ledger_scan import Findings, NoEvidence, Wanted, committed_values, raw_entries
 from airflow_eos.broker.librdkafka import Admin, attempt
 from airflow_eos.broker.shared_connections import Link, LinkUser
 from airflow_eos.exceptions import BrokersUnavailable, LedgerMissing, UnknownTopic
 from airflow_eos.model.kafka import TopicDescription
-from airflow_eos.model.ledger import LedgerView
+from airflow_eos.model.ledger import LedgerEntry, LedgerView
+from airflow_eos.model.ledger_index import IndexKeys, IndexRoot, LeafAt, Place, may_speak_for
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.signature import LedgerKey, signed_from
 from airflow_eos.model.spec import LedgerSettings
@@ -28,6 +30,9 @@ from airflow_eos.wire.retry import Backoff
 log = logging.getLogger(__name__)
 
 CREATE_TIMEOUT = 60.0
+_NOTHING = Wanted(frozenset())
+_OFFSETS_PER_RUN = 3
+"""Its record, its cursor, a marker."""
 _REPLICAS_WITH_ONE_TO_SPARE = 3
 
 _CENTURY_MS = 100 * 365 * 24 * 3600 * 1000
@@ -53,6 +58,7 @@ class KafkaLedger(LinkUser):
     :param settings: name of the topic, how to create it, and what signs its records.
     :param signed_key: key of the record in partition 0 that says from where on they are signed; empty: none
         may say so.
+    :param index_keys: of the records that index a partition; None: look-ups read it whole.
     :param link: raw connections to share; own ones by default.
     """
 
@@ -62,6 +68,7 @@ class KafkaLedger(LinkUser):
         settings: LedgerSettings,
         *,
         signed_key: str = "",
+        index_keys: IndexKeys | None = None,
         link: Link | None = None,
     ) -> None:
         super().__init__(config, link)
@@ -70,6 +77,9 @@ class KafkaLedger(LinkUser):
         self._signed_key = signed_key
         self._partitions: int | None = None
         self._signed_from: Mapping[int, int] = {}
+        self._index_keys = index_keys
+        self._topic_id = ""
+        self._indexes: dict[int, PartitionIndex] = {}
 
     @property
     def topic(self) -> str:
@@ -93,6 +103,8 @@ class KafkaLedger(LinkUser):
                 "LedgerSettings(create=True)"
             ) from error
         self._partitions = len(found.leaders)
+        if self._topic_id != found.topic_id:
+            self._topic_id, self._indexes = found.topic_id, {}
         return TopicDescription(topic=self.topic, topic_id=found.topic_id, partitions=self._partitions)
 
     def partition_for(self, routing: str) -> int:
@@ -127,6 +139,28 @@ class KafkaLedger(LinkUser):
             found = self._view(partition, wanted)
         return found
 
+    def latest(self, partition: int, prefixes: Collection[str], count: int) -> LedgerView:
+        """As :meth:`view` of all keys with these beginnings, but only of about the ``count`` newest records.
+
+        Reads from the end of the partition until it has so many.
+        """
+        tp = TopicPartition(self.topic, partition)
+        wanted = Wanted(frozenset(), tuple(prefixes))
+        no_evidence = self._no_evidence(partition, wanted)
+        with self._link.connections() as connections:
+            high = list_offsets(connections, [tp], "latest", isolation="read_uncommitted")[tp]
+            stable = list_offsets(connections, [tp], "latest", isolation="read_committed")[tp]
+            start = list_offsets(connections, [tp], "earliest")[tp]
+            tail: Sequence[LedgerEntry] = ()
+            if stable < high:
+                tail, _ = raw_entries(connections, tp, stable, high, wanted, no_evidence)
+            findings, end, size = Findings(no_evidence), stable, _OFFSETS_PER_RUN * count
+            while end > start and len(findings.latest) < count:
+                findings.scan(connections, tp, max(start, end - size), end, wanted)
+                end, size = max(start, end - size), size * 2
+        committed = findings.committed(partition)
+        return LedgerView(stable, max(high, stable), committed, tail, start, no_evidence)
+
     def _learn_what_is_signed(self) -> bool:
         """Read from which offsets on records are signed; return whether that is news."""
         key = self._signed_key
@@ -136,15 +170,21 @@ class KafkaLedger(LinkUser):
 
     def _view(self, partition: int, wanted: Wanted) -> LedgerView:
         tp = TopicPartition(self.topic, partition)
-        # The record that says what is signed is signed itself, wherever it stands.
-        unsigned_below = 0 if self._signed_key in wanted.keys else self._signed_from.get(partition, 0)
-        no_evidence = NoEvidence(self.key, unsigned_below)
+        no_evidence = self._no_evidence(partition, wanted)
+        index = self._index(partition) if wanted.few else None
         with self._link.connections() as connections:
             high = list_offsets(connections, [tp], "latest", isolation="read_uncommitted")[tp]
             stable = list_offsets(connections, [tp], "latest", isolation="read_committed")[tp]
             start = list_offsets(connections, [tp], "earliest")[tp]
-            committed = committed_values(connections, tp, start, stable, wanted, no_evidence)
-            tail = raw_entries(connections, tp, stable, high, wanted, no_evidence) if stable < high else ()
+            if index is None:
+                committed = committed_values(connections, tp, start, stable, wanted, no_evidence)
+            else:
+                committed = index.committed(connections, start, stable, wanted, no_evidence)
+            tail: Sequence[LedgerEntry] = ()
+            if stable < high:
+                tail, size = raw_entries(connections, tp, stable, high, wanted, no_evidence)
+                if index is not None:
+                    index.tail_bytes += size
         return LedgerView(
             last_stable_offset=stable,
             high_watermark=max(high, stable),
@@ -155,6 +195,69 @@ class KafkaLedger(LinkUser):
             unsigned=frozenset(
                 key for key, offset in no_evidence.items() if no_evidence.unsigned.get(key) == offset
             ),
+        )
+
+    def _no_evidence(self, partition: int, wanted: Wanted) -> NoEvidence:
+        # The record that says what is signed is signed itself, wherever it stands.
+        return NoEvidence(
+            self.key, 0 if self._signed_key in wanted.keys else self._signed_from.get(partition, 0)
+        )
+
+    # -- the index --
+
+    def tails(self) -> Mapping[int, int]:
+        """Return in bytes what the last look-up in each partition read behind its index."""
+        return {partition: index.tail_bytes for partition, index in sorted(self._indexes.items())}
+
+    def index_root(self, partition: int) -> tuple[int, IndexRoot] | None:
+        """Return the newest committed root of a partition and its offset, None where none can be used."""
+        index, tp = self._index(partition), TopicPartition(self.topic, partition)
+        if index is None:
+            return None
+        with self._link.connections() as connections:
+            stable = list_offsets(connections, [tp], "latest", isolation="read_committed")[tp]
+            start = list_offsets(connections, [tp], "earliest")[tp]
+            return index.root(connections, start, stable, self._no_evidence(partition, _NOTHING))
+
+    def index_leaf(self, partition: int, at: LeafAt) -> Mapping[str, Place]:
+        """Return what a leaf holds.
+
+        :raises IndexUnusable: it is not there.
+        """
+        index = self._index(partition)
+        assert index is not None, "whoever knows a leaf has read the root"
+        with self._link.connections() as connections:
+            return index.leaf(connections, at, self._no_evidence(partition, _NOTHING))
+
+    def decided(self, partition: int, start: int, seconds: float) -> tuple[int, Mapping[str, Place]]:
+        """Return where the last decided records from ``start`` on stand, and the offset behind them.
+
+        :param seconds: about as long as this may take; what is left is not returned.
+        """
+        assert self._index_keys is not None, "this ledger is read without an index"
+        tp = TopicPartition(self.topic, partition)
+        with self._link.connections() as connections:
+            high = list_offsets(connections, [tp], "latest", isolation="read_uncommitted")[tp]
+            stable = list_offsets(connections, [tp], "latest", isolation="read_committed")[tp]
+            begin = max(start, list_offsets(connections, [tp], "earliest")[tp])
+            return decided(
+                connections,
+                tp,
+                begin,
+                may_speak_for(stable, max(high, stable)),
+                self._index_keys,
+                self._no_evidence(partition, _NOTHING),
+                seconds,
+            )
+
+    def _index(self, partition: int) -> PartitionIndex | None:
+        if self._index_keys is None:
+            return None
+        if not self._topic_id:
+            self.describe()
+        return self._indexes.setdefault(
+            partition,
+            PartitionIndex(TopicPartition(self.topic, partition), self._index_keys, self._topic_id),
         )
 
     def create(self) -> None:

@@ -7,7 +7,7 @@ import json
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -30,6 +30,7 @@ from airflow_eos.wire.client_config import ClientConfig
 T = TypeVar("T")
 Record = tuple[int, str, str | None]
 """Partition, key and value."""
+_NO_OFFSET = -1001
 Sign = Callable[[int, str, "str | None"], "bytes | None"]
 
 _STATISTICS_MS = 20
@@ -80,10 +81,13 @@ class _Events:
             self.producer_id, self.producer_epoch = int(eos["producer_id"]), int(eos["producer_epoch"])
             self.identified.set()
 
-    def delivery(self, reports: list[KafkaError | None], error: KafkaError | None, _message: Any) -> None:
-        """Take a delivery report."""
+    def delivery(
+        self, reports: dict[int, KafkaError | int], place: int, error: KafkaError | None, message: Any
+    ) -> None:
+        """Take a delivery report: the offset of a record, or why it has none."""
+        offset = message.offset()
         with self.changed:
-            reports.append(error)
+            reports[place] = error or (_NO_OFFSET if offset is None else offset)
             self.changed.notify_all()
 
     def failed(self, error: KafkaError) -> None:
@@ -182,7 +186,9 @@ class TransactionalProducer:
             raise BrokersUnavailable(f"{doing}: librdkafka's statistics show no producer id; try again")
         return ProducerIdentity(self.transactional_id, self._events.producer_id, self._events.producer_epoch)
 
-    def publish(self, topic: str, records: Sequence[Record], timeout: float, sign: Sign = _unsigned) -> None:
+    def publish(
+        self, topic: str, records: Sequence[Record], timeout: float, sign: Sign = _unsigned
+    ) -> Sequence[int]:
         """Send records and wait until brokers have acknowledged them all.
 
         It waits for the serving thread's delivery reports: ``flush`` breaks when a fatal error and a report
@@ -190,13 +196,14 @@ class TransactionalProducer:
 
         :param timeout: seconds.
         :param sign: makes the signature of a record, if it is to have one.
+        :returns: the records' offsets; below 0 where a broker had it already and does not tell.
         :raises ProducerFenced: when the identity is no longer valid.
         :raises RecordTooLarge: naming the key.
         :raises DeliveryTimedOut: when a record was not acknowledged in time.
         """
         events = self._events
-        reports: list[KafkaError | None] = []
-        for partition, key, value in records:
+        reports: dict[int, KafkaError | int] = {}
+        for place, (partition, key, value) in enumerate(records):
             signature = sign(partition, key, value)
             checked(
                 f"record {key!r} to {topic}-{partition}",
@@ -207,23 +214,25 @@ class TransactionalProducer:
                     value=None if value is None else value.encode(),
                     partition=partition,
                     headers=None if signature is None else [(HEADER, signature)],
-                    on_delivery=functools.partial(events.delivery, reports),
+                    on_delivery=functools.partial(events.delivery, reports, place),
                 ),
             )
         with events.changed:
             events.changed.wait_for(
-                lambda: events.fatal or any(reports) or len(reports) == len(records), timeout
+                lambda: events.fatal or _error_of(reports) or len(reports) == len(records), timeout
             )
-            error = events.fatal or next(filter(None, reports), None)
-            acknowledged = len(reports)
+            error = events.fatal or _error_of(reports)
+            acknowledged = dict(reports)
         if error is not None:
             error = self._reason_of_purge(error) if error.code() in _PURGED else error
             raise explained(error, f"records to {topic}") from KafkaException(error)
-        if acknowledged != len(records):
+        if len(acknowledged) != len(records):
             raise DeliveryTimedOut(
-                f"records to {topic}: {len(records) - acknowledged} of {len(records)} were not acknowledged "
-                f"within {timeout:.0f} s; look at the topic's leaders and in-sync replicas"
+                f"records to {topic}: {len(records) - len(acknowledged)} of {len(records)} were not "
+                f"acknowledged within {timeout:.0f} s; look at the topic's leaders and in-sync replicas"
             )
+        offsets = (acknowledged[place] for place in range(len(records)))
+        return [offset for offset in offsets if isinstance(offset, int)]
 
     def _reason_of_purge(self, purged: KafkaError) -> KafkaError:
         """Return why librdkafka gave the transaction up; it tells only a new begin, which sends nothing."""
@@ -256,6 +265,10 @@ class TransactionalProducer:
         self._stop.set()
         if all(returned.is_set() for returned in self._commits):
             self._thread.join()
+
+
+def _error_of(reports: Mapping[int, KafkaError | int]) -> KafkaError | None:
+    return next((one for one in reports.values() if isinstance(one, KafkaError)), None)
 
 
 def _serve(

@@ -231,13 +231,14 @@ class KafkaSession:
 
     def stage(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], messages: Sequence[LedgerMessage]
-    ) -> None:
+    ) -> Sequence[int]:
         """Send offsets and ledger messages into the transaction and wait until brokers have acknowledged all.
 
         :param group: consumer group; it needs no members.
         :param offsets: next offsets to read, with metadata; may be empty. librdkafka does not know of them.
         :param messages: at least one, so that the transaction is librdkafka's own too: it ends no
             transaction into which it sent nothing itself, and says success.
+        :returns: the messages' offsets; below 0 where a broker does not tell.
         :raises ProducerFenced: when the identity is no longer valid.
         :raises AuthorizationFailed: without Read on the group, or Write on the ledger.
         :raises DeliveryTimedOut: when a ledger message was not acknowledged in time.
@@ -248,10 +249,14 @@ class KafkaSession:
         deadline = time.monotonic() + self._stage_timeout
         if offsets:
             self._stage_offsets(self._identity, group, offsets, min(self._stage_timeout, OFFSETS_TIMEOUT))
-        records = [(self._ledger.partition_for(m.routing), m.key, m.value) for m in messages]
+        records = [
+            (self._ledger.partition_for(m.routing) if m.partition is None else m.partition, m.key, m.value)
+            for m in messages
+        ]
         left = max(deadline - time.monotonic(), 1.0)
-        self._producer.publish(self._ledger.topic, records, left, self._sign)
+        written = self._producer.publish(self._ledger.topic, records, left, self._sign)
         self._staged = True
+        return written
 
     def _sign(self, partition: int, key: str, value: str | None) -> bytes | None:
         producer = self._identity.producer_id, self._identity.producer_epoch

@@ -194,7 +194,12 @@ def ledger(target: Deployment, options: Namespace) -> Outcome:
     if options.key and options.pipeline:
         raise WrongUsage("give --pipeline or --key, not both")
     found = ledger_records(
-        target.kafka, target.ledger, pipeline=options.pipeline, key=options.key, prefix=target.prefix
+        target.kafka,
+        target.ledger,
+        pipeline=options.pipeline,
+        key=options.key,
+        latest=options.limit,
+        prefix=target.prefix,
     )
     if options.pipeline and not found:
         raise no_such_pipeline(target.kafka, target.ledger, options.pipeline, prefix=target.prefix)
@@ -320,6 +325,24 @@ def sign(target: Deployment, options: Namespace) -> Outcome:
     return Outcome(found, {title: rows})
 
 
+def index(target: Deployment, options: Namespace) -> Outcome:
+    """Say what the index of each partition speaks for now."""
+    from airflow_eos.engine.admin import index_ledger
+
+    del options
+    done = index_ledger(target.kafka, target.ledger, prefix=target.prefix)
+    rows: list[Row] = [
+        {
+            "partition": one["partition"],
+            "indexed up to offset": one["through"],
+            "keys added or moved": one["keys"],
+            "leaves": one["leaves"],
+        }
+        for one in done
+    ]
+    return Outcome({"indexed": done}, {"indexed": rows})
+
+
 def reset_offsets(target: Deployment, options: Namespace) -> Outcome:
     """Move a cursor."""
     from airflow_eos.engine.admin import Reset, reset_cursor
@@ -437,6 +460,7 @@ def call(name: str, target: Deployment | None, options: Namespace) -> Outcome:
         abort,
         dismiss,
         sign,
+        index,
         reset_offsets,
         warm_spark,
     )

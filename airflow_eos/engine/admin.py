@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
+from airflow_eos.engine.index_keeper import rebuilt
 from airflow_eos.exceptions import ConfigurationError, OffsetsOutOfRange, OutcomeUnknown, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.cursor import CursorRecord, counts_kept
@@ -199,6 +200,24 @@ def sign_ledger(
             finally:
                 session.close()
     return {"from": ends, "done": execute}
+
+
+def index_ledger(
+    kafka: Mapping[str, Any], settings: LedgerSettings, *, prefix: str = DEFAULT_PREFIX
+) -> list[dict[str, Any]]:
+    """Index all that is decided in each partition of the ledger, whatever has to be read for it.
+
+    :raises LedgerMissing: there is no ledger.
+    :raises OutcomeUnknown: others kept writing the index of a partition.
+    """
+    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+        known = control.verify_ledger()
+        keeper = control.index_keeper(known.prefix)
+        done = {partition: rebuilt(keeper, partition) for partition in range(known.partitions)}
+    return [
+        {"partition": partition, "through": one.through, "keys": one.keys, "leaves": one.leaves}
+        for partition, one in done.items()
+    ]
 
 
 def _settle(control: ControlPlane, transactional_id: str) -> None:

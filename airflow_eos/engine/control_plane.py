@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger, KafkaTransactions, Link
 from airflow_eos.closeable import Closeable
+from airflow_eos.engine.index_keeper import IndexKeeper
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.pins import Pins
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+INDEX_TRANSACTION_TIMEOUT = dt.timedelta(seconds=60)
+INDEX_DELIVERY_TIMEOUT = dt.timedelta(seconds=20)
 TOUCH_TIMEOUT = 5.0
 """Seconds for the coordinator to take note of a ledger in use: the next run tells it again."""
 
@@ -50,7 +53,11 @@ class ControlPlane(Closeable):
         self._link = Link(config)
         self.cluster = KafkaCluster(config, link=self._link)
         self.ledger = KafkaLedger(
-            config, self._deployment.ledger, signed_key=keys.SIGNED_KEY, link=self._link
+            config,
+            self._deployment.ledger,
+            signed_key=keys.SIGNED_KEY,
+            index_keys=keys.INDEX,
+            link=self._link,
         )
         self.transactions = KafkaTransactions(
             config,
@@ -117,6 +124,36 @@ class ControlPlane(Closeable):
                 touch_transactional_id(connections, name, timeout=TOUCH_TIMEOUT)
         except Exception as error:  # noqa: BLE001 - whatever it is: the run is committed
             log.info("The coordinator will not remember the ledger in use: %s", error)
+
+    def keep_index(self, prefix: str) -> None:
+        """Index the ledger's partitions where a look-up of this run had to read much.
+
+        For the end of a run, as :meth:`remember_ledger`: never raises.
+
+        :param prefix: the ledger's, see :class:`~airflow_eos.model.ledger.LedgerId`.
+        """
+        try:
+            keeper = self.index_keeper(prefix)
+            for partition, size in self.ledger.tails().items():
+                if keeper.is_due(partition, size) and (done := keeper.extend(partition)) is not None:
+                    log.info("Indexed ledger partition %d up to offset %d", partition, done.through)
+        except Exception as error:  # noqa: BLE001 - whatever it is: the run is committed
+            log.warning("The ledger was not indexed; look-ups read more of it: %s", error)
+
+    def index_keeper(self, prefix: str) -> IndexKeeper:
+        """Return what writes the ledger's index.
+
+        :param prefix: the ledger's.
+        """
+        transactions = KafkaTransactions(
+            self._link.config,
+            ledger=self.ledger,
+            key=self.ledger.key,
+            transaction_timeout=INDEX_TRANSACTION_TIMEOUT,
+            delivery_timeout=INDEX_DELIVERY_TIMEOUT,
+            link=self._link,
+        )
+        return IndexKeeper(self.cluster, self.ledger, transactions, prefix)
 
     def collaborators(self, data: SealAndSend) -> Collaborators:
         """Return the ports of the run protocol.

@@ -210,6 +210,7 @@ def ledger_records(
     *,
     pipeline: str | None = None,
     key: str | None = None,
+    latest: int | None = None,
     prefix: str = DEFAULT_PREFIX,
 ) -> list[dict[str, Any]]:
     """Return the latest committed records of the ledger, sorted by key.
@@ -220,9 +221,11 @@ def ledger_records(
 
     :param pipeline: only the runs of this pipeline; default: everything, which reads the whole ledger.
     :param key: only this key, such as ``run:<run key>`` or ``cursor:<group>``.
+    :param latest: at least so many of the newest records of each partition, if it has them; reads no more
+        than it needs for them.
     :raises LedgerMissing: when there is no initialised ledger.
     """
-    found = _records(kafka, settings or LedgerSettings(), pipeline, key, prefix)
+    found = _records(kafka, settings or LedgerSettings(), pipeline, key, prefix, latest)
     return sorted(
         (
             {"key": name, "partition": partition, "offset": value.where[1], "value": _parsed(value)}
@@ -233,7 +236,12 @@ def ledger_records(
 
 
 def _records(
-    kafka: Mapping[str, Any], settings: LedgerSettings, pipeline: str | None, key: str | None, prefix: str
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings,
+    pipeline: str | None,
+    key: str | None,
+    prefix: str,
+    latest: int | None = None,
 ) -> list[tuple[int, str, LedgerText]]:
     """Return partition, key and value of the records that :func:`ledger_records` is asked for."""
     names: list[str] = [] if key is None else [key]
@@ -244,7 +252,10 @@ def _records(
         if pipeline is not None:
             wanted = [control.ledger.partition_for(pipeline)]
             prefixes = tuple(keys.run_record_key(one) for one in keys.run_key_prefixes(pipeline))
-        views = ((one, answer_of(control.ledger.view(one, names, prefixes))) for one in wanted)
+        if latest is None or key is not None:
+            views = ((one, answer_of(control.ledger.view(one, names, prefixes))) for one in wanted)
+        else:
+            views = ((one, answer_of(control.ledger.latest(one, prefixes, latest))) for one in wanted)
         return [
             (partition, name, value)
             for partition, answer in views

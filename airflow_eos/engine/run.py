@@ -69,11 +69,13 @@ class RunAttempt:
         """
         self._kill.check()
         with ControlPlane(self._spec) as control:
+            collaborators = self._collaborators(control)
             if keys.loops(self._spec):
-                record = run_rounds(self._spec, self._collaborators(control), self._attempt)
+                record = run_rounds(self._spec, collaborators, self._attempt)
             else:
-                record, _ = self._attempt(self._spec, self._collaborators(control))
+                record, _ = self._attempt(self._spec, collaborators)
             control.remember_ledger()
+            control.keep_index(collaborators.ledger_id.prefix)
         log.info(
             "run %s %s: records: %s",
             record.run_key,

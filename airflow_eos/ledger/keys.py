@@ -19,6 +19,7 @@ import json
 from collections.abc import Iterable
 
 from airflow_eos.exceptions import RunAlreadyCommitted
+from airflow_eos.model.ledger_index import IndexKeys
 from airflow_eos.model.ranges import (
     Cursor,
     Explicit,
@@ -47,8 +48,10 @@ LEDGER_IDENTITY_ROUTING = ""
 SIGNED_KEY = "ledger:signed"
 """Key of the record that says from where on a ledger is signed that was used before it had a key; it stands
 where the identity does."""
+INDEX = IndexKeys(root="index:root", leaves="index:leaf/")
+"""The ledger keys of the index of a partition, which stands in the partition itself."""
 RECORD_KINDS = (RUN_RECORDS, CURSORS, BOUNDARIES, RESETS, LEDGER_IDENTITY_KEY, SIGNED_KEY)
-"""What ledger keys begin with."""
+"""What ledger keys begin with, but for the index: what is known of runs."""
 
 RUN_KINDS = ("run", "mapped", "interval", "mapped-interval", "partition", "mapped-partition")
 """What run keys begin with, but for rounds and resets. ``mapped``: of one source partition."""
@@ -66,6 +69,7 @@ ID_FORMS = {
     "boundary": "<prefix>.boundary.<topic>",
     "ledger": "<prefix>.ledger.<topic>",
     "used-ledger": "<prefix>.used-ledger.<topic>",
+    "ledger-index": "<prefix>.ledger-index.<partition>.<topic>",
     "doctor": "<prefix>.doctor",
 }
 """The kinds of transactional ids, and how each looks to an operator; digests are of run keys."""
@@ -241,6 +245,14 @@ def ledger_transactional_id(prefix: str, topic: str) -> str:
 def ledger_witness_id(prefix: str, topic: str) -> str:
     """Return the id that runs touch at their end; nothing is written under it."""
     return _id(prefix, "used-ledger", topic)
+
+
+def index_transactional_id(prefix: str, topic: str, partition: int) -> str:
+    """Return the id under which the index of one ledger partition is written.
+
+    :param prefix: the ledger's: all that share it fence each other here.
+    """
+    return _id(prefix, "ledger-index", f"{partition}.{topic}")
 
 
 def doctor_transactional_id(prefix: str) -> str:

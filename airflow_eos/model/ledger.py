@@ -44,11 +44,15 @@ class LedgerText(str):
 
 @dataclass(frozen=True, slots=True)
 class LedgerMessage:
-    """A record for the ledger: key, value (None: a tombstone) and the string that chooses its partition."""
+    """A record for the ledger: key, value (None: a tombstone) and the string that chooses its partition.
+
+    :param partition: this one, whatever ``routing`` is.
+    """
 
     key: str
     value: str | None
     routing: str
+    partition: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@
 3. A yes may be believed before the fence, a no only after it (the protocol asks again there), and only of a
    ledger that lost nothing and that nobody else wrote to:
    :func:`~airflow_eos.ledger.authority.nothing_is_missing`,
-   :func:`~airflow_eos.ledger.authority.nothing_is_forged`.
+   :func:`~airflow_eos.ledger.authority.nothing_is_forged`. An index speaks for nothing undecided:
+   :func:`~airflow_eos.model.ledger_index.may_speak_for`.
 4. Every request carries the writers' identity; counts gate the commit: :func:`receipts_match`,
    :func:`proof_holds`. The ledger is written by the driver alone: :func:`ledger_is_no_target`.
 5. Ranges lie between the log start and the last stable offset, in the topics that were planned:

@@ -209,6 +209,13 @@ REMOVALS: dict[str, Removal] = {
             f"{_TRANSACTIONS}test_given_ranges_whose_commit_has_lost_its_answer_are_written_once",
         ),
     ),
+    "may_speak_for": Removal(
+        "3",
+        "an index speaks for what is decided",
+        "airflow_eos.model.ledger_index:may_speak_for",
+        lambda stable, high: high,
+        (f"{_SEARCH}[indexed]",),
+    ),
     "nothing_is_forged": Removal(
         "3",
         "a no does not count where a stranger wrote",

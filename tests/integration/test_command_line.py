@@ -523,6 +523,7 @@ def test_tables_are_for_people(
         (("abort", "--group", group), "transaction"),
         (("dismiss", "--key", "theirs", "--routing", name), "record"),
         (("sign", "--ledger-key-file", str(secret)), "would be signed; add --yes"),
+        (("index",), "indexed up to offset"),
         (("reset-offsets", "--group", group, "--to", "earliest"), "would be moved; add --yes"),
     )
     asking = {command.name for command in COMMANDS if command.cluster}

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.ledger import authority, keys, pins
+from airflow_eos.model import ledger_index
 from airflow_eos.model.ledger import LedgerView
 from airflow_eos.model.output import SealedManifest
 from airflow_eos.model.ranges import TopicPartition
@@ -50,6 +51,9 @@ SCENES = [
     scenes.intervals,
     scenes.crossing,
     scenes.rounds,
+    scenes.indexed,
+    scenes.indexed_twice,
+    scenes.indexed_away,
     scenes.leader_away(OUT),
     scenes.leader_away(RUNS_IN_LEDGER),
     scenes.leader_away(CURSOR_IN_LEDGER),
@@ -129,6 +133,12 @@ def test_law_3_a_no_from_before_the_fence_is_stale(monkeypatch: pytest.MonkeyPat
     """Without the second look-up a run committed in between is done twice."""
     monkeypatch.setattr(protocol.RunProtocol, "_ask_again", lambda self, work: None)
     assert "duplicated" in _counter_example(scenes.explicit)
+
+
+def test_law_3_an_index_speaks_for_what_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that passes a record whose transaction is open hides it for ever once that commits."""
+    monkeypatch.setattr(ledger_index, "may_speak_for", lambda stable, high: high)
+    assert "duplicated" in _counter_example(scenes.indexed)
 
 
 def test_law_3_a_yes_before_the_fence_touches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ Each rule used here is also checked once on a real broker, in tests/integration.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from airflow_eos.exceptions import (
@@ -16,7 +16,8 @@ from airflow_eos.exceptions import (
     ProtocolViolation,
     UnknownTopic,
 )
-from airflow_eos.ledger.keys import LEDGER_IDENTITY_KEY
+from airflow_eos.ledger.keys import INDEX, LEDGER_IDENTITY_KEY
+from airflow_eos.model import ledger_index
 from airflow_eos.model.kafka import (
     ActiveProducer,
     CommittedOffset,
@@ -28,6 +29,7 @@ from airflow_eos.model.kafka import (
     TransactionState,
 )
 from airflow_eos.model.ledger import LedgerEntry, LedgerView
+from airflow_eos.model.ledger_index import IndexRoot, IndexUnusable, LeafAt, Place, read_leaf
 from airflow_eos.model.ranges import TopicPartition
 
 LEDGER = "ledger"
@@ -367,7 +369,7 @@ class ModelBroker:
             return key in keys or any(key.startswith(p) for p in prefixes)
 
         start = self.log_starts.get(tp, 0)
-        committed = {e.key: e.value for o, e in self.committed_entries(tp) if o >= start and wanted(e.key)}
+        committed = self._committed(tp, start, keys, prefixes, wanted)
         tail = []
         for offset in range(stable, high):
             entry = self.logs[tp][offset]
@@ -376,6 +378,69 @@ class ModelBroker:
             elif wanted(entry.key):
                 tail.append(LedgerEntry(offset, entry.producer_id, "record", entry.key, entry.value))
         return LedgerView(stable, high, committed, tuple(tail), start)
+
+    def _committed(
+        self,
+        tp: TopicPartition,
+        start: int,
+        keys: set[str],
+        prefixes: tuple[str, ...],
+        wanted: Callable[[str], bool],
+    ) -> dict[str, str]:
+        """Look up as the real ledger does: what stands behind the index, then what that names."""
+        few = not any(prefix.endswith(":") for prefix in prefixes)
+        known = self.index_root(tp.partition) if few else None
+        begin = start if known is None else known[1].through
+        latest = {e.key: e.value for o, e in self.committed_entries(tp) if o >= begin and wanted(e.key)}
+        if known is None:
+            return {key: value for key, value in latest.items() if value is not None}
+        try:
+            asked = [key for key in keys if key not in latest]
+            places = known[1].places(asked, prefixes, lambda at: self.index_leaf(tp.partition, at))
+            for key, place in places.items():
+                entry = self.logs[tp][place.offset]
+                if key in latest or place.kind == "tombstone":
+                    continue
+                if entry.kind != "data" or entry.key != key:
+                    raise IndexUnusable
+                latest[key] = entry.value
+        except IndexUnusable:
+            latest = {e.key: e.value for o, e in self.committed_entries(tp) if o >= start and wanted(e.key)}
+        return {key: value for key, value in latest.items() if value is not None}
+
+    # -- the index of a ledger partition --
+
+    def index_root(self, partition: int) -> tuple[int, IndexRoot] | None:
+        tp = TopicPartition(LEDGER, partition)
+        self._leader(tp)
+        roots = [(o, e) for o, e in self.committed_entries(tp) if e.key == INDEX.root]
+        return (roots[-1][0], IndexRoot.from_json(roots[-1][1].value)) if roots else None
+
+    def index_leaf(self, partition: int, at: LeafAt) -> Mapping[str, Place]:
+        tp = TopicPartition(LEDGER, partition)
+        self._leader(tp)
+        entry = self.logs[tp][at.offset]
+        if entry.kind != "data" or entry.key != INDEX.leaf(at.digest):
+            raise IndexUnusable
+        return read_leaf(entry.value, at)
+
+    def decided(self, partition: int, start: int) -> tuple[int, Mapping[str, Place]]:
+        tp = TopicPartition(LEDGER, partition)
+        self._leader(tp)
+        end = ledger_index.may_speak_for(self.last_stable_offset(tp), len(self.logs[tp]))
+        return end, {
+            entry.key: Place(offset, "tombstone" if entry.value is None else "record")
+            for offset, entry in self.committed_entries(tp)
+            if start <= offset < end and entry.key not in INDEX
+        }
+
+    def compact_ledger(self) -> None:
+        """Remove what a later record of the same key replaces; open transactions are not touched."""
+        for tp in (TopicPartition(LEDGER, p) for p in range(self.topics[LEDGER].partitions)):
+            last = {entry.key: offset for offset, entry in self.committed_entries(tp)}
+            for offset, entry in self.committed_entries(tp):
+                if last[entry.key] != offset:
+                    entry.kind = "gone"
 
     def committed_keys(self) -> set[str]:
         """Return the ledger's keys that are committed, also where the marker is still to be written."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_eos.engine.catch_up import run_rounds
+from airflow_eos.engine.index_keeper import IndexKeeper
 from airflow_eos.exceptions import EosError, ProducerFenced, SealedBlockLost, SecondAttempt
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.keys import LEDGER_IDENTITY_KEY, id_kind, loops
@@ -17,6 +18,7 @@ from airflow_eos.ledger.topic_check import verify
 from airflow_eos.ledger.witnesses import Witnesses
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
+from airflow_eos.model.ledger_index import IndexRoot, LeafAt, Place
 from airflow_eos.model.output import PartitionReceipt, SealedManifest, SealedTarget
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import TopicPartition
@@ -142,25 +144,31 @@ class ModelSession:
 
     def stage(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], messages: Sequence[LedgerMessage]
-    ) -> None:
+    ) -> Sequence[int]:
         broker, identity = self._broker, self._identity
         if offsets:
             self._run.step(
                 "stage offsets", lambda: broker.add_offsets(identity, group, dict(offsets)), WRITE_FAULTS
             )
 
-        def write() -> None:
-            partitions = [TopicPartition(LEDGER, ledger_partition(m.routing)) for m in messages]
+        def write() -> list[int]:
+            partitions = [
+                TopicPartition(LEDGER, ledger_partition(m.routing) if m.partition is None else m.partition)
+                for m in messages
+            ]
             broker.add_partitions(identity, partitions)
+            offsets = []
             for tp, message in zip(partitions, messages, strict=True):
                 known = broker.producers[tp].get(identity.producer_id)
                 same = known is not None and known.epoch == identity.producer_epoch
                 sequence = known.last_sequence + 1 if same and known else 0
-                broker.produce(identity, tp, sequence, message.value, message.key)
+                offsets.append(broker.produce(identity, tp, sequence, message.value, message.key))
+            return offsets
 
-        self._run.step(
+        written: list[int] = self._run.step(
             f"stage {', '.join(m.key.split(':')[0] for m in messages)} record", write, WRITE_FAULTS
         )
+        return written
 
     def commit(self) -> None:
         broker, identity = self._broker, self._identity
@@ -260,6 +268,16 @@ class ModelLedger:
             return read()
         more = " and more" if len(keys) > 1 else ""
         return self._run.step(f"ask the ledger for {min(keys, default=f'all {prefixes}')}{more}", read)
+
+    def index_root(self, partition: int) -> tuple[int, IndexRoot] | None:
+        return self._run.step("read the index", lambda: self._broker.index_root(partition))
+
+    def index_leaf(self, partition: int, at: LeafAt) -> Mapping[str, Place]:
+        return self._run.step("read a leaf", lambda: self._broker.index_leaf(partition, at))
+
+    def decided(self, partition: int, start: int, seconds: float) -> tuple[int, Mapping[str, Place]]:
+        del seconds  # nothing takes time here
+        return self._run.step("read what is decided", lambda: self._broker.decided(partition, start))
 
 
 @dataclass
@@ -365,6 +383,24 @@ class ModelData:
 def refuse_second_attempt(attempt_number: int) -> bool:
     """Law 1 as the model's send task applies it; tests switch it off."""
     return attempt_number > 0
+
+
+def indexer(run: Run, scene: Any, name: str, partition: int) -> Callable[[], Any]:
+    """Return the body of a process that brings the index of a ledger partition up to date."""
+
+    def body() -> Any:
+        broker = scene.broker
+        transactions = ModelTransactions(run, broker, scene, name)
+        keeper = IndexKeeper(
+            ModelCluster(run, broker),
+            ModelLedger(run, broker),
+            transactions,
+            "eos",
+            clock=scene.clock.monotonic,
+        )
+        return keeper.extend(partition)
+
+    return body
 
 
 def attempt(

@@ -24,7 +24,16 @@ from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from tests.protocol.model.broker import LEDGER, ModelBroker, Transaction
 from tests.protocol.model.explorer import Run
-from tests.protocol.model.ports import Clock, ModelCluster, ModelData, ModelLedger, ModelTransactions, attempt
+from tests.protocol.model.ports import (
+    Clock,
+    ModelCluster,
+    ModelData,
+    ModelLedger,
+    ModelTransactions,
+    attempt,
+    indexer,
+    ledger_partition,
+)
 
 
 class Inline:
@@ -318,6 +327,64 @@ def explicit(run: Run) -> Scene:
         [("try1", spec(ranges=ranges)), ("try2", spec(ranges=ranges, try_number=2))],
         closers=[spec(ranges=ranges, try_number=3)],
     )
+
+
+def indexed(run: Run, *, indexers: int = 1, tries: int = 2) -> Scene:
+    """Tries over given ranges, while the ledger's index is brought up to date and the ledger is compacted.
+
+    No cursor would notice a repetition: all depends on the look-up.
+    """
+    partition = ledger_partition("pipe")
+    first = Explicit((OffsetRange("src", 0, 0, 1),))
+    ranges = Explicit((OffsetRange("src", 0, 1, 2), OffsetRange("src", 1, 0, 2)))
+
+    def prepare(scene: Scene) -> None:
+        before(scene, spec("r0", ranges=first))
+        inline: Any = Inline(scene.broker)
+        assert indexer(inline, scene, "before", partition)() is not None
+        scene.broker.settle()
+        for number in range(indexers):
+            name = f"indexer{number}"
+            run.spawn(name, indexer(run, scene, name, partition))
+        scene.once["compaction of the ledger"] = scene.broker.compact_ledger
+
+    return stage(
+        run,
+        [(f"try{n}", spec(ranges=ranges, try_number=n)) for n in range(1, tries + 1)],
+        closers=[spec(ranges=ranges, try_number=tries + 1), spec("r0", ranges=first, try_number=2)],
+        prepare=prepare,
+    )
+
+
+def indexed_twice(run: Run) -> Scene:
+    """Two that write the index at once."""
+    return indexed(run, indexers=2, tries=1)
+
+
+def indexed_away(run: Run) -> Scene:
+    """As :func:`indexed`, and the ledger's partition loses its leader, which forgets ends of transactions."""
+    scene = indexed(run, tries=1)
+    away = TopicPartition(LEDGER, ledger_partition("pipe"))
+    check_end = scene.check_end
+
+    def check_when_indexed() -> str | None:
+        """Whoever writes the index next ends what a leader has of an earlier one for open."""
+        for event in sorted(scene.once):
+            scene.fire(event)
+        scene.broker.away.clear()
+        scene.broker.settle()
+        inline: Any = Inline(scene.broker)
+        indexer(inline, scene, "later", away.partition)()
+        return check_end()
+
+    scene.check_end = check_when_indexed  # type: ignore[method-assign]
+
+    def leave() -> None:
+        scene.broker.away.add(away)
+        scene.once["the leader returns"] = scene.broker.away.clear
+
+    scene.once["the leader leaves"] = leave
+    return scene
 
 
 def other_ranges(run: Run) -> Scene:

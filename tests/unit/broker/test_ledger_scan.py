@@ -17,7 +17,7 @@ from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.signature import LedgerKey
 from airflow_eos.recordbatch.header import iter_batches
 from airflow_eos.recordbatch.isolation import data_batches
-from airflow_eos.wire.fetch import FetchedAnswer
+from tests.support.hand_written_log import HandWrittenLog as Log
 from tests.support.record_batches import ABORT, COMMIT, TRANSACTIONAL, Record, marker, varint, write
 
 WHERE = TopicPartition("ledger", 0)
@@ -40,75 +40,12 @@ def test_a_key_is_preceded_by_its_length(key, expected):
     assert needle(key) == expected
 
 
-class Log:
-    """A partition written by hand: batches, and the aborted transactions a broker would report."""
-
-    def __init__(self):
-        self.batches = []
-        self.end = 0
-        self.first = {}  # first offset of each producer's open transaction
-        self.aborted = []  # (producer id, first offset, offset of the marker)
-
-    def write(self, producer, *rows):
-        """Records of a producer's transaction; of none where it is None."""
-        offset = self.end
-        if producer is not None:
-            self.first.setdefault(producer, offset)
-        records = [
-            Record(offset + i, 0, key.encode(), None if value is None else value.encode())
-            for i, (key, value) in enumerate(rows)
-        ]
-        self.batches.append(
-            write(records, base_offset=offset)
-            if producer is None
-            else write(
-                records, base_offset=offset, attributes=TRANSACTIONAL, producer_id=producer, producer_epoch=0
-            )
-        )
-        self.end += len(rows)
-
-    def finish(self, producer, kind):
-        first = self.first.pop(producer)
-        if kind == ABORT:
-            self.aborted.append((producer, first, self.end))
-        self.batches.append(marker(kind, producer, self.end))
-        self.end += 1
-
-    @property
-    def stable(self):
-        return min(self.first.values(), default=self.end)
-
-    def answers(self, start, end, isolation, sizes):
-        """Fetch answers of so many batches each, with nearly all of the next one, as brokers cut it."""
-        found = list(iter_batches(b"".join(self.batches), "ledger", 0))
-        found = [b for b in found if b.header.next_offset > start and b.header.base_offset < end]
-        position, at = start, 0
-        for size in [*sizes, len(found)]:
-            page = found[at : at + size]
-            if not page:
-                continue
-            at += size
-            data = b"".join(bytes(batch.data) for batch in page)
-            data += bytes(found[at].data)[:-1] if at < len(found) else b""
-            following = page[-1].header.next_offset
-            # As a broker reports: transactions whose marker is not below the position, begun below the end.
-            aborted = tuple((p, f) for p, f, m in self.aborted if m >= position and f < following)
-            yield FetchedAnswer(
-                position,
-                following,
-                data,
-                tuple(iter_batches(data, "ledger", 0)),
-                aborted if isolation == "read_committed" else None,
-            )
-            position = following
-
-
 @pytest.fixture
 def log(monkeypatch):
     log = Log()
     log.sizes = []
 
-    def fetch_answers(connections, topic, partition, start, end, isolation="read_committed"):
+    def fetch_answers(connections, topic, partition, start, end, isolation="read_committed", max_bytes=0):
         assert (connections, topic, partition) == ("connections", *("ledger", 0))
         return log.answers(start, end, isolation, log.sizes)
 
@@ -154,7 +91,9 @@ def test_committed_values_are_those_of_a_read_committed_reader(history, sizes):
         patch.setattr(
             ledger_scan,
             "fetch_answers",
-            lambda *args, isolation="read_committed": log.answers(args[3], args[4], isolation, sizes),
+            lambda *args, isolation="read_committed", max_bytes=0: log.answers(
+                args[3], args[4], isolation, sizes
+            ),
         )
         noted, by_prefix, above = NoEvidence(), NoEvidence(), NoEvidence()
         found = committed_values("connections", WHERE, 0, log.stable, Wanted(frozenset(KEYS)), noted)
@@ -164,7 +103,7 @@ def test_committed_values_are_those_of_a_read_committed_reader(history, sizes):
         assert found == {key: value for key, value in expected.items() if key.startswith("run/")}
         assert by_prefix == {key: offset for key, offset in others.items() if key.startswith("run/")}
         wanted = Wanted(frozenset(("run", "run/1")))
-        tail = raw_entries("connections", WHERE, log.stable, log.end, wanted, above)
+        tail, _ = raw_entries("connections", WHERE, log.stable, log.end, wanted, above)
 
     everything = []
     for answer in log.answers(0, log.end, "read_uncommitted", []):
@@ -202,7 +141,7 @@ def test_the_tail_has_markers_of_every_producer(log):
     log.write(3, ("unwanted", "y"))
     log.finish(3, ABORT)
     wanted = Wanted(frozenset({"run"}))
-    assert list(raw_entries("connections", WHERE, log.stable, log.end, wanted, NoEvidence())) == [
+    assert list(raw_entries("connections", WHERE, log.stable, log.end, wanted, NoEvidence())[0]) == [
         LedgerEntry(1, 2, "record", "run", "mine"),
         LedgerEntry(2, 2, "commit"),
         LedgerEntry(4, 3, "abort"),

@@ -1,0 +1,231 @@
+"""Writes the index of a ledger partition, so that look-ups do not grow with the number of runs.
+
+Two transactions under one id, each behind its own fence. The first writes the leaves that changed. The second
+writes the root, which names them by their offsets and speaks for all that was decided until then, the leaves
+among it: what a look-up has to read behind the index is nearly nothing. Whoever dies between them leaves
+leaves that no root names.
+
+Nothing depends on it: without an index, with an old one or a damaged one, look-ups read more.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from airflow_eos.exceptions import LedgerUnreadable, OutcomeUnknown
+from airflow_eos.ledger import keys
+from airflow_eos.model.ledger import LedgerMessage
+from airflow_eos.model.ledger_index import (
+    IndexRoot,
+    IndexUnusable,
+    LeafAt,
+    Place,
+    leaf_digest,
+    leaf_json,
+    split,
+)
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.ports import Cluster, IndexedLedger, ProducerSession, Transactions
+from airflow_eos.run.unfinished import open_of
+
+log = logging.getLogger(__name__)
+
+TAIL_BYTES = 1 << 20
+"""A partition is indexed when so much is read behind its index: about a thousand runs of one topic."""
+_TAIL_PER_LEAF = 8 << 10
+_LONGEST_TAIL = 4 << 20
+_READ_SECONDS = 10.0
+_TURNS = 5
+_BETWEEN_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """What an index speaks for now.
+
+    :param keys: that were added or moved.
+    :param leaves: all it has.
+    :param is_whole: whether all that was decided when it began is in it.
+    """
+
+    through: int
+    keys: int
+    leaves: int
+    is_whole: bool
+
+
+class IndexKeeper:
+    """Brings the index of a ledger up to date.
+
+    :param prefix: the ledger's, see :class:`~airflow_eos.model.ledger.LedgerId`.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        ledger: IndexedLedger,
+        transactions: Transactions,
+        prefix: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._ledger = ledger
+        self._transactions = transactions
+        self._prefix = prefix
+        self._clock = clock
+
+    def is_due(self, partition: int, tail_bytes: int) -> bool:
+        """Tell whether so long a tail is worth a new index: one of many leaves costs more."""
+        if tail_bytes < TAIL_BYTES or tail_bytes >= _LONGEST_TAIL:
+            return tail_bytes >= TAIL_BYTES
+        known = self._ledger.index_root(partition)
+        return known is None or tail_bytes >= len(known[1].leaves) * _TAIL_PER_LEAF
+
+    def extend(self, partition: int, seconds: float = _READ_SECONDS) -> Indexed | None:
+        """Let the index speak for what was decided since, and return what it speaks for.
+
+        :param seconds: about as long as reading may take; what is left is for the next time.
+        :returns: None where another was at work, or has to be ended first: the next time.
+        :raises RunFenced: as transactions do, as any other error of theirs; nothing is lost by any.
+        """
+        deadline = self._clock() + seconds
+        session = self._fence(partition)
+        if session is None:
+            return None
+        try:
+            known = self._ledger.index_root(partition)
+            base = IndexRoot(self._ledger.describe().topic_id) if known is None else known[1]
+            through, news = self._ledger.decided(partition, base.through, seconds)
+            if through == base.through:
+                return Indexed(through, 0, len(base.leaves), is_whole=True)
+            try:
+                base, changed, gone = self._merged(partition, base, news)
+            except (IndexUnusable, LedgerUnreadable) as reason:
+                log.warning("The index of ledger partition %d is made anew: %s", partition, reason)
+                base = IndexRoot(base.topic_id)
+                through, news = self._ledger.decided(partition, 0, seconds)
+                base, changed, gone = self._merged(partition, base, news)
+            is_whole = self._clock() < deadline
+            leaves = self._write_leaves(session, partition, base.leaves, changed)
+        finally:
+            session.close()
+        if leaves is None:
+            return None
+        root = self._write_root(partition, known, IndexRoot(base.topic_id, through, leaves), gone)
+        if root is None:
+            return None
+        return Indexed(root.through, len(news) + len(root.recent), len(root.leaves), is_whole)
+
+    def _fence(self, partition: int) -> ProducerSession | None:
+        """Take the epoch; None: what an earlier attempt left open was ended with it (law 12)."""
+        name = keys.index_transactional_id(self._prefix, self._ledger.topic, partition)
+        session = self._transactions.fence(name)
+        tp = TopicPartition(self._ledger.topic, partition)
+        try:
+            if not open_of(self._cluster, session.identity.producer_id, [tp]):
+                return session
+        except BaseException:
+            session.close()
+            raise
+        session.close()
+        log.warning("%s: the marker of an earlier index is missing; it is written now", tp)
+        self._transactions.abort_again(session.identity, [tp])
+        return None
+
+    def _merged(
+        self, partition: int, base: IndexRoot, news: Mapping[str, Place]
+    ) -> tuple[IndexRoot, list[dict[str, Place]], list[LeafAt]]:
+        """Return the index without what changes, the contents of new leaves, and the leaves they replace."""
+        places = {**base.recent, **news}
+        of_leaf: dict[LeafAt | None, dict[str, Place]] = defaultdict(dict)
+        for key, place in places.items():
+            # A key before all others goes to the first leaf.
+            leaf = base.leaf_of(key) or (base.leaves[0] if base.leaves else None)
+            of_leaf[leaf][key] = place
+        changed: list[dict[str, Place]] = []
+        for leaf, its in of_leaf.items():
+            before = {} if leaf is None else self._ledger.index_leaf(partition, leaf)
+            changed += split({**before, **its})
+        gone = [leaf for leaf in of_leaf if leaf is not None]
+        kept = tuple(leaf for leaf in base.leaves if leaf not in of_leaf)
+        return IndexRoot(base.topic_id, base.through, kept), changed, gone
+
+    def _write_leaves(
+        self,
+        session: ProducerSession,
+        partition: int,
+        kept: tuple[LeafAt, ...],
+        changed: list[dict[str, Place]],
+    ) -> tuple[LeafAt, ...] | None:
+        """Write leaves in a transaction of their own; return all of the index, in order of keys."""
+        if not changed:
+            return kept
+        producer = session.identity.producer_id, session.identity.producer_epoch
+        digests = [leaf_digest(one) for one in changed]
+        messages = [
+            LedgerMessage(keys.INDEX.leaf(digest), leaf_json(one, producer), "", partition)
+            for digest, one in zip(digests, changed, strict=True)
+        ]
+        session.begin()
+        offsets = session.stage("", {}, messages)
+        if min(offsets) < 0:
+            self._transactions.abort(session.identity)
+            return None
+        session.commit()
+        written = [
+            LeafAt(min(one), offset, digest)
+            for one, offset, digest in zip(changed, offsets, digests, strict=True)
+        ]
+        return tuple(sorted([*kept, *written], key=lambda leaf: leaf.first))
+
+    def _write_root(
+        self,
+        partition: int,
+        known: tuple[int, IndexRoot] | None,
+        root: IndexRoot,
+        gone: list[LeafAt],
+    ) -> IndexRoot | None:
+        # Behind the fence the leaves are committed, and their markers written.
+        session = self._fence(partition)
+        if session is None:
+            return None
+        try:
+            if self._ledger.index_root(partition) != known:
+                return None  # another wrote one in between
+            through, recent = self._ledger.decided(partition, root.through, _BETWEEN_SECONDS)
+            root = IndexRoot(root.topic_id, through, root.leaves, recent)
+            producer = session.identity.producer_id, session.identity.producer_epoch
+            kept = {leaf.digest for leaf in root.leaves}
+            messages = [
+                LedgerMessage(keys.INDEX.leaf(leaf.digest), None, "", partition)
+                for leaf in gone
+                if leaf.digest not in kept
+            ]
+            session.begin()
+            session.stage(
+                "", {}, [*messages, LedgerMessage(keys.INDEX.root, root.to_json(producer), "", partition)]
+            )
+            session.commit()
+        finally:
+            session.close()
+        return root
+
+
+def rebuilt(keeper: IndexKeeper, partition: int) -> Indexed:
+    """Bring an index up to date in as many turns as it takes.
+
+    :raises OutcomeUnknown: others kept writing it.
+    """
+    left = _TURNS
+    while left:
+        done = keeper.extend(partition)
+        if done is None:
+            left -= 1
+        elif done.is_whole:
+            return done
+    raise OutcomeUnknown(f"the index of partition {partition} was written by others at the same time; retry")

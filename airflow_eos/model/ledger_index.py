@@ -1,0 +1,252 @@
+"""The index of a ledger partition: where the last record of each key stands, of all that is decided.
+
+It is kept in the partition itself, and derived from it alone. A *leaf* holds the places of neighbouring keys;
+the *root* says for which offsets the index speaks, and where its leaves are. Keys are in order, so that a
+pipeline's next runs are beside its last ones, and a beginning of keys is looked up as a key is.
+
+The index only says where to look. What it names is read in the log; what the log does not confirm makes it
+unusable, and all is read as if there were none. That a key is *not* there is believed of a root that a
+transaction of ours wrote, with the leaf that it names, byte for byte, and all the log behind it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any, Literal, NamedTuple
+
+from airflow_eos.model.versioned import integer, read_versioned, text
+
+INDEX_VERSION = 1
+LEAF_ENTRIES = 2_000
+LEAF_CHARACTERS = 250_000
+"""Of keys in a leaf, before compression: far below what brokers take in one message."""
+_DIGEST = 20
+
+PlaceKind = Literal["record", "tombstone", "other"]
+_KINDS: tuple[PlaceKind, ...] = ("record", "tombstone", "other")
+
+
+class IndexUnusable(Exception):
+    """The index does not answer this look-up, which reads all of the partition then."""
+
+
+class IndexDamaged(IndexUnusable):
+    """It never will be usable: a leaf or a record that it names is not there."""
+
+
+class Place(NamedTuple):
+    """Where the last decided record of a key stands.
+
+    :param kind: ``other``: one that no transaction of ours wrote stands behind ours, if there is one of ours.
+    """
+
+    offset: int
+    kind: PlaceKind
+
+
+@dataclass(frozen=True, slots=True)
+class IndexKeys:
+    """The ledger keys of an index.
+
+    :param leaves: what the key of a leaf begins with; its digest follows.
+    """
+
+    root: str
+    leaves: str
+
+    def leaf(self, digest: str) -> str:
+        """Return the key of a leaf."""
+        return self.leaves + digest
+
+    def __contains__(self, key: str) -> bool:
+        return key == self.root or key.startswith(self.leaves)
+
+
+def may_speak_for(last_stable_offset: int, high_watermark: int) -> int:
+    """Return the offset below which an index may speak: nothing there is undecided (law 3)."""
+    return min(last_stable_offset, high_watermark)
+
+
+@dataclass(frozen=True, slots=True)
+class LeafAt:
+    """What a root knows of a leaf.
+
+    :param first: its first key.
+    :param offset: where it stands.
+    :param digest: of its content; also the last part of its ledger key.
+    """
+
+    first: str
+    offset: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRoot:
+    """The root.
+
+    :param topic_id: of the ledger: in a copy of the topic offsets mean nothing.
+    :param through: the index speaks for all records below this offset.
+    :param recent: places that stand in no leaf yet; they count before the leaves.
+    """
+
+    topic_id: str
+    through: int = 0
+    leaves: tuple[LeafAt, ...] = ()
+    recent: Mapping[str, Place] = field(default_factory=dict)
+
+    def to_json(self, producer: tuple[int, int]) -> str:
+        """Return the versioned JSON form.
+
+        :param producer: id and epoch of the transaction that it is written in.
+        """
+        content = {
+            "topic_id": self.topic_id,
+            "through": self.through,
+            "leaves": [[leaf.first, leaf.offset, leaf.digest] for leaf in self.leaves],
+            "recent": _columns(self.recent),
+        }
+        return _enclosed(_packed(content), producer)
+
+    @classmethod
+    def from_json(cls, value: str, key: str = "") -> IndexRoot:
+        """Read the JSON form.
+
+        :raises LedgerUnreadable: it is none, or of another version.
+        """
+
+        def build(data: Mapping[str, Any]) -> IndexRoot:
+            content = _unpacked(text(data["content"]))
+            return cls(
+                text(content["topic_id"]),
+                integer(content["through"]),
+                tuple(LeafAt(text(first), integer(at), text(sum_)) for first, at, sum_ in content["leaves"]),
+                _places(content["recent"]),
+            )
+
+        return read_versioned("index", value, (INDEX_VERSION,), build, key)
+
+    def leaf_of(self, key: str) -> LeafAt | None:
+        """Return the leaf that holds a key, if any does."""
+        index = bisect_right([leaf.first for leaf in self.leaves], key) - 1
+        return self.leaves[index] if index >= 0 else None
+
+    def leaves_with(self, prefix: str) -> Sequence[LeafAt]:
+        """Return the leaves that may hold keys with this beginning."""
+        firsts = [leaf.first for leaf in self.leaves]
+        begin = max(bisect_right(firsts, prefix) - 1, 0)
+        return [leaf for leaf in self.leaves[begin:] if leaf.first <= prefix or leaf.first.startswith(prefix)]
+
+    def places(
+        self, keys: Iterable[str], prefixes: Collection[str], read: Callable[[LeafAt], Mapping[str, Place]]
+    ) -> dict[str, Place]:
+        """Return where the last records of these keys stand; what is absent was never written.
+
+        :param read: returns what a leaf holds; called for few of them.
+        :raises IndexUnusable: what ``read`` raises.
+        """
+        found: dict[str, Place] = {}
+        for key in keys:
+            place = self.recent.get(key)
+            if place is None and (leaf := self.leaf_of(key)) is not None:
+                place = read(leaf).get(key)
+            if place is not None:
+                found[key] = place
+        for prefix in prefixes:
+            held = [entries for leaf in self.leaves_with(prefix) for entries in read(leaf).items()]
+            found.update((key, place) for key, place in held if key.startswith(prefix))
+            found.update((key, place) for key, place in self.recent.items() if key.startswith(prefix))
+        return found
+
+
+def leaf_json(places: Mapping[str, Place], producer: tuple[int, int]) -> str:
+    """Return the versioned JSON form of a leaf."""
+    return _enclosed(_packed(_columns(places)), producer)
+
+
+def leaf_digest(places: Mapping[str, Place]) -> str:
+    """Return the digest of what a leaf holds."""
+    return _digest(_columns(places))
+
+
+def read_leaf(value: str, at: LeafAt) -> Mapping[str, Place]:
+    """Read a leaf.
+
+    :raises IndexUnusable: it is another one.
+    :raises LedgerUnreadable: it is none, or of another version.
+    """
+
+    def build(data: Mapping[str, Any]) -> Mapping[str, Place]:
+        return _places(_unpacked(text(data["content"])))
+
+    found = read_versioned("leaf of the index", value, (INDEX_VERSION,), build)
+    if leaf_digest(found) != at.digest:
+        raise IndexDamaged(f"the leaf at offset {at.offset} is not the one that the root names")
+    return found
+
+
+def split(places: Mapping[str, Place]) -> list[dict[str, Place]]:
+    """Return the contents of the leaves that hold these places, in order of keys, each about as full."""
+    ordered = sorted(places)
+    ends = list(accumulate(len(key) for key in ordered))
+    if not ends:
+        return []
+    count = max(-(-len(ordered) // LEAF_ENTRIES), -(-ends[-1] // LEAF_CHARACTERS))
+    size = -(-len(ordered) // count)
+    return [{key: places[key] for key in ordered[at : at + size]} for at in range(0, len(ordered), size)]
+
+
+# -- content: columns, compressed --
+
+
+def _columns(places: Mapping[str, Place]) -> dict[str, Any]:
+    ordered = sorted(places)
+    return {
+        "keys": ordered,
+        "offsets": [places[key].offset for key in ordered],
+        "kinds": "".join(places[key].kind[0] for key in ordered),
+    }
+
+
+_BY_LETTER: Mapping[str, PlaceKind] = {kind[0]: kind for kind in _KINDS}
+
+
+def _places(data: Mapping[str, Any]) -> dict[str, Place]:
+    return {
+        text(key): Place(integer(offset), _BY_LETTER[kind])
+        for key, offset, kind in zip(data["keys"], data["offsets"], data["kinds"], strict=True)
+    }
+
+
+def _digest(data: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:_DIGEST]
+
+
+def _packed(content: Mapping[str, Any]) -> str:
+    return base64.b64encode(zlib.compress(json.dumps(content, separators=(",", ":")).encode())).decode()
+
+
+_LARGEST = 64 << 20
+
+
+def _unpacked(content: str) -> Any:
+    unpacking = zlib.decompressobj()
+    try:
+        data = unpacking.decompress(base64.b64decode(content, validate=True), _LARGEST)
+    except zlib.error as error:
+        raise ValueError(f"not compressed by this package: {error}") from error
+    if not unpacking.eof:
+        raise ValueError(f"larger than {_LARGEST} bytes")
+    return json.loads(data)
+
+
+def _enclosed(content: str, producer: tuple[int, int]) -> str:
+    named = {"producer_id": producer[0], "producer_epoch": producer[1]}
+    return json.dumps({"v": INDEX_VERSION, "producer": named, "content": content}, separators=(",", ":"))

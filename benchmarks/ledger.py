@@ -1,0 +1,139 @@
+"""What a run costs behind many others in its ledger partition, with the index and without.
+
+An empty run, which needs no Spark, and the look-up of a run that is committed. The records before it are of
+1 kB, as those of runs over 16 source partitions; ten of them share a batch, which favours reading them all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Producer
+
+from airflow_eos.broker import ledger_scan
+from airflow_eos.engine.admin import index_ledger
+from airflow_eos.engine.run import RunAttempt
+from airflow_eos.ledger import keys
+from airflow_eos.model.spec import LedgerSettings, RunSpec
+from airflow_eos_testing import EmbeddedKafka
+from benchmarks.broker import benchmark_broker
+from benchmarks.rounds import ratio
+
+BEFORE = tuple(int(one) for one in os.environ.get("BEFORE", "0 10000 100000 1000000").split())
+INDEXED, WHOLE = "with the index", "without"
+_VALUE_BYTES = 850
+_PER_TRANSACTION = 5_000
+
+
+def ledger(out: Path, rounds: int) -> int:
+    """Measure behind each number of records, in interleaved rounds; print the curve."""
+    report: dict[str, Any] = {}
+    with benchmark_broker() as kafka:
+        kafka.create_topic("src", partitions=1)
+        for before in BEFORE:
+            spec = _filled(kafka, before)
+            began = time.perf_counter()
+            index_ledger(spec.kafka, spec.ledger, prefix=spec.prefix)
+            made = time.perf_counter() - began
+            found: dict[str, dict[str, list[float]]] = {
+                how: {"empty run": [], "found again": [], "megabytes": []} for how in (INDEXED, WHOLE)
+            }
+            for number in range(rounds + 1):
+                for how, series in found.items():
+                    with _reading(indexed=how == INDEXED) as read:
+                        one = replace(spec, run_id=f"{how} {number}")
+                        seconds = _timed(one)
+                        megabytes = read[0] / 1e6
+                        again = _timed(one)
+                    if number:
+                        series["empty run"].append(seconds)
+                        series["megabytes"].append(megabytes)
+                        series["found again"].append(again)
+            report[str(before)] = {**found, "index made in": made}
+            for how, series in found.items():
+                middle = {name: statistics.median(values) for name, values in series.items()}
+                print(
+                    f"behind {before:9,} records {how:15}: empty run {middle['empty run']:6.2f} s, "
+                    f"{middle['megabytes']:8.1f} MB read; found again {middle['found again']:6.2f} s",
+                    flush=True,
+                )
+            print(f"behind {before:9,} records the index was made in {made:.1f} s", flush=True)
+    (out / "ledger.json").write_text(json.dumps(report, indent=2) + "\n")
+    first, last = (report[str(one)][INDEXED]["empty run"] for one in (BEFORE[0], BEFORE[-1]))
+    print(
+        f"ledger: an empty run behind {BEFORE[-1]:,} records takes {ratio(last, first):.2f} of one behind "
+        f"{BEFORE[0]:,}"
+    )
+    return 0
+
+
+def _timed(spec: RunSpec) -> float:
+    began = time.perf_counter()
+    RunAttempt(_no_spark, spec, lambda df: df).execute()
+    return time.perf_counter() - began
+
+
+def _no_spark(_plan: object) -> Any:
+    raise AssertionError("an empty run needs no Spark")
+
+
+def _filled(kafka: EmbeddedKafka, before: int) -> RunSpec:
+    """Return a run whose ledger partition holds so many records of other runs of its pipeline."""
+    name = f"behind{before}"
+    spec = RunSpec(
+        kafka=kafka.client_config(),
+        pipeline=name,
+        run_id="first",
+        source_topics=("src",),
+        group_id=name,
+        prefix="bench",
+        ledger=LedgerSettings(topic=f"ledger-{name}", partitions=1, replication_factor=1, create=True),
+    )
+    _timed(spec)
+    producer = Producer(
+        {
+            **kafka.client_config(),
+            "transactional.id": f"fill-{name}",
+            "batch.num.messages": 10,
+            "queue.buffering.max.messages": _PER_TRANSACTION + 1,
+        }
+    )
+    producer.init_transactions(30)
+    for begin in range(0, before, _PER_TRANSACTION):
+        producer.begin_transaction()
+        for number in range(begin, min(begin + _PER_TRANSACTION, before)):
+            key = keys.run_record_key(keys.cursor_run_key(name, f"scheduled__{number:08d}"))
+            value = json.dumps({"v": 1, "of": number, "filled": "x" * _VALUE_BYTES})
+            producer.produce(spec.ledger.topic, key=key, value=value, partition=0)
+        producer.commit_transaction(120)
+    return spec
+
+
+@contextmanager
+def _reading(*, indexed: bool) -> Iterator[list[int]]:
+    """Count bytes fetched from the ledger; without the index on request."""
+    read = [0]
+    fetch: Callable[..., Any] = ledger_scan.fetch_answers
+    index = keys.INDEX
+
+    def counted(*args: Any, **settings: Any) -> Iterator[Any]:
+        for answer in fetch(*args, **settings):
+            read[0] += len(answer.data)
+            yield answer
+
+    ledger_scan.fetch_answers = counted  # type: ignore[attr-defined]
+    if not indexed:
+        keys.INDEX = None  # type: ignore[assignment]
+    try:
+        yield read
+    finally:
+        ledger_scan.fetch_answers = fetch  # type: ignore[attr-defined]
+        keys.INDEX = index

@@ -1,0 +1,162 @@
+"""The ledger's index on a real broker: written by runs and by a command, used, harmless when it cannot be."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from airflow_eos.broker import KafkaLedger, KafkaTransactions
+from airflow_eos.cli.main import main
+from airflow_eos.engine import index_keeper
+from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.engine.queries import ledger_records
+from airflow_eos.engine.run import RunAttempt
+from airflow_eos.exceptions import AuthorizationFailed
+from airflow_eos.ledger import keys
+from airflow_eos.model.spec import LedgerSettings, RunSpec
+from tests.support.brokers import unique
+
+SECRET = "a ledger's secret of some length".replace(" ", "-")
+
+
+@pytest.fixture
+def spec(embedded_kafka, kafka_topic):
+    """A run that has nothing to read: it is committed without Spark."""
+    name = unique("indexed")
+    return RunSpec(
+        kafka=embedded_kafka.client_config(),
+        pipeline=name,
+        run_id="r0",
+        source_topics=(kafka_topic(),),
+        group_id=name,
+        prefix="eos",
+        ledger=LedgerSettings(topic=unique("ledger"), partitions=1, replication_factor=1, create=True),
+    )
+
+
+@pytest.fixture
+def always(monkeypatch):
+    """Every run writes the index."""
+    monkeypatch.setattr(index_keeper, "TAIL_BYTES", 1)
+
+
+def run(spec, run_id="r0", **changes):
+    return RunAttempt(None, replace(spec, run_id=run_id, **changes), lambda df: df).execute()
+
+
+def root_of(spec):
+    with ControlPlane(spec) as control:
+        found = control.ledger.index_root(0)
+    return None if found is None else found[1]
+
+
+def views(spec, names, prefixes=()):
+    """What a look-up finds by the index, and without it."""
+    with ControlPlane(spec) as control:
+        by_index = control.ledger.view(0, names, prefixes)
+        assert control.ledger.tails()[0] > 0
+    with KafkaLedger(spec.kafka, spec.ledger, signed_key=keys.SIGNED_KEY) as ledger:
+        return by_index, ledger.view(0, names, prefixes)
+
+
+@pytest.mark.parametrize("key", ["", SECRET], ids=["unsigned", "signed"])
+def test_runs_index_the_ledger_and_are_found_by_it(spec, always, key):
+    """Each run of several is found again, the cursor moves on, and a stranger to the index sees the same."""
+    spec = replace(spec, ledger=replace(spec.ledger, key=key))
+    records = [run(spec, f"r{n}") for n in range(4)]
+    root = root_of(spec)
+    assert root is not None
+    assert root.leaves
+    names = [keys.run_record_key(one.run_key) for one in records]
+    names += [keys.cursor_key(spec.group_id), keys.LEDGER_IDENTITY_KEY, "run:absent"]
+    by_index, whole = views(spec, names)
+    assert by_index.committed == whole.committed
+    assert set(by_index.committed) == {*names} - {"run:absent"}
+    assert {one: value.where for one, value in by_index.committed.items()} == {
+        one: value.where for one, value in whole.committed.items()
+    }
+    assert [run(spec, one.run_id).found for one in records] == [True] * 4
+    prefix = keys.run_record_key(keys.run_key_prefixes(spec.pipeline)[0])
+    by_index, whole = views(spec, [], (prefix,))
+    assert by_index.committed == whole.committed
+    assert len(by_index.committed) == 4
+
+
+def test_an_index_is_not_listed(spec, always):
+    """The ledger's records are those of runs."""
+    run(spec)
+    listed = ledger_records(spec.kafka, spec.ledger, prefix=spec.prefix)
+    assert sorted(one["key"].partition(":")[0] for one in listed) == ["cursor", "ledger", "run"]
+
+
+def test_without_a_key_an_index_says_nothing(spec, always):
+    """Where the ledger has a key, an index without a signature is none."""
+    run(spec)
+    assert root_of(spec) is not None
+    assert root_of(replace(spec, ledger=replace(spec.ledger, key=SECRET))) is None
+
+
+def test_a_young_ledger_has_no_index(spec):
+    """It is worth its while behind about a thousand runs."""
+    run(spec)
+    assert root_of(spec) is None
+
+
+def test_who_dies_between_leaves_and_root_leaves_nothing_behind(spec, always, monkeypatch, caplog):
+    """The run is committed, says why the ledger was not indexed, and the next one indexes it."""
+    with monkeypatch.context() as dying:
+        dying.setattr(index_keeper.IndexKeeper, "_write_root", lambda *_: 1 / 0)
+        assert not run(spec, "r0").found
+    assert "was not indexed; look-ups read more of it: division by zero" in caplog.text
+    assert root_of(spec) is None
+    run(spec, "r1")
+    assert root_of(spec) is not None
+    assert run(spec, "r0").found
+    assert run(spec, "r1").found
+
+
+def test_a_principal_that_may_not_write_it_runs_all_the_same(spec, always, monkeypatch, caplog):
+    """Its runs only say so."""
+    fence = KafkaTransactions.fence
+
+    def refused(self, transactional_id):
+        if keys.id_kind(transactional_id) == "ledger-index":
+            raise AuthorizationFailed(f"{transactional_id}: no Write")
+        return fence(self, transactional_id)
+
+    monkeypatch.setattr(KafkaTransactions, "fence", refused)
+    with caplog.at_level(logging.WARNING, logger="airflow_eos"):
+        assert not run(spec).found
+    assert "was not indexed" in caplog.text
+
+
+def test_an_index_is_made_by_command(spec, capsys):
+    """And again, which changes nothing that is found."""
+    first = run(spec)
+    where = ["--bootstrap-servers", spec.kafka["bootstrap.servers"], "--ledger-topic", spec.ledger.topic]
+    for _ in range(2):
+        assert main(["index", *where, "--prefix", "eos"]) == 0
+        assert "indexed up to offset" in capsys.readouterr().out
+    root = root_of(spec)
+    assert len(root.leaves) == 1
+    assert run(spec, first.run_id).found
+
+
+def test_two_that_index_at_once_do_no_harm(spec, always):
+    """The one that was fenced writes no root; what is there afterwards is whole."""
+    records = [run(spec, f"r{n}") for n in range(2)]
+    with ControlPlane(spec) as one, ControlPlane(spec) as other:
+        first = one.index_keeper("eos")
+        write_root = first._write_root
+
+        def overtaken(*args):
+            assert other.index_keeper("eos").extend(0) is not None
+            return write_root(*args)
+
+        first._write_root = overtaken
+        run(spec, "r2")
+        assert first.extend(0) is None
+    assert [run(spec, one.run_id).found for one in records] == [True, True]
+    assert run(spec, "r2").found
