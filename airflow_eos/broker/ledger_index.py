@@ -31,8 +31,8 @@ from airflow_eos.wire.connection import BrokerConnections
 
 log = logging.getLogger(__name__)
 
-_FIRST_WINDOW = 500
-_GROWTH = 2
+_FIRST_WINDOW = 32
+_GROWTH = 3
 _PAGE_BYTES = 1 << 20
 _MOST_PLACES = 500
 """Records fetched one by one; more of them are found sooner by reading all."""
@@ -157,11 +157,11 @@ class PartitionIndex:
             [key for key in wanted.keys if key not in findings.latest],
             wanted.prefixes,
             lambda at: self.leaf(connections, at, no_evidence),
+            findings.latest,
         )
-        places = {key: place for key, place in found.items() if key not in findings.latest}
-        if others := sorted(key for key, place in places.items() if place.kind == "other"):
+        if others := sorted(key for key, place in found.items() if place.kind == "other"):
             raise IndexUnusable(f"somebody else wrote a record of {others[0]!r}")
-        at = {place.offset: key for key, place in places.items() if place.kind == "record"}
+        at = {place.offset: key for key, place in found.items() if place.kind == "record"}
         at = {offset: key for offset, key in at.items() if offset >= start}
         if len(at) > _MOST_PLACES:
             raise IndexUnusable(f"{len(at)} records are asked for")

@@ -10,7 +10,7 @@ from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.ledger import keys
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import MayCreate
-from airflow_eos.run.boundaries import Boundaries, Boundary
+from airflow_eos.run.boundaries import Boundaries, Boundary, Pinned, neighbours
 from airflow_eos.run.planner import Planner
 from airflow_eos.run.work import SINK, WorkDefinition, differences
 
@@ -88,11 +88,16 @@ class Unpinned(Boundaries):
     ) -> Boundary:
         """Return the boundary as the ledger has it, or as it would be pinned now."""
         key = keys.boundary_key(topic.topic, moment)
-        prefixes = (keys.boundary_prefix(topic.topic),)
-        pinned: Mapping[str, str] = {}
-        if self._asks_ledger:
-            pinned = self._authority.settle([key], routing=topic.topic, prefixes=prefixes)
+        pinned = self._known(topic.topic, key, neighbours(topic.topic, moment))
         if key in pinned:
             return self.known(topic, pinned[key], accept_deleted=accept_deleted)
         self.notes.append(f"{topic.topic}: the boundary at {keys.utc_text(moment)} is not pinned yet")
-        return self.compute(topic, moment, lateness, pinned, accept_deleted=accept_deleted)
+        near = Pinned(
+            topic, moment, pinned, lambda: self._known(topic.topic, key, keys.boundary_prefix(topic.topic))
+        )
+        return self.compute(topic, moment, lateness, near, accept_deleted=accept_deleted)
+
+    def _known(self, topic: str, key: str, prefix: str) -> Mapping[str, str]:
+        if not self._asks_ledger:
+            return {}
+        return self._authority.settle([key], routing=topic, prefixes=(prefix,))

@@ -26,6 +26,10 @@ SEEN_SECONDS = 15.0
 _POLL_SECONDS = 0.02
 
 
+Compute = Callable[[Mapping[str, str], Callable[[], Mapping[str, str]]], str]
+"""Makes a value of what is pinned, as far as the prefixes ask for it; the function returns all of it."""
+
+
 class Pins:
     """Pins values under fences.
 
@@ -51,12 +55,12 @@ class Pins:
         transactional_id: str,
         key: str,
         routing: str,
-        compute: Callable[[Mapping[str, str]], str],
+        compute: Compute,
         prefixes: tuple[str, ...] = (),
     ) -> str:
         """Return the pinned value of ``key``, fixing it first where it is absent.
 
-        :param compute: makes the value, under the fence; gets all committed values of ``prefixes``.
+        :param compute: makes the value, under the fence; gets the committed values of ``prefixes``.
         :raises PlanError: what ``compute`` raises, or when others kept fencing this pin.
         """
         pinned = self._authority.peek([key], routing=routing).get(key)
@@ -78,7 +82,7 @@ class Pins:
         transactional_id: str,
         key: str,
         routing: str,
-        compute: Callable[[Mapping[str, str]], str],
+        compute: Compute,
         prefixes: tuple[str, ...],
     ) -> str | None:
         session = self._transactions.fence(transactional_id)
@@ -88,7 +92,7 @@ class Pins:
                 return None
             if key in known:
                 return known[key]
-            value = compute(known)
+            value = compute(known, lambda: self._all_known(key, routing, prefixes))
             try:
                 session.begin()
                 session.stage("", {}, [LedgerMessage(key, value, routing)])
@@ -119,6 +123,10 @@ class Pins:
             self._transactions.abort_again(session.identity, [self._authority.place(routing)])
             return None
         return self._authority.settle([key], routing=routing, prefixes=prefixes)
+
+    def _all_known(self, key: str, routing: str, prefixes: tuple[str, ...]) -> Mapping[str, str]:
+        whole = [str(prefix) for prefix in prefixes]
+        return self._authority.settle([key], routing=routing, prefixes=whole)
 
     def _seen(self, key: str, routing: str) -> str | None:
         """Return the pinned value once its marker is in the ledger; None: it was left out, or is late."""

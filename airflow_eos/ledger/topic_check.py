@@ -71,7 +71,7 @@ def verify(
                 keys.ledger_transactional_id(prefix, settings.topic),
                 key,
                 routing,
-                lambda _: _identity_json(topic, prefix),
+                lambda *_: _identity_json(topic, prefix),
             )
             if prefix == DEFAULT_PREFIX:
                 log.warning(

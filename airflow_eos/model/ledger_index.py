@@ -69,6 +69,25 @@ class IndexKeys:
         return key == self.root or key.startswith(self.leaves)
 
 
+class Around(str):
+    """A beginning of keys of which a look-up needs only the neighbours of one key; it may find more.
+
+    :ivar key: that key.
+    :ivar needed: how many of the others it needs on each side of it, in order of keys.
+    """
+
+    __slots__ = ("key", "needed")
+    key: str
+    needed: int
+
+    @classmethod
+    def of(cls, prefix: str, key: str, needed: int) -> Around:
+        """Return the beginning, with the key."""
+        made = cls(prefix)
+        made.key, made.needed = key, needed
+        return made
+
+
 def may_speak_for(last_stable_offset: int, high_watermark: int) -> int:
     """Return the offset below which an index may speak: nothing there is undecided (law 3)."""
     return min(last_stable_offset, high_watermark)
@@ -145,11 +164,17 @@ class IndexRoot:
         return [leaf for leaf in self.leaves[begin:] if leaf.first <= prefix or leaf.first.startswith(prefix)]
 
     def places(
-        self, keys: Iterable[str], prefixes: Collection[str], read: Callable[[LeafAt], Mapping[str, Place]]
+        self,
+        keys: Iterable[str],
+        prefixes: Collection[str],
+        read: Callable[[LeafAt], Mapping[str, Place]],
+        known: Collection[str] = (),
     ) -> dict[str, Place]:
         """Return where the last records of these keys stand; what is absent was never written.
 
+        :param prefixes: beginnings of keys, some of them perhaps :class:`Around` a key.
         :param read: returns what a leaf holds; called for few of them.
+        :param known: keys whose last records stand behind the index: they are left out.
         :raises IndexUnusable: what ``read`` raises.
         """
         found: dict[str, Place] = {}
@@ -160,10 +185,44 @@ class IndexRoot:
             if place is not None:
                 found[key] = place
         for prefix in prefixes:
+            if isinstance(prefix, Around):
+                found |= self._around(prefix, read, known)
+                continue
             held = [entries for leaf in self.leaves_with(prefix) for entries in read(leaf).items()]
             found.update((key, place) for key, place in held if key.startswith(prefix))
             found.update((key, place) for key, place in self.recent.items() if key.startswith(prefix))
+        return {key: place for key, place in found.items() if key not in known}
+
+    def _around(
+        self, wanted: Around, read: Callable[[LeafAt], Mapping[str, Place]], known: Collection[str]
+    ) -> dict[str, Place]:
+        """Return the neighbours of a key, from the leaves on both sides of it outwards."""
+        leaves = self.leaves_with(wanted)
+        at = bisect_right([leaf.first for leaf in leaves], wanted.key)
+        found: dict[str, Place] = {}
+        for side, ordered in ((-1, reversed(leaves[:at])), (1, leaves[max(at - 1, 0) :])):
+            near: dict[str, Place] = dict(self._beside(wanted, self.recent, side, known))
+            for leaf in ordered:
+                its = self._beside(wanted, read(leaf), side, known)
+                near.update((key, place) for key, place in its if key not in self.recent)
+                if len(near) >= wanted.needed + len(self.recent):
+                    break
+            for key in sorted(near, reverse=side < 0)[: wanted.needed]:
+                found[key] = near[key]
         return found
+
+    @staticmethod
+    def _beside(
+        wanted: Around, places: Mapping[str, Place], side: int, known: Collection[str]
+    ) -> list[tuple[str, Place]]:
+        return [
+            (key, place)
+            for key, place in places.items()
+            if key.startswith(wanted)
+            and (key < wanted.key if side < 0 else key > wanted.key)
+            and key not in known
+            and place.kind != "tombstone"
+        ]
 
 
 def leaf_json(places: Mapping[str, Place], producer: tuple[int, int]) -> str:

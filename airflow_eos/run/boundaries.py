@@ -12,6 +12,7 @@ from airflow_eos.exceptions import IntervalNotReady, TopicRecreated
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.pins import Pins
 from airflow_eos.model.kafka import TopicDescription
+from airflow_eos.model.ledger_index import Around
 from airflow_eos.model.versioned import integer, read_versioned, text
 from airflow_eos.ports import Cluster
 from airflow_eos.run import log_coverage
@@ -76,6 +77,10 @@ class Boundary:
         )
 
 
+NEIGHBOURS = 8
+"""Pinned boundaries that are read on each side of one that is to be pinned."""
+
+
 class Boundaries:
     """Pins boundaries so that the intervals of a topic tile its log, whoever asks, in any order.
 
@@ -110,10 +115,10 @@ class Boundaries:
             keys.boundary_transactional_id(self._prefix, topic.topic),
             key,
             topic.topic,
-            lambda pinned: self.compute(
-                topic, moment, lateness, pinned, accept_deleted=accept_deleted
+            lambda near, whole: self.compute(
+                topic, moment, lateness, Pinned(topic, moment, near, whole), accept_deleted=accept_deleted
             ).to_json(),
-            prefixes=(keys.boundary_prefix(topic.topic),),
+            prefixes=(neighbours(topic.topic, moment),),
         )
         return self.known(topic, value, accept_deleted=accept_deleted)
 
@@ -140,13 +145,13 @@ class Boundaries:
         topic: TopicDescription,
         moment: dt.datetime,
         lateness: dt.timedelta,
-        pinned: Mapping[str, str],
+        pinned: Pinned,
         *,
         accept_deleted: bool = False,
     ) -> Boundary:
         """Return the boundary as it would be pinned now; only a fence makes it final.
 
-        :param pinned: ledger values of the topic's boundaries.
+        :param pinned: the topic's boundaries, as far as they are needed.
         :raises IntervalNotReady: as :meth:`boundary`.
         :raises IntervalUnaccountable: as :meth:`boundary`.
         """
@@ -165,13 +170,11 @@ class Boundaries:
         for tp in partitions:
             first = found[tp]
             offsets[tp.partition] = stable[tp] if first is None else first.offset
-        neighbours = [
-            one
-            for one in (Boundary.from_json(value, key) for key, value in pinned.items())
-            if one.topic_id == topic.topic_id
-        ]
-        bounds = {tp: _bounds(tp.partition, text, neighbours) for tp in partitions}
-        gone = look.unproven(bounds, moment)
+        near = pinned.near()
+        gone = look.unproven({tp: _bounds(tp.partition, text, near) for tp in partitions}, moment)
+        if gone:  # one that is farther away may prove more
+            near = pinned.all()
+            gone = look.unproven({tp: _bounds(tp.partition, text, near) for tp in partitions}, moment)
         unproven = {tp.partition: head for tp, head in gone.items()}
         if not accept_deleted:
             log_coverage.refuse_deleted(topic.topic, text, unproven, pinned=False)
@@ -179,11 +182,58 @@ class Boundaries:
             topic.topic,
             topic.topic_id,
             text,
-            _clamped(offsets, text, neighbours),
+            _clamped(offsets, text, near),
             keys.utc_text(now),
             {tp.partition: stable[tp] for tp in partitions},
             unproven,
         )
+
+
+class Pinned:
+    """The boundaries of a topic that are pinned already, of the topic as it is now.
+
+    :param values: by ledger keys: at least the :data:`NEIGHBOURS` of ``moment`` on each side.
+    :param whole: returns all of them.
+    """
+
+    def __init__(
+        self,
+        topic: TopicDescription,
+        moment: dt.datetime,
+        values: Mapping[str, str],
+        whole: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
+        self._topic = topic
+        self._key = keys.boundary_key(topic.topic, moment)
+        self._values = values
+        self._whole = whole
+
+    def near(self) -> list[Boundary]:
+        """Return those next to the moment: at least one on each side, if there is one.
+
+        No other can clamp it: each was clamped by those beside it when it was pinned, so their offsets rise
+        with their moments.
+        """
+        found = self._of_topic(self._values)
+        for before in (True, False):
+            side = [key for key in self._values if key != self._key and (key < self._key) == before]
+            if len(side) >= NEIGHBOURS and not any((key < self._key) == before for key in found):
+                return self.all()  # all that are near are of an earlier topic of that name
+        return list(found.values())
+
+    def all(self) -> list[Boundary]:
+        """Return all of them."""
+        self._values = {**self._values, **self._whole()}
+        return list(self._of_topic(self._values).values())
+
+    def _of_topic(self, values: Mapping[str, str]) -> dict[str, Boundary]:
+        found = {key: Boundary.from_json(value, key) for key, value in values.items() if key != self._key}
+        return {key: one for key, one in found.items() if one.topic_id == self._topic.topic_id}
+
+
+def neighbours(topic: str, moment: dt.datetime) -> Around:
+    """Return which of a topic's boundaries are needed to pin one."""
+    return Around.of(keys.boundary_prefix(topic), keys.boundary_key(topic, moment), NEIGHBOURS)
 
 
 def moved_by(first: Boundary, last: Boundary) -> list[str]:

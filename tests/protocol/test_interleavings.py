@@ -52,7 +52,6 @@ SCENES = [
     scenes.crossing,
     scenes.rounds,
     scenes.indexed,
-    scenes.indexed_twice,
     scenes.indexed_away,
     scenes.leader_away(OUT),
     scenes.leader_away(RUNS_IN_LEDGER),
@@ -61,6 +60,7 @@ SCENES = [
     scenes.leader_away(OUT, RUNS_IN_LEDGER),
     scenes.leader_away(OUT, twins=True),
 ]
+LONGER = [*SCENES, scenes.indexed_twice, scenes.intervals_indexed]
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda s: s.__name__)
@@ -75,7 +75,7 @@ def test_every_interleaving_is_exactly_once(scene: Callable[[Run], Scene]) -> No
 
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("scene", SCENES, ids=lambda s: s.__name__)
+@pytest.mark.parametrize("scene", LONGER, ids=lambda s: s.__name__)
 def test_interleavings_at_random_are_exactly_once(scene: Callable[[Run], Scene]) -> None:
     """With up to three faults or switches, drawn at random beyond the first: other ones with every seed."""
     seed = int(os.environ.get("EOS_SEED") or random.randrange(1_000_000))

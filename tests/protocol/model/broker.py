@@ -396,10 +396,10 @@ class ModelBroker:
             return {key: value for key, value in latest.items() if value is not None}
         try:
             asked = [key for key in keys if key not in latest]
-            places = known[1].places(asked, prefixes, lambda at: self.index_leaf(tp.partition, at))
+            places = known[1].places(asked, prefixes, lambda at: self.index_leaf(tp.partition, at), latest)
             for key, place in places.items():
                 entry = self.logs[tp][place.offset]
-                if key in latest or place.kind == "tombstone":
+                if place.kind == "tombstone":
                     continue
                 if entry.kind != "data" or entry.key != key:
                     raise IndexUnusable

@@ -502,6 +502,20 @@ def intervals(run: Run) -> Scene:
     return scene
 
 
+def intervals_indexed(run: Run) -> Scene:
+    """As :func:`intervals`, with boundaries pinned before, all but one near, while they are indexed."""
+    scene = intervals(run)
+    partition = ledger_partition("src")
+    for start in (-40, -30, -20):
+        before(scene, spec(f"b{start}", ranges=Interval(_moment(start), _moment(start + 10))))
+    inline: Any = Inline(scene.broker)
+    assert indexer(inline, scene, "before", partition)() is not None
+    scene.broker.settle()
+    run.spawn("indexer", indexer(run, scene, "indexer", partition))
+    scene.once["compaction of the ledger"] = scene.broker.compact_ledger
+    return scene
+
+
 def crossing(run: Run, earlier: str = "eos") -> Scene:
     """A boundary is fixed while idle, two late records arrive, then an earlier boundary is fixed.
 

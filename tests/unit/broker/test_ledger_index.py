@@ -17,6 +17,7 @@ from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.model import ledger_index as index_format
 from airflow_eos.model.kafka import ProducerIdentity
+from airflow_eos.model.ledger_index import Around
 from airflow_eos.model.ranges import TopicPartition
 from tests.support.hand_written_log import HandWrittenLog
 from tests.support.record_batches import ABORT, COMMIT
@@ -141,6 +142,40 @@ def test_a_look_up_by_the_index_finds_what_one_without_it_does(history, sizes, k
                 key: one.where for key, one in expected.items()
             }
             assert by_index == whole
+
+
+@given(st.lists(steps, max_size=40), st.integers(1, 2))
+def test_neighbours_are_those_of_all(history, count):
+    """Of a beginning of keys at least the nearest ones on each side, and nothing that is not there."""
+    log = HandWrittenLog()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_format, "LEAF_ENTRIES", 2)
+        patch.setattr(ledger_index, "_FIRST_WINDOW", 3)
+        patch.setattr(
+            ledger_scan,
+            "fetch_answers",
+            lambda *args, isolation="read_committed", max_bytes=0: log.answers(
+                args[3], args[4], isolation, []
+            ),
+        )
+        indexed = Indexed(log)
+        for act, producer, rows in history:
+            if act == "write":
+                log.write(producer, *((key, producer_of(value)) for key, value in rows))
+            elif act == "index":
+                indexed.keeper.extend(0)
+            elif producer in log.first:
+                log.finish(producer, COMMIT if act == "commit" else ABORT)
+        whole = Wanted(frozenset(), ("run:",))
+        all_of = committed_values("connections", WHERE, 0, log.stable, whole, NoEvidence())
+        for key in (*NAMES, "run:a/15", "run:", "run:z"):
+            wanted = Wanted(frozenset(), (Around.of("run:", key, count),))
+            reader = PartitionIndex(WHERE, keys.INDEX, "id")
+            found = reader.committed("connections", 0, log.stable, wanted, NoEvidence())
+            assert found.items() <= all_of.items()
+            below = sorted(one for one in all_of if one < key)[-count:]
+            above = sorted(one for one in all_of if one > key)[:count]
+            assert {*below, *above} <= found.keys()
 
 
 def filled(monkeypatch, records=200):

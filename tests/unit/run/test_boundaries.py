@@ -1,0 +1,84 @@
+"""A boundary needs those beside it, not all that were ever pinned."""
+
+from __future__ import annotations
+
+import datetime as dt
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_eos.ledger import keys
+from airflow_eos.model.kafka import TimedOffset, TopicDescription
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.run import boundaries
+from airflow_eos.run.boundaries import Boundaries, Pinned, neighbours
+
+TOPIC = TopicDescription("orders", "now", 2)
+BEFORE = TopicDescription("orders", "before", 2)
+START = dt.datetime(2026, 11, 1, tzinfo=dt.timezone.utc)
+
+
+def moment(hours):
+    return START + dt.timedelta(hours=hours)
+
+
+class Log:
+    """A cluster whose logs say of any moment what they are told to."""
+
+    def __init__(self, found, stable, start):
+        self.found, self.stable, self.start = found, stable, start
+
+    def log_starts(self, partitions):
+        return dict.fromkeys(partitions, self.start)
+
+    def last_stable_offsets(self, partitions):
+        return dict.fromkeys(partitions, self.stable)
+
+    def offsets_for_time(self, partitions, timestamp, *, markers=False):
+        found = {TopicPartition("orders", n): one for n, one in enumerate(self.found)}
+        if timestamp == 0:
+            found = dict.fromkeys(found, self.start)
+        return {
+            tp: None if found[tp] is None else TimedOffset(found[tp], max(timestamp, 1)) for tp in partitions
+        }
+
+
+def pin(cluster, hours, values, *, near, topic=TOPIC):
+    """Return the boundary at a moment, by those beside it or by all."""
+    maker = Boundaries(cluster, SimpleNamespace(), "eos", lambda: moment(1000))
+    its = neighbours("orders", moment(hours))
+    before = sorted((key for key in values if key < its.key), reverse=True)[: its.needed]
+    above = sorted(key for key in values if key > its.key)[: its.needed]
+    some = {key: values[key] for key in (*before, *above)} if near else values
+    pinned = Pinned(topic, moment(hours), some, lambda: values)
+    return maker.compute(topic, moment(hours), dt.timedelta(), pinned, accept_deleted=True)
+
+
+offsets = st.none() | st.integers(0, 40)
+pins = st.lists(
+    st.tuples(
+        st.integers(0, 30),
+        st.sampled_from([TOPIC, TOPIC, TOPIC, BEFORE]),
+        st.tuples(offsets, offsets),
+        st.integers(0, 40),
+        st.sampled_from([0, 0, 7]),
+    ),
+    max_size=25,
+    unique_by=lambda one: one[0],
+)
+
+
+@given(pins, st.integers(1, 3))
+def test_those_beside_it_say_what_all_say(history, needed):
+    """Pinned in any order, from logs that say anything, with heads deleted, on topics made again."""
+    values = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(boundaries, "NEIGHBOURS", needed)
+        for hours, topic, found, stable, start in history:
+            cluster = Log(found, stable, start)
+            by_all = pin(cluster, hours, values, near=False, topic=topic)
+            by_near = pin(cluster, hours, values, near=True, topic=topic)
+            assert by_near == by_all
+            values[keys.boundary_key("orders", moment(hours))] = by_all.to_json()
