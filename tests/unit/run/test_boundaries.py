@@ -38,11 +38,9 @@ class Log:
 
     def offsets_for_time(self, partitions, timestamp, *, markers=False):
         found = {TopicPartition("orders", n): one for n, one in enumerate(self.found)}
-        if timestamp == 0:
-            found = dict.fromkeys(found, self.start)
-        return {
-            tp: None if found[tp] is None else TimedOffset(found[tp], max(timestamp, 1)) for tp in partitions
-        }
+        if timestamp == 0:  # the first that is left is of after every moment: what is gone may be, too
+            return {tp: TimedOffset(self.start, int(moment(100).timestamp() * 1000)) for tp in partitions}
+        return {tp: None if found[tp] is None else TimedOffset(found[tp], timestamp) for tp in partitions}
 
 
 def pin(cluster, hours, values, *, near, topic=TOPIC):
