@@ -34,40 +34,40 @@ _PER_TRANSACTION = 5_000
 
 
 def ledger(out: Path, rounds: int) -> int:
-    """Measure behind each number of records, in interleaved rounds; print the curve."""
-    report: dict[str, Any] = {}
+    """Measure behind each number of records, in rounds that take turns; print the curve."""
     with benchmark_broker() as kafka:
         kafka.create_topic("src", partitions=1)
+        specs, made = {}, {}
         for before in BEFORE:
-            spec = _filled(kafka, before)
+            specs[before] = spec = _filled(kafka, before)
             began = time.perf_counter()
             index_ledger(spec.kafka, spec.ledger, prefix=spec.prefix)
-            made = time.perf_counter() - began
-            found: dict[str, dict[str, list[float]]] = {
-                how: {"empty run": [], "found again": [], "megabytes": []} for how in (INDEXED, WHOLE)
-            }
-            for number in range(rounds + 1):
-                for how, series in found.items():
+            made[before] = time.perf_counter() - began
+            print(f"behind {before:9,} records the index was made in {made[before]:.1f} s", flush=True)
+        found: dict[int, dict[str, dict[str, list[float]]]] = {
+            before: {how: {"empty run": [], "found again": [], "megabytes": []} for how in (INDEXED, WHOLE)}
+            for before in BEFORE
+        }
+        for number in range(rounds + 1):
+            for how in (INDEXED, WHOLE):
+                for before, spec in specs.items():
                     with _reading(indexed=how == INDEXED) as read:
                         one = replace(spec, run_id=f"{how} {number}")
-                        seconds = _timed(one)
-                        megabytes = read[0] / 1e6
-                        again = _timed(one)
+                        measured = {"empty run": _timed(one), "megabytes": read[0] / 1e6}
+                        measured["found again"] = _timed(one)
                     if number:
-                        series["empty run"].append(seconds)
-                        series["megabytes"].append(megabytes)
-                        series["found again"].append(again)
-            report[str(before)] = {**found, "index made in": made}
-            for how, series in found.items():
-                middle = {name: statistics.median(values) for name, values in series.items()}
-                print(
-                    f"behind {before:9,} records {how:15}: empty run {middle['empty run']:6.2f} s, "
-                    f"{middle['megabytes']:8.1f} MB read; found again {middle['found again']:6.2f} s",
-                    flush=True,
-                )
-            print(f"behind {before:9,} records the index was made in {made:.1f} s", flush=True)
+                        for name, value in measured.items():
+                            found[before][how][name].append(value)
+    for before, by in found.items():
+        for how, series in by.items():
+            middle = {name: statistics.median(values) for name, values in series.items()}
+            print(
+                f"behind {before:9,} records {how:15}: empty run {middle['empty run']:6.2f} s, "
+                f"{middle['megabytes']:8.1f} MB read; found again {middle['found again']:6.2f} s"
+            )
+    report: dict[str, Any] = {str(one): {**found[one], "index made in": made[one]} for one in BEFORE}
     (out / "ledger.json").write_text(json.dumps(report, indent=2) + "\n")
-    first, last = (report[str(one)][INDEXED]["empty run"] for one in (BEFORE[0], BEFORE[-1]))
+    first, last = (found[one][INDEXED]["empty run"] for one in (BEFORE[0], BEFORE[-1]))
     print(
         f"ledger: an empty run behind {BEFORE[-1]:,} records takes {ratio(last, first):.2f} of one behind "
         f"{BEFORE[0]:,}"
