@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk.bases.operator import BaseOperatorMeta
@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_eos import settings
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.links.run_links import LedgerRecordLink, SparkUiLink
+from airflow_eos.links.run_links import configured_links
 from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor, RangeMode
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operators.literals import check_literals, check_schedule
@@ -21,7 +21,7 @@ from airflow_eos.operators.retry import TransactionRetryPolicy
 from airflow_eos.operators.task_identity import Ranges, accepting, accepts, clear_number, resolve_ranges
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context, RetryPolicy
+    from airflow.sdk import BaseOperatorLink, Context, RetryPolicy
 
     from airflow_eos.model.record import RunRecord
     from airflow_eos.model.spec import Compression, OnCommitted
@@ -87,7 +87,10 @@ class RunParameters:
         "skip_offsets",
     )
 
-    operator_extra_links = (LedgerRecordLink(), SparkUiLink())
+    @property
+    def operator_extra_links(self) -> Collection[BaseOperatorLink]:
+        """The links that ``[eos]`` has an address for; Airflow also asks this of a mapped operator."""
+        return configured_links()
 
     if TYPE_CHECKING:
         dag_id: str
@@ -149,7 +152,6 @@ class RunParameters:
         self.compression = compression
         self.ledger = ledger
         self.run_record: RunRecord | None = None
-        self.spark_ui: str | None = None
         self._run_key: str | None = None
         check_literals(self)  # before the Dag knows the task
         super().__init__(  # type: ignore[call-arg]
@@ -166,9 +168,12 @@ class RunParameters:
         from airflow_eos.hooks.kafka_eos import KafkaEosHook
 
         clears, try_number = clear_number(context), context["ti"].try_number
+        kafka = KafkaEosHook(self.kafka_config_id).get_config()
+        # Errors name addresses; this is where they come from.
+        self.log.info("Kafka connection %r: %s", self.kafka_config_id, kafka.get("bootstrap.servers"))
         try:
             spec = RunSpec(
-                kafka=KafkaEosHook(self.kafka_config_id).get_config(),
+                kafka=kafka,
                 pipeline=self.pipeline or self._default_pipeline(context),
                 run_id=context["run_id"],
                 source_topics=(self.topics,) if isinstance(self.topics, str) else tuple(self.topics),
