@@ -106,6 +106,9 @@ class RunSpec:
     :param source_topics: topics to read.
     :param sink_topic: topic of rows without a ``topic`` column; None requires the column.
     :param group_id: consumer group that holds the cursor.
+    :param dead_letter_topic: topic of the records on which an ``@arrow_process`` raises, with the error in
+        their headers, in the run's transaction; None: such a record fails the run.
+    :param max_dead_letters: so many of a run at most; with one more it fails.
     :param ranges: how offsets are chosen; see :mod:`airflow_eos.model.ranges`.
     :param prefix: first part of every transactional id, without a dot; one per environment that shares a
         cluster.
@@ -134,6 +137,8 @@ class RunSpec:
     source_topics: tuple[str, ...]
     group_id: str
     sink_topic: str | None = None
+    dead_letter_topic: str | None = None
+    max_dead_letters: int = 100
     ranges: RangeMode = field(default_factory=Cursor)
     prefix: str = DEFAULT_PREFIX
     origin: str = ""
@@ -190,6 +195,14 @@ class RunSpec:
                 f"sink_topic {self.sink_topic!r} is the ledger's topic, which holds run records only; "
                 "choose another one"
             )
+        if self.dead_letter_topic is not None and self.dead_letter_topic in (
+            *self.source_topics,
+            self.ledger.topic,
+        ):
+            raise ConfigurationError(
+                f"dead_letter_topic {self.dead_letter_topic!r} is read by the run, or is the ledger; choose "
+                "another one"
+            )
         others = sorted({one.topic for one in self.skip_offsets} - set(self.source_topics))
         if others:
             raise ConfigurationError(f"skip_offsets names {', '.join(others)}, which is no source topic")
@@ -213,6 +226,8 @@ class RunSpec:
             raise ConfigurationError("run_id is empty; give the id of the run, for example its date")
 
     def _check_choices(self) -> None:
+        if self.max_dead_letters < 1:
+            raise ConfigurationError(f"max_dead_letters must be at least 1, got {self.max_dead_letters}")
         if self.max_send_attempts < 1:
             raise ConfigurationError(f"max_send_attempts must be at least 1, got {self.max_send_attempts}")
         if self.on_committed not in ("skip", "fail", "reprocess", "accept"):

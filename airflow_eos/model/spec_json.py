@@ -18,6 +18,8 @@ _PLAIN = (
     "run_id",
     "group_id",
     "sink_topic",
+    "dead_letter_topic",
+    "max_dead_letters",
     "prefix",
     "origin",
     "source_partition",

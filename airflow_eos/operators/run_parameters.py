@@ -36,6 +36,9 @@ class RunParameters:
     :param topics: topics to read. (templated)
     :param group_id: consumer group that holds the cursor. (templated)
     :param sink_topic: topic of rows without a ``topic`` column; None requires the column. (templated)
+    :param dead_letter_topic: topic of the records on which an ``@arrow_process`` raises, with the error in
+        their headers, in the run's transaction; without it such a record fails the run. (templated)
+    :param max_dead_letters: so many of a run, or of a round, at most; with one more it fails.
     :param kafka_config_id: connection of type ``kafka``. (templated)
     :param ranges: ``Cursor()`` continues from the group's offsets, with ``until_caught_up`` in rounds until
         it has read up to the last stable offset; ``"data_interval"`` reads the interval of the Dag run, or
@@ -78,6 +81,7 @@ class RunParameters:
     run_fields: ClassVar[Sequence[str]] = (
         "topics",
         "sink_topic",
+        "dead_letter_topic",
         "group_id",
         "kafka_config_id",
         "pipeline",
@@ -106,6 +110,8 @@ class RunParameters:
         topics: Sequence[str] | str,
         group_id: str,
         sink_topic: str | None = None,
+        dead_letter_topic: str | None = None,
+        max_dead_letters: int = 100,
         kafka_config_id: str = "kafka_default",
         ranges: Ranges | None = None,
         allowed_lateness: dt.timedelta = DEFAULT_ALLOWED_LATENESS,
@@ -136,6 +142,8 @@ class RunParameters:
         self.topics = topics
         self.group_id = group_id
         self.sink_topic = sink_topic
+        self.dead_letter_topic = dead_letter_topic
+        self.max_dead_letters = max_dead_letters
         self.kafka_config_id = kafka_config_id
         self.allowed_lateness = allowed_lateness
         self.partition_duration = partition_duration
@@ -178,6 +186,8 @@ class RunParameters:
                 run_id=context["run_id"],
                 source_topics=(self.topics,) if isinstance(self.topics, str) else tuple(self.topics),
                 sink_topic=self.sink_topic,
+                dead_letter_topic=self.dead_letter_topic,
+                max_dead_letters=self.max_dead_letters,
                 group_id=self.group_id,
                 ranges=self._resolved_ranges(context),
                 prefix=self.prefix or settings.default_prefix(),

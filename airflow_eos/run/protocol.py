@@ -221,7 +221,7 @@ class RunProtocol:
     def _topics_written(self, work: _Work) -> set[str]:
         """Return the topics in which an attempt at this work may have left something open."""
         topics = set() if work.sealed is None else {t.topic for t in work.sealed.manifest.targets}
-        return topics | ({self._spec.sink_topic} if self._spec.sink_topic else set())
+        return topics | {name for name in (self._spec.sink_topic, self._spec.dead_letter_topic) if name}
 
     def _ended_older(self, work: _Work, session: ProducerSession, answer: EndTxnAnswer | None) -> bool:
         """Return whether what an earlier attempt left open was ended: this epoch is used up then.

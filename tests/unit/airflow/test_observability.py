@@ -113,6 +113,15 @@ def test_lost_answer_that_was_decided_is_counted(
     assert sent == [("incr", "eos.run.resolved", 1)]
 
 
+def test_dead_letters_are_counted_where_there_are_any(
+    operator: Any, runs: list[FakeRun], sent: list[tuple[str, str, Any]]
+) -> None:
+    """Once, by the try that committed them."""
+    FakeRun.outcome = a_record(details={"dead_letters": 3})
+    operator.execute(make_context(operator))
+    assert ("incr", "eos.run.dead_letters", 3) in sent
+
+
 def test_documented_metrics_are_those_that_are_sent() -> None:
     """A new metric gets its row in the documentation."""
     root = Path(__file__).parents[3]
@@ -120,7 +129,7 @@ def test_documented_metrics_are_those_that_are_sent() -> None:
     sent = set(re.findall(r"stats\.\w+\(\"(eos\.run\.\w+)\"", code))
     rows = re.findall(r"^\| `(eos\.run\.\w+)` \|", (root / "docs" / "observing.md").read_text(), re.MULTILINE)
     assert sent == set(rows)
-    assert len(sent) == 7
+    assert len(sent) == 8
 
 
 def test_each_state_is_a_span(operator: Any, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch) -> None:
