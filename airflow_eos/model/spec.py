@@ -13,6 +13,7 @@ from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import Cursor, OffsetRange, RangeMode
 
 OnCommitted = Literal["skip", "fail", "reprocess", "accept"]
+MarkOutput = Literal["never", "reprocessed", "always"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 # Topic, group and transactional ids share the broker's limits; a name ends up in all of them.
@@ -124,6 +125,8 @@ class RunSpec:
     :param audit: who wants this run and why; kept in the run record.
     :param on_committed: what to do when the ledger holds the run from another run id or clear; ``accept``
         also where the author changed what the run is to do.
+    :param mark_output: which records get headers that name their run (:mod:`airflow_eos.run.marks`): those
+        of a reprocessing, or all; ``never``: none.
     :param transaction_timeout: the coordinator aborts the transaction after this time.
     :param delivery_timeout: a batch not acknowledged within this time fails the attempt.
     :param max_send_attempts: how often sealed batches are sent, each time under a new epoch.
@@ -149,6 +152,7 @@ class RunSpec:
     round: int | None = None
     audit: Mapping[str, Any] = field(default_factory=dict)
     on_committed: OnCommitted = "skip"
+    mark_output: MarkOutput = "never"
     transaction_timeout: dt.timedelta = TRANSACTION_TIMEOUT
     delivery_timeout: dt.timedelta = DELIVERY_TIMEOUT
     max_send_attempts: int = 3
@@ -233,6 +237,10 @@ class RunSpec:
         if self.on_committed not in ("skip", "fail", "reprocess", "accept"):
             raise ConfigurationError(
                 f"on_committed must be 'skip', 'fail', 'reprocess' or 'accept', got {self.on_committed!r}"
+            )
+        if self.mark_output not in ("never", "reprocessed", "always"):
+            raise ConfigurationError(
+                f"mark_output must be 'never', 'reprocessed' or 'always', got {self.mark_output!r}"
             )
         if self.compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
             raise ConfigurationError(f"compression {self.compression!r} is not a Kafka codec")

@@ -26,6 +26,7 @@ _PLAIN = (
     "clear_number",
     "try_number",
     "on_committed",
+    "mark_output",
     "max_send_attempts",
     "compression",
 )

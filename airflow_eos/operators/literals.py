@@ -54,6 +54,7 @@ def check_literals(operator: RunParameters) -> None:
             ranges=Cursor() if mode == DATA_INTERVAL else mode,
             source_partition=int(partition) if partition is not None and is_literal(partition) else None,
             on_committed=operator.on_committed,
+            mark_output=operator.mark_output,
             transaction_timeout=operator.transaction_timeout,
             delivery_timeout=operator.delivery_timeout,
             max_send_attempts=operator.max_send_attempts,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context, RetryPolicy
 
     from airflow_eos.model.record import RunRecord
-    from airflow_eos.model.spec import Compression, OnCommitted
+    from airflow_eos.model.spec import Compression, MarkOutput, OnCommitted
 
 OnEmpty = Literal["succeed", "skip"]
 _NOT_GIVEN: Any = object()  # None is a value here: no limit, no policy
@@ -63,6 +63,8 @@ class RunParameters:
         moving offsets, to where the task writes now). The same work found committed by an earlier try always
         succeeds; a record of other work (topics, sink, ranges) never does, unless this is ``accept``: the
         record stands, whatever this task was changed to since.
+    :param mark_output: records get headers that name their run, for consumers that must tell a repetition
+        from the first time: ``reprocessed`` marks what a reprocessing or a replay writes, ``always`` all.
     :param on_empty: when nothing was read: ``succeed``, or ``skip`` the task in Airflow's sense, after the
         commit, so that downstream tasks are skipped too.
     :param transaction_timeout: the coordinator aborts the transaction after this time.
@@ -122,6 +124,7 @@ class RunParameters:
         prefix: str | None = None,
         source_partition: int | str | None = None,
         on_committed: OnCommitted = "skip",
+        mark_output: MarkOutput = "never",
         on_empty: OnEmpty = "succeed",
         transaction_timeout: dt.timedelta = dt.timedelta(seconds=300),
         delivery_timeout: dt.timedelta = dt.timedelta(seconds=120),
@@ -153,6 +156,7 @@ class RunParameters:
         self.prefix = prefix
         self.source_partition = source_partition
         self.on_committed = on_committed
+        self.mark_output: MarkOutput = mark_output
         self.on_empty = on_empty
         self.transaction_timeout = transaction_timeout
         self.delivery_timeout = delivery_timeout
@@ -198,6 +202,7 @@ class RunParameters:
                 clear_number=clears,
                 try_number=try_number,
                 on_committed=self.on_committed,
+                mark_output=self.mark_output,
                 transaction_timeout=self.transaction_timeout,
                 delivery_timeout=self.delivery_timeout,
                 max_send_attempts=self.max_send_attempts,

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.exceptions import EosError, ProcessFailed
+from airflow_eos.recordbatch.columns import with_headers
 from airflow_eos.recordbatch.compression import Compressor
 from airflow_eos.recordbatch.decode import way_on
 from airflow_eos.recordbatch.partitioner import NULL_KEY_RUN, partitions_for
@@ -56,6 +57,7 @@ class SealTask:
     :param config: client configuration, for topics that only rows name.
     :param targets: topics known on the driver.
     :param sink_topic: topic of all rows when there is no ``topic`` column.
+    :param headers: added to every record.
     """
 
     config: ClientConfig = field(repr=False)
@@ -64,6 +66,7 @@ class SealTask:
     sink_topic: str | None
     compression: str
     mark: ErrorMark = field(default_factory=ErrorMark)
+    headers: tuple[tuple[str, str], ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of :data:`airflow_eos.spark.sealed_rows.SCHEMA`."""
@@ -138,6 +141,8 @@ class _Sealer:
 
     def _sealed(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         table = pa.Table.from_batches(batches)
+        if self._task.headers:
+            table = with_headers(table, self._task.headers)
         rows = SealedRows(self._seal_partition, self._attempt_id)
         for topic, part in self._by_topic(table):
             self._seal_topic(topic, part, rows)

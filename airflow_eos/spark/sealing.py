@@ -95,7 +95,9 @@ class _Base:
                 targets = describe_targets(connections, known)
         leaders = {name: target.leaders for name, target in targets.items()}
         self.layout = plan_owners(leaders, self._slots, open_ended=open_ended)
-        return SealTask(self._config, self.layout, targets, sink, self._spec.compression, self._mark)
+        return SealTask(
+            self._config, self.layout, targets, sink, self._spec.compression, self._mark, self._plan.headers
+        )
 
 
 class FrameSealing(_Base):

@@ -1,4 +1,4 @@
-"""Records on which an Arrow process raises go to a topic of their own, with the run, up to a bound."""
+"""What a run writes beside what its function returns: dead letters, and headers that name the run."""
 
 from __future__ import annotations
 
@@ -88,3 +88,48 @@ def test_what_cannot_work_is_refused_before_spark_starts(pipeline):
         RunAttempt(never, pipeline.spec, lambda df: df)
     with pytest.raises(ConfigurationError, match="is read by the run"):
         pipeline.changed(dead_letter_topic=pipeline.source)
+
+
+@arrow_process
+def with_its_headers(batch):
+    """Pass records on, some of which have headers."""
+    return batch.select(["key", "value", "headers"])
+
+
+def headers_of(pipeline):
+    """Return headers of the sink, the oldest output first."""
+    return [dict(one.headers) for one in sorted(read_topic(pipeline.spec.kafka, pipeline.sink), key=place)]
+
+
+def place(record):
+    return record.offset
+
+
+@pytest.mark.parametrize("process", [with_its_headers, lambda df: df.select("key", "value", "headers")])
+def test_what_a_reprocessing_writes_names_run_and_number_where_that_is_asked_for(
+    spark, embedded_kafka, process
+):
+    """The first time nothing is added; then each repetition has its number."""
+    pipeline = Pipeline(embedded_kafka, partitions=1)
+    pipeline.publish(["a", "b"])
+    first = RunAttempt(spark, pipeline.changed("r1", mark_output="reprocessed"), process).execute()
+    for clear in (1, 2):
+        spec = pipeline.changed("r1", mark_output="reprocessed", on_committed="reprocess", clear_number=clear)
+        record = RunAttempt(spark, spec, process).execute()
+        assert record.run_key == f"{first.run_key}#{clear}"
+    unasked = pipeline.changed("r1", on_committed="reprocess", clear_number=3)
+    RunAttempt(spark, unasked, process).execute()
+    assert headers_of(pipeline) == [
+        *[{}] * 2,
+        *[{"eos.run": f"{first.run_key}#1".encode(), "eos.reprocessing": b"1"}] * 2,
+        *[{"eos.run": f"{first.run_key}#2".encode(), "eos.reprocessing": b"2"}] * 2,
+        *[{}] * 2,
+    ]
+
+
+def test_dead_letters_and_output_name_their_run_where_all_output_shall(spark, pipeline):
+    """Without a number: it is no repetition."""
+    record = RunAttempt(spark, pipeline.changed("r1", mark_output="always"), parse).execute()
+    assert headers_of(pipeline) == [{"eos.run": record.run_key.encode()}] * 17
+    for one in dead_letters(pipeline):
+        assert dict(one.headers)["eos.run"] == record.run_key.encode()
