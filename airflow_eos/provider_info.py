@@ -116,7 +116,7 @@ _CONFIG = {
             "spark_history_url": {
                 "description": (
                     "Where Spark's history server shows an application: the link ``Spark UI`` of a task.\n"
-                    "``{application_id}`` is filled in. Empty: the application's own UI, while it lives.\n"
+                    "``{application_id}`` is filled in. Empty: no link.\n"
                 ),
                 "version_added": "0.1.0",
                 "type": "string",

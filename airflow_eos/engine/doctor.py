@@ -204,7 +204,7 @@ def _ledger(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
             yield Check("ledger", "fail", f"it is lost: {remembered}", advice)
         else:
             advice = "run `airflow eos init`, or leave it to the first run ([eos] create_ledger)"
-            yield Check("ledger", "warn", _said(error), advice)
+            yield Check("ledger", "warn", _said(error).partition(";")[0], advice)
         return
     yield Check(
         "ledger",

@@ -187,6 +187,12 @@ def reprocess_keys(key: str) -> list[str]:
     return [reprocess_key(key, n) for n in range(1, MAX_REPROCESSINGS + 1)]
 
 
+def reprocessing_number(key: str) -> int | None:
+    """Return which reprocessing a run key names, None where it names none: authors' texts hold no mark."""
+    _, mark, number = key.rpartition(REPROCESS_MARK)
+    return int(number) if mark else None
+
+
 def ranges_digest(ranges: Iterable[OffsetRange]) -> str:
     """Return a short digest of ranges, independent of their order."""
     text = json.dumps([r.to_list() for r in sorted(ranges)], separators=(",", ":"))

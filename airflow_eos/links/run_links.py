@@ -40,7 +40,10 @@ class LedgerRecordLink(BaseOperatorLink):
 
 @attrs.define()
 class SparkUiLink(BaseOperatorLink):
-    """The run's Spark application: ``[eos] spark_history_url``, else its own UI while it lives."""
+    """The run's Spark application in the history server: ``[eos] spark_history_url``.
+
+    Spark's own UI is no link: that of a session which a task starts ends with it.
+    """
 
     name = "Spark UI"
 
@@ -50,6 +53,18 @@ class SparkUiLink(BaseOperatorLink):
         versions = record.details.get("versions") if record is not None else None
         application = (versions or {}).get("application_id")
         template = settings.spark_history_url()
-        if application and template:
-            return template.format(application_id=quote(str(application), safe=""))
-        return str(getattr(operator, "spark_ui", None) or "")
+        return (
+            template.format(application_id=quote(str(application), safe=""))
+            if application and template
+            else ""
+        )
+
+
+def configured_links() -> tuple[BaseOperatorLink, ...]:
+    """Return the links that have somewhere to lead: without any the UI shows no heading for them."""
+    found: list[BaseOperatorLink] = []
+    if settings.ledger_record_url():
+        found.append(LedgerRecordLink())
+    if settings.spark_history_url():
+        found.append(SparkUiLink())
+    return tuple(found)

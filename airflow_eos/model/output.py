@@ -49,11 +49,13 @@ class SealedManifest:
     :param targets: one entry per partition that gets records, sorted.
     :param records_read: records read per source partition; informative, never gates a commit.
     :param records_late: records older than the interval's start, for interval runs.
+    :param dead_letters: records on which the process raised, among the records.
     """
 
     targets: tuple[SealedTarget, ...]
     records_read: Mapping[TopicPartition, int] = field(default_factory=dict)
     records_late: int = 0
+    dead_letters: int = 0
 
     @property
     def records(self) -> int:

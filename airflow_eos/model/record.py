@@ -16,6 +16,8 @@ from airflow_eos.model.versioned import integer, read_versioned, text
 RECORD_VERSION = 1
 TOPIC_IDS = "topic_ids"
 """The detail that names the ids of the topics read: ``{topic: id}``."""
+DEAD_LETTERS = "dead_letters"
+"""The detail that counts records on which the process raised; absent where there are none."""
 RecordState = Literal["COMMITTED"]
 
 
@@ -68,10 +70,16 @@ class RunRecord:
         return sum(r.records for r in self.receipts)
 
     @property
+    def dead_letters(self) -> int:
+        """Records on which the process raised, written to the dead-letter topic."""
+        return int(self.details.get(DEAD_LETTERS, 0))
+
+    @property
     def counts(self) -> str:
         """What was read and written, for people: ``10 read (2 of them late), 8 written``."""
         late = f" ({self.records_late} of them late)" if self.records_late > 0 else ""
-        return f"{self.records_read} read{late}, {self.records_written} written"
+        dead = f" (dead letters: {self.dead_letters})" if self.dead_letters else ""
+        return f"{self.records_read} read{late}, {self.records_written} written{dead}"
 
     def to_json(self) -> str:
         """Return the versioned JSON form kept in the ledger."""
@@ -141,6 +149,7 @@ class RunRecord:
             "records_read": self.records_read,
             "records_late": self.records_late,
             "records_written": self.records_written,
+            "dead_letters": self.dead_letters,
             "rounds": int(self.details.get("rounds", 1)),
             "ranges": [r.to_list() for r in self.ranges],
             "written": {f"{r.topic}-{r.partition}": r.records for r in self.receipts},

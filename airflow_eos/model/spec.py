@@ -13,6 +13,7 @@ from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import Cursor, OffsetRange, RangeMode
 
 OnCommitted = Literal["skip", "fail", "reprocess", "accept"]
+MarkOutput = Literal["never", "reprocessed", "always"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 # Topic, group and transactional ids share the broker's limits; a name ends up in all of them.
@@ -106,6 +107,9 @@ class RunSpec:
     :param source_topics: topics to read.
     :param sink_topic: topic of rows without a ``topic`` column; None requires the column.
     :param group_id: consumer group that holds the cursor.
+    :param dead_letter_topic: topic of the records on which an ``@arrow_process`` raises, with the error in
+        their headers, in the run's transaction; None: such a record fails the run.
+    :param max_dead_letters: so many of a run at most; with one more it fails.
     :param ranges: how offsets are chosen; see :mod:`airflow_eos.model.ranges`.
     :param prefix: first part of every transactional id, without a dot; one per environment that shares a
         cluster.
@@ -121,6 +125,8 @@ class RunSpec:
     :param audit: who wants this run and why; kept in the run record.
     :param on_committed: what to do when the ledger holds the run from another run id or clear; ``accept``
         also where the author changed what the run is to do.
+    :param mark_output: which records get headers that name their run (:mod:`airflow_eos.run.marks`): those
+        of a reprocessing, or all; ``never``: none.
     :param transaction_timeout: the coordinator aborts the transaction after this time.
     :param delivery_timeout: a batch not acknowledged within this time fails the attempt.
     :param max_send_attempts: how often sealed batches are sent, each time under a new epoch.
@@ -134,6 +140,8 @@ class RunSpec:
     source_topics: tuple[str, ...]
     group_id: str
     sink_topic: str | None = None
+    dead_letter_topic: str | None = None
+    max_dead_letters: int = 100
     ranges: RangeMode = field(default_factory=Cursor)
     prefix: str = DEFAULT_PREFIX
     origin: str = ""
@@ -144,6 +152,7 @@ class RunSpec:
     round: int | None = None
     audit: Mapping[str, Any] = field(default_factory=dict)
     on_committed: OnCommitted = "skip"
+    mark_output: MarkOutput = "never"
     transaction_timeout: dt.timedelta = TRANSACTION_TIMEOUT
     delivery_timeout: dt.timedelta = DELIVERY_TIMEOUT
     max_send_attempts: int = 3
@@ -190,6 +199,14 @@ class RunSpec:
                 f"sink_topic {self.sink_topic!r} is the ledger's topic, which holds run records only; "
                 "choose another one"
             )
+        if self.dead_letter_topic is not None and self.dead_letter_topic in (
+            *self.source_topics,
+            self.ledger.topic,
+        ):
+            raise ConfigurationError(
+                f"dead_letter_topic {self.dead_letter_topic!r} is read by the run, or is the ledger; choose "
+                "another one"
+            )
         others = sorted({one.topic for one in self.skip_offsets} - set(self.source_topics))
         if others:
             raise ConfigurationError(f"skip_offsets names {', '.join(others)}, which is no source topic")
@@ -213,11 +230,17 @@ class RunSpec:
             raise ConfigurationError("run_id is empty; give the id of the run, for example its date")
 
     def _check_choices(self) -> None:
+        if self.max_dead_letters < 1:
+            raise ConfigurationError(f"max_dead_letters must be at least 1, got {self.max_dead_letters}")
         if self.max_send_attempts < 1:
             raise ConfigurationError(f"max_send_attempts must be at least 1, got {self.max_send_attempts}")
         if self.on_committed not in ("skip", "fail", "reprocess", "accept"):
             raise ConfigurationError(
                 f"on_committed must be 'skip', 'fail', 'reprocess' or 'accept', got {self.on_committed!r}"
+            )
+        if self.mark_output not in ("never", "reprocessed", "always"):
+            raise ConfigurationError(
+                f"mark_output must be 'never', 'reprocessed' or 'always', got {self.mark_output!r}"
             )
         if self.compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
             raise ConfigurationError(f"compression {self.compression!r} is not a Kafka codec")

@@ -33,7 +33,7 @@ def check_literals(operator: RunParameters) -> None:
     skipped = operator.skip_offsets
     given: dict[str, Any] = {
         name: value
-        for name in ("group_id", "pipeline", "prefix", "sink_topic")
+        for name in ("group_id", "pipeline", "prefix", "sink_topic", "dead_letter_topic")
         if is_literal(value := getattr(operator, name)) and value is not None
     }
     # An empty one is the default, also when the task runs.
@@ -54,9 +54,11 @@ def check_literals(operator: RunParameters) -> None:
             ranges=Cursor() if mode == DATA_INTERVAL else mode,
             source_partition=int(partition) if partition is not None and is_literal(partition) else None,
             on_committed=operator.on_committed,
+            mark_output=operator.mark_output,
             transaction_timeout=operator.transaction_timeout,
             delivery_timeout=operator.delivery_timeout,
             max_send_attempts=operator.max_send_attempts,
+            max_dead_letters=operator.max_dead_letters,
             compression=operator.compression,
             ledger=operator.ledger or LedgerSettings(topic=settings.default_ledger_topic()),
         )

@@ -124,7 +124,6 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
             spark = session.start(plan.offsets)
             # Now, before anything secret is sent: spark-defaults.conf and servers have a say in it.
             check_encryption(settings_in_force(spark, config), ClientConfig.of(spec.kafka))
-            self.spark_ui = session.ui_address
             return spark
 
         from airflow_eos.engine import RunAttempt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import ConfigurationError
@@ -82,7 +83,9 @@ class ReplayOffsetRangesOperator(ReadProcessWriteOperator):
             )
         _check_reason(self.reason)
         self.ranges = _explicit(self.offset_ranges)
-        return super().build_spec(context)
+        spec = super().build_spec(context)
+        # A replay has a key of its own, and all it writes is a repetition.
+        return replace(spec, mark_output="always") if spec.mark_output == "reprocessed" else spec
 
     def audit(self, context: Context) -> dict[str, Any]:
         """Return who replays what, and why."""

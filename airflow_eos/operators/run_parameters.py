@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk.bases.operator import BaseOperatorMeta
@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_eos import settings
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.links.run_links import LedgerRecordLink, SparkUiLink
+from airflow_eos.links.run_links import configured_links
 from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor, RangeMode
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operators.literals import check_literals, check_schedule
@@ -21,10 +21,10 @@ from airflow_eos.operators.retry import TransactionRetryPolicy
 from airflow_eos.operators.task_identity import Ranges, accepting, accepts, clear_number, resolve_ranges
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context, RetryPolicy
+    from airflow.sdk import BaseOperatorLink, Context, RetryPolicy
 
     from airflow_eos.model.record import RunRecord
-    from airflow_eos.model.spec import Compression, OnCommitted
+    from airflow_eos.model.spec import Compression, MarkOutput, OnCommitted
 
 OnEmpty = Literal["succeed", "skip"]
 _NOT_GIVEN: Any = object()  # None is a value here: no limit, no policy
@@ -36,6 +36,9 @@ class RunParameters:
     :param topics: topics to read. (templated)
     :param group_id: consumer group that holds the cursor. (templated)
     :param sink_topic: topic of rows without a ``topic`` column; None requires the column. (templated)
+    :param dead_letter_topic: topic of the records on which an ``@arrow_process`` raises, with the error in
+        their headers, in the run's transaction; without it such a record fails the run. (templated)
+    :param max_dead_letters: so many of a run, or of a round, at most; with one more it fails.
     :param kafka_config_id: connection of type ``kafka``. (templated)
     :param ranges: ``Cursor()`` continues from the group's offsets, with ``until_caught_up`` in rounds until
         it has read up to the last stable offset; ``"data_interval"`` reads the interval of the Dag run, or
@@ -60,6 +63,8 @@ class RunParameters:
         moving offsets, to where the task writes now). The same work found committed by an earlier try always
         succeeds; a record of other work (topics, sink, ranges) never does, unless this is ``accept``: the
         record stands, whatever this task was changed to since.
+    :param mark_output: records get headers that name their run, for consumers that must tell a repetition
+        from the first time: ``reprocessed`` marks what a reprocessing or a replay writes, ``always`` all.
     :param on_empty: when nothing was read: ``succeed``, or ``skip`` the task in Airflow's sense, after the
         commit, so that downstream tasks are skipped too.
     :param transaction_timeout: the coordinator aborts the transaction after this time.
@@ -78,6 +83,7 @@ class RunParameters:
     run_fields: ClassVar[Sequence[str]] = (
         "topics",
         "sink_topic",
+        "dead_letter_topic",
         "group_id",
         "kafka_config_id",
         "pipeline",
@@ -87,7 +93,10 @@ class RunParameters:
         "skip_offsets",
     )
 
-    operator_extra_links = (LedgerRecordLink(), SparkUiLink())
+    @property
+    def operator_extra_links(self) -> Collection[BaseOperatorLink]:
+        """The links that ``[eos]`` has an address for; Airflow also asks this of a mapped operator."""
+        return configured_links()
 
     if TYPE_CHECKING:
         dag_id: str
@@ -103,6 +112,8 @@ class RunParameters:
         topics: Sequence[str] | str,
         group_id: str,
         sink_topic: str | None = None,
+        dead_letter_topic: str | None = None,
+        max_dead_letters: int = 100,
         kafka_config_id: str = "kafka_default",
         ranges: Ranges | None = None,
         allowed_lateness: dt.timedelta = DEFAULT_ALLOWED_LATENESS,
@@ -113,6 +124,7 @@ class RunParameters:
         prefix: str | None = None,
         source_partition: int | str | None = None,
         on_committed: OnCommitted = "skip",
+        mark_output: MarkOutput = "never",
         on_empty: OnEmpty = "succeed",
         transaction_timeout: dt.timedelta = dt.timedelta(seconds=300),
         delivery_timeout: dt.timedelta = dt.timedelta(seconds=120),
@@ -133,6 +145,8 @@ class RunParameters:
         self.topics = topics
         self.group_id = group_id
         self.sink_topic = sink_topic
+        self.dead_letter_topic = dead_letter_topic
+        self.max_dead_letters = max_dead_letters
         self.kafka_config_id = kafka_config_id
         self.allowed_lateness = allowed_lateness
         self.partition_duration = partition_duration
@@ -142,6 +156,7 @@ class RunParameters:
         self.prefix = prefix
         self.source_partition = source_partition
         self.on_committed = on_committed
+        self.mark_output: MarkOutput = mark_output
         self.on_empty = on_empty
         self.transaction_timeout = transaction_timeout
         self.delivery_timeout = delivery_timeout
@@ -149,7 +164,6 @@ class RunParameters:
         self.compression = compression
         self.ledger = ledger
         self.run_record: RunRecord | None = None
-        self.spark_ui: str | None = None
         self._run_key: str | None = None
         check_literals(self)  # before the Dag knows the task
         super().__init__(  # type: ignore[call-arg]
@@ -166,13 +180,18 @@ class RunParameters:
         from airflow_eos.hooks.kafka_eos import KafkaEosHook
 
         clears, try_number = clear_number(context), context["ti"].try_number
+        kafka = KafkaEosHook(self.kafka_config_id).get_config()
+        # Errors name addresses; this is where they come from.
+        self.log.info("Kafka connection %r: %s", self.kafka_config_id, kafka.get("bootstrap.servers"))
         try:
             spec = RunSpec(
-                kafka=KafkaEosHook(self.kafka_config_id).get_config(),
+                kafka=kafka,
                 pipeline=self.pipeline or self._default_pipeline(context),
                 run_id=context["run_id"],
                 source_topics=(self.topics,) if isinstance(self.topics, str) else tuple(self.topics),
                 sink_topic=self.sink_topic,
+                dead_letter_topic=self.dead_letter_topic,
+                max_dead_letters=self.max_dead_letters,
                 group_id=self.group_id,
                 ranges=self._resolved_ranges(context),
                 prefix=self.prefix or settings.default_prefix(),
@@ -183,6 +202,7 @@ class RunParameters:
                 clear_number=clears,
                 try_number=try_number,
                 on_committed=self.on_committed,
+                mark_output=self.mark_output,
                 transaction_timeout=self.transaction_timeout,
                 delivery_timeout=self.delivery_timeout,
                 max_send_attempts=self.max_send_attempts,

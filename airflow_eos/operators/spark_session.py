@@ -85,12 +85,6 @@ class TaskSession:
         address = self._settings.get("spark.remote") or self._settings.get("spark.master") or LOCAL
         return address.partition(";")[0]
 
-    @property
-    def ui_address(self) -> str | None:
-        """Spark's own web UI, where a session of this process has one."""
-        context = getattr(self._session, "_sc", None)
-        return None if context is None else context.uiWebUrl
-
     def start(self, offsets: int) -> SparkSession:
         """Return the session; the first call may start a JVM.
 

@@ -30,6 +30,7 @@ class RunTelemetry:
     ``eos.run.records_read``    counter  records of the committed ranges
     ``eos.run.records_late``    counter  of those, records with timestamps before their interval's start
     ``eos.run.records_written`` counter  records written, over all target partitions
+    ``eos.run.dead_letters``    counter  of those, records on which ``process`` raised
     ``eos.run.lag``             gauge    offsets a cursor left between its end and the last stable offset
     ``eos.run.fenced``          counter  tries that a newer attempt fenced
     ``eos.run.resolved``        counter  commits whose answer was lost and that the ledger decided
@@ -96,6 +97,8 @@ class RunTelemetry:
             if record.records_late > 0:
                 stats.incr("eos.run.records_late", record.records_late, tags=self._tags)
             stats.incr("eos.run.records_written", record.records_written, tags=self._tags)
+            if record.dead_letters:
+                stats.incr("eos.run.dead_letters", record.dead_letters, tags=self._tags)
             lag = record.details.get("lag")
             if lag is not None:
                 stats.gauge("eos.run.lag", lag, tags=self._tags)

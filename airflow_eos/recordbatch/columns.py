@@ -18,6 +18,8 @@ from airflow_eos.exceptions import ProcessFailed
 from airflow_eos.recordbatch.segments import Segments, segments_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from airflow_eos.recordbatch.varint import Int64s
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -124,6 +126,33 @@ def headers_column(column: Column | None) -> pa.Array | None:
     if not pc.sum(pc.list_value_length(array)).as_py():
         return None
     return array
+
+
+def with_headers(table: pa.Table, added: Sequence[tuple[str, str]]) -> pa.Table:
+    """Return the table with these headers added to those of every row, behind them.
+
+    :raises ProcessFailed: its headers are of another type.
+    """
+    mark = pa.array([{"key": key, "value": value.encode()} for key, value in added], HEADERS_TYPE.value_type)
+    count, each = table.num_rows, len(added)
+    own = headers_column(table.column("headers")) if "headers" in table.column_names else None
+    if own is None:
+        own = pa.nulls(count, HEADERS_TYPE)
+    flat = own.flatten()  # the headers of rows that have some, in order
+    lengths = pc.list_value_length(own).fill_null(0).to_numpy()
+    ends = np.cumsum(lengths + each)
+    order = np.empty(len(flat) + count * each, np.int64)
+    is_mark = np.zeros(len(order), bool)
+    for number in range(each):
+        place = ends - each + number
+        order[place] = len(flat) + number
+        is_mark[place] = True
+    order[~is_mark] = np.arange(len(flat))
+    offsets = pa.array(np.concatenate(([0], ends)).astype(np.int32))
+    values = pa.concat_arrays([flat, mark]).take(pa.array(order))
+    column = pa.ListArray.from_arrays(offsets, values, type=HEADERS_TYPE)
+    without = table.drop_columns(["headers"]) if "headers" in table.column_names else table
+    return without.append_column("headers", column)
 
 
 def _one_array(column: Column) -> pa.Array:

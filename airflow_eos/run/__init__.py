@@ -1,4 +1,4 @@
-"""The run protocol, without Airflow: ``from airflow_eos.run import RunSpec, read_process_write``."""
+"""The run protocol. Its callers import from :mod:`airflow_eos`, the one address of every public name."""
 
 from __future__ import annotations
 

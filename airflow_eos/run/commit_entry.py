@@ -12,7 +12,7 @@ from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.record import RunRecord
+from airflow_eos.model.record import DEAD_LETTERS, RunRecord
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.run import laws
 from airflow_eos.run.collaborators import Collaborators
@@ -95,7 +95,11 @@ class CommitEntry:
             started_at=keys.utc_text(self.started_at),
             staged_at=keys.utc_text(self.collaborators.now()),
             trace=trace,
-            details={**self.details, WORK: WorkDefinition.of(self.spec).to_dict()},
+            details={
+                **self.details,
+                **({DEAD_LETTERS: self.manifest.dead_letters} if self.manifest.dead_letters else {}),
+                WORK: WorkDefinition.of(self.spec).to_dict(),
+            },
         )
 
 

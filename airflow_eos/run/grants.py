@@ -24,7 +24,7 @@ def check_run(cluster: Cluster, spec: RunSpec) -> None:
     :raises AuthorizationFailed: naming each grant that is missing.
     """
     topics = {name: frozenset({"READ"}) for name in spec.source_topics}
-    for name in (spec.sink_topic, spec.ledger.topic):
+    for name in (spec.sink_topic, spec.dead_letter_topic, spec.ledger.topic):
         if name is not None:
             topics[name] = READ_AND_WRITE
     topics[OFFSETS_TOPIC] = frozenset({"DESCRIBE"})

@@ -36,7 +36,7 @@ from airflow_eos.ports import (
     Sealed,
     SealedBlockLost,
 )
-from airflow_eos.run import grants, laws, rounds
+from airflow_eos.run import grants, laws, marks, rounds
 from airflow_eos.run.collaborators import Collaborators
 from airflow_eos.run.commit_entry import CommitEntry, check_with_brokers
 from airflow_eos.run.kept_failures import clear_frames
@@ -191,7 +191,7 @@ class RunProtocol:
             session.close()
 
     def _behind_the_fence(self, work: _Work, session: ProducerSession) -> RunRecord | None:
-        fenced_id = work.transactional_id
+        fenced_id, asked_key = work.transactional_id, work.key
         found = self._ask_again(work)
         if found is not None:
             return self._visible(found)
@@ -200,6 +200,9 @@ class RunProtocol:
             # Committed by another run since we asked: it is to be reprocessed, under that work's own id.
             self._forget(work)
             return None
+        if work.key != asked_key:
+            # Another one has reprocessed it meanwhile: what is sealed may name the run.
+            self._forget(work)
         if work.attempts >= self._spec.max_send_attempts:
             raise self._failed(work)
         try:
@@ -221,7 +224,7 @@ class RunProtocol:
     def _topics_written(self, work: _Work) -> set[str]:
         """Return the topics in which an attempt at this work may have left something open."""
         topics = set() if work.sealed is None else {t.topic for t in work.sealed.manifest.targets}
-        return topics | ({self._spec.sink_topic} if self._spec.sink_topic else set())
+        return topics | {name for name in (self._spec.sink_topic, self._spec.dead_letter_topic) if name}
 
     def _ended_older(self, work: _Work, session: ProducerSession, answer: EndTxnAnswer | None) -> bool:
         """Return whether what an earlier attempt left open was ended: this epoch is used up then.
@@ -262,6 +265,10 @@ class RunProtocol:
         plan = work.planned.plan
         if self._spec.round is not None and work.recorded is None and rounds.is_last(self._spec, plan):
             work.key = keys.final_key(self._spec)
+        headers = marks.headers(self._spec, work.key)
+        if headers:
+            plan = replace(plan, headers=headers)
+            work.planned = replace(work.planned, plan=plan)
         for note in plan.notes:
             log.warning("%s", note)
         log.info(

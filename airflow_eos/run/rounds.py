@@ -14,7 +14,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.model.output import NO_OFFSET, PartitionReceipt, total
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Cursor, OffsetRange, TopicPartition
-from airflow_eos.model.record import TOPIC_IDS, RunRecord
+from airflow_eos.model.record import DEAD_LETTERS, TOPIC_IDS, RunRecord
 from airflow_eos.model.spec import RunSpec
 
 
@@ -50,7 +50,12 @@ def merged(rounds: Sequence[RunRecord]) -> RunRecord:
         records_late=total(record.records_late for record in rounds),
         receipts=_totals(record.receipts for record in rounds),
         started_at=rounds[0].started_at,
-        details={**last.details, TOPIC_IDS: _first_ids(rounds), "rounds": len(rounds)},
+        details={
+            **last.details,
+            TOPIC_IDS: _first_ids(rounds),
+            DEAD_LETTERS: sum(record.dead_letters for record in rounds),
+            "rounds": len(rounds),
+        },
     )
 
 

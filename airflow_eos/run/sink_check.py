@@ -37,8 +37,9 @@ class Targets:
 
         :raises UnknownTopic: there is no such topic.
         """
-        if spec.sink_topic is not None:
-            self._cluster.describe_topics([spec.sink_topic])
+        topics = [name for name in (spec.sink_topic, spec.dead_letter_topic) if name is not None]
+        if topics:
+            self._cluster.describe_topics(topics)
 
     def fit(self, manifest: SealedManifest) -> None:
         """Compare the topics with what was sealed for them, before the transaction opens.

@@ -234,11 +234,19 @@ class SparkDataPlane:
             frame = checkpointed(routed, _storage_level(environment))
             try:
                 counts = read_manifest(frame)
+                if sealing.dead_letters is not None:
+                    sealing.dead_letters.check(counts.dead_letters)
                 read, late = sealing.reads(routed, counts)
             except BaseException:
                 free_checkpoint(frame)
                 raise
-        manifest = SealedManifest(counts.targets, read, late)
+        manifest = SealedManifest(counts.targets, read, late, counts.dead_letters)
+        if counts.dead_letters:
+            log.warning(
+                "process failed on %d records, which go to topic %s with the error in their headers",
+                counts.dead_letters,
+                self._spec.dead_letter_topic,
+            )
         return SealedFrame(manifest, frame, sealing.layout, counts.attempts)
 
     @contextmanager

@@ -164,8 +164,11 @@ def send_error(error: BaseException, mark: ErrorMark) -> EosError:
     return SendError(f"the send stage failed: {root_cause(error)}; its transaction must be aborted")
 
 
-def environment_error(error: BaseException) -> EosError:
-    """Translate what the preflight job has raised."""
+def environment_error(error: BaseException, fix: str) -> EosError:
+    """Translate what the preflight job has raised.
+
+    :param fix: what to do where executors cannot run this package.
+    """
     if isinstance(error, EosError):
         return error
     if any(reason in str(error) for reason in _INFRASTRUCTURE):
@@ -173,10 +176,7 @@ def environment_error(error: BaseException) -> EosError:
             f"Spark could not ask the executors for their versions: {root_cause(error)}; another try may "
             "find others, see the executors' logs"
         )
-    return EnvironmentMismatch(
-        f"executors cannot run this package: {root_cause(error)}; install the driver's Python minor version, "
-        "pyarrow, numpy and google-crc32c there, or set spark.archives / PYSPARK_PYTHON"
-    )
+    return EnvironmentMismatch(f"executors cannot run this package: {root_cause(error)}. {fix}")
 
 
 def _python_cause(text: str) -> str | None:

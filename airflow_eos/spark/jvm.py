@@ -28,6 +28,7 @@ SMALL_PLAN = 100_000
 
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 _TIMEOUT = 180.0
+_LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 _JOBS = """
 from pyspark.sql import SparkSession
@@ -48,13 +49,28 @@ def options_for(offsets: int, folder: Path) -> str:
     :param offsets: how many the run reads: up to :data:`SMALL_PLAN` it is compiled quickly, not well.
     :param folder: where archives are, see :func:`write_archive`.
     """
-    options = list(SHORT_LIVED) if offsets <= SMALL_PLAN else []
+    options = [*log_options(), *(SHORT_LIVED if offsets <= SMALL_PLAN else ())]
     archive = archive_of(folder, java())
     if class_data.is_trusted(archive):
         options += class_data.use_options(archive)
     else:
         log.info("Spark starts in about half the time after: airflow eos warm-spark (none in %s)", folder)
     return " ".join(options)
+
+
+def log_options() -> list[str]:
+    """Return the option that sends Spark's log to standard output, and errors only to standard error.
+
+    None where somebody has a Log4j configuration of his own, which Spark then takes.
+    """
+    if os.environ.get("LOG4J_CONFIGURATION_FILE"):
+        return []
+    folder = os.environ.get("SPARK_CONF_DIR")
+    if folder is None and "SPARK_HOME" in os.environ:
+        folder = str(Path(os.environ["SPARK_HOME"]) / "conf")
+    if folder is not None and any(one.suffix != ".template" for one in Path(folder).glob("log4j2*")):
+        return []
+    return [f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"]
 
 
 def java() -> Path:
@@ -96,7 +112,7 @@ def write_archive(folder: Path, java: Path) -> Path:
             [sys.executable, "-c", _JOBS],
             env={
                 **os.environ,
-                OPTIONS_VARIABLE: " ".join((*SHORT_LIVED, *class_data.dump_options(dumped))),
+                OPTIONS_VARIABLE: " ".join((*log_options(), *SHORT_LIVED, *class_data.dump_options(dumped))),
                 "PYSPARK_PYTHON": sys.executable,
                 "SPARK_LOCAL_IP": "127.0.0.1",
             },

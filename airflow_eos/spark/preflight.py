@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
+import sys
 import threading
 import weakref
 from collections.abc import Iterable, Mapping
@@ -18,7 +20,7 @@ from airflow_eos.spark import probe
 from airflow_eos.spark.by_value import module_by_value
 from airflow_eos.spark.code_shipping import our_modules, ship_code
 from airflow_eos.spark.errors import environment_error
-from airflow_eos.spark.session import application_id, check_version, is_connect
+from airflow_eos.spark.session import application_id, check_version, is_connect, local_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +29,10 @@ Reports = list[dict[str, str]]
 
 # spark.range has as many partitions as there are cores, whatever kind the session is: a task per core.
 _ROWS = 1 << 16
-_FIX = "Install the driver's versions there, or ship an environment with spark.archives and PYSPARK_PYTHON"
+_FIX = (
+    "Install the driver's Python minor version, pyarrow, numpy and google-crc32c there, or ship an "
+    "environment with spark.archives and PYSPARK_PYTHON"
+)
 _SHIPPED = ("airflow_eos", "kafka")
 _known: weakref.WeakKeyDictionary[Any, Environment] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
@@ -95,12 +100,12 @@ def _look(spark: SparkSession) -> Environment:
         try:
             ship_code(spark)
         except Exception as error:
-            raise environment_error(error) from error
+            raise environment_error(error, _fix(spark)) from error
         reports = _ask(spark)
     found = differences(mine, reports)
     if found:
         listed = "; ".join(f"{host}: {', '.join(sorted(lines))}" for host, lines in sorted(found.items()))
-        raise EnvironmentMismatch(f"executors differ from the driver: {listed}. {_FIX}")
+        raise EnvironmentMismatch(f"executors differ from the driver: {listed}. {_fix(spark)}")
     without = sorted({_host(r) for r in reports if r["lz4"] == probe.MISSING})
     return Environment(
         spark=spark.version,
@@ -125,8 +130,21 @@ def _ask(spark: SparkSession) -> Reports:
         with module_by_value(probe):
             rows = spark.range(_ROWS).mapInArrow(task, "report string").collect()
     except Exception as error:
-        raise environment_error(error) from error
+        raise environment_error(error, _fix(spark)) from error
     return [json.loads(row.report) for row in rows]
+
+
+def _fix(spark: SparkSession) -> str:
+    """Say what to do about executors that cannot do the work."""
+    python = local_python(spark)
+    found = python and (shutil.which(python) or python)
+    # Not resolved: the Python of a virtual environment is a link to one that lacks its packages.
+    if not found or found == sys.executable:
+        return _FIX
+    return (
+        f"This program runs on {sys.executable}, and its session starts {found} for tasks: set "
+        f"PYSPARK_PYTHON={sys.executable} before the session starts"
+    )
 
 
 def _host(report: Mapping[str, str]) -> str:

@@ -14,15 +14,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.exceptions import EosError, ProcessFailed
+from airflow_eos.recordbatch.columns import with_headers
 from airflow_eos.recordbatch.compression import Compressor
 from airflow_eos.recordbatch.decode import way_on
 from airflow_eos.recordbatch.partitioner import NULL_KEY_RUN, partitions_for
 from airflow_eos.recordbatch.sealer import seal
 from airflow_eos.spark.arrow_contract import sink_rows
+from airflow_eos.spark.dead_letters import DeadLetters
 from airflow_eos.spark.errors import ErrorMark, root_cause
 from airflow_eos.spark.process import call_process
 from airflow_eos.spark.read_counts import SliceCount
-from airflow_eos.spark.sealed_rows import READ_TRAILER_PARTITION, TASK_TRAILER_PARTITION, SealedRows
+from airflow_eos.spark.sealed_rows import (
+    DEAD_TRAILER_PARTITION,
+    READ_TRAILER_PARTITION,
+    TASK_TRAILER_PARTITION,
+    SealedRows,
+)
 from airflow_eos.spark.source import read_slice
 from airflow_eos.spark.targets import TargetTopic, describe_targets
 from airflow_eos.spark.worker_memory import tidy
@@ -30,6 +37,7 @@ from airflow_eos.wire.connection import BrokerConnections
 
 if TYPE_CHECKING:
     from airflow_eos.model.ranges import OffsetRange
+    from airflow_eos.spark.dead_letters import DeadLetterRule
     from airflow_eos.spark.placement import OwnerLayout
     from airflow_eos.spark.process import RunContext
     from airflow_eos.wire.client_config import ClientConfig
@@ -49,6 +57,7 @@ class SealTask:
     :param config: client configuration, for topics that only rows name.
     :param targets: topics known on the driver.
     :param sink_topic: topic of all rows when there is no ``topic`` column.
+    :param headers: added to every record.
     """
 
     config: ClientConfig = field(repr=False)
@@ -57,6 +66,7 @@ class SealTask:
     sink_topic: str | None
     compression: str
     mark: ErrorMark = field(default_factory=ErrorMark)
+    headers: tuple[tuple[str, str], ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of :data:`airflow_eos.spark.sealed_rows.SCHEMA`."""
@@ -131,6 +141,8 @@ class _Sealer:
 
     def _sealed(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
         table = pa.Table.from_batches(batches)
+        if self._task.headers:
+            table = with_headers(table, self._task.headers)
         rows = SealedRows(self._seal_partition, self._attempt_id)
         for topic, part in self._by_topic(table):
             self._seal_topic(topic, part, rows)
@@ -213,6 +225,7 @@ class ArrowSealTask:
     slices: Sequence[OffsetRange]
     process: Callable[..., Any]
     run: RunContext
+    dead_letters: DeadLetterRule | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield rows of :data:`airflow_eos.spark.sealed_rows.SCHEMA`."""
@@ -229,23 +242,38 @@ class ArrowSealTask:
         """Read, transform and seal slice ``number``; ends with the count of what was read."""
         interval = self.run.interval
         count = SliceCount(None if interval is None else interval.start)
-        yield from self.seal.seal(self._transformed(self.slices[number], count), number, attempt_id)
+        dead = None if self.dead_letters is None else DeadLetters(self.dead_letters, self._call)
+        transformed = self._transformed(self.slices[number], count, dead)
+        yield from self.seal.seal(transformed, number, attempt_id)
         rows = SealedRows(number, attempt_id)
         rows.add(0, None, READ_TRAILER_PARTITION, count.late, count.records, None)
+        if dead is not None and dead.count:
+            rows.add(0, None, DEAD_TRAILER_PARTITION, 0, dead.count, None)
         yield rows.batch()
 
-    def _transformed(self, wanted: OffsetRange, count: SliceCount) -> Iterator[pa.RecordBatch]:
+    def _transformed(
+        self, wanted: OffsetRange, count: SliceCount, dead: DeadLetters | None
+    ) -> Iterator[pa.RecordBatch]:
         for batch in read_slice(self.seal.config, wanted):
             count.add(batch)
             try:
-                result = call_process(self.process, batch, self.run)
+                # Lazy: each result is turned into rows before the next part of the batch is processed.
+                results = [self._call(batch)] if dead is None else dead.results(batch)
+                for result in results:
+                    table = sink_rows(result, self.run.sink_topic, self.run.source_topics)
+                    if table is not None:
+                        yield from table.to_batches()
             except EosError:
                 raise
             except Exception as error:
                 raise self._located(batch, error) from error
-            table = sink_rows(result, self.run.sink_topic, self.run.source_topics)
-            if table is not None:
-                yield from table.to_batches()
+        if dead is not None and dead.count:
+            table = sink_rows(dead.batch(), None, ())
+            assert table is not None
+            yield from table.to_batches()
+
+    def _call(self, batch: pa.RecordBatch) -> Any:
+        return call_process(self.process, batch, self.run)
 
     def _located(self, batch: pa.RecordBatch, error: Exception) -> ProcessFailed:
         """Return the error of the author's function, with the records on which it raises.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_eos.model.output import SealedTarget
-from airflow_eos.spark.sealed_rows import READ_TRAILER_PARTITION
+from airflow_eos.spark.sealed_rows import DEAD_TRAILER_PARTITION, READ_TRAILER_PARTITION
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,11 +33,13 @@ class BlockCounts:
     :param targets: one entry per target partition, sorted.
     :param reads: (records read, late ones) per seal task that reads by itself.
     :param attempts: Spark's unique number of the attempt that made the rows, per seal task.
+    :param dead_letters: records on which the process raised.
     """
 
     targets: tuple[SealedTarget, ...]
     reads: Mapping[int, tuple[int, int]]
     attempts: Mapping[int, int]
+    dead_letters: int = 0
 
 
 def read_manifest(sealed: DataFrame) -> BlockCounts:
@@ -93,6 +95,7 @@ class _Blocks:
     sealed: defaultdict[tuple[str, int, int], _Sealed] = field(default_factory=lambda: defaultdict(_Sealed))
     totals: dict[int, int] = field(default_factory=dict)
     reads: dict[int, tuple[int, int]] = field(default_factory=dict)
+    dead_letters: int = 0
 
     def add(
         self,
@@ -113,6 +116,8 @@ class _Blocks:
         if topic is None:
             if partition == READ_TRAILER_PARTITION:
                 self.reads[seal_partition] = (records, seq)
+            elif partition == DEAD_TRAILER_PARTITION:
+                self.dead_letters += records
             else:
                 self.totals[seal_partition] = records
             return
@@ -153,4 +158,5 @@ class _Blocks:
             tuple(SealedTarget(*where, *targets[where]) for where in sorted(targets)),
             self.reads,
             self.attempts,
+            self.dead_letters,
         )

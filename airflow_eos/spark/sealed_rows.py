@@ -7,6 +7,7 @@ a sealed batch            its bytes       number of the batch, from 0, per targe
 trailer of a target       null            number of batches and records this task sealed for it
 trailer of the seal task  null, no topic  number of targets and records of the task; goes to owner 0
 trailer of its reading    null, no topic  late records, and records read; where the seal task itself reads
+trailer of dead letters   null, no topic  0, and records on which the process raised; where there are any
 ========================  ==============  =========================================================
 
 Every row carries the number of its seal task (``seal_partition``) and Spark's unique id of the attempt that
@@ -39,6 +40,8 @@ TASK_TRAILER_PARTITION = -1
 """Stands for the partition in the trailer of a seal task."""
 READ_TRAILER_PARTITION = -2
 """Stands for the partition in the trailer of a seal task's reading."""
+DEAD_TRAILER_PARTITION = -3
+"""Stands for the partition in the trailer of a seal task's dead letters."""
 
 
 class SealedRows:

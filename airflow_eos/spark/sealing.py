@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from airflow_eos.spark.dead_letters import DeadLetterRule
 from airflow_eos.spark.frame_contract import sink_columns
 from airflow_eos.spark.placement import OwnerLayout, plan_owners, plan_slices
 from airflow_eos.spark.process import RunContext, call_process, is_arrow_process
@@ -33,6 +34,8 @@ class Sealing(Protocol):
 
     layout: OwnerLayout
     """Which task owns which target partition; set by :meth:`rows`."""
+    dead_letters: DeadLetterRule | None
+    """Where records go on which the process raises; None: nowhere, the run fails."""
 
     def rows(self) -> DataFrame:
         """Return the sealed rows, not yet routed; lazy."""
@@ -76,6 +79,8 @@ class _Base:
         self._slices = plan_slices(plan.ranges, slots)
         self._context = RunContext.of(spec, plan)
         self.layout = OwnerLayout(1)
+        topic = spec.dead_letter_topic
+        self.dead_letters = None if topic is None else DeadLetterRule(topic, spec.max_dead_letters)
 
     def _seal_task(self, *, open_ended: bool) -> SealTask:
         from airflow_eos.spark.seal_task import SealTask
@@ -83,13 +88,16 @@ class _Base:
         from airflow_eos.wire.connection import BrokerConnections
 
         sink = self._spec.sink_topic
+        known = [name for name in (sink, self._spec.dead_letter_topic) if name is not None]
         targets = {}
-        if sink is not None:
+        if known:
             with BrokerConnections(self._config) as connections:
-                targets = describe_targets(connections, [sink])
+                targets = describe_targets(connections, known)
         leaders = {name: target.leaders for name, target in targets.items()}
         self.layout = plan_owners(leaders, self._slots, open_ended=open_ended)
-        return SealTask(self._config, self.layout, targets, sink, self._spec.compression, self._mark)
+        return SealTask(
+            self._config, self.layout, targets, sink, self._spec.compression, self._mark, self._plan.headers
+        )
 
 
 class FrameSealing(_Base):
@@ -133,7 +141,9 @@ class ArrowSealing(_Base):
         from airflow_eos.spark.seal_task import ArrowSealTask
         from airflow_eos.spark.sealed_rows import DDL
 
-        task = ArrowSealTask(self._seal_task(open_ended=True), self._slices, self._process, self._context)
+        task = ArrowSealTask(
+            self._seal_task(open_ended=True), self._slices, self._process, self._context, self.dead_letters
+        )
         # Row i of a range in as many partitions as rows is in partition i.
         count = len(self._slices)
         return self._spark.range(0, count, 1, max(1, count)).mapInArrow(task, DDL)

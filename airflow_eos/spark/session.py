@@ -42,6 +42,13 @@ def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
+def local_python(spark: SparkSession) -> str | None:
+    """Return the Python that a session in this process starts for its tasks; None where others start it."""
+    if is_connect(spark) or not str(spark.conf.get("spark.master", "")).startswith("local"):
+        return None
+    return str(spark.sparkContext.pythonExec)
+
+
 def application_id(spark: SparkSession) -> str:
     """Return Spark's application id; on Connect that of the server."""
     return str(spark.conf.get("spark.app.id") or "")

@@ -62,7 +62,12 @@ class ConditionTrigger(BaseTrigger):
         try:
             return self.ask(KafkaEosHook(self.kafka_config_id).get_config())
         except BrokersUnavailable as error:
-            log.warning("Asking again in %.0f s: %s", self.poll_interval, error)
+            log.warning(
+                "Kafka connection %r; asking again in %.0f s: %s",
+                self.kafka_config_id,
+                self.poll_interval,
+                error,
+            )
             return None
 
     async def run(self) -> AsyncIterator[TriggerEvent]:

@@ -7,6 +7,7 @@ drives that loop and turns kafka-python's exceptions into this package's. Which 
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,9 +27,12 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 BOOTSTRAP_TIMEOUT = 60.0
 """Seconds until some bootstrap server must have answered."""
+SILENT_SECONDS = 4.0
+"""Seconds without an answer after which the log says that none comes."""
 _ANY_BROKER_TIMEOUT = 10.0
 """Seconds a broker has to answer what any other could answer."""
 
@@ -183,7 +187,7 @@ class NodeConnections(Closeable):
     def _bootstrap(self, timeout: float) -> None:
         """Find a broker; in growing slices of time, because kafka-python's own time-out knows no reason."""
         backoff = Backoff(timeout)
-        slice_ms = 2000.0
+        slice_ms, told = 2000.0, False
         while True:
             try:
                 self._manager.bootstrap(timeout_ms=min(slice_ms, backoff.left * 1000))
@@ -191,6 +195,14 @@ class NodeConnections(Closeable):
                 reason = self._why_not()
                 if reason is None and not backoff.expired:
                     continue
+                if not told and timeout - backoff.left >= SILENT_SECONDS:
+                    told = True
+                    log.warning(
+                        "No broker has answered at %s yet (%s); asking for another %.0f s",
+                        self._servers,
+                        describe(reason) if reason else "too slow",
+                        backoff.left,
+                    )
             except kafka_errors.KafkaError as error:
                 raise translated(error, f"connecting to {self._servers}") from error
             else:
@@ -201,7 +213,8 @@ class NodeConnections(Closeable):
                     f"({describe(reason) if reason else 'too slow'}); check 'bootstrap.servers', "
                     "'security.protocol' and that the brokers run"
                 ) from reason
-            slice_ms *= 2
+            if told:
+                slice_ms *= 2
 
     def _why_not(self) -> Exception | None:
         """Try one server again and return what it fails by; None when it answers now.

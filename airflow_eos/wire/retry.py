@@ -98,6 +98,11 @@ def translated(error: Exception, what: str) -> Exception:
         error, (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError)
     ):
         return ConfigurationError(f"{what}: the broker refused the credentials: {error}")
+    if isinstance(error, kafka_errors.IllegalSaslStateError):
+        return ConfigurationError(
+            f"{what}: this listener takes no SASL; set 'security.protocol' to PLAINTEXT or SSL, or name the "
+            "port of a listener with SASL in 'bootstrap.servers'"
+        )
     if isinstance(error.__cause__, ssl.SSLCertVerificationError):
         return ConfigurationError(f"{what}: {error}; check 'ssl.ca.location' and the broker's host name")
     if _REFUSED_CERTIFICATE.search(str(getattr(error.__cause__, "reason", ""))):

@@ -11,8 +11,7 @@ from typing import Any
 
 from airflow.sdk import DAG
 
-from airflow_eos import ReadProcessWriteOperator
-from airflow_eos.run import LedgerSettings
+from airflow_eos import LedgerSettings, ReadProcessWriteOperator
 
 GATE = Path(os.environ.get("EOS_CHAOS_FOLDER", "/nonexistent")) / "hold"
 

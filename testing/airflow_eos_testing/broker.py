@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -21,6 +22,7 @@ START_TIMEOUT = 90.0
 # Logged by KafkaRaftServer after the broker is registered, caught up, unfenced and accepts connections.
 _READY_LINE = b"Kafka Server started"
 _POLL = 0.02
+_ENTRY = re.compile(r"\d{4}-\d\d-\d\d \S+ ([A-Z]+) ")
 
 
 class Broker:
@@ -154,13 +156,20 @@ class Broker:
             self._process.send_signal(signal.SIGCONT)
         self._paused = False
 
-    def log_tail(self, lines: int = 40) -> str:
-        """Return the last lines of the log under a heading that names the file."""
+    def log_tail(self, lines: int = 40, *, warnings_only: bool = False) -> str:
+        """Return the last lines of the log under a heading that names the file.
+
+        :param warnings_only: of these lines, those at WARN and above, with their stacks.
+        """
         try:
             text = self.log_path.read_text(errors="replace")
         except FileNotFoundError:
             text = ""
-        return "\n".join([f"--- end of {self.log_path} ---", *text.splitlines()[-lines:]])
+        last = text.splitlines()[-lines:]
+        if not warnings_only:
+            return "\n".join([f"--- end of {self.log_path} ---", *last])
+        heading = f"--- warnings in the last {lines} lines of {self.log_path} ---"
+        return "\n".join([heading, *(_warnings(last) or ["(none)"])])
 
     def port_was_taken(self) -> bool:
         """Whether the log of the latest start says that another process holds one of the node's ports."""
@@ -188,3 +197,16 @@ class Broker:
                 f"of signal {signum}.\n{self.log_tail()}"
             ) from error
         self._paused = False
+
+
+def _warnings(lines: Sequence[str]) -> list[str]:
+    """Return entries at WARN and above; a line that does not begin with a date belongs to the one before."""
+    found: list[str] = []
+    loud = False
+    for line in lines:
+        entry = _ENTRY.match(line)
+        if entry is not None:
+            loud = entry.group(1) in ("WARN", "ERROR", "FATAL")
+        if loud:
+            found.append(line)
+    return found

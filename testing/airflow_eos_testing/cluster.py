@@ -225,9 +225,12 @@ class EmbeddedKafka:
         settings = self.security.client_settings(self._certificates, user, self._passwords.get(user, ""))
         return {"bootstrap.servers": self.bootstrap_servers, **settings}
 
-    def logs(self, lines: int = 60) -> str:
-        """Return the last lines of every broker's log."""
-        return "\n".join(broker.log_tail(lines) for broker in self._brokers)
+    def logs(self, lines: int = 60, *, warnings_only: bool = False) -> str:
+        """Return the last lines of every broker's log.
+
+        :param warnings_only: of these lines, those at WARN and above, with their stacks.
+        """
+        return "\n".join(broker.log_tail(lines, warnings_only=warnings_only) for broker in self._brokers)
 
     def admin(self) -> Any:
         """Return a ``confluent_kafka`` ``AdminClient`` of this cluster; one instance, kept until the end."""

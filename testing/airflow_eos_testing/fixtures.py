@@ -6,8 +6,8 @@
         topic = kafka_topic("orders", partitions=4)
         run_my_dag(embedded_kafka.bootstrap_servers, topic)
 
-Brokers start when the first test asks for them and end with the session. A test that fails shows the end of
-the logs of the brokers it used. Where plugins are not auto-loaded, import the names into ``conftest.py``.
+Brokers start when the first test asks for them and end with the session. A test that fails shows the latest
+warnings of the brokers it used. Where plugins are not auto-loaded, import the names into ``conftest.py``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
 
     from airflow_eos_testing.cluster import EmbeddedKafka
+
+
+_LINES = 200
 
 
 class TopicFactory(Protocol):
@@ -77,13 +80,13 @@ def kafka_topic(request: pytest.FixtureRequest) -> TopicFactory:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Attach the end of the broker logs to the report of a failed test."""
+    """Attach the latest warnings of the brokers to the report of a failed test."""
     report = yield
     for name, value in getattr(item, "funcargs", {}).items() if report.failed else ():
         title = f"broker logs of {name}"
         # Imported into a conftest.py beside the auto-loaded plugin, the hook runs twice.
         if _is_running_cluster(value) and title not in dict(report.sections):
-            report.sections.append((title, value.logs()))
+            report.sections.append((title, value.logs(_LINES, warnings_only=True)))
     return report
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import re
+import time
 
 import pytest
 
 from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, ConfigurationError, ProducerFenced
 from airflow_eos.model.kafka import EndTxnAnswer, ProducerIdentity, TransactionState
+from airflow_eos.wire import node_connections
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.produce import send_partitions
 from airflow_eos.wire.txn_requests import (
@@ -189,6 +192,30 @@ def test_a_cluster_that_is_down_is_named(unused_port):
     servers = f"127.0.0.1:{unused_port}"
     with pytest.raises(BrokersUnavailable, match=rf"{servers} within 1 s .*refused.*bootstrap\.servers"):
         BrokerConnections({"bootstrap.servers": servers}, bootstrap_timeout=1.0)
+
+
+def test_a_cluster_that_is_down_is_in_the_log_before_the_time_is_over(unused_port, monkeypatch, caplog):
+    """Once, with servers and reason: a task that waits a minute in silence looks as if it hung."""
+    monkeypatch.setattr(node_connections, "SILENT_SECONDS", 0.5)
+    servers = f"127.0.0.1:{unused_port}"
+    with pytest.raises(BrokersUnavailable):
+        BrokerConnections({"bootstrap.servers": servers}, bootstrap_timeout=6.0)
+    (said,) = [one.getMessage() for one in caplog.records if "No broker has answered" in one.getMessage()]
+    assert re.search(rf"at {servers} yet \(.*refused.*\); asking for another \d s", said)
+
+
+def test_credentials_on_a_listener_that_takes_none_are_refused_at_once(embedded_kafka):
+    """No waiting mends it: the error names the two ways on."""
+    login = {"sasl.mechanism": "PLAIN", "sasl.username": "a", "sasl.password": "b"}
+    config = {
+        "bootstrap.servers": embedded_kafka.bootstrap_servers,
+        "security.protocol": "SASL_PLAINTEXT",
+        **login,
+    }
+    began = time.monotonic()
+    with pytest.raises(ConfigurationError, match=r"takes no SASL; set 'security\.protocol'"):
+        BrokerConnections(config)
+    assert time.monotonic() - began < 20
 
 
 def test_permissions_and_credentials_are_named(caplog):

@@ -14,7 +14,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Explicit, OffsetRange, TopicPartition
 from airflow_eos.model.spec import RunSpec
 from tests.protocol.model.broker import LEDGER, ModelBroker
-from tests.protocol.model.ports import ModelData
+from tests.protocol.model.ports import ModelData, ModelTransactions
 from tests.protocol.model.scenes import Scene, before, reset, spec
 
 EXPLICIT = Explicit((OffsetRange("src", 0, 0, 2),))
@@ -85,6 +85,43 @@ def test_a_reprocessing_of_this_very_work_is_found_under_its_own_id() -> None:
     assert (done.mode, done.found) == ("reprocess", False)
     assert before(scene, again).found
     assert len(scene._visible("out")) == 8
+
+
+def test_what_was_sealed_under_the_key_of_a_reprocessing_is_not_sent_under_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another clear reprocessed it between two epochs: records name their run and are sealed again."""
+    scene = a_cluster()
+    before(scene, spec())
+    sealed: list[dict[str, str]] = []
+
+    class Interrupted(ModelData):
+        """Its first send fails, and before its next epoch another clear does the work."""
+
+        sends = 0
+
+        def seal(self, plan: Any) -> Any:
+            sealed.append(dict(plan.headers))
+            return super().seal(plan)
+
+        def send(self, *arguments: Any) -> Any:
+            self.sends += 1
+            if self.sends > 1:
+                return super().send(*arguments)
+            fence = ModelTransactions.fence
+
+            def second(transactions: Any, name: str) -> Any:
+                monkeypatch.setattr(ModelTransactions, "fence", fence)
+                before(scene, spec(clear_number=2, on_committed="reprocess"))
+                return fence(transactions, name)
+
+            monkeypatch.setattr(ModelTransactions, "fence", second)
+            raise SendError("no answer")
+
+    mine = spec(clear_number=1, on_committed="reprocess", mark_output="reprocessed")
+    record = before(scene, mine, Interrupted)
+    numbers = [one["eos.reprocessing"] for one in sealed]
+    assert (numbers, record.run_key) == (["1", "2"], sealed[-1]["eos.run"])
 
 
 def written_by(scene: Scene, its_spec: RunSpec) -> list[str]:

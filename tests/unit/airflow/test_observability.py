@@ -113,6 +113,15 @@ def test_lost_answer_that_was_decided_is_counted(
     assert sent == [("incr", "eos.run.resolved", 1)]
 
 
+def test_dead_letters_are_counted_where_there_are_any(
+    operator: Any, runs: list[FakeRun], sent: list[tuple[str, str, Any]]
+) -> None:
+    """Once, by the try that committed them."""
+    FakeRun.outcome = a_record(details={"dead_letters": 3})
+    operator.execute(make_context(operator))
+    assert ("incr", "eos.run.dead_letters", 3) in sent
+
+
 def test_documented_metrics_are_those_that_are_sent() -> None:
     """A new metric gets its row in the documentation."""
     root = Path(__file__).parents[3]
@@ -120,7 +129,7 @@ def test_documented_metrics_are_those_that_are_sent() -> None:
     sent = set(re.findall(r"stats\.\w+\(\"(eos\.run\.\w+)\"", code))
     rows = re.findall(r"^\| `(eos\.run\.\w+)` \|", (root / "docs" / "observing.md").read_text(), re.MULTILINE)
     assert sent == set(rows)
-    assert len(sent) == 7
+    assert len(sent) == 8
 
 
 def test_each_state_is_a_span(operator: Any, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,31 +159,51 @@ def test_each_state_is_a_span(operator: Any, runs: list[FakeRun], monkeypatch: p
 def test_links_lead_to_ledger_and_spark(
     operator: Any, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By [eos]; without it the live Spark UI, and no ledger link."""
+    """By [eos]."""
+    monkeypatch.setenv("AIRFLOW__EOS__LEDGER_RECORD_URL", "https://ui/{topic}?key={key}&of={pipeline}")
+    monkeypatch.setenv("AIRFLOW__EOS__SPARK_HISTORY_URL", "https://history/{application_id}/jobs")
     ledger, spark = operator.operator_extra_links
     assert [ledger.get_link(operator, ti_key=None), spark.get_link(operator, ti_key=None)] == ["", ""]
     FakeRun.outcome = a_record(details={"versions": {"application_id": "local-17"}})
     operator.execute(make_context(operator))
-    operator.spark_ui = "http://driver:4040"
-    assert [ledger.get_link(operator, ti_key=None), spark.get_link(operator, ti_key=None)] == [
-        "",
-        "http://driver:4040",
-    ]
-    monkeypatch.setenv("AIRFLOW__EOS__LEDGER_RECORD_URL", "https://ui/{topic}?key={key}&of={pipeline}")
-    monkeypatch.setenv("AIRFLOW__EOS__SPARK_HISTORY_URL", "https://history/{application_id}/jobs")
     assert ledger.get_link(operator, ti_key=None) == (
         "https://ui/airflow-eos-ledger?key=run%3Arun%2Fpipelines.copy%2Fscheduled__2026-11-20&of=pipelines.copy"
     )
     assert spark.get_link(operator, ti_key=None) == "https://history/local-17/jobs"
 
 
-def test_links_are_known_to_airflow() -> None:
+@pytest.mark.parametrize(
+    ("variables", "names"),
+    [
+        ({}, {}),
+        ({"LEDGER_RECORD_URL": "https://ui/{key}"}, {"Ledger record"}),
+        ({"SPARK_HISTORY_URL": "https://history/{application_id}"}, {"Spark UI"}),
+    ],
+)
+def test_a_link_that_leads_nowhere_is_not_shown(
+    dag: DAG, variables: dict[str, str], names: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor its heading, also where the task is mapped: asked of the Dag as the UI gets it."""
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    for name, value in variables.items():
+        monkeypatch.setenv(f"AIRFLOW__EOS__{name}", value)
+    given = {"process": lambda df: df, "sink_topic": "out", "topics": ["src"], "dag": dag}
+    ReadProcessWriteOperator(task_id="one", group_id="g", **given)
+    ReadProcessWriteOperator.partial(task_id="many", group_id="h", **given).expand(source_partition=[0, 1])
+    serialized = DagSerialization.from_dict(DagSerialization.to_dict(dag))
+    for task_id in ("one", "many"):
+        assert set(serialized.get_task(task_id).operator_extra_link_dict) == set(names)
+
+
+def test_links_are_known_to_airflow(operator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The UI shows links of registered classes only."""
-    from airflow_eos.operators.run_parameters import RunParameters
+    monkeypatch.setenv("AIRFLOW__EOS__LEDGER_RECORD_URL", "https://ui/{key}")
+    monkeypatch.setenv("AIRFLOW__EOS__SPARK_HISTORY_URL", "https://history/{application_id}")
     from airflow_eos.provider_info import get_provider_info
 
     listed = set(get_provider_info()["extra-links"])
-    mine = {f"{type(one).__module__}.{type(one).__qualname__}" for one in RunParameters.operator_extra_links}
+    mine = {f"{type(one).__module__}.{type(one).__qualname__}" for one in operator.operator_extra_links}
     assert listed == mine
 
 

@@ -56,6 +56,16 @@ def test_run_is_named_by_dag_task_and_run(dag: DAG, runs: list[FakeRun]) -> None
     assert spec.prefix == "airflow-eos"
 
 
+def test_the_log_names_the_connection(
+    dag: DAG, runs: list[FakeRun], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Errors name addresses only; without its secrets."""
+    execute(make(dag))
+    said = capsys.readouterr().out
+    assert "Kafka connection 'kafka_default': broker:9092" in said
+    assert "hunter2" not in said
+
+
 def test_every_parameter_reaches_the_run(dag: DAG, runs: list[FakeRun]) -> None:
     """No parameter of the operator is dropped on its way to the specification."""
     ledger = LedgerSettings(topic="books", create=False)

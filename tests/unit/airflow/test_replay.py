@@ -87,3 +87,15 @@ def test_ranges_that_cannot_be_read_say_so(dag: DAG, runs: list[FakeRun], given:
     with pytest.raises(ConfigurationError, match="range"):
         operator.execute(make_context(operator))
     assert runs == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"), [("reprocessed", "always"), ("always", "always"), ("never", "never")]
+)
+def test_all_that_a_replay_writes_is_a_repetition(
+    dag: DAG, runs: list[FakeRun], asked: Any, wanted: str
+) -> None:
+    """It has a key of its own, which is no reprocessing's."""
+    operator = make(dag, mark_output=asked)
+    operator.execute(make_context(operator))
+    assert runs[0].spec.mark_output == wanted

@@ -394,3 +394,11 @@ def test_one_work_has_one_id_whatever_attempts_it():
     assert keys.transactional_id(a_spec(ranges=other_ranges)) == keys.transactional_id(a_spec(ranges=GIVEN))
     interval = keys.transactional_id(a_spec(ranges=DAY))
     assert keys.transactional_id(a_spec(ranges=DAY, try_number=2, clear_number=1, run_id="x")) == interval
+
+
+@pytest.mark.parametrize("run_id", ["r", "r#1", "r%231", "#"])
+def test_the_number_of_a_reprocessing_is_read_from_its_key_and_nothing_else(run_id):
+    """An author's text is quoted: none looks like the mark."""
+    key = keys.cursor_run_key("p", run_id)
+    assert keys.reprocessing_number(key) is None
+    assert keys.reprocessing_number(keys.reprocess_key(key, 7)) == 7

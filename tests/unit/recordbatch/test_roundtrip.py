@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kafka.record import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
-from airflow_eos.recordbatch.columns import HEADERS_TYPE
+from airflow_eos.recordbatch.columns import HEADERS_TYPE, with_headers
 from airflow_eos.recordbatch.compression import Codec, Compressor
 from airflow_eos.recordbatch.decode import decode_batch, decode_batches
 from airflow_eos.recordbatch.header import iter_batches
@@ -167,3 +167,29 @@ def test_many_records_of_the_same_few_payloads_are_found_again(values, times):
         row for batch in batches for row in decode_batch(raw(stamp(batch.data, 1, 1, 0))).value.to_pylist()
     ]
     assert found == value.to_pylist()
+
+
+OWN = [{"key": "own", "value": b"x"}, {"key": "eos.run", "value": None}]
+
+
+@pytest.mark.parametrize(
+    "own",
+    [None, [], [None], [OWN, None, [], OWN[:1]], [[], OWN, OWN], [None, OWN], [OWN] * 3 + [None] * 2],
+    ids=lambda own: "no column" if own is None else str(len(own)),
+)
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_headers_are_added_to_those_of_every_record(own, chunks):
+    """Behind its own, whatever the rest of the batch has; nothing else changes."""
+    count = 3 if own is None else len(own)
+    columns = {"value": pa.array([b"v%d" % n for n in range(count)], pa.binary())}
+    if own is not None:
+        columns["headers"] = pa.array(own, HEADERS_TYPE)
+    table = pa.table(columns)
+    if chunks > 1:
+        table = pa.concat_tables([table.slice(0, 1), table.slice(1)])
+    marked = with_headers(table, [("eos.run", "run/p/r#1"), ("eos.reprocessing", "1")])
+    mark = [{"key": "eos.run", "value": b"run/p/r#1"}, {"key": "eos.reprocessing", "value": b"1"}]
+    wanted = [[*(one or []), *mark] for one in (own if own is not None else [None] * count)]
+    assert marked.column("headers").to_pylist() == wanted
+    assert marked.column("value").to_pylist() == table.column("value").to_pylist()
+    assert marked.column("headers").combine_chunks().type == HEADERS_TYPE

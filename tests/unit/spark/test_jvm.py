@@ -74,23 +74,74 @@ def test_without_java_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, tmp_p
         jvm.java()
 
 
+_SESSION = """
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.master("local[1]").config({name!r}, {options!r})
+builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+spark = builder.getOrCreate()
+spark.range(3).collect()
+log = spark._jvm.org.apache.logging.log4j.LogManager
+log.getLogger("org.apache.spark.util.Utils").warn("Service 'x' could not bind")
+log.getLogger("org.apache.spark.executor.Executor").error("Exception in task 0.0")
+"""
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[str], list[str]]:
+    """Which classes a session of ours loaded, and what it said on standard output and standard error."""
+    write_archive()
+    seen = tmp_path_factory.mktemp("jvm") / "classes"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jvm, "java", find_java)
+        options = jvm.options_for(1, equipment.folder())
+    environment = {name: value for name, value in os.environ.items() if name != jvm.OPTIONS_VARIABLE}
+    environment |= {"JAVA_TOOL_OPTIONS": f"-Xlog:class+load:file={seen}"}
+    environment.pop("SPARK_LOCAL_IP", None)
+    done = subprocess.run(
+        [sys.executable, "-c", _SESSION.format(name=jvm.OPTIONS, options=options)],
+        env=environment,
+        check=True,
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
+    return seen.read_text().splitlines(), done.stdout.splitlines(), done.stderr.splitlines()
+
+
 def test_a_session_takes_its_classes_from_the_archive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: tuple[list[str], list[str], list[str]],
 ) -> None:
     """Asked of the JVM itself: a wrong option would be ignored in silence."""
-    write_archive()
-    monkeypatch.setattr(jvm, "java", find_java)
-    seen = tmp_path / "classes"
-    options = jvm.options_for(1, equipment.folder())
-    code = (
-        "from pyspark.sql import SparkSession\n"
-        f"builder = SparkSession.builder.master('local[1]').config({jvm.OPTIONS!r}, {options!r})\n"
-        "builder.config('spark.ui.enabled', 'false').getOrCreate().range(3).collect()\n"
-    )
-    environment = {name: value for name, value in os.environ.items() if name != jvm.OPTIONS_VARIABLE}
-    environment |= {"JAVA_TOOL_OPTIONS": f"-Xlog:class+load:file={seen}", "SPARK_LOCAL_IP": "127.0.0.1"}
-    subprocess.run(
-        [sys.executable, "-c", code], env=environment, check=True, timeout=120, capture_output=True
-    )
-    lines = seen.read_text().splitlines()
+    lines, _, _ = session
     assert sum("shared objects file (top)" in line for line in lines) > _ENOUGH
+
+
+def test_only_errors_of_a_session_go_to_standard_error(
+    session: tuple[list[str], list[str], list[str]],
+) -> None:
+    """A task log marks all that stands there as an error; two lines are the JVM's, before any setting."""
+    _, out, err = session
+    jvms = ("Picked up JAVA_TOOL_OPTIONS", "WARNING: Using incubator modules")
+    (said,) = [line for line in err if not line.startswith(jvms)]
+    assert said.endswith("ERROR Executor: Exception in task 0.0")
+    (warned,) = out
+    assert warned.endswith("WARN Utils: Service 'x' could not bind")
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("log4j2.properties", False), ("log4j2.xml", False), ("log4j2.properties.template", True)],
+)
+def test_a_log_configuration_of_somebodys_own_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, ours: bool
+) -> None:
+    """Ours would take its place: it is left out."""
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / name).write_text("")
+    assert bool(jvm.log_options()) is ours
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "nothing"))
+    assert jvm.log_options()
+    monkeypatch.setenv("LOG4J_CONFIGURATION_FILE", "file:///any")
+    assert not jvm.log_options()

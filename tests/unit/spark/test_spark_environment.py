@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from unittest import mock
@@ -72,6 +73,36 @@ def test_a_sink_compressed_with_lz4_is_refused_before_the_run_where_an_executor_
     assert preflight.check_environment(session, "zstd").versions["lz4"] == probe.MISSING
     with pytest.raises(EnvironmentMismatch, match=r"'lz4' needs the package lz4 .* missing on h2"):
         preflight.check_environment(session, "lz4")
+
+
+class LocalSession:
+    """A session in this process whose tasks run on ``python``."""
+
+    version = "4.2.0"
+    conf = mock.Mock(get=lambda *_: "local[2]")
+
+    def __init__(self, python):
+        self.sparkContext = mock.Mock(pythonExec=python)
+
+    def range(self, _):
+        raise RuntimeError("No module named 'pyarrow'")
+
+
+@pytest.mark.parametrize(
+    ("python", "said"),
+    [
+        (
+            "/bin/sh",
+            rf"runs on {re.escape(sys.executable)}, .* /bin/sh .*PYSPARK_PYTHON={re.escape(sys.executable)}",
+        ),
+        ("sh", rf"runs on {re.escape(sys.executable)}, .* /\S*bin/sh for tasks"),
+        (sys.executable, r"Install the driver's Python minor version"),
+    ],
+)
+def test_a_local_session_with_another_python_names_both_and_the_remedy(python, said):
+    """A virtual environment that is not on PATH: Spark starts the first python3 it finds for tasks."""
+    with pytest.raises(EnvironmentMismatch, match=rf"No module named 'pyarrow'.*\. .*{said}"):
+        preflight.check_environment(LocalSession(python))
 
 
 def test_all_differing_hosts_are_listed():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections import defaultdict
 
 import numpy as np
@@ -13,11 +14,13 @@ from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.recordbatch.decode import decode_batch
 from airflow_eos.recordbatch.header import iter_batches
 from airflow_eos.recordbatch.partitioner import partitions_for
+from airflow_eos.spark import dead_letters
 from airflow_eos.spark import seal_task as seal_module
+from airflow_eos.spark.dead_letters import DeadLetterRule, DeadLetters
 from airflow_eos.spark.placement import OwnerLayout, plan_owners
 from airflow_eos.spark.process import RunContext
 from airflow_eos.spark.seal_task import ArrowSealTask, SealTask
-from airflow_eos.spark.sealed_rows import SCHEMA
+from airflow_eos.spark.sealed_rows import DEAD_TRAILER_PARTITION, SCHEMA
 from airflow_eos.spark.targets import TargetTopic
 from airflow_eos.wire.client_config import ClientConfig
 
@@ -204,8 +207,8 @@ def test_secrets_are_not_in_the_tasks_repr():
     assert "TOPSECRET" not in repr(SealTask(config, OwnerLayout(1), {}, "out", "zstd"))
 
 
-def error_of(process, monkeypatch, offsets):
-    """What a slice with records at these offsets ends with."""
+def reading(process, monkeypatch, offsets, dead_letters=None):
+    """Return a seal task over a slice with records at these offsets."""
     count = len(offsets)
     batch = pa.record_batch(
         {
@@ -218,9 +221,13 @@ def error_of(process, monkeypatch, offsets):
     )
     monkeypatch.setattr(seal_module, "read_slice", lambda *_: iter([batch]))
     run = RunContext("p", "r", "cursor", (), ("src",), "out")
-    sealing = ArrowSealTask(task(), (OffsetRange("src", 3, 0, 100),), process, run)
+    return ArrowSealTask(task(), (OffsetRange("src", 3, 0, 100),), process, run, dead_letters)
+
+
+def error_of(process, monkeypatch, offsets, dead_letters=None):
+    """What a slice with records at these offsets ends with."""
     with pytest.raises(ProcessFailed) as caught:
-        list(sealing.read_and_seal(0, 7))
+        list(reading(process, monkeypatch, offsets, dead_letters).read_and_seal(0, 7))
     return str(caught.value)
 
 
@@ -261,3 +268,71 @@ def test_records_that_only_fail_together_are_named_as_offsets(monkeypatch):
     said = error_of(together, monkeypatch, [1, 2, 5])
     assert "process failed at src-3, offsets 1 to 5, nothing was written: ValueError: too many" in said
     assert "skip_offsets" not in said
+
+
+def parse(batch):
+    """Raise on values that are negative."""
+    for value in batch["value"].to_pylist():
+        if value.startswith(b"-"):
+            raise ValueError(f"negative: {value!r}")
+    return batch.select(["value"])
+
+
+@pytest.mark.parametrize(
+    "offsets", [[1, -2, 5], [-1, 2, 3], [1, 2, -3], [-1, -2], [-1], [1, -2, 3, 4, -5, -6, 7, 8, 9, 10, -11]]
+)
+def test_records_on_which_the_process_raises_are_dead_letters_and_all_others_are_processed(
+    monkeypatch, offsets
+):
+    """Each once, in the order in which they were read."""
+    sealing = reading(parse, monkeypatch, offsets, DeadLetterRule("dlq", 6))
+    rows = pa.Table.from_batches(sealing.read_and_seal(0, 7), SCHEMA).to_pylist()
+    found = values(rows)
+    dead = found.pop(("dlq", 0))
+    assert [int(value) for value in dead] == [one for one in offsets if one < 0]
+    processed = sorted(int(v) for part in found.values() for v in part)
+    assert processed == sorted(one for one in offsets if one > 0)
+    (trailer,) = [row["records"] for row in rows if row["partition"] == DEAD_TRAILER_PARTITION]
+    assert trailer == len(dead)
+
+
+def test_a_dead_letter_is_the_record_with_error_and_place_in_its_headers():
+    """Key, value, timestamp and the record's own headers stay."""
+    moment = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+    row = {
+        "key": b"k",
+        "value": b"-1",
+        "topic": "src",
+        "partition": 3,
+        "offset": 7,
+        "timestamp": moment,
+        "headers": [{"key": "own", "value": b"x"}],
+    }
+    schema = pa.schema([*dead_letters.SCHEMA, ("partition", pa.int32()), ("offset", pa.int64())])
+    found = DeadLetters(DeadLetterRule("dlq", 1), parse)
+    assert list(found.results(pa.RecordBatch.from_pylist([row], schema))) == []
+    (dead,) = found.batch().to_pylist()
+    headers = {one["key"]: one["value"] for one in dead.pop("headers")}
+    assert dead == {"key": b"k", "value": b"-1", "topic": "dlq", "timestamp": moment}
+    assert headers.pop("error").startswith(b"ValueError: negative: b'-1' (")
+    assert headers == {"own": b"x", "source.topic": b"src", "source.partition": b"3", "source.offset": b"7"}
+
+
+def test_more_dead_letters_than_are_allowed_fail_the_run(monkeypatch):
+    """With the last one, and what can be done."""
+    said = error_of(parse, monkeypatch, [1, -2, -3, 4, -5], DeadLetterRule("dlq", 2))
+    assert "process failed on 3 records or more, and max_dead_letters is 2; nothing was written" in said
+    assert "src-3, offset -5: ValueError: negative" in said
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError("no"), ModuleNotFoundError("no"), ProcessFailed("stop, said the author")]
+)
+def test_what_is_no_fault_of_a_record_makes_no_dead_letter(monkeypatch, error):
+    """Else every record of a broken installation would be one."""
+
+    def broken(batch):
+        raise error
+
+    said = error_of(broken, monkeypatch, [1, 2], DeadLetterRule("dlq", 100))
+    assert str(error) in said

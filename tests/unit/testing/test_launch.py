@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_eos_testing.broker import Broker
 from airflow_eos_testing.launch import QUICK_START, Launcher
 
 
@@ -29,3 +30,18 @@ def test_an_archive_is_made_with_the_usual_options_only(launcher):
     own = replace(launcher, jvm_options=("-Xmx1g",))
     assert any("ArchiveClassesAtExit" in one for one in launcher.command("kafka.Kafka", dump=True))
     assert not any("ArchiveClassesAtExit" in one for one in own.command("kafka.Kafka", dump=True))
+
+
+def test_only_warnings_of_a_log_are_shown_where_a_test_fails(tmp_path):
+    """With their stacks; the sixty lines before them say nothing of a test."""
+    log = tmp_path / "broker-1.log"
+    stack = "java.io.IOException: full\n\tat org.apache.kafka.Log.append(Log.java:1)"
+    log.write_text(
+        "2026-11-24 03:39:09,000 INFO Kafka Server started (kafka.server)\n"
+        f"2026-11-24 03:39:10,000 ERROR Error while appending (kafka.log)\n{stack}\n"
+        "2026-11-24 03:39:11,000 INFO WARN is a word here (kafka.log)\n"
+    )
+    broker = Broker(1, ["java"], "127.0.0.1:1", log, tmp_path)
+    _, *shown = broker.log_tail(60, warnings_only=True).splitlines()
+    assert shown == ["2026-11-24 03:39:10,000 ERROR Error while appending (kafka.log)", *stack.splitlines()]
+    assert broker.log_tail(1, warnings_only=True).endswith("(none)")
