@@ -116,6 +116,11 @@ def ledger_record_url() -> str:
     return str(conf.get(SECTION, "ledger_record_url", fallback=""))
 
 
+def ui_kafka_config_id() -> str:
+    """Connection by which the pages in Airflow ask brokers; empty: there are no pages."""
+    return str(conf.get(SECTION, "ui_kafka_config_id", fallback="") or "").strip()
+
+
 def spark_history_url() -> str:
     """Address of a Spark application, with ``{application_id}``; empty: its own UI, while it lives."""
     return str(conf.get(SECTION, "spark_history_url", fallback=""))

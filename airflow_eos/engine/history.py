@@ -15,11 +15,13 @@ from airflow_eos.exceptions import LedgerUnreadable, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.coverage import Coverage, Earlier, LogBounds, Reset, coverage_of
+from airflow_eos.model.kafka import TransactionState
 from airflow_eos.model.ledger import LedgerText
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import Deployment
 from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.txn_requests import TransactionStatus
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +30,8 @@ RUNS_KEPT = 2_000
 CHARACTERS_KEPT = 32 << 20
 """JSON of all records in memory, in characters; above it the pipeline that holds most gives up its oldest."""
 _UNREADABLE_KEPT = 100
+_TRANSACTIONS_ASKED = 200
+_OPEN = (TransactionState.ONGOING, TransactionState.PREPARE_ABORT, TransactionState.PREPARE_COMMIT)
 
 
 @dataclass(slots=True)
@@ -163,6 +167,16 @@ class RunHistory(Closeable):
                 )
             )
         return made
+
+    def open_transactions(self) -> dict[str, TransactionStatus]:
+        """Return the open transactions of this environment's prefix, by transactional id.
+
+        As far as this principal may Describe them.
+        """
+        prefix = self._deployment.prefix
+        ours = [one for one in self.cluster.open_transactional_ids() if keys.is_id_of(one, prefix)]
+        found = {name: self.cluster.describe_transaction(name) for name in ours[:_TRANSACTIONS_ASKED]}
+        return {name: one for name, one in found.items() if one is not None and one.state in _OPEN}
 
     def record(self, pipeline: str, run_key: str) -> RunRecord | None:
         """Return a run's record: one that is not in memory any more is looked up."""
