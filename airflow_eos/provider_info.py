@@ -106,7 +106,7 @@ _CONFIG = {
                 "description": (
                     "Where a person can look at a record of the ledger: the link ``Ledger record`` of a\n"
                     "task. ``{topic}``, ``{key}`` and ``{pipeline}`` are filled in, encoded for a URL.\n"
-                    "Empty: no link.\n"
+                    "Empty: the run's page, where ``ui_kafka_config_id`` is set for workers, too.\n"
                 ),
                 "version_added": "0.1.0",
                 "type": "string",

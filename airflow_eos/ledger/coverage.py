@@ -457,12 +457,15 @@ def _sentence(lanes: Sequence[Lane], runs: int, problems: Sequence[tuple[Lane, S
     first, last = min(it.start for it in seen), max(it.end for it in seen) - 1
     partitions = "1 partition" if len(parts) == 1 else f"{len(parts):,} partitions"
     again = {run for one in parts for it in one.again for run in it.runs}
+    only_again = again - {run for it in seen for run in it.runs}
+    tiling = runs - len(only_again)
+    counted = "1 run" if tiling == 1 else f"{tiling:,} runs"
     left_out = sum(it.kind is Kind.LEFT_OUT for it in seen)
     notes = [
         *([f"{_some(len(again), 'run')} read some of it again, on purpose"] if again else []),
         *([f"{_some(left_out, 'range')} left out on purpose"] if left_out else []),
     ]
-    verb = "tiles" if runs == 1 else "tile"
+    verb = "tiles" if tiling == 1 else "tile"
     whole = f"{counted} {verb} offsets {first:,} to {last:,} of {partitions} without gap or overlap"
     return "; ".join((whole, *notes))
 

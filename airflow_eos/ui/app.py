@@ -208,7 +208,7 @@ def _transactions(request: Request, viewer: views.Viewer) -> dict[str, Any]:
 def _html(request: Request, template: str, status: int = 200, **values: Any) -> Response:
     # Mounted by Airflow, which may itself stand behind a path.
     base = request.scope.get("root_path", "").rstrip("/")
-    site = base[: -len("/eos")] if base.endswith("/eos") else ""
+    site = base.removesuffix(settings.PAGES_PREFIX)
     text = _templates.get_template(template).render(base=base, site=site, version=__version__, **values)
     return HTMLResponse(text, status, headers=_HEADERS)
 

@@ -7,22 +7,10 @@ from __future__ import annotations
 
 from functools import cached_property
 from typing import Any
-from urllib.parse import urlsplit
 
 from airflow.plugins_manager import AirflowPlugin
-from airflow.providers.common.compat.sdk import conf
 
 from airflow_eos import settings
-
-URL_PREFIX = "/eos"
-"""Where the API server mounts the pages."""
-URL_ROUTE = "exactly-once"
-"""The view's own part of Airflow's addresses: ``/plugin/<route>``."""
-
-
-def base_path() -> str:
-    """Return the path of ``[api] base_url``, without a slash at its end."""
-    return urlsplit(str(conf.get("api", "base_url", fallback="") or "")).path.rstrip("/")
 
 
 class EosPlugin(AirflowPlugin):
@@ -38,10 +26,10 @@ class EosPlugin(AirflowPlugin):
         return [
             {
                 "name": "Exactly once",
-                "href": f"{base_path()}{URL_PREFIX}/",
+                "href": f"{settings.base_path()}{settings.PAGES_PREFIX}/",
                 "destination": "nav",
                 "category": "browse",
-                "url_route": URL_ROUTE,
+                "url_route": settings.PAGES_ROUTE,
             }
         ]
 
@@ -52,4 +40,4 @@ class EosPlugin(AirflowPlugin):
             return []
         from airflow_eos.ui.app import create_app
 
-        return [{"name": "airflow-eos", "app": create_app(), "url_prefix": URL_PREFIX}]
+        return [{"name": "airflow-eos", "app": create_app(), "url_prefix": settings.PAGES_PREFIX}]

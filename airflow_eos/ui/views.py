@@ -178,11 +178,12 @@ def transactions_view(
 def _pipeline_row(pipeline: PipelineHistory, coverage: Coverage, now: dt.datetime) -> dict[str, Any]:
     owner = owner_of(pipeline)
     assert owner is not None
+    modes = (one.mode for one in reversed(pipeline.runs.values()))
     recent = [one for one in pipeline.runs.values() if _is_since(one, now - _WEEK)]
     return {
         "pipeline": pipeline.name,
         "dag_id": owner.dag_id,
-        "mode": owner.mode,
+        "mode": next((mode for mode in modes if mode != "reprocess"), owner.mode),
         "topics": pipeline.topics,
         "last_commit": pipeline.newest.staged_at,
         "last_commit_ago": _ago(pipeline.newest.staged_at, now),

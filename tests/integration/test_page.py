@@ -12,8 +12,14 @@ import pytest
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.ledger import keys
 from airflow_eos.run.states import State
-from tests.support.airflow_app import airflow_app, token  # first of all: it sets Airflow's home
+from tests.support.airflow_app import (  # first of all: it sets Airflow's home
+    airflow_app,
+    password,
+    served,
+    token,
+)
 from tests.support.brokers import foreign_transaction
+from tests.support.browser import BROWSER, DRIVER, MISSING, browser
 from tests.support.local_runs import Paused, Pipeline
 
 MINE, THEIRS = "mine", "theirs"
@@ -240,6 +246,39 @@ def test_hostile_names_are_text_and_nothing_else(embedded_kafka, page, pipeline)
         assert "default-src 'none'" in answer.headers["content-security-policy"]
 
 
+@pytest.mark.skipif(DRIVER is None or BROWSER is None, reason=MISSING)
+def test_somebody_logs_in_and_looks(app, pipeline):
+    """From Airflow's view to a pipeline, to a run, to its verified output, by day and by night, and out."""
+    with served(app.app) as address, browser() as seen:
+
+        def follows(scheme, back):
+            seen.prefer(scheme)
+            theme = "return document.documentElement.dataset.theme"
+            seen.soon(lambda: seen.run(theme) == scheme)
+            assert seen.run("return getComputedStyle(document.body).backgroundColor") == back
+
+        seen.open(f"{address}/plugin/exactly-once")
+        seen.write("input[name=username]", "viewer")
+        seen.write("input[name=password]", password("viewer"))
+        seen.click("button[type=submit]")
+        seen.soon(lambda: "/login" not in seen.address)
+        seen.open(f"{address}/plugin/exactly-once")
+        seen.into("iframe")
+        assert seen.text("h1") == "Pipelines"
+        seen.click(f"tbody th a[href$='{pipeline.spec.pipeline}']")
+        seen.soon(lambda: seen.text("h1") == pipeline.spec.pipeline)
+        assert "runs tile offsets 0 to" in seen.text(".sentence")
+        assert seen.run("return document.querySelectorAll('svg rect.read').length") >= 6
+        follows("light", "rgb(251, 252, 253)")
+        seen.click("tbody tr:last-child th a")
+        seen.click("#verify")
+        seen.soon(lambda: "Every record that the run wrote is there, once" in seen.text("#verified"))
+        follows("dark", "rgb(18, 23, 29)")
+        seen.click("dd a[data-out]")
+        seen.out()
+        seen.soon(lambda: f"/dags/{MINE}/runs/manual__1" in seen.address)
+
+
 def test_a_record_taken_out_of_the_ledger_turns_the_sentence_red(page, pipeline):
     """The gap has a place, and the page says which run is not there by its offsets."""
     take_out(pipeline, "r1")
@@ -286,13 +325,18 @@ def test_a_silent_broker_costs_five_seconds_and_one_panel(app, page, silent):
     mounted = next(route.app for route in app.app.routes if getattr(route, "path", "") == "/eos")
     kafka = {"bootstrap.servers": f"127.0.0.1:{silent}", "sasl.password": "hunter2"}
     before = mounted.state.desk
-    mounted.state.desk = Desk(lambda: Deployment(kafka, LedgerSettings("ledger", create=False)))
+
+    def where():
+        return Deployment(kafka, LedgerSettings("ledger", create=False))
+
+    mounted.state.desk = Desk(where)
     try:
         began = time.monotonic()
         answer = page.get("/eos/")
         assert 4 < time.monotonic() - began < 7
         assert answer.status_code == 504
         assert "The brokers are silent" in answer.text
+        mounted.state.desk = Desk(where, answer_seconds=0.3)
         twin = page.get("/eos/api/v1/pipelines")
         assert (twin.status_code, twin.json()["title"]) == (504, "The brokers are silent")
         for text in (answer.text, twin.text):

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import tests.support.airflow_home  # noqa: F401 - first of all
+from tests.support.airflow_home import HOME  # first of all
+from tests.support.patience import wait_until
 
 USERS = "viewer:viewer"
 CONNECTION = "eos_page"
@@ -55,6 +57,28 @@ def airflow_app(kafka: Mapping[str, Any], *, ledger: str = "", dags: tuple[str, 
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def served(app: Any) -> Iterator[str]:
+    """Serve an application on loopback, for a browser; give its address."""
+    import uvicorn
+
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, lifespan="off", log_level="error"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        wait_until(lambda: server.started)
+        (listening,) = server.servers[0].sockets
+        yield "http://{}:{}".format(*listening.getsockname())
+    finally:
+        server.should_exit = True
+        thread.join(30)
+
+
+def password(name: str) -> str:
+    """Return the password that Airflow made for a user."""
+    return str(json.loads((HOME / "simple_auth_manager_passwords.json.generated").read_text())[name])
 
 
 def token(name: str, role: str | None = "viewer") -> str:

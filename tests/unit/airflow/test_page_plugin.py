@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from airflow_eos.links.run_links import LedgerRecordLink
 from airflow_eos.ui.plugin import EosPlugin
+from tests.unit.airflow.fakes import a_record
 from tests.unit.airflow.test_import_weight import HEAVY, loaded_by
 
 ASKED = "import os; os.environ['AIRFLOW__EOS__UI_KAFKA_CONFIG_ID'] = 'eos_page'; "
@@ -72,3 +76,18 @@ def test_what_every_process_of_airflow_imports_is_light() -> None:
 def test_the_pages_are_what_loads_the_rest() -> None:
     """The check above would see it."""
     assert {"fastapi", "jinja2", "kafka"} <= loaded_by(f"{ASKED}{FIND}EosPlugin().fastapi_apps")
+
+
+def test_the_link_of_a_task_leads_to_its_runs_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless another place for records is set; empty where there are no pages."""
+    record = a_record()
+    operator = SimpleNamespace(run_record=record, ledger=None)
+    link = LedgerRecordLink()
+    assert link.get_link(operator, ti_key=None) == ""
+    monkeypatch.setenv("AIRFLOW__EOS__UI_KAFKA_CONFIG_ID", "eos_page")
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://example.com/air")
+    found = urlsplit(link.get_link(operator, ti_key=None))
+    assert (found.netloc, found.path) == ("", "/air/plugin/exactly-once/eos/run")
+    assert parse_qs(found.query) == {"pipeline": [record.pipeline], "key": [record.run_key]}
+    monkeypatch.setenv("AIRFLOW__EOS__LEDGER_RECORD_URL", "https://kafka-ui/{topic}")
+    assert link.get_link(operator, ti_key=None) == "https://kafka-ui/airflow-eos-ledger"

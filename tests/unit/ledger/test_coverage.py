@@ -91,7 +91,10 @@ def test_a_reprocessing_is_neither_gap_nor_overlap():
     found = cover(run(1, (0, 0, 40)), run(2, (0, 40, 90)), again)
     assert found.is_whole
     assert [(one.start, one.end, one.runs) for one in found.lanes[0].again] == [(10, 30, ("run/p/1#1",))]
-    assert found.sentence.endswith("; 1 run read some of it again, on purpose")
+    assert found.sentence == (
+        "2 runs tile offsets 0 to 89 of 1 partition without gap or overlap; 1 run read some of it again, on "
+        "purpose"
+    )
 
 
 def test_given_ranges_count_where_nobody_else_has_read():
