@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INPUT ?=
+KEEP ?=
 # Most tests wait for brokers and processes most of the time: on two cores three run side by side.
 JOBS ?= 3
 SEED ?=
@@ -30,8 +31,8 @@ help: ## Show the targets
 setup: ## Make .venv with the pinned dependencies; quick when it is there
 	@PATH='$(ORIGINAL_PATH)' PYTHON='$(PYTHON)' tools/setup
 
-demo: setup ## Kill a run half way under a real scheduler and count what readers see; INPUT=flights.json
-	@$(BIN)/python -m demo $(if $(INPUT),--input '$(INPUT)')
+demo: setup ## Kill a run half way under a real scheduler and count what readers see; INPUT=flights.json KEEP=1
+	@$(BIN)/python -m demo $(if $(INPUT),--input '$(INPUT)') $(if $(KEEP),--hold)
 
 test: setup ## Run the checks and all tests
 	@start=$$(date +%s); $(MAKE) --no-print-directory check && \

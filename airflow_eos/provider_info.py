@@ -106,7 +106,7 @@ _CONFIG = {
                 "description": (
                     "Where a person can look at a record of the ledger: the link ``Ledger record`` of a\n"
                     "task. ``{topic}``, ``{key}`` and ``{pipeline}`` are filled in, encoded for a URL.\n"
-                    "Empty: no link.\n"
+                    "Empty: the run's page, where ``ui_kafka_config_id`` is set for workers, too.\n"
                 ),
                 "version_added": "0.1.0",
                 "type": "string",
@@ -121,6 +121,18 @@ _CONFIG = {
                 "version_added": "0.1.0",
                 "type": "string",
                 "example": "https://spark-history.example.com/history/{application_id}/jobs/",
+                "default": "",
+            },
+            "ui_kafka_config_id": {
+                "description": (
+                    "Connection of type ``kafka`` by which the API server reads the ledger for the page\n"
+                    "*Exactly once* in the menu *Browse*. Give it a principal of its own that may only\n"
+                    "read: Read on the ledger and on sinks, Describe on sources, on transactional ids and\n"
+                    "on the cluster. Read when the API server starts. Empty: no page.\n"
+                ),
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": "kafka_page",
                 "default": "",
             },
         },
@@ -188,6 +200,7 @@ def get_provider_info() -> dict[str, Any]:
             "airflow_eos.links.run_links.LedgerRecordLink",
             "airflow_eos.links.run_links.SparkUiLink",
         ],
+        "plugins": [{"name": "airflow_eos", "plugin-class": "airflow_eos.ui.plugin.EosPlugin"}],
         "cli": ["airflow_eos.cli.airflow_commands.get_eos_cli_commands"],
         "config": _CONFIG,
     }

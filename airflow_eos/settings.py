@@ -6,7 +6,7 @@ import ipaddress
 import os
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from airflow.providers.common.compat.sdk import conf
 from airflow.sdk.log import mask_secret
@@ -16,6 +16,10 @@ from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings, checked_prefi
 
 SECTION = "eos"
 DEFAULT_LEDGER_TOPIC = "airflow-eos-ledger"
+PAGES_PREFIX = "/eos"
+"""Where the API server mounts the pages."""
+PAGES_ROUTE = "exactly-once"
+"""The part of Airflow's addresses that shows them in a frame: ``/plugin/<route>``."""
 
 
 def default_prefix() -> str:
@@ -112,8 +116,26 @@ def require_encrypted_spark() -> bool:
 
 
 def ledger_record_url() -> str:
-    """Address of a ledger record, with ``{topic}``, ``{key}`` and ``{pipeline}``; empty: no link."""
+    """Address of a ledger record, with ``{topic}``, ``{key}`` and ``{pipeline}``; empty: our own pages."""
     return str(conf.get(SECTION, "ledger_record_url", fallback=""))
+
+
+def ui_kafka_config_id() -> str:
+    """Connection by which the pages in Airflow ask brokers; empty: there are no pages."""
+    return str(conf.get(SECTION, "ui_kafka_config_id", fallback="") or "").strip()
+
+
+def base_path() -> str:
+    """Return the path of Airflow's own address, without a slash at its end."""
+    return urlsplit(str(conf.get("api", "base_url", fallback="") or "")).path.rstrip("/")
+
+
+def run_page(pipeline: str, run_key: str) -> str:
+    """Return where Airflow shows a run, as a path; empty where there are no pages."""
+    if not ui_kafka_config_id():
+        return ""
+    query = urlencode({"pipeline": pipeline, "key": run_key})
+    return f"{base_path()}/plugin/{PAGES_ROUTE}{PAGES_PREFIX}/run?{query}"
 
 
 def spark_history_url() -> str:

@@ -1,4 +1,4 @@
-"""Run the demo: ``python -m demo [--input flights.json] [--records N] [--keep]``.
+"""Run the demo: ``python -m demo [--input flights.json] [--records N] [--keep] [--hold]``.
 
 Starts a real Kafka broker and a real Airflow, and stops both, whatever happens. The exit code is 0 only when
 every record of the input is in the output exactly once.
@@ -11,6 +11,7 @@ import json
 import logging
 import signal
 import sys
+import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGES_ROUTE = "exactly-once"
 PARTITIONS = 4
 RECORDS = 100_000
 INTERRUPTED = 130
@@ -36,7 +38,10 @@ _INPUT_CONFIG = {"retention.ms": "-1"}
 # Small batches, so that a small input too is written in many steps and can be caught half way.
 _OUTPUT_CONFIG = {**_INPUT_CONFIG, "max.message.bytes": "65536"}
 # A Dag run of the schedule, at the full hour, would take the records from the demo's own.
-_AIRFLOW_ENV = {"AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False"}
+_AIRFLOW_ENV = {
+    "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
+    "AIRFLOW__EOS__UI_KAFKA_CONFIG_ID": "kafka_default",
+}
 # Bytes per second, as a share of the input's bytes. The broker lets about ten seconds' worth through at once
 # and then holds: some of the output is written soon, all of it would take half a minute.
 _QUOTA_SHARE = 0.006
@@ -48,6 +53,7 @@ def main() -> int:
     parser.add_argument("--input", type=Path, help="JSON array of flights; default: a generated stream")
     parser.add_argument("--records", type=int, default=RECORDS, help="length of the generated stream")
     parser.add_argument("--keep", action="store_true", help="keep logs and data of Kafka and Airflow")
+    parser.add_argument("--hold", action="store_true", help="leave Airflow open at the end, until Ctrl-C")
     options = parser.parse_args()
     if options.input is not None and not options.input.is_file():
         parser.error(f"--input {options.input}: no such file")
@@ -55,7 +61,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _end)
     screen = Screen()
     try:
-        return _demo(screen, options.input, options.records, keep=options.keep)
+        return _demo(screen, options.input, options.records, keep=options.keep, hold=options.hold)
     except KeyboardInterrupt:
         screen.event("interrupted; everything it started is stopped")
         return INTERRUPTED
@@ -64,7 +70,7 @@ def main() -> int:
         return 1
 
 
-def _demo(screen: Screen, path: Path | None, records: int, *, keep: bool) -> int:
+def _demo(screen: Screen, path: Path | None, records: int, *, keep: bool, hold: bool) -> int:
     with ExitStack() as stack:
         with screen.waiting("starting a Kafka broker"):
             kafka = stack.enter_context(EmbeddedKafka(keep=keep))
@@ -97,10 +103,21 @@ def _demo(screen: Screen, path: Path | None, records: int, *, keep: bool) -> int
         except Exception:
             _show_logs(screen, kafka, airflow)
             raise
+        if hold:
+            _hold(screen, airflow)
     if tally.wrong:
         screen.detail(tally.complaints())
     sys.stdout.write(f"\n{tally.line}\n")
     return 0 if tally.exact else 1
+
+
+def _hold(screen: Screen, airflow: AirflowStandalone) -> None:
+    """Leave everything open until somebody has looked at it."""
+    screen.event(f"the runs, offset by offset: {airflow.api.base_url}/plugin/{PAGES_ROUTE}")
+    screen.event("Ctrl-C ends it")
+    with suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(1)
 
 
 def _show_logs(screen: Screen, kafka: EmbeddedKafka, airflow: AirflowStandalone) -> None:

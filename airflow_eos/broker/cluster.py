@@ -40,6 +40,7 @@ from airflow_eos.wire.txn_requests import (
     describe_producers,
     describe_transactions,
     list_transactions,
+    open_transactional_ids,
 )
 
 REQUEST_TIMEOUT = 60.0
@@ -228,6 +229,13 @@ class KafkaCluster(LinkUser):
         nodes = admin.ask("DescribeCluster", lambda left: brokers_of(admin, left), timeout=REQUEST_TIMEOUT)
         with self._link.connections() as connections:
             return list_transactions(connections, nodes, producer_ids, timeout=REQUEST_TIMEOUT)
+
+    def open_transactional_ids(self) -> Sequence[str]:
+        """Return the ids of all open transactions that this principal may Describe, sorted."""
+        admin = self._asked()
+        nodes = admin.ask("DescribeCluster", lambda left: brokers_of(admin, left), timeout=REQUEST_TIMEOUT)
+        with self._link.connections() as connections:
+            return open_transactional_ids(connections, nodes, timeout=REQUEST_TIMEOUT)
 
     def _asked(self) -> Admin:
         if self._admin is None:

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 @attrs.define()
 class LedgerRecordLink(BaseOperatorLink):
-    """The run's record, in whatever shows topics: ``[eos] ledger_record_url``; empty where it is not set."""
+    """The run's record: in whatever shows topics (``[eos] ledger_record_url``), else on its page in Airflow.
+
+    Empty where there is neither.
+    """
 
     name = "Ledger record"
 
@@ -28,8 +31,10 @@ class LedgerRecordLink(BaseOperatorLink):
         """Return the address."""
         record: RunRecord | None = getattr(operator, "run_record", None)
         template = settings.ledger_record_url()
-        if record is None or not template:
+        if record is None:
             return ""
+        if not template:
+            return settings.run_page(record.pipeline, record.run_key)
         topic = operator.ledger.topic if operator.ledger else settings.default_ledger_topic()
         return template.format(
             topic=quote(topic, safe=""),
@@ -63,7 +68,7 @@ class SparkUiLink(BaseOperatorLink):
 def configured_links() -> tuple[BaseOperatorLink, ...]:
     """Return the links that have somewhere to lead: without any the UI shows no heading for them."""
     found: list[BaseOperatorLink] = []
-    if settings.ledger_record_url():
+    if settings.ledger_record_url() or settings.ui_kafka_config_id():
         found.append(LedgerRecordLink())
     if settings.spark_history_url():
         found.append(SparkUiLink())

@@ -18,6 +18,8 @@ TOPIC_IDS = "topic_ids"
 """The detail that names the ids of the topics read: ``{topic: id}``."""
 DEAD_LETTERS = "dead_letters"
 """The detail that counts records on which the process raised; absent where there are none."""
+AIRFLOW = "airflow"
+"""The detail that names the Airflow task that did the work: ``{dag_id, task_id, map_index, run_id}``."""
 RecordState = Literal["COMMITTED"]
 
 
@@ -63,6 +65,13 @@ class RunRecord:
     def records_read(self) -> int:
         """Records of the pinned ranges; -1 where a partition could not be counted."""
         return total(self.records_read_by_partition.values())
+
+    @property
+    def dag_id(self) -> str:
+        """The Dag whose task did the work; empty where the record names none."""
+        named = self.details.get(AIRFLOW)
+        found = named.get("dag_id") if isinstance(named, Mapping) else None
+        return found if isinstance(found, str) else ""
 
     @property
     def records_written(self) -> int:

@@ -123,6 +123,8 @@ class RunSpec:
     :param try_number: which try this is; recorded only.
     :param round: which round of a cursor that reads until it has caught up, from 0; the engine sets it.
     :param audit: who wants this run and why; kept in the run record.
+    :param task: the Airflow task that wants the run: ``dag_id``, ``task_id``, ``map_index`` (-1: not mapped)
+        and ``run_id``; kept in the run record, which is shown to whoever may see that Dag.
     :param on_committed: what to do when the ledger holds the run from another run id or clear; ``accept``
         also where the author changed what the run is to do.
     :param mark_output: which records get headers that name their run (:mod:`airflow_eos.run.marks`): those
@@ -151,6 +153,7 @@ class RunSpec:
     try_number: int = 1
     round: int | None = None
     audit: Mapping[str, Any] = field(default_factory=dict)
+    task: Mapping[str, Any] = field(default_factory=dict)
     on_committed: OnCommitted = "skip"
     mark_output: MarkOutput = "never"
     transaction_timeout: dt.timedelta = TRANSACTION_TIMEOUT

@@ -57,6 +57,7 @@ def spec_to_json(spec: RunSpec) -> str:
         "ledger": asdict(spec.ledger),
         "skip_offsets": [one.to_list() for one in spec.skip_offsets],
         "audit": dict(spec.audit),
+        "task": dict(spec.task),
         **{name: getattr(spec, name) for name in _PLAIN},
     }
     return json.dumps(data, separators=(",", ":"))
@@ -91,6 +92,7 @@ def spec_from_json(text: str | bytes) -> RunSpec:
         delivery_timeout=dt.timedelta(seconds=data["delivery_timeout"]),
         ledger=LedgerSettings(**data["ledger"]),
         audit=data["audit"],
+        task=data.get("task", {}),
         skip_offsets=tuple(OffsetRange.from_list(one) for one in data["skip_offsets"]),
         **{name: data[name] for name in _PLAIN},
     )

@@ -18,7 +18,14 @@ from airflow_eos.operators.literals import check_literals, check_schedule
 from airflow_eos.operators.offset_ranges import GivenRanges, parse_ranges
 from airflow_eos.operators.outlets import describe_outlets
 from airflow_eos.operators.retry import TransactionRetryPolicy
-from airflow_eos.operators.task_identity import Ranges, accepting, accepts, clear_number, resolve_ranges
+from airflow_eos.operators.task_identity import (
+    Ranges,
+    accepting,
+    accepts,
+    clear_number,
+    resolve_ranges,
+    task_of,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context, RetryPolicy
@@ -199,6 +206,7 @@ class RunParameters:
                 skip_offsets=parse_ranges("skip_offsets", self.skip_offsets),
                 source_partition=None if self.source_partition is None else int(self.source_partition),
                 audit=self.audit(context),
+                task=task_of(context, self.dag_id, self.task_id),
                 clear_number=clears,
                 try_number=try_number,
                 on_committed=self.on_committed,

@@ -34,6 +34,17 @@ def clear_number(context: Context) -> int:
     return max(0, instance.max_tries - (task.retries or 0))
 
 
+def task_of(context: Context, dag_id: str, task_id: str) -> dict[str, Any]:
+    """Name the task that wants a run, for the run's record: who may see this Dag may see the record."""
+    index = context["ti"].map_index
+    return {
+        "dag_id": dag_id,
+        "task_id": task_id,
+        "map_index": -1 if index is None else index,
+        "run_id": context["run_id"],
+    }
+
+
 def accepts(value: bool | str) -> bool:
     """Read an acceptance that may have been rendered from a template.
 

@@ -29,7 +29,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import EndTxnAnswer, ProducerIdentity, TransactionDescription
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
-from airflow_eos.model.record import TOPIC_IDS, RunRecord
+from airflow_eos.model.record import AIRFLOW, TOPIC_IDS, RunRecord
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import (
     ProducerSession,
@@ -369,6 +369,7 @@ class RunProtocol:
             **({"accepted_loss": list(planned.plan.accepted_loss)} if planned.plan.accepted_loss else {}),
             **({} if planned.plan.lag is None else {"lag": planned.plan.lag}),
             **({"audit": dict(self._spec.audit)} if self._spec.audit else {}),
+            **({AIRFLOW: dict(self._spec.task)} if self._spec.task else {}),
         }
         return CommitEntry(
             self._spec, self._collaborators, self._started_at, work.key, planned, manifest, details

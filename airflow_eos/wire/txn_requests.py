@@ -231,6 +231,33 @@ def list_transactions(
     return connections.run(every())
 
 
+def open_transactional_ids(
+    connections: BrokerConnections, nodes: Collection[int], *, timeout: float = CONTROL_TIMEOUT
+) -> list[str]:
+    """Return the ids of all transactions that coordinators call open, sorted (ListTransactions, KIP-664).
+
+    Parameters and errors as :func:`list_transactions`.
+    """
+
+    async def one(node: int) -> list[str]:
+        request = ListTransactionsRequest(
+            state_filters=["Ongoing", "PrepareCommit", "PrepareAbort"], producer_id_filters=[], max_version=0
+        )
+        answer = await connections.send(request, node)
+        if answer.error_code:
+            raise NotYet(f"listing transactions of broker {node}: error code {answer.error_code}")
+        return [entry.transactional_id for entry in answer.transaction_states]
+
+    async def every() -> list[str]:
+        found: set[str] = set()
+        for node in nodes:
+            what = f"listing transactions of broker {node}"
+            found.update(await connections.retry_async(partial(one, node), what=what, timeout=timeout))
+        return sorted(found)
+
+    return connections.run(every())
+
+
 def describe_producers(
     connections: BrokerConnections,
     partitions: Collection[TopicPartition],

@@ -151,12 +151,23 @@ def test_a_wheel_holds_every_module_that_is_tracked(fixture, package, request):
     assert modules - set(request.getfixturevalue(fixture).namelist()) == set()
 
 
+def test_the_pages_are_whole_and_a_plugin(wheel):
+    """Templates, style sheet and script go with the code; Airflow loads the plugin by its entry point."""
+    (place,) = entry_points(wheel)["airflow.plugins"].values()
+    module, _, name = place.partition(":")
+    assert isinstance(getattr(importlib.import_module(module), name), type)
+    ours = {path.relative_to(ROOT).as_posix() for path in (ROOT / "airflow_eos" / "ui").rglob("*.*")}
+    files = {name for name in ours if not name.endswith(".pyc")}
+    assert {path.rpartition(".")[2] for path in files} == {"py", "html", "css", "js"}
+    assert files <= set(wheel.namelist())
+
+
 def test_production_holds_no_test_equipment(wheel, testing_wheel):
     """No pytest plugin, no error of an embedded thing; the extra brings the other wheel of this version."""
     code = "\n".join(wheel.read(name).decode() for name in wheel.namelist() if name.endswith(".py"))
     assert "class EosError" in code
     assert re.findall(r"class \w*Embedded\w*|import pytest|airflow_eos_testing", code) == []
-    assert set(entry_points(wheel)) == {"apache_airflow_provider"}
+    assert set(entry_points(wheel)) == {"apache_airflow_provider", "airflow.plugins"}
     ours, theirs = metadata_of(wheel), metadata_of(testing_wheel)
     extras = [Requirement(text) for text in ours.get_all("Requires-Dist") if "extra" in text]
     assert {(r.name, str(r.marker)) for r in extras} == {

@@ -35,6 +35,7 @@ SPEC = RunSpec(
     compression="lz4",
     ledger=LedgerSettings("books", create=False, partitions=7, replication_factor=3),
     audit={"reason": "why"},
+    task={"dag_id": "d", "task_id": "t", "map_index": -1, "run_id": "r"},
 )
 
 

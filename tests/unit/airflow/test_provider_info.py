@@ -83,7 +83,9 @@ def test_every_option_is_read_and_has_the_documented_default(monkeypatch: pytest
         "class_data_folder",
         "ledger_record_url",
         "spark_history_url",
+        "ui_kafka_config_id",
     }
+    assert settings.ui_kafka_config_id() == documented["ui_kafka_config_id"]["default"]
     assert settings.ledger_record_url() == documented["ledger_record_url"]["default"]
     assert settings.spark_history_url() == documented["spark_history_url"]["default"]
     assert settings.default_prefix() == documented["prefix"]["default"]
@@ -104,6 +106,6 @@ def test_every_option_is_read_and_has_the_documented_default(monkeypatch: pytest
     assert (
         settings.default_prefix() == settings.ledger_record_url() == settings.spark_history_url() == "False"
     )
-    assert settings.origin() == "False"
+    assert settings.origin() == settings.ui_kafka_config_id() == "False"
     assert settings.default_ledger().topic == "False"
     assert settings.default_ledger().create is False

@@ -132,6 +132,20 @@ def test_each_clear_of_the_task_is_other_work(dag: DAG, runs: list[FakeRun]) -> 
     assert [run.spec.clear_number for run in runs] == [0, 1, 1, 3]
 
 
+@pytest.mark.parametrize(("index", "recorded"), [(-1, -1), (3, 3), (None, -1)])
+def test_a_run_names_the_task_that_wants_it(
+    dag: DAG, runs: list[FakeRun], index: int | None, recorded: int
+) -> None:
+    """Whatever its pipeline is called: its record belongs to a Dag."""
+    execute(make(dag, pipeline="renamed"), map_index=index)
+    assert runs[0].spec.task == {
+        "dag_id": "pipelines",
+        "task_id": "copy",
+        "map_index": recorded,
+        "run_id": "scheduled__2026-11-20",
+    }
+
+
 def test_a_kill_before_there_is_a_run_reaches_it(
     dag: DAG, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -131,3 +132,19 @@ def test_listings_go_on_behind_what_cannot_be_read() -> None:
     assert readable_runs(found.items(), said) == [RUN]
     assert ["'a'" in said[0], "'c'" in said[1], len(said)] == [True, True, 2]
     assert readable_runs(found.items()) == [RUN]
+
+
+@pytest.mark.parametrize(
+    ("details", "dag"),
+    [
+        ({}, ""),
+        ({"airflow": {"dag_id": "d", "task_id": "t", "map_index": -1, "run_id": "r"}}, "d"),
+        ({"airflow": {"dag_id": ["d"]}}, ""),
+        ({"airflow": "d"}, ""),
+        ({"airflow": None}, ""),
+    ],
+)
+def test_a_record_names_its_dag_or_none(details, dag):
+    """Records of versions that named none are read as before; what is no name is none."""
+    record = RunRecord.from_json(replace(RUN, details=details).to_json())
+    assert record.dag_id == dag

@@ -86,7 +86,7 @@ def test_origin_is_compared_where_both_name_one(ours: str) -> None:
 
 HOW = [
     {"ranges": Cursor(max_records=5, start="latest", until_caught_up=True, max_rounds=3)},
-    {"compression": "gzip", "max_send_attempts": 1, "audit": {"reason": "x"}},
+    {"compression": "gzip", "max_send_attempts": 1, "audit": {"reason": "x"}, "task": {"dag_id": "d"}},
     {"clear_number": 2, "try_number": 3, "run_id": "r2", "group_id": "other", "prefix": "other"},
 ]
 

@@ -1,0 +1,1 @@
+"""Pages in Airflow: what the ledger holds, and whether it is whole."""

@@ -1,0 +1,179 @@
+"""Asks brokers for a page, and lets nobody wait: one connection, one question at a time, a few seconds.
+
+A question that takes longer goes on in its thread, so that a first reading of a large ledger comes to an end;
+who asked is told so. What goes wrong is told in words that hold nothing of a connection; the API server's log
+has the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_eos.engine.history import RunHistory
+from airflow_eos.engine.verification import verify_output
+from airflow_eos.exceptions import (
+    AuthorizationFailed,
+    BrokersUnavailable,
+    ConfigurationError,
+    EosError,
+    LedgerMissing,
+    LedgerReplaced,
+)
+
+if TYPE_CHECKING:
+    from airflow_eos.model.record import RunRecord
+    from airflow_eos.model.spec import Deployment
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ANSWER_SECONDS = 5.0
+"""How long a page waits for the brokers."""
+VERIFY_SECONDS = 30.0
+"""How long it waits for a run's output to be read again."""
+VERIFY_RECORDS = 1_000_000
+"""Runs that wrote more are verified by ``airflow eos verify``."""
+_FRESH_SECONDS = 1.0
+_WAITING_AT_MOST = 8
+
+
+class Trouble(Exception):
+    """A question that has no answer, in words for the page.
+
+    :param status: of the HTTP answer.
+    """
+
+    def __init__(self, status: int, title: str, text: str) -> None:
+        super().__init__(title)
+        self.status, self.title, self.text = status, title, text
+
+
+class Desk:
+    """One history of the ledger for all requests of a process.
+
+    :param deployment: reads the settings when they are needed first.
+    """
+
+    def __init__(
+        self, deployment: Callable[[], Deployment], *, answer_seconds: float = ANSWER_SECONDS
+    ) -> None:
+        self._deployment = deployment
+        self._seconds = answer_seconds
+        self._lock = threading.Lock()
+        self._verifying = threading.Lock()
+        self._places = threading.BoundedSemaphore(_WAITING_AT_MOST)
+        self._history: RunHistory | None = None
+        self._read_at = 0.0
+
+    def ask(self, question: Callable[[RunHistory], T]) -> T:
+        """Answer from the ledger as it is now, give or take a second.
+
+        :raises Trouble: there is no answer, or none in time.
+        """
+        if not self._places.acquire(blocking=False):
+            raise Trouble(503, "Too many questions wait", "The brokers have answered none of them yet.")
+
+        def answer() -> T:
+            try:
+                with self._lock:
+                    return question(self._fresh())
+            finally:
+                self._places.release()
+
+        try:
+            return _within(self._seconds, answer)
+        except TimeoutError:
+            history = self._history
+            left = history.reader.left if history is not None else 0
+            if left:
+                text = f"The ledger is read for the first time; {left:,} offsets are left. Look again soon."
+                raise Trouble(503, "Still reading", text) from None
+            text = f"They gave no answer within {self._seconds:.0f} seconds. That says nothing about any run."
+            raise Trouble(504, "The brokers are silent", text) from None
+
+    def verify(self, record: RunRecord) -> list[dict[str, Any]]:
+        """Read a run's output again; one run at a time.
+
+        :raises Trouble: another one is being verified, it is too large, or it took too long.
+        """
+        if record.records_written > VERIFY_RECORDS:
+            text = f"It wrote {record.records_written:,} records. `airflow eos verify` has no such limit."
+            raise Trouble(413, "Too large to be verified here", text)
+        if not self._verifying.acquire(blocking=False):
+            raise Trouble(409, "Another run is being verified", "One at a time: try again in a moment.")
+
+        def answer() -> list[dict[str, Any]]:
+            try:
+                return [one.to_dict() for one in verify_output(self._deployment().kafka, record)]
+            finally:
+                self._verifying.release()
+
+        try:
+            return _within(VERIFY_SECONDS, answer)
+        except TimeoutError:
+            text = f"It takes more than {VERIFY_SECONDS:.0f} seconds. `airflow eos verify` has the time."
+            raise Trouble(504, "Not verified", text) from None
+
+    def _fresh(self) -> RunHistory:
+        if self._history is None:
+            self._history = RunHistory(self._deployment())
+        if time.monotonic() - self._read_at > _FRESH_SECONDS:
+            try:
+                self._history.refresh()
+            except LedgerReplaced:
+                self._history.close()
+                self._history = None
+                raise
+            self._read_at = time.monotonic()
+        return self._history
+
+
+def _within(seconds: float, answer: Callable[[], T]) -> T:
+    """Run it in a thread, which is left to itself when time is up.
+
+    :raises TimeoutError: it has not ended.
+    :raises Trouble: it failed.
+    """
+    found: list[T] = []
+    failed: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            found.append(answer())
+        except BaseException as error:  # noqa: BLE001 - whoever waits raises it
+            failed.append(error)
+
+    thread = threading.Thread(target=body, name="airflow-eos-page", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if failed:
+        raise _trouble(failed[0]) from failed[0]
+    if not found:
+        raise TimeoutError
+    return found[0]
+
+
+def _trouble(error: BaseException) -> BaseException:
+    if isinstance(error, Trouble):
+        return error
+    log.warning("A page has no answer", exc_info=error)
+    if isinstance(error, LedgerMissing):
+        return Trouble(404, "There is no ledger yet", "The first run makes it, or `airflow eos init`.")
+    if isinstance(error, LedgerReplaced):
+        text = "Its topic is not the one that was used before. `airflow eos doctor` says more."
+        return Trouble(502, "The ledger was replaced", text)
+    if isinstance(error, AuthorizationFailed):
+        text = "The page needs Read on the ledger and on sinks, Describe on sources and transactional ids."
+        return Trouble(502, "The brokers refuse it", text)
+    if isinstance(error, BrokersUnavailable):
+        return Trouble(502, "The brokers cannot be reached", "That says nothing about any run.")
+    if isinstance(error, ConfigurationError):
+        text = "See [eos] ui_kafka_config_id, and what the API server's log says."
+        return Trouble(500, "The page's connection cannot be used", text)
+    kind = type(error).__name__ if isinstance(error, EosError) else "an unexpected error"
+    return Trouble(502, "There is no answer", f"The API server's log has the reason ({kind}).")

@@ -1,0 +1,82 @@
+"use strict";
+// Inside Airflow's frame the pages follow its colour scheme, and Airflow's own page follows links out of it.
+(() => {
+  const root = document.documentElement;
+
+  const parentDocument = () => {
+    try {
+      return window.parent === window ? null : window.parent.document;
+    } catch {
+      return null; // another origin: the pages look as the system does
+    }
+  };
+  const outer = parentDocument();
+
+  const followTheme = () => {
+    const theirs = outer.documentElement;
+    const dark = theirs.classList.contains("dark") || theirs.dataset.theme === "dark";
+    root.dataset.theme = dark ? "dark" : "light";
+  };
+  if (outer) {
+    followTheme();
+    new MutationObserver(followTheme).observe(outer.documentElement, { attributes: true });
+  }
+
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("a[data-out]");
+    if (!link || !outer || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
+    const theirs = outer.createElement("a");
+    theirs.href = link.href;
+    outer.body.append(theirs);
+    theirs.click();
+    theirs.remove();
+  });
+
+  const refresh = document.getElementById("refresh");
+  refresh.hidden = false;
+  refresh.addEventListener("click", () => window.location.reload());
+
+  const button = document.getElementById("verify");
+  if (!button) return;
+  const said = document.getElementById("verified");
+
+  const say = (kind, text, lines) => {
+    said.className = kind;
+    said.textContent = text;
+    if (!lines.length) return;
+    const list = document.createElement("ul");
+    for (const line of lines) {
+      const item = document.createElement("li");
+      item.textContent = line;
+      list.append(item);
+    }
+    said.append(list);
+  };
+
+  const line = (one) =>
+    `${one.topic}-${one.partition}: ${one.outcome}, ${one.found} of ${one.recorded} records` +
+    (one.detail ? ` (${one.detail})` : "");
+
+  button.addEventListener("click", async () => {
+    button.disabled = true;
+    say("", "Reading the output again…", []);
+    try {
+      const answer = await fetch(`${document.body.dataset.base}/api/v1/verify`, {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({ pipeline: button.dataset.pipeline, run_key: button.dataset.key }),
+      });
+      const found = await answer.json();
+      if (answer.ok) {
+        const whole = "Every record that the run wrote is there, once.";
+        say(found.ok ? "ok" : "bad", found.ok ? whole : "The output is not what the run wrote.", found.findings.map(line));
+      } else {
+        say("bad", `${found.title || "Not verified"}: ${found.detail || answer.status}`, []);
+      }
+    } catch {
+      say("bad", "Airflow gave no answer.", []);
+    }
+    button.disabled = false;
+  });
+})();

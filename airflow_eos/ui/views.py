@@ -1,0 +1,423 @@
+"""What the pages show, as plain values: of the records that a user may see, and of nothing else.
+
+A record belongs to the Dag that it names; one that names none belongs to nobody. A pipeline is shown to
+whoever may see the Dag of its newest record that names one. Records of other Dags in it count in its
+coverage, as offsets without a name.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.coverage import WRONG, Coverage, Kind, Lane, Segment, place
+from airflow_eos.model.record import AIRFLOW
+from airflow_eos.ui.desk import Trouble
+
+if TYPE_CHECKING:
+    from airflow_eos.engine.history import PipelineHistory, RunHistory
+    from airflow_eos.model.record import RunRecord
+    from airflow_eos.wire.txn_requests import TransactionStatus
+
+PIPELINES_A_PAGE = 50
+RUNS_A_PAGE = 50
+LANES_SHOWN = 64
+SEGMENTS_SHOWN = 2_000
+"""Of one lane in JSON."""
+_WIDTH = 1000.0
+_NARROW = 3.0
+_WEEK = dt.timedelta(days=7)
+_WORK_IDS = re.compile(r"(?:[0-9T:.Z-]+_[0-9T:.Z-]+\.)?[0-9a-f]{20}")
+
+
+class Viewer:
+    """Who looks.
+
+    :param dag_ids: Dags whose runs this user may see.
+    """
+
+    def __init__(self, dag_ids: Collection[str]) -> None:
+        self._dag_ids = frozenset(dag_ids) - {""}
+
+    def may_see(self, record: RunRecord) -> bool:
+        """Whether the record names a Dag that this user may see."""
+        return record.dag_id in self._dag_ids
+
+    def pipelines(self, history: RunHistory) -> list[PipelineHistory]:
+        """Return the pipelines that are shown, sorted by name."""
+        found = [one for one in history.pipelines.values() if self._owns(one)]
+        return sorted(found, key=lambda one: one.name)
+
+    def pipeline(self, history: RunHistory, name: str) -> PipelineHistory:
+        """Return one of them.
+
+        :raises Trouble: there is no such pipeline, or it is not shown; which of both is not said.
+        """
+        found = history.pipelines.get(name)
+        if found is None or not self._owns(found):
+            raise not_shown("pipeline")
+        return found
+
+    def _owns(self, pipeline: PipelineHistory) -> bool:
+        owner = owner_of(pipeline)
+        return owner is not None and self.may_see(owner)
+
+
+def not_shown(what: str) -> Trouble:
+    """Return the answer to a question for what is not there, or is not this user's."""
+    text = f"There is no such {what}, or it belongs to a Dag that you may not see."
+    return Trouble(403, "Not shown", text)
+
+
+def owner_of(pipeline: PipelineHistory) -> RunRecord | None:
+    """Return the newest record of a pipeline that names a Dag."""
+    return next((one for one in reversed(pipeline.runs.values()) if one.dag_id), None)
+
+
+def pipelines_view(history: RunHistory, viewer: Viewer, page: int, now: dt.datetime) -> dict[str, Any]:
+    """Return all pipelines of a user."""
+    visible = viewer.pipelines(history)
+    shown = visible[page * PIPELINES_A_PAGE : (page + 1) * PIPELINES_A_PAGE]
+    covered = zip(shown, history.coverages(shown), strict=True)
+    return {
+        "pipelines": [_pipeline_row(one, coverage, now) for one, coverage in covered],
+        "page": page,
+        "pages": _pages(len(visible), PIPELINES_A_PAGE),
+        "warnings": _warnings(history),
+    }
+
+
+def pipeline_view(
+    history: RunHistory, viewer: Viewer, name: str, now: dt.datetime, *, page: int = 0, find: str = ""
+) -> dict[str, Any]:
+    """Return one pipeline: its coverage, and a page of its runs, newest first."""
+    pipeline = viewer.pipeline(history, name)
+    coverage = history.coverage(pipeline)
+    visible = {key: one for key, one in pipeline.runs.items() if viewer.may_see(one)}
+    matching = [one for one in reversed(visible.values()) if find in one.run_key or find in one.run_id]
+    shown = matching[page * RUNS_A_PAGE : (page + 1) * RUNS_A_PAGE]
+    lanes = sorted(coverage.lanes, key=lambda one: not any(it.kind in WRONG for it in one.segments))
+    return {
+        **_pipeline_row(pipeline, coverage, now),
+        "problems": [place(*one) for one in coverage.problems],
+        "lanes": [_lane(one, visible) for one in lanes[:LANES_SHOWN]],
+        "lanes_left_out": max(0, len(lanes) - LANES_SHOWN),
+        "runs_shown": [_run_row(one) for one in shown],
+        "runs_earlier": pipeline.earlier.runs,
+        "runs_hidden": len(pipeline.runs) - len(visible),
+        "find": find,
+        "page": page,
+        "pages": _pages(len(matching), RUNS_A_PAGE),
+        "warnings": _warnings(history),
+    }
+
+
+def run_of(history: RunHistory, viewer: Viewer, pipeline: str, run_key: str) -> RunRecord:
+    """Return the record of a run.
+
+    :raises Trouble: there is none, or it is of a Dag that this user may not see.
+    """
+    found = history.record(pipeline, run_key)
+    if found is None or not viewer.may_see(found):
+        raise not_shown("run")
+    return found
+
+
+def run_view(record: RunRecord) -> dict[str, Any]:
+    """Return one run."""
+    reads = record.records_read_by_partition
+    return {
+        **_run_row(record),
+        "try_number": record.try_number,
+        "clear_number": record.clear_number,
+        "group": record.group_id,
+        "producer": record.producer.to_dict(),
+        "task": _task(record),
+        "ranges": [
+            {
+                "where": str(one.topic_partition),
+                "start": one.start,
+                "end": one.end,
+                "records": reads.get(str(one.topic_partition)),
+            }
+            for one in record.ranges
+        ],
+        "receipts": [asdict(one) for one in record.receipts],
+        "states": _states(record),
+        "notes": _texts(record.details.get("notes")),
+        "versions": _flat(record.details.get("versions")),
+        "record": record.to_json(),
+    }
+
+
+def transactions_view(
+    found: Mapping[str, TransactionStatus],
+    pipelines: Sequence[PipelineHistory],
+    prefix: str,
+    now: dt.datetime,
+) -> dict[str, Any]:
+    """Return the open transactions of a user's pipelines.
+
+    :param found: open transactions of the prefix, by transactional id.
+    """
+    rows = []
+    for name, one in sorted(found.items()):
+        pipeline = _pipeline_of(name, pipelines, prefix)
+        if pipeline is not None:
+            rows.append({"transactional_id": name, "pipeline": pipeline.name, **_transaction(one, now)})
+    return {"transactions": rows}
+
+
+# -- rows -------------------------------------------------------------------------------------------------
+
+
+def _pipeline_row(pipeline: PipelineHistory, coverage: Coverage, now: dt.datetime) -> dict[str, Any]:
+    owner = owner_of(pipeline)
+    assert owner is not None
+    modes = (one.mode for one in reversed(pipeline.runs.values()))
+    recent = [one for one in pipeline.runs.values() if _is_since(one, now - _WEEK)]
+    return {
+        "pipeline": pipeline.name,
+        "dag_id": owner.dag_id,
+        "mode": next((mode for mode in modes if mode != "reprocess"), owner.mode),
+        "topics": pipeline.topics,
+        "last_commit": pipeline.newest.staged_at,
+        "last_commit_ago": _ago(pipeline.newest.staged_at, now),
+        "records_of_7_days": sum(one.records_written for one in recent),
+        "runs": coverage.runs,
+        "unread": coverage.unread,
+        "whole": coverage.is_whole,
+        "sentence": coverage.sentence,
+    }
+
+
+def _run_row(record: RunRecord) -> dict[str, Any]:
+    return {
+        "pipeline": record.pipeline,
+        "run_key": record.run_key,
+        "run_id": record.run_id,
+        "dag_id": record.dag_id,
+        "mode": record.mode,
+        "committed": record.staged_at,
+        "seconds": _seconds(record),
+        "offsets": sum(one.span for one in record.ranges),
+        "partitions": sum(one.span > 0 for one in record.ranges),
+        "records_read": record.records_read,
+        "records_late": record.records_late,
+        "records_written": record.records_written,
+        "producer_epoch": record.producer.producer_epoch,
+    }
+
+
+def _transaction(one: TransactionStatus, now: dt.datetime) -> dict[str, Any]:
+    age = max(0.0, now.timestamp() - one.start_ms / 1000) if one.start_ms >= 0 else None
+    return {
+        "state": one.state.value,
+        "producer_id": one.producer_id,
+        "producer_epoch": one.producer_epoch,
+        "age_seconds": None if age is None else round(age, 1),
+        "timeout_seconds": one.timeout_ms / 1000,
+        "share": None if age is None else min(1.0, age * 1000 / max(one.timeout_ms, 1)),
+        "partitions": sorted(str(where) for where in one.partitions),
+    }
+
+
+def _pipeline_of(name: str, pipelines: Sequence[PipelineHistory], prefix: str) -> PipelineHistory | None:
+    """Return which of the pipelines works under a transactional id."""
+    for pipeline in pipelines:
+        owner = owner_of(pipeline)
+        assert owner is not None
+        cursor = (
+            keys.cursor_transactional_id(prefix, owner.group_id),
+            owner.producer.transactional_id,
+        )
+        if name in cursor or name.startswith(f"{keys.ids_prefix(prefix)}mapped-cursor.{owner.group_id}/"):
+            return pipeline
+        for kind in ("interval", "partition", "explicit", "reprocess"):
+            start = f"{keys.ids_prefix(prefix)}{kind}.{pipeline.name}."
+            if name.startswith(start) and _WORK_IDS.fullmatch(name.removeprefix(start)):
+                return pipeline
+    return None
+
+
+def _warnings(history: RunHistory) -> list[str]:
+    reader = history.reader
+    found = []
+    if reader.behind:
+        found.append("A transaction is open in the ledger: runs behind it are shown when it has ended.")
+    if reader.begins_at:
+        found.append("The ledger has lost its first records: runs of then are missing here.")
+    if reader.ignored:
+        found.append(
+            f"{len(reader.ignored):,} records of the ledger were written by no run, and are ignored: see who "
+            "may write to it."
+        )
+    if history.unreadable:
+        found.append(f"{len(history.unreadable):,} records of the ledger cannot be read, and are left out.")
+    return found
+
+
+# -- lanes ------------------------------------------------------------------------------------------------
+
+
+def _lane(lane: Lane, visible: Mapping[str, RunRecord]) -> dict[str, Any]:
+    segments = lane.segments
+    begin = segments[0].start if segments else 0
+    end = max((one.end for one in segments), default=begin)
+    return {
+        "where": str(lane.where),
+        "topic_id": lane.key.topic_id,
+        "gone": lane.bounds is None,
+        "begin": begin,
+        "end": end,
+        "log_start": lane.bounds.log_start if lane.bounds else None,
+        "last_stable_offset": lane.bounds.stable if lane.bounds else None,
+        "segments": [_segment(one, visible) for one in segments[:SEGMENTS_SHOWN]],
+        "segments_left_out": max(0, len(segments) - SEGMENTS_SHOWN),
+        "again": [_segment(one, visible) for one in lane.again[:SEGMENTS_SHOWN]],
+        "shapes": _shapes(segments, begin, end, visible),
+        "shapes_again": _shapes(lane.again, begin, end, visible),
+    }
+
+
+def _segment(one: Segment, visible: Mapping[str, RunRecord]) -> dict[str, Any]:
+    return {
+        "start": one.start,
+        "end": one.end,
+        "kind": one.kind.value,
+        "runs": [run for run in one.runs if run in visible],
+        "deleted": one.deleted,
+    }
+
+
+def _shapes(
+    segments: Sequence[Segment], begin: int, end: int, visible: Mapping[str, RunRecord]
+) -> list[dict[str, Any]]:
+    """Return rectangles of a drawing that is 1000 wide; what is too narrow to be seen is drawn as one.
+
+    What is wrong is never too narrow.
+    """
+    scale = _WIDTH / max(end - begin, 1)
+    made: list[dict[str, Any]] = []
+    for one in segments:
+        x, width = (one.start - begin) * scale, (one.end - one.start) * scale
+        last = made[-1] if made else None
+        alike = last is not None and (last["kind"], last["deleted"]) == (one.kind.value, one.deleted)
+        if last is not None and alike and one.kind is Kind.READ and min(width, last["w"]) < _NARROW:
+            last.update(w=x + width - last["x"], end=one.end, count=last["count"] + 1, run_key=None)
+        else:
+            if one.kind in WRONG:
+                width = max(width, 2 * _NARROW)
+            known = [run for run in one.runs if run in visible]
+            made.append(
+                {
+                    "x": x,
+                    "w": width,
+                    "start": one.start,
+                    "end": one.end,
+                    "kind": one.kind.value,
+                    "deleted": one.deleted,
+                    "count": 1,
+                    "run_key": known[0] if len(known) == 1 else None,
+                }
+            )
+    for one_shape in made:
+        one_shape["title"] = _title(one_shape, visible)
+        one_shape["x"], one_shape["w"] = round(one_shape["x"], 2), round(one_shape["w"], 2)
+    return made
+
+
+def _title(shape: Mapping[str, Any], visible: Mapping[str, RunRecord]) -> str:
+    span = f"offsets {shape['start']:,} to {shape['end'] - 1:,}"
+    said = {
+        Kind.READ.value: f"read by {shape['count']:,} runs" if shape["count"] > 1 else "read",
+        Kind.AGAIN.value: "read again, on purpose",
+        Kind.GAP.value: "read by no run",
+        Kind.OVERLAP.value: "read by several runs",
+        Kind.LEFT_OUT.value: "left out on purpose",
+        Kind.BEFORE.value: "before the first run",
+        Kind.UNREAD.value: "not read yet",
+        Kind.BEYOND.value: "read, and behind the end of the log now",
+    }[shape["kind"]]
+    deleted = ", deleted since" if shape["deleted"] else ""
+    run = visible.get(shape["run_key"] or "")
+    return f"{span}: {said}{deleted}" + (f" ({run.run_id})" if run is not None else "")
+
+
+# -- small things -----------------------------------------------------------------------------------------
+
+
+def _states(record: RunRecord) -> list[dict[str, Any]]:
+    """Return each state with the share of the run that it took to come there."""
+    whole = max((seconds for _, seconds in record.trace), default=0.0) or 1.0
+    before, found = 0.0, []
+    for state, seconds in record.trace:
+        found.append(
+            {
+                "state": state,
+                "seconds": round(seconds - before, 3),
+                "x": round(before / whole * _WIDTH, 2),
+                "w": round(max(seconds - before, 0) / whole * _WIDTH, 2),
+                "open": state in ("WRITTEN", "STAGED", "PROVEN", "COMMITTED"),
+            }
+        )
+        before = seconds
+    return found
+
+
+def _task(record: RunRecord) -> dict[str, Any]:
+    """Return what names the task; what is none of it is empty: strangers' records are shown, too."""
+    named = record.details.get(AIRFLOW)
+    found = named if isinstance(named, Mapping) else {}
+    index = found.get("map_index")
+    return {
+        "dag_id": record.dag_id,
+        "task_id": str(found.get("task_id", "")),
+        "run_id": str(found.get("run_id", "")),
+        "map_index": index if type(index) is int else -1,
+    }
+
+
+def _texts(value: Any) -> list[str]:
+    return [str(one) for one in value] if isinstance(value, list) else []
+
+
+def _flat(value: Any) -> dict[str, str]:
+    return {str(name): str(one) for name, one in value.items()} if isinstance(value, Mapping) else {}
+
+
+def _pages(number: int, of: int) -> int:
+    return max(1, -(-number // of))
+
+
+def _moment(text: str) -> dt.datetime | None:
+    try:
+        found = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return found if found.tzinfo else None
+
+
+def _is_since(record: RunRecord, moment: dt.datetime) -> bool:
+    found = _moment(record.staged_at)
+    return found is not None and found >= moment
+
+
+def _seconds(record: RunRecord) -> float | None:
+    began, ended = _moment(record.started_at), _moment(record.staged_at)
+    return None if began is None or ended is None else round((ended - began).total_seconds(), 3)
+
+
+def _ago(text: str, now: dt.datetime) -> str:
+    found = _moment(text)
+    if found is None:
+        return ""
+    seconds = max(0, int((now - found).total_seconds()))
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {unit} ago"
+    return f"{seconds} s ago"

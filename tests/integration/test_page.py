@@ -1,0 +1,370 @@
+"""The pages in Airflow, with Airflow's real application and a real broker: who sees what, what is said."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+
+from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.ledger import keys
+from airflow_eos.run.states import State
+from tests.support.airflow_app import (  # first of all: it sets Airflow's home
+    airflow_app,
+    password,
+    served,
+    token,
+)
+from tests.support.brokers import foreign_transaction
+from tests.support.browser import BROWSER, DRIVER, MISSING, browser
+from tests.support.local_runs import Paused, Pipeline
+
+MINE, THEIRS = "mine", "theirs"
+
+
+def task(dag):
+    return {"dag_id": dag, "task_id": "copy", "map_index": -1, "run_id": "manual__1"}
+
+
+@pytest.fixture(scope="module")
+def pipeline(embedded_kafka):
+    """Three runs of a Dag that users may see."""
+    made = Pipeline(embedded_kafka, task=task(MINE))
+    for number in range(3):
+        made.publish([f"a{number}", f"b{number}"], partition=0)
+        made.publish([f"c{number}"], partition=1)
+        made.run(f"r{number}")
+    return made
+
+
+@pytest.fixture(scope="module")
+def other(embedded_kafka, pipeline):
+    """A run of a Dag that Airflow does not show, in the same ledger."""
+    return another(embedded_kafka, pipeline, task=task(THEIRS))
+
+
+@pytest.fixture(scope="module")
+def nameless(embedded_kafka, pipeline):
+    """A run that names no Dag."""
+    return another(embedded_kafka, pipeline)
+
+
+def another(kafka, pipeline, **changes):
+    made = Pipeline(kafka, ledger=pipeline.spec.ledger, **changes)
+    made.publish(["x"])
+    made.run("r0")
+    return made
+
+
+@pytest.fixture(scope="module")
+def app(pipeline, other, nameless):
+    with airflow_app(pipeline.spec.kafka, ledger=pipeline.spec.ledger.topic, dags=(MINE,)) as client:
+        yield client
+
+
+@pytest.fixture
+def page(app):
+    """Ask for a page as the viewer."""
+    app.cookies.clear()
+    app.cookies.set("_token", token("viewer"))
+    yield app
+    app.cookies.clear()
+
+
+def run_key(pipeline, run_id):
+    return keys.cursor_run_key(pipeline.spec.pipeline, run_id)
+
+
+PAGES = ["/pipeline?name={p}", "/run?pipeline={p}&key={k}"]
+PATHS = ["/", "/pipeline?name=p", "/run?pipeline=p&key=k", "/transactions", "/style.css", "/page.js"]
+TWINS = [
+    f"/api/v1/{name}" for name in ("pipelines", "pipeline?name=p", "run?pipeline=p&key=k", "transactions")
+]
+
+
+@pytest.mark.parametrize("path", [*PATHS, *TWINS])
+def test_nothing_is_served_without_a_login(app, path):
+    """Airflow does not authenticate what a plugin mounts: the pages do."""
+    app.cookies.clear()
+    answer = app.get(f"/eos{path}")
+    assert answer.status_code == 401
+    assert "ledger" not in answer.text
+
+
+def test_verifying_wants_a_login_and_json(app, page, pipeline):
+    """A form of another site can send neither."""
+    body = {"pipeline": pipeline.spec.pipeline, "run_key": run_key(pipeline, "r0")}
+    assert page.post("/eos/api/v1/verify", data=body).status_code in (415, 422)
+    app.cookies.clear()
+    assert app.post("/eos/api/v1/verify", json=body).status_code == 401
+
+
+def test_a_bearer_token_is_a_login(app, pipeline):
+    """As for Airflow's own API."""
+    app.cookies.clear()
+    answer = app.get("/eos/api/v1/pipelines", headers={"Authorization": f"Bearer {token('viewer')}"})
+    assert answer.status_code == 200
+    assert [one["pipeline"] for one in answer.json()["pipelines"]] == [pipeline.spec.pipeline]
+
+
+def test_who_may_not_see_plugins_sees_no_page(app):
+    """A login alone is not enough."""
+    app.cookies.clear()
+    app.cookies.set("_token", token("nobody", role=None))
+    assert app.get("/eos/").status_code == 403
+    assert app.get("/eos/style.css").status_code == 403
+
+
+def test_pipelines_of_other_dags_and_of_none_are_not_listed(page, pipeline, other, nameless):
+    """One row: that of the Dag that the user may see."""
+    answer = page.get("/eos/")
+    assert answer.status_code == 200
+    assert pipeline.spec.pipeline in answer.text
+    assert other.spec.pipeline not in answer.text
+    assert nameless.spec.pipeline not in answer.text
+    assert "3 runs tile offsets 0 to 5 of 2 partitions without gap or overlap" in answer.text
+
+
+@pytest.mark.parametrize("kind", ["other", "nameless"])
+@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("twin", ["", "/api/v1"])
+def test_records_of_other_dags_and_of_none_are_refused(page, request, kind, path, twin):
+    """As if they were not there."""
+    its = request.getfixturevalue(kind)
+    asked = twin + path.format(p=its.spec.pipeline, k=run_key(its, "r0"))
+    absent = twin + path.format(p="absent", k="absent")
+    answer = page.get(f"/eos{asked}")
+    assert answer.status_code == page.get(f"/eos{absent}").status_code == 403
+    assert its.source not in answer.text
+    assert answer.text == page.get(f"/eos{absent}").text
+    body = {"pipeline": its.spec.pipeline, "run_key": run_key(its, "r0")}
+    assert page.post("/eos/api/v1/verify", json=body).status_code == 403
+
+
+def test_a_pipeline_has_its_sentence_its_lanes_and_its_runs(page, pipeline):
+    """And the twin in JSON says the same."""
+    name = pipeline.spec.pipeline
+    text = page.get(f"/eos/pipeline?name={name}").text
+    assert 'class="sentence whole"' in text
+    assert text.count("<svg") == 2
+    found = page.get(f"/eos/api/v1/pipeline?name={name}").json()
+    assert found["sentence"] == "3 runs tile offsets 0 to 5 of 2 partitions without gap or overlap"
+    assert [one["run_id"] for one in found["runs_shown"]] == ["r2", "r1", "r0"]
+    assert [(one["start"], one["end"], one["runs"]) for one in found["lanes"][1]["segments"]] == [
+        (number, number + 1, [run_key(pipeline, f"r{number}")]) for number in range(3)
+    ]
+    only = page.get(f"/eos/api/v1/pipeline?name={name}&find=r1").json()["runs_shown"]
+    assert [one["run_id"] for one in only] == ["r1"]
+
+
+def test_a_run_is_shown_and_verified(page, pipeline):
+    """Its output is read again; each partition says what was found."""
+    key = run_key(pipeline, "r1")
+    text = page.get("/eos/run", params={"pipeline": pipeline.spec.pipeline, "key": key}).text
+    assert f'href="/dags/{MINE}/runs/manual__1"' in text
+    found = page.post("/eos/api/v1/verify", json={"pipeline": pipeline.spec.pipeline, "run_key": key}).json()
+    assert found["ok"]
+    assert sum(one["found"] for one in found["findings"]) == 3
+
+
+def test_a_transaction_that_is_open_now_is_shown(page, pipeline, other):
+    """Those of pipelines that the user may see; nothing there can end one."""
+    pipeline.publish(["d"], partition=0)
+    with_open = Paused(pipeline, State.WRITTEN, "r3")
+    try:
+        rows = page.get("/eos/api/v1/transactions").json()["transactions"]
+        assert [(one["pipeline"], one["state"]) for one in rows] == [(pipeline.spec.pipeline, "Ongoing")]
+        assert f"{pipeline.sink}-" in rows[0]["partitions"][0]
+        assert 0 <= rows[0]["age_seconds"] < rows[0]["timeout_seconds"]
+        text = page.get("/eos/transactions").text
+        assert keys.cursor_transactional_id("test", pipeline.spec.group_id) in text
+        assert '<button type="button" id="refresh"' in text
+        assert text.count("<button") == 1
+    finally:
+        with_open.resume()
+    assert with_open.error is None
+    time.sleep(1.1)
+    assert page.get("/eos/api/v1/transactions").json()["transactions"] == []
+    assert page.get("/eos/api/v1/pipelines").json()["pipelines"][0]["runs"] == 4
+
+
+def take_out(pipeline, run_id):
+    """Write a tombstone over a run's record, as whoever may write to the ledger can."""
+    with ControlPlane(pipeline.spec.deployment) as control:
+        where = control.ledger.partition_for(pipeline.spec.pipeline)
+    key = keys.run_record_key(run_key(pipeline, run_id))
+    topic = pipeline.spec.ledger.topic
+    with foreign_transaction(pipeline.spec.kafka, topic, (key, None), partition=where) as producer:
+        producer.commit_transaction(30)
+
+
+def test_hostile_names_are_text_and_nothing_else(embedded_kafka, page, pipeline):
+    """Wherever they stand: in a run's id, in a key, in notes, in what names the task."""
+    from airflow_eos.engine.history import RunHistory
+
+    bad = "\"><script>alert(1)</script>'{{7*7}}</pre>"
+    hostile = another(embedded_kafka, pipeline, task=task(MINE))
+    asked = []
+    original = RunHistory.refresh
+
+    def refresh(self):
+        original(self)
+        its = self.pipelines[hostile.spec.pipeline]
+        record = next(iter(its.runs.values()))
+        forged = replace(
+            record,
+            run_id=bad,
+            details={
+                **record.details,
+                "airflow": {"dag_id": MINE, "task_id": bad, "map_index": bad, "run_id": bad},
+                "notes": [bad],
+                "versions": {bad: bad},
+            },
+        )
+        its.add(forged, 1)
+        self.pipelines[bad] = replace(its, name=bad)
+        asked.append(forged)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(RunHistory, "refresh", refresh)
+        time.sleep(1.1)
+        answers = [
+            page.get("/eos/"),
+            page.get("/eos/pipeline", params={"name": hostile.spec.pipeline}),
+            page.get("/eos/pipeline", params={"name": bad, "find": bad}),
+            page.get("/eos/run", params={"pipeline": hostile.spec.pipeline, "key": run_key(hostile, "r0")}),
+        ]
+    assert asked
+    for answer in answers:
+        assert answer.status_code == 200, answer.text
+        assert "alert(1)" in answer.text
+        assert "<script>alert" not in answer.text
+        assert "49" not in answer.text.split("alert(1)")[1][:40]
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+@pytest.mark.skipif(DRIVER is None or BROWSER is None, reason=MISSING)
+def test_somebody_logs_in_and_looks(app, pipeline):
+    """From Airflow's view to a pipeline, to a run, to its verified output, by day and by night, and out."""
+    with served(app.app) as address, browser() as seen:
+
+        def follows(scheme, back):
+            seen.prefer(scheme)
+            theme = "return document.documentElement.dataset.theme"
+            seen.soon(lambda: seen.run(theme) == scheme)
+            assert seen.run("return getComputedStyle(document.body).backgroundColor") == back
+
+        seen.open(f"{address}/plugin/exactly-once")
+        seen.write("input[name=username]", "viewer")
+        seen.write("input[name=password]", password("viewer"))
+        seen.click("button[type=submit]")
+        seen.soon(lambda: "/login" not in seen.address)
+        seen.open(f"{address}/plugin/exactly-once")
+        seen.into("iframe")
+        assert seen.text("h1") == "Pipelines"
+        seen.click(f"tbody th a[href$='{pipeline.spec.pipeline}']")
+        seen.soon(lambda: seen.text("h1") == pipeline.spec.pipeline)
+        assert "runs tile offsets 0 to" in seen.text(".sentence")
+        assert seen.run("return document.querySelectorAll('svg rect.read').length") >= 6
+        follows("light", "rgb(251, 252, 253)")
+        seen.click("tbody tr:last-child th a")
+        seen.click("#verify")
+        seen.soon(lambda: "Every record that the run wrote is there, once" in seen.text("#verified"))
+        follows("dark", "rgb(18, 23, 29)")
+        seen.click("dd a[data-out]")
+        seen.out()
+        seen.soon(lambda: f"/dags/{MINE}/runs/manual__1" in seen.address)
+
+
+def test_a_record_taken_out_of_the_ledger_turns_the_sentence_red(page, pipeline):
+    """The gap has a place, and the page says which run is not there by its offsets."""
+    take_out(pipeline, "r1")
+    time.sleep(1.1)
+    name = pipeline.spec.pipeline
+    text = page.get(f"/eos/pipeline?name={name}").text
+    assert 'class="sentence broken"' in text
+    assert "2 gaps in what" in text
+    assert f"offsets 2 to 3 of {pipeline.source}-0 were read by no run" in text
+    assert f"offset 1 of {pipeline.source}-1 was read by no run" in text
+    assert "hatch" in text
+
+
+# -- brokers that do not answer ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def silent():
+    """A port that takes connections and says nothing."""
+    server, held = socket.create_server(("127.0.0.1", 0)), []
+
+    def accept():
+        while True:
+            try:
+                held.append(server.accept()[0])
+            except OSError:
+                return
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    yield server.getsockname()[1]
+    server.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
+    server.close()
+    for one in held:
+        one.close()
+
+
+def test_a_silent_broker_costs_five_seconds_and_one_panel(app, page, silent):
+    """Nothing of the connection is shown, and no stack."""
+    from airflow_eos.model.spec import Deployment, LedgerSettings
+    from airflow_eos.ui.desk import Desk
+
+    mounted = next(route.app for route in app.app.routes if getattr(route, "path", "") == "/eos")
+    kafka = {"bootstrap.servers": f"127.0.0.1:{silent}", "sasl.password": "hunter2"}
+    before = mounted.state.desk
+
+    def where():
+        return Deployment(kafka, LedgerSettings("ledger", create=False))
+
+    mounted.state.desk = Desk(where)
+    try:
+        began = time.monotonic()
+        answer = page.get("/eos/")
+        assert 4 < time.monotonic() - began < 7
+        assert answer.status_code == 504
+        assert "The brokers are silent" in answer.text
+        mounted.state.desk = Desk(where, answer_seconds=0.3)
+        twin = page.get("/eos/api/v1/pipelines")
+        assert (twin.status_code, twin.json()["title"]) == (504, "The brokers are silent")
+        for text in (answer.text, twin.text):
+            assert not any(secret in text for secret in (str(silent), "hunter2", "Traceback", "127.0.0.1"))
+    finally:
+        mounted.state.desk = before
+
+
+def test_a_failure_of_any_kind_is_one_panel(app, page):
+    """Its reason stands in the log."""
+    from airflow_eos.exceptions import BrokersUnavailable
+    from airflow_eos.ui.desk import Desk
+
+    def failing(error):
+        def deployment():
+            raise error
+
+        return Desk(deployment)
+
+    mounted = next(route.app for route in app.app.routes if getattr(route, "path", "") == "/eos")
+    before = mounted.state.desk
+    try:
+        for error in (BrokersUnavailable("broker.example:9092"), RuntimeError("secret-host")):
+            mounted.state.desk = failing(error)
+            answer = page.get("/eos/")
+            assert answer.status_code == 502
+            assert 'role="alert"' in answer.text
+            assert "example" not in answer.text
+            assert "secret-host" not in answer.text
+    finally:
+        mounted.state.desk = before

@@ -1,0 +1,167 @@
+"""The runs of a ledger, kept in memory: each look reads what is new, and believes what a look-up believes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Producer
+
+from airflow_eos.broker.ledger_reader import LedgerReader
+from airflow_eos.engine.history import RunHistory
+from airflow_eos.ledger import keys
+from airflow_eos.model.spec import Deployment
+from tests.support.brokers import foreign_transaction
+from tests.support.local_runs import Pipeline
+
+TASK = {"dag_id": "d", "task_id": "t", "map_index": -1, "run_id": "r"}
+
+
+@pytest.fixture
+def pipeline(embedded_kafka):
+    return Pipeline(embedded_kafka, task=TASK)
+
+
+@pytest.fixture
+def opened(pipeline):
+    """Open a history of the pipeline's ledger; it is closed at the end."""
+    made = []
+
+    def open_one(**options):
+        spec = options.pop("spec", pipeline.spec)
+        made.append(RunHistory(Deployment(spec.kafka, spec.ledger, spec.prefix), **options))
+        return made[-1]
+
+    yield open_one
+    for one in made:
+        one.close()
+
+
+def placed(pipeline, history):
+    """Ledger partition of the pipeline, with the ledger's topic."""
+    return history._ledger.partition_for(pipeline.spec.pipeline)
+
+
+def test_each_look_reads_only_what_is_new(pipeline, opened, monkeypatch):
+    """Records name their Dag; a second look begins behind the first."""
+    pipeline.publish(["a", "b"])
+    first = pipeline.run("r1")
+    history = opened()
+    history.refresh()
+    read = []
+    changes = LedgerReader.changes
+    monkeypatch.setattr(LedgerReader, "changes", lambda self: (read.append(c) or c for c in changes(self)))
+    pipeline.publish(["c"])
+    second = pipeline.run("r2")
+    history.refresh()
+    (found,) = history.pipelines.values()
+    assert list(found.runs) == [first.run_key, second.run_key]
+    assert [one.dag_id for one in found.runs.values()] == ["d", "d"]
+    assert found.newest.details["airflow"] == TASK
+    assert [one.key for one in read] == [keys.run_record_key(second.run_key)]
+    coverage = history.coverage(found)
+    assert coverage.sentence == "2 runs tile offsets 0 to 2 of 1 partition without gap or overlap"
+    assert coverage.unread == 0
+
+
+def test_a_record_behind_an_open_transaction_comes_when_that_has_ended(pipeline, opened):
+    """Only what the broker has decided is read; until then it is said that the ledger is behind."""
+    pipeline.publish(["a"])
+    pipeline.run("r1")
+    history = opened()
+    history.refresh()
+    where = placed(pipeline, history)
+    topic, config = pipeline.spec.ledger.topic, pipeline.spec.kafka
+    with foreign_transaction(config, topic, ("other", "x"), partition=where) as producer:
+        pipeline.publish(["b"])
+        pipeline.run("r2")
+        history.refresh()
+        assert [one.run_id for one in history.pipelines[pipeline.spec.pipeline].runs.values()] == ["r1"]
+        assert history.reader.behind == {where}
+        producer.abort_transaction(30)
+    history.refresh()
+    assert [one.run_id for one in history.pipelines[pipeline.spec.pipeline].runs.values()] == ["r1", "r2"]
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_what_no_run_wrote_is_not_believed(pipeline, opened, within):
+    """Neither outside of a transaction, nor in that of another producer than it names."""
+    pipeline.publish(["a"])
+    real = pipeline.run("r1")
+    history = opened()
+    history.refresh()
+    forged = replace(real, run_key=keys.cursor_run_key(real.pipeline, "forged"), run_id="forged")
+    message = (keys.run_record_key(forged.run_key), forged.to_json())
+    where, topic = placed(pipeline, history), pipeline.spec.ledger.topic
+    if within:
+        with foreign_transaction(pipeline.spec.kafka, topic, message, partition=where) as producer:
+            producer.commit_transaction(30)
+    else:
+        plain = Producer(pipeline.spec.kafka)
+        plain.produce(topic, key=message[0], value=message[1], partition=where)
+        assert plain.flush(30) == 0
+    history.refresh()
+    assert [one.run_id for one in history.pipelines[real.pipeline].runs.values()] == ["r1"]
+    assert list(history.reader.ignored) == [message[0]]
+
+
+def test_records_without_the_ledgers_signature_are_not_believed(embedded_kafka, opened):
+    """Whoever has the key believes what was signed with it, and nothing else."""
+    unsigned = Pipeline(embedded_kafka)
+    unsigned.publish(["a"])
+    unsigned.run("r1")
+    key = "0123456789abcdef"
+    keyed = replace(unsigned.spec, ledger=replace(unsigned.spec.ledger, key=key))
+    plain = opened(spec=unsigned.spec)
+    plain.refresh()
+    assert len(plain.pipelines) == 1
+    signed = Pipeline(embedded_kafka)
+    signed.spec = replace(signed.spec, ledger=replace(signed.spec.ledger, key=key))
+    signed.publish(["a"])
+    signed.run("r1")
+    believed = opened(spec=signed.spec)
+    believed.refresh()
+    assert list(believed.pipelines) == [signed.spec.pipeline]
+    reader = LedgerReader(
+        opened(spec=keyed)._ledger, believed._link, (keys.RUN_RECORDS,), signed_key=keys.SIGNED_KEY
+    )
+    reader.look()
+    assert list(reader.changes()) == []
+    assert len(reader.ignored) == 1
+
+
+def test_of_more_runs_than_are_kept_the_ranges_stay(pipeline, opened):
+    """The sentence is about all of them, and a record that is not kept is looked up."""
+    for number in range(4):
+        pipeline.publish([str(number)])
+        pipeline.run(f"r{number}")
+    history = opened(runs_kept=2)
+    history.refresh()
+    found = history.pipelines[pipeline.spec.pipeline]
+    assert [one.run_id for one in found.runs.values()] == ["r2", "r3"]
+    assert history.coverage(found).sentence.startswith("4 runs tile offsets 0 to 3 of 1 partition without")
+    oldest = keys.cursor_run_key(pipeline.spec.pipeline, "r0")
+    record = history.record(pipeline.spec.pipeline, oldest)
+    assert record is not None
+    assert record.run_id == "r0"
+    assert history.record(pipeline.spec.pipeline, keys.cursor_run_key(pipeline.spec.pipeline, "r9")) is None
+
+
+def test_a_gap_in_the_ledger_is_seen(pipeline, opened):
+    """A record that somebody of ours took out of it."""
+    for number in range(3):
+        pipeline.publish([str(number)])
+        pipeline.run(f"r{number}")
+    history = opened()
+    history.refresh()
+    gone = keys.run_record_key(keys.cursor_run_key(pipeline.spec.pipeline, "r1"))
+    where = placed(pipeline, history)
+    with foreign_transaction(
+        pipeline.spec.kafka, pipeline.spec.ledger.topic, (gone, None), partition=where
+    ) as one:
+        one.commit_transaction(30)
+    history.refresh()
+    found = history.coverage(history.pipelines[pipeline.spec.pipeline])
+    assert found.sentence == (
+        f"1 gap in what 2 runs read: offset 1 of {pipeline.source}-0 was read by no run"
+    )

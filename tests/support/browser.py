@@ -1,0 +1,131 @@
+"""A real browser without a window, driven by the WebDriver protocol: Chromium with its chromedriver."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from airflow_eos_testing.ports import free_ports
+
+DRIVER, BROWSER = shutil.which("chromedriver"), shutil.which("chromium")
+MISSING = "needs a browser: apt-get install chromium chromium-driver"
+_ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
+_PATIENCE = 30.0
+
+
+class Browser:
+    """One window.
+
+    :param session: address of the driver's session.
+    """
+
+    def __init__(self, session: str) -> None:
+        self._session = session
+
+    def open(self, address: str) -> None:
+        """Go to an address."""
+        _send("POST", f"{self._session}/url", {"url": address})
+
+    @property
+    def address(self) -> str:
+        """Of the window, whichever frame is looked at."""
+        return str(_send("GET", f"{self._session}/url"))
+
+    def run(self, script: str) -> Any:
+        """Return what a script returns."""
+        return _send("POST", f"{self._session}/execute/sync", {"script": script, "args": []})
+
+    def find(self, selector: str) -> str:
+        """Return the first element of a CSS selector, as soon as there is one."""
+        body = {"using": "css selector", "value": selector}
+        return self.soon(lambda: _send("POST", f"{self._session}/element", body)[_ELEMENT])
+
+    def text(self, selector: str) -> str:
+        """Return the text of an element, as it is seen."""
+        return str(_send("GET", f"{self._session}/element/{self.find(selector)}/text"))
+
+    def click(self, selector: str) -> None:
+        """Press an element."""
+        _send("POST", f"{self._session}/element/{self.find(selector)}/click", {})
+
+    def write(self, selector: str, text: str) -> None:
+        """Write into a field."""
+        _send("POST", f"{self._session}/element/{self.find(selector)}/value", {"text": text})
+
+    def into(self, selector: str) -> None:
+        """Look into a frame."""
+        frame = {_ELEMENT: self.find(selector)}
+        _send("POST", f"{self._session}/frame", {"id": frame})
+
+    def out(self) -> None:
+        """Look at the whole window again."""
+        _send("POST", f"{self._session}/frame", {"id": None})
+
+    def prefer(self, scheme: str) -> None:
+        """Let the system be ``light`` or ``dark``."""
+        wanted = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        body = {"cmd": "Emulation.setEmulatedMedia", "params": wanted}
+        _send("POST", f"{self._session}/goog/cdp/execute", body)
+
+    def soon(self, look: Callable[[], Any]) -> Any:
+        """Return the first answer that is one; what fails is tried again."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                if found := look():
+                    return found
+                last = "nothing"
+            except urllib.error.HTTPError as error:
+                last = error.read().decode(errors="replace")
+            assert time.monotonic() < deadline, last
+            time.sleep(0.1)
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """Start a browser, and end it."""
+    assert DRIVER is not None, MISSING
+    (port,) = free_ports(1)
+    driver = subprocess.Popen(
+        [DRIVER, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    root = f"http://127.0.0.1:{port}"
+    arguments = ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1360,860"]
+    wanted = {"browserName": "chrome", "goog:chromeOptions": {"args": arguments, "binary": BROWSER}}
+    try:
+        session = ""
+        deadline = time.monotonic() + _PATIENCE
+        while not session:
+            try:
+                made = _send("POST", f"{root}/session", {"capabilities": {"alwaysMatch": wanted}})
+                session = f"{root}/session/{made['sessionId']}"
+            except urllib.error.HTTPError:
+                raise
+            except OSError:  # it does not listen yet
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        try:
+            yield Browser(session)
+        finally:
+            _send("DELETE", session)
+    finally:
+        driver.terminate()
+        driver.wait(30)
+
+
+def _send(method: str, address: str, body: Any = None) -> Any:
+    request = urllib.request.Request(
+        address,
+        method=method,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.loads(answer.read())["value"]

@@ -1,0 +1,93 @@
+"""The plugin of the pages: light, off unless it is asked for, and in Airflow's menu."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from airflow_eos.links.run_links import LedgerRecordLink
+from airflow_eos.ui.plugin import EosPlugin
+from tests.unit.airflow.fakes import a_record
+from tests.unit.airflow.test_import_weight import HEAVY, loaded_by
+
+ASKED = "import os; os.environ['AIRFLOW__EOS__UI_KAFKA_CONFIG_ID'] = 'eos_page'; "
+FIND = "from airflow_eos.ui.plugin import EosPlugin; "
+
+
+@pytest.fixture
+def plugin(monkeypatch: pytest.MonkeyPatch) -> Callable[..., EosPlugin]:
+    def with_settings(connection: str = "eos_page", base_url: str = "") -> EosPlugin:
+        monkeypatch.setenv("AIRFLOW__EOS__UI_KAFKA_CONFIG_ID", connection)
+        monkeypatch.setenv("AIRFLOW__API__BASE_URL", base_url)
+        return EosPlugin()
+
+    return with_settings
+
+
+@pytest.mark.parametrize("connection", ["", "  "])
+def test_without_a_connection_there_is_no_page(plugin: Callable[..., EosPlugin], connection: str) -> None:
+    """Neither in the menu nor behind an address."""
+    assert plugin(connection).external_views == plugin(connection).fastapi_apps == []
+
+
+@pytest.mark.parametrize(
+    ("base_url", "href"),
+    [
+        ("", "/eos/"),
+        ("https://airflow.example.com", "/eos/"),
+        ("https://example.com/air/flow/", "/air/flow/eos/"),
+    ],
+)
+def test_the_view_is_in_the_menu_below_airflows_own_path(
+    plugin: Callable[..., EosPlugin], base_url: str, href: str
+) -> None:
+    """A frame in Airflow's page, that has an address of its own."""
+    (view,) = plugin(base_url=base_url).external_views
+    assert view == {
+        "name": "Exactly once",
+        "href": href,
+        "destination": "nav",
+        "category": "browse",
+        "url_route": "exactly-once",
+    }
+
+
+def test_the_pages_are_mounted_at_eos(plugin: Callable[..., EosPlugin]) -> None:
+    """No schema, no docs: nothing that answers without a login."""
+    (app,) = plugin().fastapi_apps
+    assert app["url_prefix"] == "/eos"
+    routes: dict[str, Any] = {route.path: route for route in app["app"].routes}
+    assert {"/", "/pipeline", "/run", "/transactions", "/api/v1/verify"} <= set(routes)
+    assert not {"/docs", "/redoc", "/openapi.json"}.intersection(routes)
+    assert app["app"].router.dependencies
+
+
+def test_what_every_process_of_airflow_imports_is_light() -> None:
+    """Scheduler, workers and triggerer load plugins: no web framework, no Kafka, no Arrow."""
+    loaded = loaded_by(f"{ASKED}{FIND}assert EosPlugin().external_views")
+    assert "airflow_eos" in loaded
+    assert not loaded.intersection({*HEAVY, "fastapi", "starlette"})
+
+
+def test_the_pages_are_what_loads_the_rest() -> None:
+    """The check above would see it."""
+    assert {"fastapi", "jinja2", "kafka"} <= loaded_by(f"{ASKED}{FIND}EosPlugin().fastapi_apps")
+
+
+def test_the_link_of_a_task_leads_to_its_runs_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless another place for records is set; empty where there are no pages."""
+    record = a_record()
+    operator = SimpleNamespace(run_record=record, ledger=None)
+    link = LedgerRecordLink()
+    assert link.get_link(operator, ti_key=None) == ""
+    monkeypatch.setenv("AIRFLOW__EOS__UI_KAFKA_CONFIG_ID", "eos_page")
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://example.com/air")
+    found = urlsplit(link.get_link(operator, ti_key=None))
+    assert (found.netloc, found.path) == ("", "/air/plugin/exactly-once/eos/run")
+    assert parse_qs(found.query) == {"pipeline": [record.pipeline], "key": [record.run_key]}
+    monkeypatch.setenv("AIRFLOW__EOS__LEDGER_RECORD_URL", "https://kafka-ui/{topic}")
+    assert link.get_link(operator, ti_key=None) == "https://kafka-ui/airflow-eos-ledger"
