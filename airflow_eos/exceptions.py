@@ -243,6 +243,10 @@ class UnsupportedMagic(DecodeError):
     """A record batch has message format v0 or v1 (before Kafka 0.11)."""
 
 
+class SparkUnavailable(EosError):
+    """No Spark Connect server takes connections; nothing was done. The next try may find it."""
+
+
 class BrokersUnavailable(EosError):
     """No broker answered in time; the message names the request, the servers and the last error."""
 
