@@ -244,7 +244,7 @@ class UnsupportedMagic(DecodeError):
 
 
 class SparkUnavailable(EosError):
-    """No Spark Connect server takes connections; nothing was done. The next try may find it."""
+    """A Spark Connect server is away, or has forgotten the session; nothing was written. Try again."""
 
 
 class BrokersUnavailable(EosError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import socket
@@ -11,7 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.providers.common.compat.sdk import BaseHook
@@ -19,6 +18,7 @@ from airflow.providers.common.compat.sdk import BaseHook
 from airflow_eos.exceptions import ConfigurationError, SparkUnavailable
 from airflow_eos.settings import class_data_folder
 from airflow_eos.spark import jvm
+from airflow_eos.spark.session import is_loopback, retry_soon
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,18 +68,12 @@ def spark_settings(conn_id: str | None, app_name: str, config: Mapping[str, Any]
 def _check_token(remote: str) -> None:
     """Refuse what would be a TLS handshake with a server that speaks none, tried again for ten minutes."""
     address = urlsplit(remote)
-    if "token=" in address.path and "use_ssl=true" not in address.path.lower() and _is_loopback(address):
+    in_clear = "token=" in address.path and "use_ssl=true" not in address.path.lower()
+    if in_clear and address.hostname != "localhost" and is_loopback(address.hostname or ""):
         raise ConfigurationError(
             f"Spark Connect at {address.hostname}: without TLS, Spark's client sends a token to the host "
             "localhost only; give the connection that host"
         )
-
-
-def _is_loopback(address: SplitResult) -> bool:
-    try:
-        return ipaddress.ip_address(address.hostname or "").is_loopback
-    except ValueError:
-        return False
 
 
 def _wait_for_server(remote: str, patience: float) -> None:
@@ -94,7 +88,7 @@ def _wait_for_server(remote: str, patience: float) -> None:
         host, port = address.hostname or "", address.port or _CONNECT_PORT
     except ValueError:  # Spark says what is wrong with it
         return
-    if not (host == "localhost" or _is_loopback(address)):
+    if not is_loopback(host):
         return
     deadline = time.monotonic() + patience
     while True:
@@ -176,6 +170,7 @@ class TaskSession:
         self._session = session = SparkSession.builder.config(map=settings).getOrCreate()
         if found is None:
             self._started = session
+            retry_soon(session, settings.get("spark.remote", ""))
         return session
 
     def _jvm_options(self, offsets: int) -> dict[str, str]:

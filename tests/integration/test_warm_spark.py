@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from airflow_eos.exceptions import EosError, RunFailed, SparkUnavailable
+from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.operators.retriable import is_final
+from airflow_eos.run.states import State
 from airflow_eos.spark.server import control
 from airflow_eos.spark.server.folder import CONN_ID, ServerFolder
 from airflow_eos_testing import class_data
+from airflow_eos_testing.faults import HALF_WRITTEN, RunProcess
+from tests.support.local_runs import Pipeline
+
+VALUES = sorted(f"v{n}" for n in range(40))
+IN_A_JOB = "in a Spark job"
+LATER = [pytest.param(point, marks=pytest.mark.chaos) for point in (HALF_WRITTEN, State.WRITTEN)]
 
 COMPUTE = """
 from airflow_eos.operators.spark_session import TaskSession, spark_settings
@@ -82,16 +94,6 @@ def test_the_token_is_in_its_file_and_nowhere_else(folder):
     assert holders == ["connection.json"]
 
 
-def test_a_jvm_that_dies_is_started_again(folder):
-    """At the same port, with the same token; its Python workers go with it."""
-    before = command(folder, "spark-status")[1]
-    os.kill(before["pid"], signal.SIGKILL)
-    wait_for(lambda: control.status(folder)["restarts"] == 1 and control.status(folder)["running"])
-    after = command(folder, "spark-status")[1]
-    assert after["address"] == before["address"]
-    assert after["pid"] != before["pid"]
-
-
 def compute(connection, token):
     """Use the server from a process of its own, as a task does; return what it printed."""
     return subprocess.run(
@@ -105,7 +107,7 @@ def compute(connection, token):
 
 
 def test_a_task_uses_it_by_the_connection_of_the_file(folder):
-    """Airflow reads the file; the token is in no setting of the session. (Its JVM is not the first one.)"""
+    """Airflow reads the file; the token is in no setting of the session."""
     from airflow.secrets.local_filesystem import load_connections_dict
 
     (read,) = load_connections_dict(str(folder / "connection.json")).values()
@@ -118,6 +120,68 @@ def test_a_task_uses_it_by_the_connection_of_the_file(folder):
     assert access.token not in done.stdout
 
 
+@pytest.fixture
+def pipeline(embedded_kafka):
+    found = Pipeline(embedded_kafka)
+    # One for all: making a ledger takes seconds.
+    found.spec = replace(found.spec, ledger=LedgerSettings("ledger-of-warm-spark", partitions=2))
+    found.publish(VALUES)
+    return found
+
+
+def copy(df):
+    return df.select("key", "value")
+
+
+def held_in_spark(mark, df):
+    """Copy, in a Spark task that says that it works and takes long."""
+
+    def hold(batches):
+        import time
+        from pathlib import Path
+
+        Path(mark).touch()
+        time.sleep(60)
+        yield from batches
+
+    return df.select("key", "value").mapInArrow(hold, "key binary, value binary")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("point", [IN_A_JOB, State.OPEN, *LATER])
+def test_a_run_whose_server_is_killed_is_written_once_by_its_retry(folder, pipeline, tmp_path, point):
+    """The try fails and says why; the server comes back by itself; the next try finds what is committed."""
+    mark = tmp_path / "at-work"
+    in_job = point == IN_A_JOB
+    process = functools.partial(held_in_spark, str(mark)) if in_job else copy
+    url = ServerFolder(folder).access().url
+    before = control.status(folder)
+    with RunProcess(pipeline.spec, process, remote=url, stop_at=None if in_job else point) as run:
+        if in_job:
+            wait_for(mark.exists)
+        else:
+            run.wait_for(point)
+        os.kill(before["pid"], signal.SIGKILL)
+        run.release(for_good=True)
+        if point == State.WRITTEN:
+            # Its output is on the brokers: it needs no Spark any more.
+            assert run.result().records_written == len(VALUES)
+        else:
+            with pytest.raises(EosError, match="the Spark Connect server died, was started anew") as failed:
+                run.result()
+            assert isinstance(failed.value, SparkUnavailable if in_job else RunFailed)
+            assert not is_final(failed.value)
+            assert pipeline.output() == []
+    wait_for(lambda: control.status(folder)["running"])
+    after = control.status(folder)
+    assert (after["restarts"], after["address"]) == (before["restarts"] + 1, before["address"])
+    assert after["pid"] != before["pid"]
+    with RunProcess(replace(pipeline.spec, try_number=2), copy, remote=url) as retry:
+        record = retry.result()
+    assert record.found == (point == State.WRITTEN)
+    assert pipeline.output() == VALUES
+
+
 def test_the_jvm_ends_with_its_supervisor(folder):
     """Killed with no chance to clean up: nothing runs on unseen."""
     found = command(folder, "spark-status")[1]
@@ -127,6 +191,7 @@ def test_the_jvm_ends_with_its_supervisor(folder):
     assert (code, after["running"], after["phase"]) == (3, False, "died")
 
 
+@pytest.mark.chaos
 def test_an_idle_server_stops(tmp_path):
     """After the last connection, and says why; stop then has nothing to do."""
     settings = control.Settings(
