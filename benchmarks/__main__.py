@@ -2,7 +2,7 @@
 
 ``python -m benchmarks`` is the comparison (``make bench``); ``python -m benchmarks micro`` measures encoding
 and reading alone, ``python -m benchmarks scaling`` sizes, cores and fixed costs, ``python -m benchmarks
-small`` a small run in a fresh process. Reports go to ``--out``, as JSON and SVG.
+small`` a small run in a fresh process and as a task of Airflow. Reports go to ``--out``, as JSON and SVG.
 """
 
 from __future__ import annotations

@@ -361,7 +361,7 @@ COMMANDS = (
         "spark_start",
         (
             _SERVER_FOLDER,
-            Option("--port", "default: that of the last start, or a free one", {"type": port}),
+            Option("--port", "default: that of the last start, at first a free one", {"type": port}),
             Option(
                 "--memory",
                 "of its JVM, default: 1g; Python workers come on top",

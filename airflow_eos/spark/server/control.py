@@ -23,8 +23,10 @@ from airflow_eos.spark.server.supervisor import ALREADY_HELD, END_TIMEOUT, START
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 _SUPERVISOR = "airflow_eos.spark.server.supervisor"
 _ROOT = Path(__file__).resolve().parents[3]
+_NOT_FOR_SPARK = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_", "SPARK_REMOTE", TOKEN_VARIABLE)
 _POLL = 0.1
 _CHECK_TIMEOUT = 120.0
+_PORT_PATIENCE = 3.0
 _FIRST_STATE = 5.0
 """Seconds that a supervisor may take to say who it is."""
 _STOP_TIMEOUT = END_TIMEOUT + 20.0
@@ -62,7 +64,7 @@ spark.stop()
 class Settings:
     """What a start is given.
 
-    :param port: on loopback; None: that of the last start, or a free one.
+    :param port: on loopback; None: that of the last start, at first a free one.
     :param memory: of the JVM, in Spark's notation; Python workers come on top.
     :param master: where it computes.
     :param idle_minutes: stop when nobody was connected for so long; None: never.
@@ -180,9 +182,15 @@ def _check_machine() -> None:
 
 def _spawn(folder: ServerFolder, settings: Settings) -> subprocess.Popen[bytes]:
     known = folder.access()
-    port = settings.port or (known.port if known and is_free(known.port) else free_port())
-    if not is_free(port):
-        raise ConfigurationError(f"port {port} of {HOST} is taken")
+    port = settings.port or (known.port if known else free_port())
+    deadline = time.monotonic() + _PORT_PATIENCE
+    while not is_free(port):
+        # A server that was killed just now.
+        if time.monotonic() > deadline:
+            raise ConfigurationError(
+                f"port {port} of {HOST} is taken; with another --port, the connection must be made again"
+            )
+        time.sleep(_POLL)
     folder.write_access(port)
     folder.write(folder.launch, _launch(settings, port))
     folder.clear_state()
@@ -191,7 +199,7 @@ def _spawn(folder: ServerFolder, settings: Settings) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(  # noqa: S603 - our own Python, our own module
             [sys.executable, "-m", _SUPERVISOR, str(folder.path)],
-            env=_environment(settings.master),
+            env=server_environment(settings.master),
             # The folder is on the path of a module that is run, so it must be a private one.
             cwd=folder.path,
             stdin=subprocess.DEVNULL,
@@ -247,7 +255,11 @@ def _launch(settings: Settings, port: int) -> dict[str, Any]:
     }
 
 
-def _environment(master: str) -> dict[str, str]:
+def server_environment(master: str) -> dict[str, str]:
+    """Return the environment of the server: this process's, without what is Airflow's alone.
+
+    Functions of all tasks run there, and need neither Airflow's database nor its keys and connections.
+    """
     import pyspark
 
     paths = [str(Path(one).absolute()) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
@@ -261,7 +273,7 @@ def _environment(master: str) -> dict[str, str]:
     }
     if master.startswith("local"):
         env["SPARK_LOCAL_IP"] = HOST
-    return {name: value for name, value in env.items() if name not in ("SPARK_REMOTE", TOKEN_VARIABLE)}
+    return {name: value for name, value in env.items() if not name.startswith(_NOT_FOR_SPARK)}
 
 
 def _wait(folder: ServerFolder, supervisor: subprocess.Popen[bytes] | None) -> bool:
@@ -292,7 +304,7 @@ def _wait(folder: ServerFolder, supervisor: subprocess.Popen[bytes] | None) -> b
 def _check(folder: ServerFolder) -> None:
     access = folder.access()
     assert access is not None
-    env = _environment("local")
+    env = server_environment("local")
     try:
         done = subprocess.run(  # noqa: S603 - our own Python, our own text
             [sys.executable, "-c", _CHECK],

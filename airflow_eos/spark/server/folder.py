@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class Access:
     """How clients reach the server."""
 
     port: int
-    token: str
+    token: str = field(repr=False)
 
     @property
     def address(self) -> str:
@@ -43,6 +43,15 @@ class Access:
     def url(self) -> str:
         """The address with the token: a secret."""
         return f"{self.address}/;token={self.token}"
+
+    def connection(self) -> dict[str, Any]:
+        """Return the JSON form of an Airflow connection, with the token."""
+        return {
+            "conn_type": "spark_connect",
+            "host": CLIENT_HOST,
+            "port": self.port,
+            "password": self.token,
+        }
 
 
 class ServerFolder:
@@ -115,13 +124,7 @@ class ServerFolder:
         """Write the connection; the token is made once and stays, as the port may."""
         known = self.access()
         access = Access(port, known.token if known else secrets.token_urlsafe(32))
-        connection = {
-            "conn_type": "spark_connect",
-            "host": CLIENT_HOST,
-            "port": access.port,
-            "password": access.token,
-        }
-        self.write(self.connection, {CONN_ID: connection})
+        self.write(self.connection, {CONN_ID: access.connection()})
         return access
 
     # -- files ---------------------------------------------------------------------------------------------

@@ -220,14 +220,36 @@ def test_a_server_of_another_container_is_left_to_it(folder: ServerFolder) -> No
             control.start(folder.path, control.Settings())
 
 
-def test_a_port_that_is_taken_is_named(folder: ServerFolder) -> None:
-    """Where it was asked for; that of the last start gives way."""
+def test_a_port_that_is_taken_is_named(folder: ServerFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked for, or that of the last start: with another one the connection in Airflow would be wrong."""
+    monkeypatch.setattr(control, "_PORT_PATIENCE", 0.2)
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(ConfigurationError, match=f"port {port} of 127.0.0.1 is taken"):
-            control.start(folder.path, control.Settings(port=port))
+        for asked in (port, None):
+            with pytest.raises(ConfigurationError, match=f"port {port} of 127.0.0.1 is taken; with another"):
+                control.start(folder.path, control.Settings(port=asked))
+            folder.write_access(port)
+
+
+def test_the_server_gets_no_secrets_of_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor the address of another server; the paths of modules are absolute."""
+    monkeypatch.setenv("PYTHONPATH", "somewhere")
+    secrets = {
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "s3cret",
+        "AIRFLOW_CONN_KAFKA_DEFAULT": "s3cret",
+        "AIRFLOW_VAR_KEY": "s3cret",
+        "SPARK_CONNECT_AUTHENTICATE_TOKEN": "s3cret",
+        "SPARK_REMOTE": "s3cret",
+    }
+    for name, value in {**secrets, "AIRFLOW_HOME": "/kept", "KEPT": "too"}.items():
+        monkeypatch.setenv(name, value)
+    found = control.server_environment("local[2]")
+    assert "s3cret" not in found.values()
+    assert (found["AIRFLOW_HOME"], found["KEPT"], found["SPARK_LOCAL_IP"]) == ("/kept", "too", "127.0.0.1")
+    assert found["PYTHONPATH"].split(os.pathsep)[0] == str(Path("somewhere").absolute())
+    assert "SPARK_LOCAL_IP" not in control.server_environment("spark://master:7077")
 
 
 def test_without_spark_itself_there_is_no_server(
