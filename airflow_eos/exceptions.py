@@ -243,6 +243,10 @@ class UnsupportedMagic(DecodeError):
     """A record batch has message format v0 or v1 (before Kafka 0.11)."""
 
 
+class SparkUnavailable(EosError):
+    """A Spark Connect server is away, or has forgotten the session; nothing was written. Try again."""
+
+
 class BrokersUnavailable(EosError):
     """No broker answered in time; the message names the request, the servers and the last error."""
 

@@ -106,8 +106,16 @@ def default_ledger_topic() -> str:
 def class_data_folder() -> Path:
     """Where the class-data archives of ``airflow eos warm-spark`` are."""
     given = str(conf.get(SECTION, "class_data_folder", fallback="") or "")
-    home = Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
-    return Path(given).expanduser() if given else home / "eos-class-data"
+    return Path(given).expanduser() if given else _home() / "eos-class-data"
+
+
+def spark_server_folder() -> Path:
+    """Where the server of ``airflow eos spark-start`` has its files, unless the command names a folder."""
+    return _home() / "eos-spark-server"
+
+
+def _home() -> Path:
+    return Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
 
 
 def require_encrypted_spark() -> bool:

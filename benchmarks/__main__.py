@@ -2,8 +2,8 @@
 
 ``python -m benchmarks`` is the comparison (``make bench``); ``python -m benchmarks micro`` measures encoding
 and reading alone, ``python -m benchmarks scaling`` sizes, cores and fixed costs, ``python -m benchmarks
-small`` a small run in a fresh process, ``python -m benchmarks ledger`` a run behind many others. Reports go
-to ``--out``, as JSON and SVG.
+small`` a small run in a fresh process and as a task of Airflow, ``python -m benchmarks ledger`` a run behind
+many others. Reports go to ``--out``, as JSON and SVG.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import re
 import time
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from airflow_eos_testing.airflow import AirflowStandalone, kafka_connection
 from benchmarks.records import publish
@@ -15,39 +16,47 @@ from benchmarks.records import publish
 PARTS = ("scheduler", "task start", "authority and plan", "Spark start", "sealing", "transaction", "task end")
 """What follows what; ``Spark start`` is JVM, session and the first Python workers."""
 
-_DAG, _TASK = "benchmark_copy", "copy"
+INSIDE, WARM = "benchmark_copy", "benchmark_warm"
+_TASK = "copy"
 _STATE = re.compile(r"state (\w+) after ([\d.]+) s")
 _SEALED = re.compile(r"sealing .* done in ([\d.]+) s")
 
 
-def measure(servers: str, records: int, rounds: int) -> list[dict[str, float]]:
-    """Return the seconds of each of ``PARTS`` of a task that copies ``records``, one dictionary per run.
+def measure(
+    servers: str, records: int, rounds: int, warm: dict[str, Any] | None = None
+) -> dict[str, list[dict[str, float]]]:
+    """Return, by Dag, the seconds of each of ``PARTS`` of a task that copies ``records``, one per round.
 
-    The topics ``src`` and ``out`` exist. The first run finds Airflow's own start behind it.
+    The topics ``src`` and ``out`` exist. The first round finds Airflow's own start behind it.
+
+    :param warm: JSON form of the connection to a Spark Connect server; None: only with Spark inside.
     """
-    found = []
-    with AirflowStandalone(
-        Path(__file__).parent / "dags", connections={"kafka_default": kafka_connection(servers)}
-    ) as airflow:
-        airflow.wait_for_dag(_DAG)
+    connections = {"kafka_default": kafka_connection(servers)}
+    dags = [INSIDE]
+    if warm is not None:
+        connections["spark_warm"] = warm
+        dags.append(WARM)
+    found: dict[str, list[dict[str, float]]] = {dag: [] for dag in dags}
+    with AirflowStandalone(Path(__file__).parent / "dags", connections=connections) as airflow:
+        for dag in dags:
+            airflow.wait_for_dag(dag)
         for _ in range(rounds):
             publish(servers, "src", records)
-            triggered = time.time()
-            run_id = airflow.trigger(_DAG)
-            state = airflow.wait_for_run(_DAG, run_id)
-            if state != "success":
-                raise RuntimeError(f"{run_id} ended as {state}:\n{airflow.logs()}")
-            task = airflow.task(_DAG, run_id, _TASK)
-            log = airflow.task_log(_DAG, run_id, _TASK, task["try_number"])
-            moments = [
-                triggered,
-                _seconds(task["start_date"]),
-                *moments_of(log),
-                _seconds(task["end_date"]),
-            ]
-            seconds = (later - earlier for earlier, later in pairwise(moments))
-            found.append(dict(zip(PARTS, seconds, strict=True)))
+            for dag in dags:
+                found[dag].append(_one(airflow, dag))
     return found
+
+
+def _one(airflow: AirflowStandalone, dag: str) -> dict[str, float]:
+    triggered = time.time()
+    run_id = airflow.trigger(dag)
+    state = airflow.wait_for_run(dag, run_id)
+    if state != "success":
+        raise RuntimeError(f"{run_id} ended as {state}:\n{airflow.logs()}")
+    task = airflow.task(dag, run_id, _TASK)
+    log = airflow.task_log(dag, run_id, _TASK, task["try_number"])
+    moments = [triggered, _seconds(task["start_date"]), *moments_of(log), _seconds(task["end_date"])]
+    return dict(zip(PARTS, (later - earlier for earlier, later in pairwise(moments)), strict=True))
 
 
 def moments_of(log: str) -> list[float]:

@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.cold JOB SERVERS RECORDS SOURCE SINK``
 
-Started and timed from outside: interpreter, imports, JVM, session and job, to the end of the process.
+Started and timed from outside: interpreter, imports, JVM, session and job, to the end of the process. With
+``SPARK_REMOTE`` in the environment the session is one of that Spark Connect server.
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ def main(job: str, servers: str, records: str, source: str, sink: str) -> None:
     """Run one job, stop the session, print what took how long."""
     begun = time.perf_counter()
     from benchmarks import jobs
-    from benchmarks.session import spark_session
+    from benchmarks.session import connect_session, spark_session
 
-    spark = spark_session(connector=job == "tuned")
+    remote = os.environ.get("SPARK_REMOTE")
+    spark = connect_session(remote) if remote else spark_session(connector=job == "tuned")
     session = time.perf_counter()
     cluster = jobs.Cluster(spark, servers, int(records), source)
     if job == "tuned":

@@ -34,3 +34,10 @@ def spark_session(master: str = "local[2]", *, connector: bool = True) -> SparkS
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def connect_session(remote: str) -> SparkSession:
+    """Return a session on a Spark Connect server; Spark's client finds its token in the environment."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.remote(remote).getOrCreate()

@@ -1,14 +1,25 @@
-"""A small run in a fresh process, by how its JVM is set up: what a scheduled task with little to do pays."""
+"""A small run in a fresh process, by how its JVM is set up, and on a warm server, as a task of Airflow too.
+
+What a scheduled task with little to do pays.
+"""
 
 from __future__ import annotations
 
 import json
 import statistics
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from airflow_eos.spark import jvm
+from airflow_eos.spark.server import control
+from airflow_eos.spark.server.folder import Access, ServerFolder
+from airflow_eos.spark.server.supervisor import TOKEN_VARIABLE
+from airflow_eos_testing import class_data
 from airflow_eos_testing.spark_jvm import write_archive
-from benchmarks import cold
+from benchmarks import airflow_task, cold
 from benchmarks.broker import benchmark_broker
 from benchmarks.records import publish
 from benchmarks.rounds import ratio
@@ -17,36 +28,59 @@ RECORDS, PARTITIONS = 1_000, 4
 PLAIN = "as Spark starts it"
 QUICK = "compiled quickly"
 OURS = "and with class data"
+WARM = "on a warm Spark Connect server"
+
+
+@contextmanager
+def warm_server() -> Iterator[Access]:
+    """Run the server of ``spark-start``."""
+    with tempfile.TemporaryDirectory(prefix="airflow-eos-warm-") as folder:
+        path = Path(folder)
+        control.start(path, control.Settings(master="local[2]", class_data_folder=class_data.folder()))
+        try:
+            access = ServerFolder(path).access()
+            assert access is not None
+            yield access
+        finally:
+            control.stop(path)
 
 
 def small(out: Path, rounds: int) -> int:
     """Measure interleaved rounds of fresh processes; the first round is not counted."""
-    from airflow_eos_testing import class_data
-
     write_archive()
     empty = out / "no-archives"
     set_ups = {
-        PLAIN: "",
-        QUICK: jvm.options_for(RECORDS, empty),
-        OURS: jvm.options_for(RECORDS, class_data.folder()),
+        PLAIN: {jvm.OPTIONS_VARIABLE: ""},
+        QUICK: {jvm.OPTIONS_VARIABLE: jvm.options_for(RECORDS, empty)},
+        OURS: {jvm.OPTIONS_VARIABLE: jvm.options_for(RECORDS, class_data.folder())},
     }
-    found: dict[str, list[float]] = {name: [] for name in set_ups}
-    with benchmark_broker() as kafka:
+    found: dict[str, list[float]] = {name: [] for name in (*set_ups, WARM)}
+    with benchmark_broker() as kafka, warm_server() as warm:
+        set_ups[WARM] = {"SPARK_REMOTE": warm.address, TOKEN_VARIABLE: warm.token}
         for topic in ("src", "out"):
             kafka.create_topic(topic, partitions=PARTITIONS)
         publish(kafka.bootstrap_servers, "src", RECORDS)
         for number in range(rounds + 1):
-            for name, options in set_ups.items():
-                environment = {jvm.OPTIONS_VARIABLE: options}
+            for name, environment in set_ups.items():
                 whole = cold.measure(
                     "dataframe", kafka.bootstrap_servers, RECORDS, "src", "out", environment
                 )["whole"]
                 if number:
                     found[name].append(whole)
                     print(f"round {number}: {name}: {whole:.1f} s", flush=True)
-    report = {name: {"seconds": times, "ratio": ratio(times, found[PLAIN])} for name, times in found.items()}
+        tasks = airflow_task.measure(kafka.bootstrap_servers, RECORDS, rounds + 1, warm.connection())
+    report: dict[str, Any] = {
+        name: {"seconds": times, "ratio": ratio(times, found[PLAIN])} for name, times in found.items()
+    }
+    # The first task after a start of Airflow is not like the others.
+    report["Airflow tasks"] = {dag: times[1:] for dag, times in tasks.items()}
     (out / "small.json").write_text(json.dumps(report, indent=2) + "\n")
     for name, times in found.items():
         of = f"{ratio(times, found[PLAIN]):.2f} of {PLAIN}"
         print(f"small: {RECORDS} records, fresh process, {name}: {statistics.median(times):.1f} s, {of}")
+    for dag, rows in report["Airflow tasks"].items():
+        parts = {part: statistics.median(row[part] for row in rows) for part in airflow_task.PARTS}
+        whole = statistics.median(sum(row.values()) for row in rows)
+        said = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in parts.items())
+        print(f"small: {RECORDS} records, a task of Airflow, {dag}: {whole:.1f} s from its trigger: {said}")
     return 0

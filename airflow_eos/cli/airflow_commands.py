@@ -73,6 +73,7 @@ def _carry_out(command: Command, options: argparse.Namespace) -> None:
 
     options.encrypted_spark = settings.require_encrypted_spark()
     options.class_data_folder = settings.class_data_folder()
+    options.spark_server_folder = settings.spark_server_folder()
     code = carry_out(command, options, _target)
     if code:
         sys.exit(code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,6 +67,21 @@ def not_negative(text: str) -> int:
     return int(text)
 
 
+def port(text: str) -> int:
+    """Read a TCP port."""
+    value = positive(text)
+    if value > 65_535:  # noqa: PLR2004 - what 16 bits hold
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port")
+    return value
+
+
+def memory(text: str) -> str:
+    """Read an amount of memory in Spark's notation."""
+    if not re.fullmatch(r"[1-9][0-9]*[mgt]", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no amount such as 512m or 4g")
+    return text
+
+
 def epoch(text: str) -> int:
     """Read a producer epoch."""
     if not text.isdigit():
@@ -83,6 +99,9 @@ _TIMEZONE = Option(
     "--timezone", "of days and times that name none, such as Europe/Berlin", {"metavar": "ZONE"}
 )
 _GROUP = Option("--group", "consumer group that holds the cursor", {"required": True})
+_SERVER_FOLDER = Option(
+    "--folder", "of the server, default: eos-spark-server in AIRFLOW_HOME", {"metavar": "FOLDER"}
+)
 _PIPELINE = Option("--pipeline", "name of the pipeline, <dag_id>.<task_id> by default", {"required": True})
 
 COMMANDS = (
@@ -340,6 +359,49 @@ COMMANDS = (
         "changed.",
         "warm_spark",
         (Option("--folder", "of the archive, default: [eos] class_data_folder", {"metavar": "FOLDER"}),),
+        cluster=False,
+    ),
+    Command(
+        "spark-start",
+        "Start a Spark Connect server for the tasks of this host",
+        "Start the installed Spark's Connect server on loopback, wait until a session has computed something "
+        "on it, and print its address and the command that makes the Airflow connection, token included. A "
+        "supervisor process starts it again when it dies. Where one runs, only say so. Linux only.",
+        "spark_start",
+        (
+            _SERVER_FOLDER,
+            Option("--port", "default: that of the last start, at first a free one", {"type": port}),
+            Option(
+                "--memory",
+                "of its JVM, default: 1g; Python workers come on top",
+                {"type": memory, "default": "1g", "metavar": "SIZE"},
+            ),
+            Option("--master", "where it computes, default: local[*]", {"default": "local[*]"}),
+            Option(
+                "--idle-minutes",
+                "stop it when nobody was connected for so long, default: never",
+                {"type": positive, "metavar": "MINUTES"},
+            ),
+        ),
+        cluster=False,
+    ),
+    Command(
+        "spark-status",
+        "Show the Spark Connect server of this host",
+        "Show whether the server of `spark-start` takes connections, and how many it has. Exit code 3 when "
+        "it does not.",
+        "spark_status",
+        (_SERVER_FOLDER,),
+        finds=True,
+        cluster=False,
+    ),
+    Command(
+        "spark-stop",
+        "Stop the Spark Connect server of this host",
+        "Stop the server of `spark-start` and wait until it has ended. Runs that it works for fail and are "
+        "tried again by their tasks.",
+        "spark_stop",
+        (_SERVER_FOLDER,),
         cluster=False,
     ),
 )

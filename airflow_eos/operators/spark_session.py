@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.providers.common.compat.sdk import BaseHook
 
-from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.exceptions import ConfigurationError, SparkUnavailable
 from airflow_eos.settings import class_data_folder
 from airflow_eos.spark import jvm
+from airflow_eos.spark.session import is_loopback, retry_soon
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,6 +26,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOCAL = "local[*]"
+SERVER_PATIENCE = 60.0
+"""Seconds in which a Spark Connect server of this host may come back."""
+_SERVER_POLL = 0.5
+_CONNECT_PORT = 15_002
 _OTHERS_WRITE = 0o022
 
 
@@ -31,7 +39,7 @@ def spark_settings(conn_id: str | None, app_name: str, config: Mapping[str, Any]
     :param conn_id: a ``spark_connect`` connection, or any connection whose host and port are a Spark master;
         None runs Spark in this process.
     :param config: wins over the connection, also over its address (``spark.master``, ``spark.remote``).
-    :raises ConfigurationError: the connection names no host.
+    :raises ConfigurationError: the connection names no host, or one that Spark sends no token to.
     """
     settings = {"spark.app.name": app_name}
     address = LOCAL
@@ -47,6 +55,7 @@ def spark_settings(conn_id: str | None, app_name: str, config: Mapping[str, Any]
     settings.update({str(key): str(value) for key, value in config.items()})
     if "spark.remote" not in settings and "spark.master" not in settings:
         settings["spark.remote" if address.startswith("sc://") else "spark.master"] = address
+    _check_token(settings.get("spark.remote", ""))
     if "spark.remote" not in settings:
         # A progress bar redraws its line: in a task log that is noise. (A static setting: not for a server.)
         settings.setdefault("spark.ui.showConsoleProgress", "false")
@@ -54,6 +63,45 @@ def spark_settings(conn_id: str | None, app_name: str, config: Mapping[str, Any]
         # Over TCP every small Python task waits 40 ms for a delayed acknowledgement. (Spark 4.1 and newer.)
         settings.setdefault("spark.python.unix.domain.socket.enabled", "true")
     return settings
+
+
+def _check_token(remote: str) -> None:
+    """Refuse what would be a TLS handshake with a server that speaks none, tried again for ten minutes."""
+    address = urlsplit(remote)
+    in_clear = "token=" in address.path and "use_ssl=true" not in address.path.lower()
+    if in_clear and address.hostname != "localhost" and is_loopback(address.hostname or ""):
+        raise ConfigurationError(
+            f"Spark Connect at {address.hostname}: without TLS, Spark's client sends a token to the host "
+            "localhost only; give the connection that host"
+        )
+
+
+def _wait_for_server(remote: str, patience: float) -> None:
+    """Wait until a Spark Connect server of this host takes connections: it may be on its way again.
+
+    Spark's client would try for ten minutes, and then say little.
+
+    :raises SparkUnavailable: it takes none.
+    """
+    address = urlsplit(remote)
+    try:
+        host, port = address.hostname or "", address.port or _CONNECT_PORT
+    except ValueError:  # Spark says what is wrong with it
+        return
+    if not is_loopback(host):
+        return
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            with socket.create_connection((host, port), timeout=5):
+                return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise SparkUnavailable(
+                    f"no Spark Connect server at {host}:{port} of this host in {patience:g} s: {error}; "
+                    "`airflow eos spark-status` says why one of `spark-start` does not run"
+                ) from error
+        time.sleep(_SERVER_POLL)
 
 
 def _sockets_are_private() -> bool:
@@ -91,6 +139,7 @@ class TaskSession:
         :param offsets: how many the run reads: a JVM of our own is set up for them, see
             :func:`airflow_eos.spark.jvm.options_for`.
         :raises ConfigurationError: Spark shall run here, and only its client is installed.
+        :raises SparkUnavailable: no Spark Connect server takes connections on this host.
         """
         from pyspark.sql import SparkSession
         from pyspark.util import is_remote_only
@@ -109,10 +158,13 @@ class TaskSession:
         settings = self._settings
         if found is None:
             log.info("Starting Spark: %s", self.address)
+            if "spark.remote" in self._settings:
+                _wait_for_server(self._settings["spark.remote"], SERVER_PATIENCE)
             settings = {**self._jvm_options(offsets), **settings}
         self._session = session = SparkSession.builder.config(map=settings).getOrCreate()
         if found is None:
             self._started = session
+            retry_soon(session, settings.get("spark.remote", ""))
         return session
 
     def _jvm_options(self, offsets: int) -> dict[str, str]:

@@ -25,6 +25,7 @@ from airflow_eos.exceptions import (
     RunFailed,
     SealedBlockLost,
     SendError,
+    SparkUnavailable,
 )
 
 if TYPE_CHECKING:
@@ -52,6 +53,25 @@ _INFRASTRUCTURE = (
     "OPERATION_ABANDONED",
     "FetchFailed",
     "spark.driver.maxResultSize",
+)
+# What Spark's client itself says, not what it hands on, when the server is away, or is another one by now.
+_GONE = (
+    "INVALID_HANDLE.SESSION_",
+    "NO_ACTIVE_SESSION",
+    "SESSION_NOT_SAME",
+    "RETRIES_EXCEEDED",
+    "StatusCode.UNAVAILABLE",
+    "failed to connect to all addresses",
+    "Connection refused",
+    "Connection reset by peer",
+    "Socket closed",
+)
+_GONE_TEXT = "the Spark Connect server died, was started anew or has closed this session"
+_CLIENTS = (
+    "pyspark.errors.exceptions.connect",
+    "pyspark.errors.exceptions.base",
+    "pyspark.sql.connect",
+    "grpc",
 )
 _SQLSTATE = re.compile(r" *SQLSTATE: \w{5}\b")
 _NO_BLOCK = ("CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND", "Checkpoint block ", "DATAFRAME_NOT_FOUND")
@@ -130,6 +150,14 @@ def root_cause(error: BaseException) -> str:
     return _shortened((f"{name}: {line}" if line else name) + (f" ({where})" if where else ""))
 
 
+def is_server_gone(error: BaseException) -> bool:
+    """Whether Spark Connect's client has lost its server or its session; nothing of what a task raised."""
+    text = str(error)
+    if not type(error).__module__.startswith(_CLIENTS) or "Traceback (most recent call last):" in text:
+        return False
+    return any(reason in text for reason in _GONE)
+
+
 def process_error(error: BaseException, mark: ErrorMark) -> EosError:
     """Translate what a call of the author's function, or the stage that runs it, has raised."""
     if isinstance(error, EosError):
@@ -138,6 +166,11 @@ def process_error(error: BaseException, mark: ErrorMark) -> EosError:
     ours = mark.find(text)
     if ours is not None:
         return ours
+    if is_server_gone(error):
+        return SparkUnavailable(
+            f"{_GONE_TEXT} while it sealed the output: {root_cause(error)}; nothing was written, another try "
+            "takes a new session"
+        )
     if any(reason in text for reason in _INFRASTRUCTURE):
         return RunFailed(
             f"Spark could not finish the seal stage: {root_cause(error)}; see the executors' logs"
@@ -161,6 +194,10 @@ def send_error(error: BaseException, mark: ErrorMark) -> EosError:
     ours = mark.find(text)
     if ours is not None:
         return ours
+    if is_server_gone(error):
+        return SendError(
+            f"{_GONE_TEXT} in the send stage: {root_cause(error)}; its transaction must be aborted"
+        )
     return SendError(f"the send stage failed: {root_cause(error)}; its transaction must be aborted")
 
 
@@ -171,6 +208,10 @@ def environment_error(error: BaseException, fix: str) -> EosError:
     """
     if isinstance(error, EosError):
         return error
+    if is_server_gone(error):
+        return SparkUnavailable(
+            f"{_GONE_TEXT} before anything was read: {root_cause(error)}; another try takes a new session"
+        )
     if any(reason in str(error) for reason in _INFRASTRUCTURE):
         return RunFailed(
             f"Spark could not ask the executors for their versions: {root_cause(error)}; another try may "

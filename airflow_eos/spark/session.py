@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from airflow_eos.exceptions import EnvironmentMismatch
 
@@ -151,6 +153,32 @@ def executed_once(spark: SparkSession) -> Iterator[None]:
                 client.set_retry_policies(policies)
                 if reattach:
                     client.enable_reattachable_execute()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host's name or address means the machine itself."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def retry_soon(spark: SparkSession, address: str) -> None:
+    """Let the client of a Spark Connect server of this host retry every two seconds, for a minute.
+
+    By itself it waits up to a minute between tries, ten minutes in all. A server of this host is back within
+    seconds or not at all, and a run cannot use it then: its session is lost.
+
+    :param address: ``sc://host:port/;...``; of another host, or no such address: nothing is changed.
+    """
+    if not (
+        address.startswith("sc://") and is_connect(spark) and is_loopback(urlsplit(address).hostname or "")
+    ):
+        return
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    client: Any = spark.client
+    client.set_retry_policies([DefaultPolicy(max_retries=35, backoff_multiplier=2.0, max_backoff=2_000)])
 
 
 def observed(df: DataFrame, name: str) -> list[int] | None:

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from typing import Any
 
 import pytest
 
-from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.exceptions import ConfigurationError, SparkUnavailable
+from airflow_eos.operators.retriable import is_final
 from airflow_eos.operators.spark_session import TaskSession, spark_settings
 from airflow_eos.spark import jvm
 from tests.unit.airflow.fakes import FakeSession
@@ -173,3 +175,38 @@ def test_a_jvm_of_our_own_is_set_up_for_the_run(
     monkeypatch.setenv(jvm.OPTIONS_VARIABLE, "-Xmx2g")
     TaskSession(given).start(1000)
     assert builder.map == given
+
+
+@pytest.mark.parametrize(
+    ("host", "extra", "is_refused"),
+    [
+        ("127.0.0.1", {}, True),
+        ("127.0.0.1", {"use_ssl": True}, False),
+        ("localhost", {}, False),
+        ("spark.example", {}, False),
+    ],
+)
+def test_a_token_goes_where_spark_sends_it(
+    monkeypatch: pytest.MonkeyPatch, host: str, extra: dict[str, Any], is_refused: bool
+) -> None:
+    """To `localhost` in clear, to every other name over TLS; the refusal shows no token."""
+    given = {"conn_type": "spark_connect", "host": host, "port": 15002, "password": "t0ken", "extra": extra}
+    if not is_refused:
+        assert "t0ken" in settings(monkeypatch, {}, **given)["spark.remote"]
+        return
+    with pytest.raises(ConfigurationError, match="the host localhost only") as refused:
+        settings(monkeypatch, {}, **given)
+    assert "t0ken" not in str(refused.value)
+
+
+def test_a_server_of_this_host_that_is_down_is_named_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another try of the task is worth it; the token is not shown."""
+    monkeypatch.setattr("airflow_eos.operators.spark_session.SERVER_PATIENCE", 0.1)
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        session = TaskSession({"spark.remote": f"sc://localhost:{port}/;token=t0ken"})
+        with pytest.raises(SparkUnavailable, match=f"no Spark Connect server at localhost:{port}") as down:
+            session.start(10)
+    assert not is_final(down.value)
+    assert "t0ken" not in str(down.value)

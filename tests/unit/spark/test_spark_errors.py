@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.errors import PySparkException
 
 from airflow_eos import exceptions
 from airflow_eos.exceptions import (
@@ -13,10 +14,12 @@ from airflow_eos.exceptions import (
     RunFailed,
     SealedBlockLost,
     SendError,
+    SparkUnavailable,
 )
 from airflow_eos.spark.errors import (
     ErrorMark,
     TaskError,
+    environment_error,
     process_error,
     root_cause,
     send_error,
@@ -164,3 +167,30 @@ def test_errors_of_ours_pass_unchanged():
     error = ProcessFailed("x")
     assert process_error(error, MARK) is error
     assert send_error(error, MARK) is error
+
+
+GONE = [
+    "[RESPONSE_ALREADY_RECEIVED] INVALID_HANDLE.SESSION_NOT_FOUND on the server but responses were received",
+    "[NO_ACTIVE_SESSION] No active Spark session found. Please create a new Spark session",
+    '<_InactiveRpcError of RPC that terminated with: status = StatusCode.UNAVAILABLE details = "x">',
+]
+
+
+@pytest.mark.parametrize("text", GONE)
+def test_a_server_that_is_gone_is_called_so(text):
+    """Nobody looks for the fault in the function or in the executors' environment; another try helps."""
+    error = PySparkException(text)
+    for translate in (lambda e: process_error(e, MARK), environment_error):
+        found = translate(error)
+        assert type(found) is SparkUnavailable
+        assert "the Spark Connect server died, was started anew" in str(found)
+        assert text[:40] in str(found)
+    assert type(send_error(error, MARK)) is SendError
+    assert "the Spark Connect server died" in str(send_error(error, MARK))
+
+
+@pytest.mark.parametrize("text", GONE)
+def test_what_a_function_raises_is_no_server_that_is_gone(text):
+    """An author's own text, from a task or from the driver."""
+    assert type(process_error(RuntimeError(text), MARK)) is ProcessFailed
+    assert type(process_error(PySparkException(f"{TRACEBACK}\n{text}"), MARK)) is ProcessFailed
