@@ -23,7 +23,7 @@ unexport SPARK_HOME
 unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench chaos clean
+.PHONY: help setup demo test check bench chaos images clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ chaos: setup ## Faults at every state, then MINUTES=12 at random; SEED=1 KAFKA=3
 	$(BIN)/python -m chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(KAFKA),--kafka $(KAFKA)) --line-to .cache/chaos.txt
 	EOS_SEED=$(SEED) $(BIN)/python -m pytest -m chaos -n $(JOBS) --durations 25
 	@cat .cache/chaos.txt
+
+images: setup ## Build the container images on a Debian base and run the flights Dag in them; KEEP=1 BROKERS=3
+	@docker/images
 
 clean: ## Remove what set-up, tests and builds left here; the cache of broker jars stays
 	rm -rf .venv .cache build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -21,13 +21,17 @@ _NOT_FOUND = 404
 
 
 class AirflowApi:
-    """Speaks to an Airflow without authentication (``[core] simple_auth_manager_all_admins``).
+    """Speaks to an Airflow without authentication (``[core] simple_auth_manager_all_admins``), or by a token.
 
     :param base_url: ``http://host:port``.
+    :param token: bearer token of every request; empty sends none.
     """
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(self, base_url: str, token: str = "") -> None:
         self.base_url = base_url
+        self._headers = {"Content-Type": "application/json"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """Send a request below ``/api/v2`` and return the decoded answer.
@@ -94,7 +98,7 @@ class AirflowApi:
             self.base_url + path,
             method=method,
             data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
+            headers=self._headers,
         )
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310
