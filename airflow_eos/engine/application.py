@@ -99,6 +99,23 @@ def find_specification(application: Path, name: str) -> bytes | None:
     return next((line.removeprefix(begin) for line in reversed(lines) if line.startswith(begin)), None)
 
 
+def _forget_specification(application: Path, name: str) -> None:
+    """Take the specification out of YARN's cache of this user's files, which the application does not empty.
+
+    What is missing there is fetched anew for a second application master. The container keeps the code.
+    """
+    cached = application.resolve()
+    if "CONTAINER_ID" not in os.environ or "filecache" not in cached.parts:
+        return
+    code = cached.read_bytes().partition(f"\n# {name} ".encode())[0]
+    try:
+        cached.unlink()
+        application.unlink(missing_ok=True)  # in the container's folder: a link to it
+        application.write_bytes(code)
+    except OSError as error:
+        log.warning("%s holds the Kafka credentials and cannot be removed: %s", cached, error)
+
+
 def command_line() -> None:
     """Run a function named on the command line: ``submit.py --airflow-eos-process module:function ...``."""
     given = sys.argv[1:]
@@ -153,6 +170,7 @@ def _read_spec(name: str) -> RunSpec:
     application = Path(getattr(sys.modules["__main__"], "__file__", None) or "")
     carried = find_specification(application, Path(name).name) if application.is_file() else None
     if carried is not None:
+        _forget_specification(application, Path(name).name)
         return spec_from_json(carried)
     for path in (Path(name), Path(SparkFiles.get(Path(name).name))):
         if path.is_file():

@@ -9,6 +9,10 @@ class EmbeddedKafkaError(EosError):
     """A broker of ``airflow_eos_testing`` could not be fetched, started or used; with the end of its log."""
 
 
+class EmbeddedYarnError(EosError):
+    """A YARN of ``airflow_eos_testing`` could not be fetched, started or used; with the end of its log."""
+
+
 class EmbeddedSparkError(EosError):
     """A Spark server of ``airflow_eos_testing`` could not be started; with the end of its log."""
 

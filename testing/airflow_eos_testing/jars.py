@@ -1,8 +1,9 @@
-"""The jars of a Kafka broker, fetched once by the Ivy that PySpark ships.
+"""The jars of a Kafka broker and of YARN, fetched once by the Ivy that PySpark ships.
 
 The cache is ``$AIRFLOW_EOS_CACHE``, else ``$XDG_CACHE_HOME/airflow-eos``, else ``~/.cache/airflow-eos``, with
-one folder ``kafka-<version>`` (about 45 jars, 44 MB). A folder that exists is complete: it is filled under
-another name and renamed, under a file lock, so that processes which start together fetch once.
+one folder ``kafka-<version>`` (about 45 jars, 44 MB) or ``yarn-<version>`` (4 jars, 65 MB). A folder that
+exists is complete: it is filled under another name and renamed, under a file lock, so that processes which
+start together fetch once.
 
 Behind a mirror, ``$AIRFLOW_EOS_IVY_SETTINGS`` names an Ivy settings file (as ``spark.jars.ivySettings``).
 """
@@ -21,11 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos_testing.exceptions import EmbeddedKafkaError
+from airflow_eos_testing.exceptions import EmbeddedKafkaError, EmbeddedYarnError
 from airflow_eos_testing.java import find_java
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,18 @@ FETCH_TIMEOUT = 900.0
 
 # Kafka's own dependencies hold no logging backend; PySpark ships a matching set of these four.
 _LOGGING_JARS = ("slf4j-api-*.jar", "log4j-slf4j2-impl-*.jar", "log4j-api-2*.jar", "log4j-core-*.jar")
+_YARN_SHARED_JARS = (
+    "hadoop-client-api-*.jar",
+    "hadoop-client-runtime-*.jar",
+    "log4j-1.2-api-*.jar",
+    "jcl-over-slf4j-*.jar",
+)
+# PySpark has what the minicluster depends on, so that alone is fetched; YARN's web proxy needs Bouncy Castle.
+_YARN_IVY = """<ivy-module version="2.0"><info organisation="airflow-eos" module="yarn"/><dependencies>
+<dependency org="org.apache.hadoop" name="hadoop-client-minicluster" rev="{version}" transitive="false"/>
+<dependency org="org.bouncycastle" name="bcpkix-jdk18on" rev="1.82"/>
+</dependencies></ivy-module>
+"""
 
 
 def cache_root() -> Path:
@@ -62,14 +75,51 @@ def fetch_jars(version: str) -> Path:
     :raises ConfigurationError: Java 17+ or PySpark's jars are missing.
     """
     target = cache_root() / f"kafka-{version}"
+    marker = f"kafka_{SCALA_VERSION}-{version}.jar"
+    wanted = ["-dependency", "org.apache.kafka", f"kafka_{SCALA_VERSION}", version]
+    return _fetched(
+        target, marker, f"Kafka {version}", f"the Kafka {version} broker (about 44 MB)", lambda _: wanted
+    )
+
+
+def yarn_classpath() -> tuple[Path, ...]:
+    """Jars to run YARN's daemons, fetched if they are not in the cache yet.
+
+    The version is that of the Hadoop client in PySpark, whose jars hold the rest.
+
+    :raises EmbeddedYarnError: the fetch failed; the message holds the end of Ivy's output.
+    :raises ConfigurationError: Java 17+ or PySpark's jars are missing.
+    """
+    version = pyspark_jar("hadoop-client-api-*.jar").stem.removeprefix("hadoop-client-api-")
+    target = cache_root() / f"yarn-{version}"
+
+    def wanted(scratch: Path) -> list[str]:
+        file = scratch / "ivy.xml"
+        file.write_text(_YARN_IVY.format(version=version))
+        return ["-ivy", str(file)]
+
+    marker = f"hadoop-client-minicluster-{version}.jar"
+    name = f"YARN {version}"
+    try:
+        jars = _fetched(target, marker, name, f"YARN {version} (about 65 MB)", wanted)
+    except EmbeddedKafkaError as error:
+        raise EmbeddedYarnError(str(error)) from error
+    own = tuple(pyspark_jar(pattern) for pattern in _YARN_SHARED_JARS)
+    return (*logging_jars(), *own, *sorted(jars.glob("*.jar")))
+
+
+def _fetched(target: Path, marker: str, name: str, what: str, wanted: Callable[[Path], list[str]]) -> Path:
+    """Return a folder of the cache, filled on first use.
+
+    :param marker: a jar that a complete folder holds.
+    :param wanted: gets a folder for files of its own, returns the arguments that tell Ivy what to resolve.
+    """
     if not target.is_dir():
         with file_lock(target.with_name(f"{target.name}.lock")):
             if not target.is_dir():  # another process may have fetched while this one waited
-                _fetch(version, target)
-    if not (target / f"kafka_{SCALA_VERSION}-{version}.jar").exists():
-        raise EmbeddedKafkaError(
-            f"{target} holds no kafka_{SCALA_VERSION}-{version}.jar: remove the folder and retry"
-        )
+                _fetch(target, marker, name, what, wanted)
+    if not (target / marker).exists():
+        raise EmbeddedKafkaError(f"{target} holds no {marker}: remove the folder and retry")
     return target
 
 
@@ -82,12 +132,12 @@ def file_lock(path: Path) -> Iterator[None]:
         yield
 
 
-def _fetch(version: str, target: Path) -> None:
+def _fetch(target: Path, marker: str, name: str, what: str, wanted: Callable[[Path], list[str]]) -> None:
     ivy = pyspark_jar("ivy-*.jar")
     java = find_java()
     for stale in target.parent.glob(f".{target.name}-*"):
         shutil.rmtree(stale, ignore_errors=True)  # of a process that was killed while it fetched
-    log.warning("Fetching the Kafka %s broker (about 44 MB) into %s; this is done once", version, target)
+    log.warning("Fetching %s into %s; this is done once", what, target)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
         staged = Path(scratch) / "jars"
         command = [str(java), "-jar", str(ivy)]
@@ -96,7 +146,7 @@ def _fetch(version: str, target: Path) -> None:
             command += ["-settings", settings]
         # A cache of its own: in Ivy's default one a Spark session may be resolving at the same time.
         command += ["-cache", str(Path(scratch) / "ivy"), "-confs", "default"]
-        command += ["-dependency", "org.apache.kafka", f"kafka_{SCALA_VERSION}", version]
+        command += wanted(Path(scratch))
         # "bundle" is the packaging of some dependencies (scala-logging): "jar" alone misses them.
         command += ["-types", "jar", "bundle", "-retrieve", f"{staged}/[artifact]-[revision].[ext]"]
         try:
@@ -110,12 +160,12 @@ def _fetch(version: str, target: Path) -> None:
             )
         except subprocess.TimeoutExpired as error:
             raise EmbeddedKafkaError(
-                f"Fetching Kafka {version} took more than {FETCH_TIMEOUT:.0f} s: check the network and retry"
+                f"Fetching {name} took more than {FETCH_TIMEOUT:.0f} s: check the network and retry"
             ) from error
-        if done.returncode or not (staged / f"kafka_{SCALA_VERSION}-{version}.jar").exists():
+        if done.returncode or not (staged / marker).exists():
             tail = "\n".join(done.stdout.splitlines()[-15:])
             raise EmbeddedKafkaError(
-                f"Fetching Kafka {version} failed (exit code {done.returncode}): check the version, the "
+                f"Fetching {name} failed (exit code {done.returncode}): check the version, the "
                 f"network and, behind a mirror, AIRFLOW_EOS_IVY_SETTINGS. Ivy said:\n{tail}"
             )
         staged.rename(target)

@@ -2,9 +2,9 @@
 
 The watchdog is a small Python process in a session of its own. It holds the reading end of a pipe: when the
 owner dies, by whatever signal, the pipe ends, and the watchdog kills every process that carries the cluster's
-mark in its arguments (paused ones too) and removes the cluster's folder. It looks for the mark instead of
-being told process ids: an owner killed between starting a broker and telling of it leaves nothing behind, and
-a process id that was reused is never hit.
+mark in its arguments or its environment (paused ones too) and removes the cluster's folder. It looks for the
+mark instead of being told process ids: an owner killed between starting a broker and telling of it leaves
+nothing behind, and a process id that was reused is never hit.
 
 The file is executed by path, without site packages: it imports the standard library only.
 """
@@ -24,11 +24,17 @@ from pathlib import Path
 _OWNER_POLL = 1.0
 _SETTLE = 0.1
 _KILL_TIMEOUT = 20.0
+_VARIABLE = "AIRFLOW_EOS_HOME"
 
 
 def process_mark(home: Path) -> str:
     """Argument that marks the Java processes which belong to the cluster in a folder."""
     return f"-Dairflow.eos.home={home}"
+
+
+def environment_mark(home: Path) -> dict[str, str]:
+    """Variable that marks processes whose arguments others choose, with all that they start. Linux only."""
+    return {_VARIABLE: str(home)}
 
 
 class Watchdog:
@@ -72,7 +78,7 @@ def clean_up(home: Path, *, keep: bool = False) -> None:
     quiet = 0
     # Twice nothing: a process between fork and exec does not carry the mark yet.
     while quiet < 2 and time.monotonic() < deadline:  # noqa: PLR2004
-        found = marked_processes(process_mark(home))
+        found = [*marked_processes(process_mark(home)), *processes_with(f"{_VARIABLE}={home}")]
         for pid in found:
             _kill(pid)
         quiet = 0 if found else quiet + 1
@@ -98,6 +104,19 @@ def marked_processes(mark: str) -> list[int]:
                 continue  # it ended meanwhile
             if mark.encode() in arguments:
                 found.append(int(entry.name))
+    return found
+
+
+def processes_with(variable: str) -> list[int]:
+    """Ids of the running processes that have ``NAME=value`` in their environment. Linux only."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = (entry / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue  # it ended meanwhile, or is another user's
+        if variable.encode() in variables:
+            found.append(int(entry.name))
     return found
 
 

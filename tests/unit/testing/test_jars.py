@@ -172,3 +172,17 @@ def test_a_client_only_pyspark_is_refused_with_the_remedy():
     """A PySpark without jars is a clear error."""
     with pytest.raises(ConfigurationError, match="install the full pyspark distribution"):
         jars.pyspark_jar("no-such-thing-*.jar")
+
+
+def test_yarn_is_fetched_in_the_version_of_pysparks_client(cache, monkeypatch, tmp_path):
+    """The daemons run on PySpark's own Hadoop jars, with what those lack."""
+    fake = FakeIvy(tmp_path, 'touch "$folder/hadoop-client-minicluster-3.4.9.jar"')
+    monkeypatch.setattr(jars, "find_java", lambda: fake.executable)
+    monkeypatch.setattr(jars, "pyspark_jar", lambda pattern: Path(pattern.replace("*", "3.4.9")))
+
+    found = jars.yarn_classpath()
+
+    assert found[-2] == cache / "yarn-3.4.9" / "hadoop-client-minicluster-3.4.9.jar"
+    assert Path("hadoop-client-runtime-3.4.9.jar") in found
+    assert jars.yarn_classpath() == found
+    assert fake.calls == 1

@@ -10,7 +10,14 @@ import sys
 
 import pytest
 
-from airflow_eos_testing.watchdog import Watchdog, marked_processes, process_mark
+from airflow_eos_testing.watchdog import (
+    Watchdog,
+    clean_up,
+    environment_mark,
+    marked_processes,
+    process_mark,
+    processes_with,
+)
 from tests.support.patience import wait_until
 
 TOLD = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
@@ -125,3 +132,16 @@ def ignores(pid, signum):
     with open(f"/proc/{pid}/status") as status:  # noqa: PTH123
         line = next(line for line in status if line.startswith("SigIgn:"))
     return bool(int(line.split()[1], 16) & (1 << (signum - 1)))
+
+
+def test_what_a_marked_process_starts_is_ended_too(tmp_path):
+    """A mark in the environment is handed on, to whatever command."""
+    home = tmp_path / "cluster"
+    home.mkdir()
+    env = {**os.environ, **environment_mark(home)}
+    command = [sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '600'])"]
+    with subprocess.Popen(command, env=env, start_new_session=True):
+        wait_until(lambda: len(processes_with(f"AIRFLOW_EOS_HOME={home}")) == 2)
+        clean_up(home)
+    assert not processes_with(f"AIRFLOW_EOS_HOME={home}")
+    assert not home.exists()

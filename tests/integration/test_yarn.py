@@ -1,0 +1,387 @@
+"""A real YARN: runs in cluster mode, and what becomes of them when its parts, or the task, die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tests.support.yarn_tasks  # noqa: F401 - first of all that imports Airflow
+from airflow_eos.exceptions import EosError, RunFailed
+from airflow_eos_testing import count_records, read_topic
+from airflow_eos_testing.faults.half_send import is_half_written, let_go
+from airflow_eos_testing.faults.yarn_cluster import YarnCluster, kill
+from airflow_eos_testing.watchdog import processes_with
+from tests.support.patience import eventually, wait_until
+from tests.support.yarn_tasks import YarnTask
+
+SECRET = "TOPSECRET"
+RECORDS = 1000
+COPY = "def process(df):\n    return df.select('key', 'value')\n"
+STOPS_HALF_WAY = """
+from airflow_eos.spark import send_task
+from airflow_eos_testing.faults.half_send import half_send_task
+
+def process(df):
+    send_task.SendTask = half_send_task({folder!r})
+    return df.select("key", "value")
+"""
+patient = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def yarn():
+    with YarnCluster() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def guarded():
+    """A YARN where only the user of an application may end it."""
+    with YarnCluster(1, acls=True) as found:
+        yield found
+
+
+@pytest.fixture
+def task(yarn, broker, tmp_path, monkeypatch):
+    """Return a function that describes a copying task on a cluster, the module's unless another is given."""
+
+    def described(code: str = COPY, cluster: YarnCluster = yarn, **settings: Any) -> YarnTask:
+        source, sink = broker.numbered("src", 2, RECORDS // 2), broker.topic("out", 4)
+        (tmp_path / "copy_app.py").write_text(code)
+        ledger = {
+            "topic": f"ledger-{uuid.uuid4().hex[:8]}",
+            "partitions": 1,
+            "key": f"{SECRET}-of-the-ledger",
+        }
+        kafka = {**broker.config, "sasl.username": "me", "sasl.password": SECRET}
+        made = YarnTask.on(
+            cluster,
+            tmp_path,
+            kafka,
+            topics=[source],
+            sink_topic=sink,
+            group_id=f"group-{sink}",
+            ledger=ledger,
+            **settings,
+        )
+        made.operator()  # sets the environment, which is put back by monkeypatch
+        return made
+
+    for name in ("AIRFLOW_CONN_KAFKA_DEFAULT", "AIRFLOW_CONN_SPARK_YARN", "HADOOP_CONF_DIR", "PATH"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    return described
+
+
+@pytest.fixture
+def half_way(task, tmp_path):
+    """Return a function that describes a task whose output stands half on the brokers until it is let go."""
+    meeting = tmp_path / "meeting"
+    meeting.mkdir()
+
+    def described(cluster: YarnCluster | None = None, **settings: Any) -> YarnTask:
+        code = STOPS_HALF_WAY.format(folder=str(meeting))
+        return task(code, **({} if cluster is None else {"cluster": cluster}), **settings)
+
+    described.meeting = meeting
+    return described
+
+
+def assert_exact(broker: Any, task: YarnTask) -> None:
+    """Each record is there once for readers."""
+    found = Counter(record.value for record in read_topic(broker.bootstrap, task.settings["sink_topic"]))
+    assert found == Counter(b"%d:%d" % (p, i) for p in range(2) for i in range(RECORDS // 2))
+
+
+def written(broker: Any, task: YarnTask) -> int:
+    """Return how many records readers see."""
+    return count_records(broker.bootstrap, task.settings["sink_topic"])
+
+
+def in_background(call: Any) -> tuple[threading.Thread, list[Any]]:
+    """Start a call; the list gets its result or its error."""
+    results: list[Any] = []
+
+    def body() -> None:
+        try:
+            results.append(call())
+        except Exception as error:
+            results.append(error)
+
+    thread = threading.Thread(target=body, daemon=True)
+    thread.start()
+    return thread, results
+
+
+@patient
+def test_a_run_commits_in_cluster_mode_and_leaves_no_credential(yarn, task, broker):
+    """The driver alone can find the specification while it works; then it is in no file of YARN's."""
+    one = task(conf={"spark.executor.instances": "1"})
+    trigger = one.defer()
+    seen: set[Path] = set()
+    thread, results = in_background(lambda: one.resume(trigger))
+    while thread.is_alive():
+        seen |= set(yarn.holding(SECRET))
+        time.sleep(0.5)
+    assert isinstance(results[0], dict), f"{results[0]}\n{yarn.container_logs()[-5000:]}"
+    assert results[0]["records_written"] == RECORDS
+    assert yarn.wait_until_ended(trigger.driver_id) == "SUCCEEDED"
+    assert_exact(broker, one)
+    assert yarn.attempts(trigger.driver_id) == 1
+    wait_until(lambda: not yarn.processes(trigger.driver_id))
+    assert {path.name for path in seen} <= {"submit_main.py", ".submit_main.py.crc"}, seen
+    assert {path.relative_to(yarn.home).parts[0] for path in seen} <= {"staging", "node-1", "node-2"}
+    assert all(path.stat().st_mode & 0o077 == 0 for path in seen if path.exists())
+    assert "airflow-eos 0" in yarn.container_logs(), "the search looked at something"
+    # The node managers remove an application's files a moment after its end.
+    eventually(lambda: yarn.holding(SECRET), lambda found: not found)
+    assert not list(yarn.staging.rglob("submit_main.py"))
+
+
+def submitted(yarn: YarnCluster, known: list[str]) -> str:
+    """Return the application that is new."""
+    (found,) = wait_until(lambda: sorted(set(yarn.applications()) - set(known)), 120)
+    return found
+
+
+@pytest.mark.chaos
+@patient
+def test_a_second_application_master_fences_the_first_and_commits(guarded, half_way, broker):
+    """The first is killed with half of its output on the brokers: YARN starts another, on the same node."""
+    yarn = guarded
+    one = half_way(yarn)
+    trigger = one.defer()
+    wait_until(lambda: is_half_written(half_way.meeting), 120)
+    (first,) = yarn.application_masters(trigger.driver_id)
+    kill(first)
+    let_go(half_way.meeting)
+    assert one.resume(trigger)["records_written"] == RECORDS
+    assert yarn.attempts(trigger.driver_id) == 2
+    assert_exact(broker, one)
+    assert count_records(broker.bootstrap, one.settings["sink_topic"], "read_uncommitted") > RECORDS
+    yarn.wait_until_ended(trigger.driver_id)
+    eventually(lambda: yarn.holding(SECRET), lambda found: not found)
+
+
+@pytest.mark.chaos
+@patient
+def test_an_application_master_on_a_lost_node_is_fenced_by_the_second_and_does_no_harm(
+    yarn, half_way, broker
+):
+    """The node manager is killed, the driver frozen: it wakes up when the second has committed."""
+    one = half_way()
+    trigger = one.defer()
+    wait_until(lambda: is_half_written(half_way.meeting), 120)
+    (first,) = yarn.application_masters(trigger.driver_id)
+    node = yarn.node_of(first)
+    frozen = [pid for pid in yarn.processes(trigger.driver_id) if yarn.node_of(pid) is node]
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    node.kill()
+    let_go(half_way.meeting)
+    try:
+        assert one.resume(trigger)["records_written"] == RECORDS
+        assert_exact(broker, one)
+        assert first in yarn.application_masters(trigger.driver_id), "it was there all the time"
+    finally:
+        for pid in frozen:
+            os.kill(pid, signal.SIGCONT)
+        node.start()
+        yarn.wait_until_ready()
+    assert yarn.attempts(trigger.driver_id) == 2
+    wait_until(lambda: first not in yarn.application_masters(trigger.driver_id), 120)
+    assert_exact(broker, one)
+
+
+@pytest.mark.chaos
+@patient
+def test_a_lost_executor_costs_an_epoch_not_an_application_master(yarn, half_way, broker):
+    """Killed while it sends: the same driver sends again."""
+    one = half_way()
+    trigger = one.defer()
+    wait_until(lambda: is_half_written(half_way.meeting), 120)
+    kill(yarn.executors(trigger.driver_id)[0])
+    let_go(half_way.meeting)
+    assert one.resume(trigger)["records_written"] == RECORDS
+    assert yarn.attempts(trigger.driver_id) == 1
+    assert_exact(broker, one)
+
+
+@pytest.mark.chaos
+@patient
+def test_the_next_try_takes_up_the_application_of_a_worker_that_died(yarn, half_way, broker, tmp_path):
+    """The task's process is killed while its driver sends: nothing is submitted again."""
+    one = half_way()
+    known = yarn.applications()
+    log = tmp_path / "task.log"
+    worker = one.start(log)
+    try:
+        wait_until(lambda: is_half_written(half_way.meeting), 120)
+        wait_until(lambda: one.store.get("spark_job_id"), 30)
+    finally:
+        worker.kill()
+        worker.wait(30)
+    application = submitted(yarn, known)
+    _, results = in_background(lambda: one.execute(try_number=2))
+    time.sleep(2)
+    assert not results
+    let_go(half_way.meeting)
+    wait_until(lambda: results, 120)
+    assert results[0]["records_written"] == RECORDS, results
+    assert yarn.applications() == [*known, application]
+    assert (yarn.attempts(application), one.store.get("spark_job_id")) == (1, application)
+    assert_exact(broker, one)
+
+
+@pytest.mark.chaos
+@patient
+def test_a_clear_submits_a_new_application_that_fences_the_old_one(yarn, half_way, broker):
+    """The old one's transaction is open; let go, it cannot commit."""
+    one = half_way()
+    old = one.defer()
+    wait_until(lambda: is_half_written(half_way.meeting), 120)
+    # The old driver's executors wait for the same sign: with all of them frozen, the new one has it alone.
+    frozen = yarn.processes(old.driver_id)
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    let_go(half_way.meeting)
+    try:
+        cleared = {"clear_number": 1, "try_number": 2, "max_tries": 3}
+        new = one.defer(**cleared)
+        assert new.driver_id != old.driver_id
+        assert one.resume(new, **cleared)["records_written"] == RECORDS
+    finally:
+        for pid in frozen:
+            os.kill(pid, signal.SIGCONT)
+    assert_exact(broker, one)
+    yarn.wait_until_ended(old.driver_id, 180)
+    assert_exact(broker, one)
+
+
+@pytest.fixture(params=["open to all", "with access lists"])
+def killing(request, yarn):
+    """A YARN as it comes, and one with access lists."""
+    return yarn if request.param == "open to all" else request.getfixturevalue("guarded")
+
+
+@pytest.mark.chaos
+@patient
+@pytest.mark.parametrize("how", ["deferred", "on the worker"])
+def test_a_killed_task_ends_its_application(killing, half_way, broker, how):
+    """Marked or cleared while deferred, or killed while it waits: it commits nothing, the next life does."""
+    one = half_way(killing)
+    if how == "deferred":
+        trigger = one.defer()
+        application = trigger.driver_id
+        wait_until(lambda: is_half_written(half_way.meeting), 120)
+        import asyncio
+
+        asyncio.run(trigger.on_kill())
+    else:
+        known = killing.applications()
+        operator = one.operator()
+        _, results = in_background(lambda: operator.execute(one.context(operator)))
+        wait_until(lambda: is_half_written(half_way.meeting), 120)
+        application = submitted(killing, known)
+        wait_until(lambda: one.store.get("spark_job_id"), 30)
+        operator.on_kill()
+        assert not results
+    assert killing.wait_until_ended(application, 60) == "KILLED"
+    let_go(half_way.meeting)
+    wait_until(lambda: not killing.processes(application))
+    assert written(broker, one) == 0
+    if how == "on the worker":
+        wait_until(lambda: results, 120)
+        assert isinstance(results[0], EosError | RuntimeError)
+        operator._hook._submit_sp.stdout.close()
+    cleared = {"clear_number": 1, "try_number": 2, "max_tries": 3}
+    assert one.resume(one.defer(**cleared), **cleared)["records_written"] == RECORDS
+    assert_exact(broker, one)
+
+
+@pytest.mark.chaos
+@patient
+def test_a_resource_manager_that_restarts_is_waited_for(yarn, half_way, broker):
+    """Killed and started with its state while the driver sends: the trigger looks on, the run commits."""
+    one = half_way()
+    trigger = one.defer()
+    wait_until(lambda: is_half_written(half_way.meeting), 120)
+    thread, results = in_background(lambda: one.resume(trigger))
+    yarn.resource_manager.kill()
+    time.sleep(5)
+    assert thread.is_alive()
+    yarn.resource_manager.start()
+    yarn.wait_until_ready()
+    let_go(half_way.meeting)
+    thread.join(180)
+    assert results[0]["records_written"] == RECORDS, results
+    assert yarn.attempts(trigger.driver_id) == 1
+    assert_exact(broker, one)
+
+
+@pytest.mark.chaos
+@patient
+def test_a_resource_manager_that_forgets_its_applications(half_way, broker):
+    """Without its state it knows no such application: the try fails, the next one submits and commits."""
+    with YarnCluster(1, recovery=False) as yarn:
+        one = half_way(yarn)
+        trigger = one.defer()
+        wait_until(lambda: is_half_written(half_way.meeting), 120)
+        yarn.resource_manager.kill()
+        yarn.resource_manager.start()
+        yarn.wait_until_ready()
+        with pytest.raises(RunFailed, match="NOT_FOUND"):
+            one.resume(trigger)
+        let_go(half_way.meeting)
+        again = one.defer(try_number=2)
+        assert again.driver_id != trigger.driver_id
+        assert one.resume(again, try_number=2)["records_written"] == RECORDS
+        assert_exact(broker, one)
+
+
+@pytest.mark.chaos
+@patient
+def test_an_application_that_fails_lets_the_next_try_submit_again(yarn, task, broker, tmp_path):
+    """Both application masters end by the transform's error; a mended one commits by a new application."""
+    one = task("def process(df):\n    raise OSError('not today')\n")
+    trigger = one.defer()
+    with pytest.raises(RunFailed, match="FAILED"):
+        one.resume(trigger)
+    assert written(broker, one) == 0
+    assert one.store.get("spark_job_id") is None
+    (tmp_path / "copy_app.py").write_text(COPY)
+    again = one.defer(try_number=2)
+    assert one.resume(again, try_number=2)["records_written"] == RECORDS
+    assert_exact(broker, one)
+
+
+OWNER = """
+import sys, time
+from airflow_eos_testing.faults.yarn_cluster import YarnCluster
+with YarnCluster(1) as yarn:
+    print(yarn.home, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.chaos
+def test_the_yarn_of_an_owner_that_is_killed_leaves_nothing(tmp_path):
+    """No daemon, no folder."""
+    import sys
+
+    owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    home = Path(owner.stdout.readline().strip())
+    assert len(processes_with(f"AIRFLOW_EOS_HOME={home}")) == 2
+    owner.kill()
+    owner.wait(30)
+    owner.stdout.close()
+    wait_until(lambda: not home.exists() and not processes_with(f"AIRFLOW_EOS_HOME={home}"), 60)
