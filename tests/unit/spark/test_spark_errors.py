@@ -180,7 +180,7 @@ GONE = [
 def test_a_server_that_is_gone_is_called_so(text):
     """Nobody looks for the fault in the function or in the executors' environment; another try helps."""
     error = PySparkException(text)
-    for translate in (lambda e: process_error(e, MARK), environment_error):
+    for translate in (lambda e: process_error(e, MARK), lambda e: environment_error(e, "")):
         found = translate(error)
         assert type(found) is SparkUnavailable
         assert "the Spark Connect server died, was started anew" in str(found)
