@@ -46,8 +46,8 @@ def zombie_requests(playground: Playground, old: ProducerIdentity) -> str:
 
 def _batches(target: TopicPartition) -> list[tuple[int, bytes]]:
     value = pa.array([b"zombie"], pa.binary())
-    where = np.array([target.partition], np.int32)
-    return [(batch.records, batch.data) for batch in seal(value, where, topic=target.topic)]
+    tp = np.array([target.partition], np.int32)
+    return [(batch.records, batch.data) for batch in seal(value, tp, topic=target.topic)]
 
 
 def _must_be_refused(what: str, request: Callable[[], object]) -> None:

@@ -291,7 +291,7 @@ class KafkaLedger(LinkUser):
         while not backoff.expired:
             with self._link.connections() as connections:
                 leaders = connections.leaders([self.topic])
-            missing = sorted(where for where, node in leaders.items() if node == -1)
+            missing = sorted(tp for tp, node in leaders.items() if node == -1)
             if not missing:
                 return
             time.sleep(backoff.next_pause())

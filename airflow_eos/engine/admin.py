@@ -278,8 +278,8 @@ def reset_cursor(
         "pipeline": work.pipeline,
         "done": execute,
         "offsets": [
-            {"partition": str(where), "committed": before, "cursor": recorded, "new": new}
-            for where, before, recorded, new in changes
+            {"partition": str(tp), "committed": before, "cursor": recorded, "new": new}
+            for tp, before, recorded, new in changes
         ],
     }
 
@@ -379,7 +379,7 @@ class _Work:
         Visibility(self._control.cluster, self._control.transactions).wait_for_own(
             move,
             [self._control.authority.place(self._reset.group)],
-            {where: new for where, _, _, new in changes},
+            {tp: new for tp, _, _, new in changes},
             self._reset.group,
             seconds=_SETTLE_SECONDS,
         )
@@ -410,34 +410,34 @@ class _Work:
         partitions = self._partitions if only is None else [only]
         cluster = self._control.cluster
         committed = cluster.committed(self._reset.group, partitions)
-        recorded = {where: (before.ends.get(where) if before else None) for where in partitions}
+        recorded = {tp: (before.ends.get(tp) if before else None) for tp in partitions}
         begins, ends = cluster.log_starts(partitions), cluster.last_stable_offsets(partitions)
         changes = []
-        for where in partitions:
-            offset = committed[where].offset if where in committed else None
+        for tp in partitions:
+            offset = committed[tp].offset if tp in committed else None
             new = {
-                "earliest": begins[where],
-                "latest": ends[where],
-                "cursor": recorded[where],
+                "earliest": begins[tp],
+                "latest": ends[tp],
+                "cursor": recorded[tp],
                 "committed": offset,
-                None: self._reset.offsets.get(where),
+                None: self._reset.offsets.get(tp),
             }[self._reset.to]
             if new is None:
                 raise ConfigurationError(
-                    f"group {self._reset.group!r} has no {self._reset.to} offset for {where}; give offsets, "
+                    f"group {self._reset.group!r} has no {self._reset.to} offset for {tp}; give offsets, "
                     "or earliest or latest"
                 )
-            if not begins[where] <= new <= ends[where]:
+            if not begins[tp] <= new <= ends[tp]:
                 raise OffsetsOutOfRange(
-                    f"{where}: offset {new} is outside the log, which has {begins[where]} to {ends[where]}"
+                    f"{tp}: offset {new} is outside the log, which has {begins[tp]} to {ends[tp]}"
                 )
-            changes.append((where, offset, recorded[where], new))
+            changes.append((tp, offset, recorded[tp], new))
         return changes
 
     def _stage(
         self, session: Any, before: CursorRecord | None, only: TopicPartition | None, changes: list[_Change]
     ) -> None:
-        new = {where: offset for where, _, _, offset in changes}
+        new = {tp: offset for tp, _, _, offset in changes}
         after = self._moved(before, new)
         run_key = after.run_key
         group = self._reset.group
@@ -447,7 +447,7 @@ class _Work:
             "v": 1,
             "group": group,
             "pipeline": self.pipeline,
-            "changes": [[str(where), was, recorded, offset] for where, was, recorded, offset in changes],
+            "changes": [[str(tp), was, recorded, offset] for tp, was, recorded, offset in changes],
         }
         messages = [
             LedgerMessage(keys.cursor_key(group, only), after.to_json(), group),
@@ -458,9 +458,7 @@ class _Work:
                 self._known, topic_ids=after.topic_ids, partition_counts=self._counts(self._known)
             )
             messages.append(LedgerMessage(keys.cursor_key(group), layout.to_json(), group))
-        session.stage(
-            group, {where: CommittedOffset(offset, metadata) for where, offset in new.items()}, messages
-        )
+        session.stage(group, {tp: CommittedOffset(offset, metadata) for tp, offset in new.items()}, messages)
 
     def _moved(self, before: CursorRecord | None, new: Mapping[TopicPartition, int]) -> CursorRecord:
         topics: Mapping[str, TopicDescription] = self._topics
@@ -468,10 +466,9 @@ class _Work:
         if before is not None:
             # Offsets of a topic that was made again mean nothing.
             kept = {
-                where: end
-                for where, end in kept.items()
-                if where.topic not in topics
-                or before.topic_ids.get(where.topic) == topics[where.topic].topic_id
+                tp: end
+                for tp, end in kept.items()
+                if tp.topic not in topics or before.topic_ids.get(tp.topic) == topics[tp.topic].topic_id
             }
         return CursorRecord(
             group=self._reset.group,

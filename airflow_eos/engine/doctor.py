@@ -220,9 +220,7 @@ def _ledger_records(control: ControlPlane) -> Iterator[Check]:
         return  # said above
     partitions = topic.topic_partitions
     starts = control.cluster.log_starts(partitions)
-    cut = [
-        f"partition {where.partition} starts at {start}" for where, start in sorted(starts.items()) if start
-    ]
+    cut = [f"partition {tp.partition} starts at {start}" for tp, start in sorted(starts.items()) if start]
     if not cut:
         yield Check("ledger records", "ok", "all partitions start at 0: nothing was deleted")
         return
@@ -378,9 +376,9 @@ def _group(control: ControlPlane, permissions: Permissions, options: DoctorOptio
     cursor = CursorRecord.from_json(value, key)
     committed = control.cluster.committed(group, list(cursor.ends), stable=False)
     moved = [
-        f"{where}: committed {committed[where].offset}, cursor {end}"
-        for where, end in sorted(cursor.ends.items())
-        if where in committed and committed[where].offset != end
+        f"{tp}: committed {committed[tp].offset}, cursor {end}"
+        for tp, end in sorted(cursor.ends.items())
+        if tp in committed and committed[tp].offset != end
     ]
     if moved:
         advice = f"choose one: `airflow eos reset-offsets --group {group} --to cursor|committed`"

@@ -156,7 +156,7 @@ class RunHistory(Closeable):
         made = []
         for pipeline in pipelines:
             topics = set(pipeline.topics)
-            bounds = {where: one for where, one in logs.items() if where.topic in topics}
+            bounds = {tp: one for tp, one in logs.items() if tp.topic in topics}
             made.append(
                 coverage_of(
                     pipeline.runs.values(),

@@ -83,20 +83,20 @@ def unread(
         found = control.cluster.describe_topics(topics)
         partitions = [tp for name in sorted(found) for tp in found[name].topic_partitions]
         committed = control.cluster.committed(group, partitions, stable=False)
-        positions = {where: one.offset for where, one in committed.items()}
-        missing = [where for where in partitions if where not in positions]
+        positions = {tp: one.offset for tp, one in committed.items()}
+        missing = [tp for tp in partitions if tp not in positions]
         if missing and ledger is not None:
             positions.update(_cursor(control, group, missing))
         begins = control.cluster.log_starts(partitions)
         ends = control.cluster.last_stable_offsets(partitions)
     ranges = []
-    for where in partitions:
-        begin = positions.get(where, begins[where] if start == "earliest" else ends[where])
-        ranges.append(OffsetRange(where.topic, where.partition, min(begin, ends[where]), ends[where]))
+    for tp in partitions:
+        begin = positions.get(tp, begins[tp] if start == "earliest" else ends[tp])
+        ranges.append(OffsetRange(tp.topic, tp.partition, min(begin, ends[tp]), ends[tp]))
     return Unread(
         tuple(ranges),
         {name: one.topic_id for name, one in found.items()},
-        frozenset(where for where in partitions if where not in positions),
+        frozenset(tp for tp in partitions if tp not in positions),
     )
 
 
@@ -112,9 +112,9 @@ def _cursor(
         return {}
     records = {key: CursorRecord.from_json(value, key) for key, value in found.items()}
     known = records[layout].partition_counts if layout in records else {}
-    added = {where: 0 for where in partitions if 0 < known.get(where.topic, 0) <= where.partition}
-    ends = {where: end for record in records.values() for where, end in record.ends.items()}
-    return {where: end for where, end in {**added, **ends}.items() if where in partitions}
+    added = {tp: 0 for tp in partitions if 0 < known.get(tp.topic, 0) <= tp.partition}
+    ends = {tp: end for record in records.values() for tp, end in record.ends.items()}
+    return {tp: end for tp, end in {**added, **ends}.items() if tp in partitions}
 
 
 def interval_progress(
@@ -161,13 +161,13 @@ def _behind(
     at = control.cluster.offsets_for_time(partitions, int(interval.end.timestamp() * 1000))
     is_late = now >= interval.end + interval.allowed_lateness
     waiting = []
-    for where in partitions:
-        first = at[where]
+    for tp in partitions:
+        first = at[tp]
         if first is None:
             if idle == "wait" or not is_late:
-                waiting.append(f"{where} holds nothing at or after {keys.utc_text(interval.end)}")
-        elif first.offset > stable[where]:
-            waiting.append(f"{where}: a transaction is open before offset {first.offset}")
+                waiting.append(f"{tp} holds nothing at or after {keys.utc_text(interval.end)}")
+        elif first.offset > stable[tp]:
+            waiting.append(f"{tp}: a transaction is open before offset {first.offset}")
     return waiting
 
 

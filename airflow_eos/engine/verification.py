@@ -56,7 +56,7 @@ def verify_output(kafka: Mapping[str, Any], record: RunRecord) -> list[Finding]:
 
 
 def _verify(connections: BrokerConnections, record: RunRecord, receipt: PartitionReceipt) -> Finding:
-    where = TopicPartition(receipt.topic, receipt.partition)
+    tp = TopicPartition(receipt.topic, receipt.partition)
 
     def finding(outcome: Outcome, found: int, detail: str = "") -> Finding:
         return Finding(
@@ -65,8 +65,8 @@ def _verify(connections: BrokerConnections, record: RunRecord, receipt: Partitio
 
     if not receipt.records:
         return finding("ok", 0)
-    begin = list_offsets(connections, [where], "earliest")[where]
-    stable = list_offsets(connections, [where], "latest")[where]
+    begin = list_offsets(connections, [tp], "earliest")[tp]
+    stable = list_offsets(connections, [tp], "latest")[tp]
     if begin > receipt.first_offset:
         return finding("expired", 0, f"the log begins at {begin}, the run wrote from {receipt.first_offset}")
     if stable <= receipt.last_offset:

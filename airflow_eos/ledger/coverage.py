@@ -85,8 +85,8 @@ class Reset:
         :raises ValueError, LookupError, TypeError: it is something else.
         """
         changes = {}
-        for where, committed, recorded, offset in data["changes"]:
-            topic, _, partition = str(where).rpartition("-")
+        for tp, committed, recorded, offset in data["changes"]:
+            topic, _, partition = str(tp).rpartition("-")
             known = [one for one in (committed, recorded) if isinstance(one, int)]
             if known:
                 changes[TopicPartition(topic, int(partition))] = max(known), int(offset)
@@ -245,15 +245,15 @@ def coverage_of(
     known = list(records)
     earlier = earlier or Earlier()
     lanes = _Lanes(topic_ids)
-    for where in bounds:
-        lanes.of_topic(where)
+    for tp in bounds:
+        lanes.of_topic(tp)
     lanes.take_earlier(earlier, resets)
     for record in known:
         lanes.take(record, resets)
     for reset in resets:
-        for where, (was, to) in reset.changes.items():
+        for tp, (was, to) in reset.changes.items():
             if was < to:
-                lanes.of_topic(where).left_out.append((was, to))
+                lanes.of_topic(tp).left_out.append((was, to))
     made = lanes.made(bounds)
     problems = tuple((one, it) for one in made for it in one.segments if it.kind in WRONG)
     runs = len(known) + earlier.runs
@@ -395,9 +395,9 @@ class _Lanes:
         self._topic_ids = topic_ids
         self._building: dict[LaneKey, _Building] = {}
 
-    def of_topic(self, where: TopicPartition) -> _Building:
+    def of_topic(self, tp: TopicPartition) -> _Building:
         """Return the lane of a partition as it is now."""
-        return self._at(LaneKey(where.topic, "", where.partition))
+        return self._at(LaneKey(tp.topic, "", tp.partition))
 
     def take(self, record: RunRecord, resets: Sequence[Reset]) -> None:
         """Add what a run has read."""

@@ -104,8 +104,8 @@ class Witnesses:
         group = keys.offsets_group(self._spec)
         found: dict[str, str] = {}
         # Not the stable ones: other runs of the group may be committing theirs, and these tell as much.
-        for where, offset in sorted(self._cluster.committed(group, None, stable=False).items()):
+        for tp, offset in sorted(self._cluster.committed(group, None, stable=False).items()):
             ledger = keys.metadata_ledger(offset.metadata)
-            if ledger is not None and where.topic in self._spec.source_topics:
-                found[ledger] = f"group {group!r} committed offset {offset.offset} of {where}"
+            if ledger is not None and tp.topic in self._spec.source_topics:
+                found[ledger] = f"group {group!r} committed offset {offset.offset} of {tp}"
         return found

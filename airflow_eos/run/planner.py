@@ -144,8 +144,8 @@ class Planner:
         beyond = {r.topic_partition for r in plan.ranges if r.end > stable[r.topic_partition]}
         ends = {**stable, **(self._cluster.log_ends(beyond) if beyond else {})}
         for wanted in plan.ranges:
-            where = wanted.topic_partition
-            laws.within_log(wanted, starts[where], ends[where], plan.mode)
+            tp = wanted.topic_partition
+            laws.within_log(wanted, starts[tp], ends[tp], plan.mode)
             laws.is_decided(wanted, stable[wanted.topic_partition])
 
     # -- cursor --

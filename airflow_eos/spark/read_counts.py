@@ -121,9 +121,9 @@ class TalliedReads:
         assert self.tally is not None
         found: Mapping[int, tuple[int, int]] = self.tally.value
         counts, late = sums(self._ranges, self._slices, found)
-        missing = [where for number, where in enumerate(self._slices) if number not in found]
-        for where in missing:
-            counts[where.topic_partition] = NOT_COUNTED
+        missing = [wanted for number, wanted in enumerate(self._slices) if number not in found]
+        for wanted in missing:
+            counts[wanted.topic_partition] = NOT_COUNTED
         return counts, NOT_COUNTED if missing and self._late_before is not None else late
 
 
@@ -166,10 +166,10 @@ class ObservedReads:
         if self._late_before is not None:
             late = F.count_if(F.unix_millis(F.col("timestamp")) < F.lit(_milliseconds(self._late_before)))
         metrics = [late.alias("late")]
-        for i, where in enumerate(self._counted):
-            matches = F.col("partition") == F.lit(where.partition)
+        for i, wanted in enumerate(self._counted):
+            matches = F.col("partition") == F.lit(wanted.partition)
             if several:
-                matches = (F.col("topic") == F.lit(where.topic)) & matches
+                matches = (F.col("topic") == F.lit(wanted.topic)) & matches
             metrics.append(F.count_if(matches).alias(f"n{i}"))
         if len(metrics) == 1 and self._late_before is None:
             return df

@@ -155,7 +155,7 @@ class _Blocks:
         if held != announced:
             raise InconsistentSeal(f"seal tasks announced {announced} records, the blocks hold {held}")
         return BlockCounts(
-            tuple(SealedTarget(*where, *targets[where]) for where in sorted(targets)),
+            tuple(SealedTarget(*tp, *targets[tp]) for tp in sorted(targets)),
             self.reads,
             self.attempts,
             self.dead_letters,

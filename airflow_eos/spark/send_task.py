@@ -104,23 +104,23 @@ class SendTask:
         if self.streamed:
             return self._send_streamed(batches, end)
         mine = gather(batches, self.attempts)
-        for where, found in mine.items():
-            self._check(where, len(found), sum(f.records for f in found), "nothing was written by this task")
+        for tp, found in mine.items():
+            self._check(tp, len(found), sum(f.records for f in found), "nothing was written by this task")
         if not mine:
             return []
         with self._connections(end) as connections:
             return self._write(
                 connections,
-                {where: (piece.sealed() for piece in found) for where, found in mine.items()},
+                {tp: (piece.sealed() for piece in found) for tp, found in mine.items()},
                 end,
             )
 
     def _send_streamed(self, batches: Iterable[pa.RecordBatch], end: float) -> list[PartitionReceipt]:
         receipts: list[PartitionReceipt] = []
         with self._connections(end) as connections:
-            for where, pieces in stream(batches, self.attempts):
-                (receipt,) = self._write(connections, {where: (piece.sealed() for piece in pieces)}, end)
-                self._check(where, receipt.batches, receipt.records, "they are written, the run must abort")
+            for tp, pieces in stream(batches, self.attempts):
+                (receipt,) = self._write(connections, {tp: (piece.sealed() for piece in pieces)}, end)
+                self._check(tp, receipt.batches, receipt.records, "they are written, the run must abort")
                 receipts.append(receipt)
         return receipts
 
@@ -142,15 +142,15 @@ class SendTask:
             timeout=max(1.0, end - time.monotonic()),
         )
 
-    def _check(self, where: TopicPartition, batches: int, records: int, consequence: str) -> None:
+    def _check(self, tp: TopicPartition, batches: int, records: int, consequence: str) -> None:
         """Compare with the manifest.
 
         :raises ProtocolViolation: the blocks changed since they were counted.
         """
-        if self.expected.get(where) != (batches, records):
+        if self.expected.get(tp) != (batches, records):
             raise ProtocolViolation(
-                f"the blocks hold {batches} batches with {records} records for {where}, the manifest says "
-                f"{self.expected.get(where)}; {consequence}"
+                f"the blocks hold {batches} batches with {records} records for {tp}, the manifest says "
+                f"{self.expected.get(tp)}; {consequence}"
             )
 
 
@@ -179,8 +179,8 @@ def gather(
     :raises SealedBlockLost: the rows are not those that the manifest counted.
     """
     found: dict[TopicPartition, list[_Piece]] = {}
-    for where, piece in _pieces(batches, attempts):
-        found.setdefault(where, []).append(piece)
+    for tp, piece in _pieces(batches, attempts):
+        found.setdefault(tp, []).append(piece)
     for pieces in found.values():
         pieces.sort()
     return found
@@ -195,18 +195,18 @@ def stream(
     :raises ProtocolViolation: the rows are in another order.
     """
     done: set[TopicPartition] = set()
-    for where, group in groupby(_pieces(batches, attempts), key=itemgetter(0)):
-        if where in done:
-            raise ProtocolViolation(f"the batches of {where} do not come together; nothing more is written")
-        done.add(where)
-        yield where, _rising(where, (piece for _, piece in group))
+    for tp, group in groupby(_pieces(batches, attempts), key=itemgetter(0)):
+        if tp in done:
+            raise ProtocolViolation(f"the batches of {tp} do not come together; nothing more is written")
+        done.add(tp)
+        yield tp, _rising(tp, (piece for _, piece in group))
 
 
-def _rising(where: TopicPartition, pieces: Iterable[_Piece]) -> Iterator[_Piece]:
+def _rising(tp: TopicPartition, pieces: Iterable[_Piece]) -> Iterator[_Piece]:
     last: _Piece | None = None
     for piece in pieces:
         if last is not None and not last < piece:
-            raise ProtocolViolation(f"the batches of {where} are not in order: {last}, {piece}")
+            raise ProtocolViolation(f"the batches of {tp} are not in order: {last}, {piece}")
         last = piece
         yield piece
 
@@ -258,14 +258,14 @@ def read_answers(answers: Iterable[str], manifest: SealedManifest) -> list[Parti
             errors.append(error_from_dict(answer["error"]))
             continue
         receipt = PartitionReceipt.from_dict(answer["receipt"])
-        where = TopicPartition(receipt.topic, receipt.partition)
-        if where in receipts:
-            errors.append(DuplicateReceipt(f"{where} has two receipts: {receipts[where]} and {receipt}"))
-        receipts[where] = receipt
+        tp = TopicPartition(receipt.topic, receipt.partition)
+        if tp in receipts:
+            errors.append(DuplicateReceipt(f"{tp} has two receipts: {receipts[tp]} and {receipt}"))
+        receipts[tp] = receipt
     if errors:
         # A fenced epoch is often only how the other tasks met the failure of one.
         raise next((e for e in errors if not isinstance(e, ProducerFenced)), errors[0])
-    missing = [str(where) for where in manifest.partitions if where not in receipts]
+    missing = [str(tp) for tp in manifest.partitions if tp not in receipts]
     if missing:
         raise SendError(f"no receipt came for {', '.join(missing)}; the transaction must be aborted")
-    return [receipts[where] for where in sorted(receipts)]
+    return [receipts[tp] for tp in sorted(receipts)]

@@ -37,16 +37,16 @@ class BatchMemory:
         """
         pending = []
         for one in unread:
-            where = one.topic_partition
+            tp = one.topic_partition
             start = one.start
-            if where in unplaced:
+            if tp in unplaced:
                 # The end moves from look to look: the first one stands until a run has fixed a position.
-                start = min(self.positions.get(where, one.end), one.end)
-            announced = self.announced.get(where)
-            if announced is not None and (start < self.positions.get(where, 0) or one.end < announced):
+                start = min(self.positions.get(tp, one.end), one.end)
+            announced = self.announced.get(tp)
+            if announced is not None and (start < self.positions.get(tp, 0) or one.end < announced):
                 announced = None
-                del self.announced[where]
-            self.positions[where] = start
+                del self.announced[tp]
+            self.positions[tp] = start
             begin = start if announced is None else max(start, announced)
             pending.append(OffsetRange(one.topic, one.partition, begin, one.end))
         return pending
@@ -98,8 +98,8 @@ class BatchMemory:
     def to_state(self) -> dict[str, Any]:
         """Return the JSON form."""
         marks = [
-            [where.topic, where.partition, self.positions.get(where, 0), end]
-            for where, end in sorted(self.announced.items())
+            [tp.topic, tp.partition, self.positions.get(tp, 0), end]
+            for tp, end in sorted(self.announced.items())
         ]
         return {"batch": self.batch, "announced": marks}
 

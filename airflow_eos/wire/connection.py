@@ -163,17 +163,17 @@ class BrokerConnections(NodeConnections):
         :raises UnknownTopic: naming a topic, or a partition the topic does not have.
         """
         wanted = sorted(set(partitions))
-        unknown = {where.topic for where in wanted if self.leader(where.topic, where.partition) is None}
+        unknown = {tp.topic for tp in wanted if self.leader(tp.topic, tp.partition) is None}
         if unknown:
             await self.topics_async(unknown, timeout=timeout)
         leaders: dict[int, list[TopicPartition]] = {}
         leaderless = []
-        for where in wanted:
-            node = self._leader_in(self._topics[where.topic], where.partition)
+        for tp in wanted:
+            node = self._leader_in(self._topics[tp.topic], tp.partition)
             if node is None:
-                leaderless.append(where)
+                leaderless.append(tp)
             else:
-                leaders.setdefault(node, []).append(where)
+                leaders.setdefault(node, []).append(tp)
         return leaders, leaderless
 
     def forget_leader(self, topic: str) -> None:

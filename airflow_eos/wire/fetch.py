@@ -205,8 +205,8 @@ class _RangeReader:
             await self._connections.pause(pause)
 
     async def _try(self, position: int) -> FetchedAnswer:
-        where = self._where
-        node = await self._connections.leader_async(where.topic, where.partition, timeout=self._backoff.left)
+        tp = self._where
+        node = await self._connections.leader_async(tp.topic, tp.partition, timeout=self._backoff.left)
         answer = await self._connections.send(self._request(position), node)
         found = answer.responses[0].partitions[0] if answer.responses and not answer.error_code else None
         code = answer.error_code if found is None else found.error_code

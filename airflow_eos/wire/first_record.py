@@ -45,13 +45,13 @@ def first_record_since(
     """
     found = first_since(connections, partitions, timestamp, isolation="read_uncommitted", timeout=timeout)
     return {
-        where: None if one is None else _behind_markers(connections, where, one, timestamp, timeout)
-        for where, one in found.items()
+        tp: None if one is None else _behind_markers(connections, tp, one, timestamp, timeout)
+        for tp, one in found.items()
     }
 
 
 def _behind_markers(
-    connections: BrokerConnections, where: TopicPartition, first: TimedOffset, timestamp: int, timeout: float
+    connections: BrokerConnections, tp: TopicPartition, first: TimedOffset, timestamp: int, timeout: float
 ) -> TimedOffset | None:
     """Return what a broker named if it is a record, else the next record of the time."""
     named: TimedOffset | None = first
@@ -59,24 +59,22 @@ def _behind_markers(
         if named is None:
             return None
         try:
-            if _is_marker(connections, where, named.offset):
-                return _search(connections, where, named.offset + 1, timestamp, timeout)
+            if _is_marker(connections, tp, named.offset):
+                return _search(connections, tp, named.offset + 1, timestamp, timeout)
             break
         except OffsetsOutOfRange:  # deleted since it was named
             if not looks_left:
                 raise
-            again = first_since(
-                connections, [where], timestamp, isolation="read_uncommitted", timeout=timeout
-            )
-            named = again[where]
+            again = first_since(connections, [tp], timestamp, isolation="read_uncommitted", timeout=timeout)
+            named = again[tp]
     return named
 
 
-def _is_marker(connections: BrokerConnections, where: TopicPartition, offset: int) -> bool:
+def _is_marker(connections: BrokerConnections, tp: TopicPartition, offset: int) -> bool:
     answers = fetch_answers(
         connections,
-        where.topic,
-        where.partition,
+        tp.topic,
+        tp.partition,
         offset,
         offset + 1,
         isolation="read_uncommitted",
@@ -91,13 +89,11 @@ def _is_marker(connections: BrokerConnections, where: TopicPartition, offset: in
 
 
 def _search(
-    connections: BrokerConnections, where: TopicPartition, start: int, timestamp: int, timeout: float
+    connections: BrokerConnections, tp: TopicPartition, start: int, timestamp: int, timeout: float
 ) -> TimedOffset | None:
     """Return the first record of the time at or behind an offset, by reading on."""
-    end = list_offsets(connections, [where], "latest", isolation="read_uncommitted", timeout=timeout)[where]
-    answers = fetch_answers(
-        connections, where.topic, where.partition, start, end, isolation="read_uncommitted"
-    )
+    end = list_offsets(connections, [tp], "latest", isolation="read_uncommitted", timeout=timeout)[tp]
+    answers = fetch_answers(connections, tp.topic, tp.partition, start, end, isolation="read_uncommitted")
     for answer in answers:
         for batch in answer.batches:
             if batch.header.is_control or batch.header.max_timestamp < timestamp:

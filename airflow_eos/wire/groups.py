@@ -62,12 +62,12 @@ def fetch_committed_offsets(
         found: dict[TopicPartition, CommittedOffset] = {}
         for topic in answer.topics:
             for part in topic.partitions:
-                where = TopicPartition(topic.name, part.partition_index)
-                _check(connections, group, part.error_code, f"{what} in {where}")
+                tp = TopicPartition(topic.name, part.partition_index)
+                _check(connections, group, part.error_code, f"{what} in {tp}")
                 if part.committed_offset >= 0:
                     # librdkafka commits the NUL that ends a C string along with the metadata.
                     metadata = (part.metadata or "").removesuffix("\0")
-                    found[where] = CommittedOffset(part.committed_offset, metadata)
+                    found[tp] = CommittedOffset(part.committed_offset, metadata)
         return found
 
     if partitions is not None and not partitions:
@@ -155,8 +155,8 @@ def _check(connections: BrokerConnections, group: str, code: int, what: str) -> 
 def _offsets_request(group: str, partitions: Collection[TopicPartition] | None, *, stable: bool) -> Any:
     topic_class = OffsetFetchRequest.OffsetFetchRequestTopic
     grouped: dict[str, list[int]] = {}
-    for where in sorted(set(partitions or ())):
-        grouped.setdefault(where.topic, []).append(where.partition)
+    for tp in sorted(set(partitions or ())):
+        grouped.setdefault(tp.topic, []).append(tp.partition)
     topics = [topic_class(name=topic, partition_indexes=indexes) for topic, indexes in grouped.items()]
     return OffsetFetchRequest(
         group_id=group,

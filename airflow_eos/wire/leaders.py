@@ -54,7 +54,7 @@ async def ask_leaders(
                 f"{timeout:.0f} s; last: {describe(last)}"
             ) from last
         await connections.pause(backoff.next_pause())
-        await connections.refresh_async({where.topic for where in remaining})
+        await connections.refresh_async({tp.topic for tp in remaining})
 
 
 async def _ask_once(
@@ -78,12 +78,12 @@ async def _ask_once(
                 raise translated(error, f"{what} of {min(group)}") from error
             last = error
             continue
-        for where, code, value in read(answer):
+        for tp, code, value in read(answer):
             if code == 0:
-                found[where] = value
+                found[tp] = value
                 continue
             decision = reaction(table, code)
             if isinstance(decision, Fatal):
-                raise decision.error(f"{what} of {where}: {decision.meaning}")
-            last = NotYet(f"{where}: {decision.meaning}")
+                raise decision.error(f"{what} of {tp}: {decision.meaning}")
+            last = NotYet(f"{tp}: {decision.meaning}")
     return last

@@ -67,7 +67,7 @@ async def list_offsets_async(
     """See :func:`list_offsets`."""
     timestamp = _SPECIAL[spec] if isinstance(spec, str) else spec
     found = await _ask(connections, partitions, timestamp, isolation, timeout)
-    return {where: one.offset for where, one in found.items()}
+    return {tp: one.offset for tp, one in found.items()}
 
 
 def first_since(
@@ -83,7 +83,7 @@ def first_since(
     Its own timestamp may lie far behind the one asked for. Raises as :func:`list_offsets`.
     """
     found = connections.run(_ask(connections, partitions, timestamp, isolation, timeout))
-    return {where: None if one.offset == NO_OFFSET else one for where, one in found.items()}
+    return {tp: None if one.offset == NO_OFFSET else one for tp, one in found.items()}
 
 
 async def _ask(
@@ -106,15 +106,15 @@ async def _ask(
 def _read(answer: Any) -> Iterator[tuple[TopicPartition, int, TimedOffset]]:
     for topic in answer.topics:
         for part in topic.partitions:
-            where = TopicPartition(topic.name, part.partition_index)
-            yield where, part.error_code, TimedOffset(part.offset, part.timestamp)
+            tp = TopicPartition(topic.name, part.partition_index)
+            yield tp, part.error_code, TimedOffset(part.offset, part.timestamp)
 
 
 def _request(partitions: Collection[TopicPartition], timestamp: int, isolation: Isolation) -> Any:
     topic_class = ListOffsetsRequest.ListOffsetsTopic
     by_topic: dict[str, list[int]] = {}
-    for where in sorted(partitions):
-        by_topic.setdefault(where.topic, []).append(where.partition)
+    for tp in sorted(partitions):
+        by_topic.setdefault(tp.topic, []).append(tp.partition)
     return ListOffsetsRequest(
         replica_id=-1,
         isolation_level=int(isolation == "read_committed"),

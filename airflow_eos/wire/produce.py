@@ -108,8 +108,8 @@ async def _send(
         timeout=delivery_timeout if timeout is None else min(timeout, delivery_timeout),
     )
     queues = [
-        PartitionQueue(where, identity, iter(source), ends[where], delivery_timeout)
-        for where, source in sorted(batches.items())
+        PartitionQueue(tp, identity, iter(source), ends[tp], delivery_timeout)
+        for tp, source in sorted(batches.items())
     ]
     deadline = None if timeout is None else started + timeout
     await _Dispatcher(connections, identity.transactional_id, queues, deadline).run()

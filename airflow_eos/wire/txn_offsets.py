@@ -83,10 +83,8 @@ def commit_offsets_in_txn(
         for topic in answer.topics:
             for part in topic.partitions:
                 if part.error_code:
-                    where = TopicPartition(topic.name, part.partition_index)
-                    refuse(
-                        connections, "group", group, TXN_OFFSET_COMMIT, part.error_code, f"{what} in {where}"
-                    )
+                    tp = TopicPartition(topic.name, part.partition_index)
+                    refuse(connections, "group", group, TXN_OFFSET_COMMIT, part.error_code, f"{what} in {tp}")
 
     connections.run(at_coordinator(connections, "group", group, attempt, what, timeout))
 
@@ -112,10 +110,10 @@ def _commit_request(
     topic_class = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     partition_class = topic_class.TxnOffsetCommitRequestPartition
     topics: dict[str, list[Any]] = {}
-    for where, committed in sorted(offsets.items()):
-        topics.setdefault(where.topic, []).append(
+    for tp, committed in sorted(offsets.items()):
+        topics.setdefault(tp.topic, []).append(
             partition_class(
-                partition_index=where.partition,
+                partition_index=tp.partition,
                 committed_offset=committed.offset,
                 committed_metadata=committed.metadata,
             )

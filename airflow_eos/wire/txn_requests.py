@@ -106,14 +106,14 @@ def add_partitions_to_txn(
             if part.partition_error_code
         ]
         # 55 only says that another partition was refused: that one first.
-        for code, where in sorted(refused, key=lambda pair: pair[0] == _NOT_ATTEMPTED):
+        for code, tp in sorted(refused, key=lambda pair: pair[0] == _NOT_ATTEMPTED):
             refuse(
                 connections,
                 "transaction",
                 identity.transactional_id,
                 ADD_PARTITIONS,
                 code,
-                f"adding {where} to the transaction",
+                f"adding {tp} to the transaction",
             )
 
     if partitions:
@@ -345,8 +345,8 @@ def _read_producers(answer: Any) -> Iterator[tuple[TopicPartition, int, tuple[Pr
 
 def _by_topic(partitions: Collection[TopicPartition]) -> dict[str, list[int]]:
     grouped: dict[str, list[int]] = {}
-    for where in sorted(set(partitions)):
-        grouped.setdefault(where.topic, []).append(where.partition)
+    for tp in sorted(set(partitions)):
+        grouped.setdefault(tp.topic, []).append(tp.partition)
     return grouped
 
 
