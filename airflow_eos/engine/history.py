@@ -50,6 +50,16 @@ class PipelineHistory:
     resets: list[Reset] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
     characters: int = 0
+    _summary: Earlier | None = field(default_factory=Earlier)
+
+    @property
+    def summary(self) -> Earlier:
+        """What all runs have read, without which run read what: it is kept up to date, not computed."""
+        if self._summary is None:
+            self._summary = self.earlier.copy()
+            for one in self.runs.values():
+                self._summary.add(one)
+        return self._summary
 
     @property
     def newest(self) -> RunRecord:
@@ -58,29 +68,34 @@ class PipelineHistory:
 
     @property
     def topics(self) -> list[str]:
-        """All topics that were read, sorted."""
-        return sorted(
-            {one.topic for run in self.runs.values() for one in run.ranges}
-            | {key.topic for key in self.earlier.read}
-        )
+        """All topics of which something was read, sorted."""
+        summary = self.summary
+        return sorted({key.topic for spans in (summary.read, summary.again) for key in spans})
 
     def add(self, record: RunRecord, size: int) -> None:
         """Take the record of a run, instead of one that it may have had."""
-        self.drop(record.run_key)
+        if self.drop(record.run_key) is None and self._summary is not None:
+            self._summary.add(record)
         self.runs[record.run_key] = record
         self.sizes[record.run_key] = size
         self.characters += size
 
     def drop(self, run_key: str) -> RunRecord | None:
         """Take a record out, None where there is none."""
-        self.characters -= self.sizes.pop(run_key, 0)
-        return self.runs.pop(run_key, None)
+        found = self._take_out(run_key)
+        if found is not None:
+            self._summary = None
+        return found
 
     def forget_oldest(self) -> None:
         """Keep of the oldest record only where it read."""
-        oldest = self.drop(next(iter(self.runs)))
+        oldest = self._take_out(next(iter(self.runs)))
         assert oldest is not None
         self.earlier.add(oldest)
+
+    def _take_out(self, run_key: str) -> RunRecord | None:
+        self.characters -= self.sizes.pop(run_key, 0)
+        return self.runs.pop(run_key, None)
 
 
 class RunHistory(Closeable):
@@ -105,6 +120,7 @@ class RunHistory(Closeable):
         )
         self._runs_kept, self._characters_kept = runs_kept, characters_kept
         self._verified = False
+        self._characters = 0
         self._dead: dict[str, tuple[int, int]] = {}
         self.pipelines: dict[str, PipelineHistory] = {}
         self._resets: dict[str, list[Reset]] = {}
@@ -136,13 +152,26 @@ class RunHistory(Closeable):
 
     def coverage(self, pipeline: PipelineHistory) -> Coverage:
         """Return what the runs of a pipeline have read, beside what its source topics hold now."""
-        return self.coverages([pipeline])[0]
+        logs, topic_ids = self._logs(pipeline.topics)
+        return coverage_of(
+            pipeline.runs.values(), logs, topic_ids, resets=pipeline.resets, earlier=pipeline.earlier
+        )
 
-    def coverages(self, pipelines: Collection[PipelineHistory]) -> list[Coverage]:
-        """As :meth:`coverage`, of several in few requests."""
+    def summaries(self, pipelines: Collection[PipelineHistory]) -> list[Coverage]:
+        """As :meth:`coverage`, of many, whatever their number of runs: segments do not name them."""
+        logs, topic_ids = self._logs({topic for one in pipelines for topic in one.topics})
+        made = []
+        for pipeline in pipelines:
+            topics = set(pipeline.topics)
+            its = {tp: one for tp, one in logs.items() if tp.topic in topics}
+            made.append(coverage_of((), its, topic_ids, resets=pipeline.resets, earlier=pipeline.summary))
+        return made
+
+    def _logs(self, topics: Collection[str]) -> tuple[dict[TopicPartition, LogBounds], dict[str, str]]:
+        """Return bounds of all partitions, and the ids, of the topics that are there."""
         topic_ids: dict[str, str] = {}
         partitions: list[TopicPartition] = []
-        for topic in sorted({topic for one in pipelines for topic in one.topics}):
+        for topic in sorted(topics):
             with self._link.connections() as connections:
                 try:
                     found = connections.topics([topic], wait=False)[topic]
@@ -152,21 +181,7 @@ class RunHistory(Closeable):
             partitions += [TopicPartition(topic, one) for one in sorted(found.leaders)]
         starts = self.cluster.log_starts(partitions) if partitions else {}
         stables = self.cluster.last_stable_offsets(partitions) if partitions else {}
-        logs = {one: LogBounds(starts[one], stables[one]) for one in partitions}
-        made = []
-        for pipeline in pipelines:
-            topics = set(pipeline.topics)
-            bounds = {tp: one for tp, one in logs.items() if tp.topic in topics}
-            made.append(
-                coverage_of(
-                    pipeline.runs.values(),
-                    bounds,
-                    topic_ids,
-                    resets=pipeline.resets,
-                    earlier=pipeline.earlier,
-                )
-            )
-        return made
+        return {one: LogBounds(starts[one], stables[one]) for one in partitions}, topic_ids
 
     def open_transactions(self) -> dict[str, TransactionStatus]:
         """Return the open transactions of this environment's prefix, by transactional id.
@@ -194,6 +209,7 @@ class RunHistory(Closeable):
 
     def _forget(self) -> None:
         self.pipelines.clear()
+        self._characters = 0
         self._resets.clear()
         self.unreadable.clear()
 
@@ -224,7 +240,9 @@ class RunHistory(Closeable):
             return False
         name = one.key.removeprefix(keys.RUN_RECORDS)
         for pipeline in self.pipelines.values():
+            size = pipeline.characters
             if pipeline.drop(name) is not None:
+                self._characters += pipeline.characters - size
                 if not pipeline.runs and not pipeline.earlier.runs:
                     del self.pipelines[pipeline.name]
                 return False
@@ -242,14 +260,18 @@ class RunHistory(Closeable):
 
     def _add(self, record: RunRecord, size: int) -> None:
         pipeline = self._pipeline(record.pipeline)
+        before = pipeline.characters
         pipeline.add(record, size)
         if len(pipeline.runs) > self._runs_kept:
             pipeline.forget_oldest()
-        while sum(one.characters for one in self.pipelines.values()) > self._characters_kept:
+        self._characters += pipeline.characters - before
+        while self._characters > self._characters_kept:
             largest = max(self.pipelines.values(), key=lambda one: one.characters)
             if len(largest.runs) == 1:
                 return
+            before = largest.characters
             largest.forget_oldest()
+            self._characters += largest.characters - before
 
     def _add_reset(self, key: str, value: str) -> None:
         try:

@@ -203,17 +203,36 @@ class Earlier:
     """What older runs have read, of which records are no longer kept: :meth:`add` forgets one.
 
     It grows with the number of holes, not of runs.
+
+    :param runs: how many.
+    :param reprocessings: of them.
     """
 
     runs: int = 0
+    reprocessings: int = 0
     read: dict[LaneKey, Spans] = field(default_factory=dict)
     overlaps: dict[LaneKey, Spans] = field(default_factory=dict)
     again: dict[LaneKey, Spans] = field(default_factory=dict)
     left_out: dict[LaneKey, Spans] = field(default_factory=dict)
 
+    def copy(self) -> Earlier:
+        """Return another one that holds the same."""
+        made = Earlier(self.runs, self.reprocessings)
+        for mine, other in (
+            (self.read, made.read),
+            (self.overlaps, made.overlaps),
+            (self.again, made.again),
+            (self.left_out, made.left_out),
+        ):
+            for key, spans in mine.items():
+                for span in spans:
+                    other.setdefault(key, Spans()).add(*span)
+        return made
+
     def add(self, record: RunRecord) -> None:
         """Keep of a record where it read; records come in the order of their commits."""
         self.runs += 1
+        self.reprocessings += keys.REPROCESS_MARK in record.run_key
         for key, start, end, on_purpose in _reads(record, {}, ()):
             if on_purpose:
                 self.again.setdefault(key, Spans()).add(start, end)
@@ -257,7 +276,7 @@ def coverage_of(
     made = lanes.made(bounds)
     problems = tuple((one, it) for one in made for it in one.segments if it.kind in WRONG)
     runs = len(known) + earlier.runs
-    return Coverage(made, runs, _sentence(made, runs, problems), problems)
+    return Coverage(made, runs, _sentence(made, runs, problems, earlier.reprocessings), problems)
 
 
 def is_on_purpose(record: RunRecord) -> bool:
@@ -283,8 +302,8 @@ def _reads(
         if one.start == one.end:
             continue
         key = _lane_key(record, one.topic, one.partition, topic_ids)
-        if on_purpose:
-            yield key, one.start, one.end, True
+        if on_purpose or not resets:
+            yield key, one.start, one.end, on_purpose
             continue
         again = Spans()
         for start, end in _read_again(record, one, resets):
@@ -328,7 +347,7 @@ class _Building:
     def lane(self, key: LaneKey, bounds: LogBounds | None) -> Lane:
         # What was read on purpose is a first read where nobody else has read.
         read, again = Spans(), []
-        for start, end, _ in self.reads:
+        for start, end, _ in self.reads if self.on_purpose else ():
             read.add(start, end)
         reads = list(self.reads)
         for start, end, runs in self.on_purpose:
@@ -444,7 +463,9 @@ class _Lanes:
 # -- the sentence -----------------------------------------------------------------------------------------
 
 
-def _sentence(lanes: Sequence[Lane], runs: int, problems: Sequence[tuple[Lane, Segment]]) -> str:
+def _sentence(
+    lanes: Sequence[Lane], runs: int, problems: Sequence[tuple[Lane, Segment]], reprocessings: int
+) -> str:
     if not runs:
         return "No run is committed"
     counted = "1 run" if runs == 1 else f"{runs:,} runs"
@@ -458,11 +479,12 @@ def _sentence(lanes: Sequence[Lane], runs: int, problems: Sequence[tuple[Lane, S
     partitions = "1 partition" if len(parts) == 1 else f"{len(parts):,} partitions"
     again = {run for one in parts for it in one.again for run in it.runs}
     only_again = again - {run for it in seen for run in it.runs}
-    tiling = runs - len(only_again)
+    tiling = runs - len(only_again) - reprocessings
+    repeating = len(again) + reprocessings
     counted = "1 run" if tiling == 1 else f"{tiling:,} runs"
     left_out = sum(it.kind is Kind.LEFT_OUT for it in seen)
     notes = [
-        *([f"{_some(len(again), 'run')} read some of it again, on purpose"] if again else []),
+        *([f"{_some(repeating, 'run')} read some of it again, on purpose"] if repeating else []),
         *([f"{_some(left_out, 'range')} left out on purpose"] if left_out else []),
     ]
     verb = "tiles" if tiling == 1 else "tile"

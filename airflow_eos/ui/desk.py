@@ -38,6 +38,7 @@ VERIFY_SECONDS = 30.0
 """How long it waits for a run's output to be read again."""
 VERIFY_RECORDS = 1_000_000
 """Runs that wrote more are verified by ``airflow eos verify``."""
+_START_ANEW = (LedgerReplaced, AuthorizationFailed, ConfigurationError)
 _FRESH_SECONDS = 1.0
 _WAITING_AT_MOST = 8
 
@@ -125,9 +126,11 @@ class Desk:
         if time.monotonic() - self._read_at > _FRESH_SECONDS:
             try:
                 self._history.refresh()
-            except LedgerReplaced:
-                self._history.close()
-                self._history = None
+            except Exception as error:
+                # With what was read goes the connection's settings: somebody may have set them right.
+                if isinstance(error, _START_ANEW) or not self._history.pipelines:
+                    self._history.close()
+                    self._history = None
                 raise
             self._read_at = time.monotonic()
         return self._history

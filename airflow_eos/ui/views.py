@@ -82,7 +82,7 @@ def pipelines_view(history: RunHistory, viewer: Viewer, page: int, now: dt.datet
     """Return all pipelines of a user."""
     visible = viewer.pipelines(history)
     shown = visible[page * PIPELINES_A_PAGE : (page + 1) * PIPELINES_A_PAGE]
-    covered = zip(shown, history.coverages(shown), strict=True)
+    covered = zip(shown, history.summaries(shown), strict=True)
     return {
         "pipelines": [_pipeline_row(one, coverage, now) for one, coverage in covered],
         "page": page,

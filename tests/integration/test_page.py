@@ -21,6 +21,7 @@ from tests.support.airflow_app import (  # first of all: it sets Airflow's home
 from tests.support.brokers import foreign_transaction
 from tests.support.browser import BROWSER, DRIVER, MISSING, browser
 from tests.support.local_runs import Paused, Pipeline
+from tests.support.patience import wait_until
 
 MINE, THEIRS = "mine", "theirs"
 
@@ -186,9 +187,8 @@ def test_a_transaction_that_is_open_now_is_shown(page, pipeline, other):
     finally:
         with_open.resume()
     assert with_open.error is None
-    time.sleep(1.1)
-    assert page.get("/eos/api/v1/transactions").json()["transactions"] == []
-    assert page.get("/eos/api/v1/pipelines").json()["pipelines"][0]["runs"] == 4
+    wait_until(lambda: not page.get("/eos/api/v1/transactions").json()["transactions"])
+    wait_until(lambda: page.get("/eos/api/v1/pipelines").json()["pipelines"][0]["runs"] == 4)
 
 
 def take_out(pipeline, run_id):
@@ -282,8 +282,8 @@ def test_somebody_logs_in_and_looks(app, pipeline):
 def test_a_record_taken_out_of_the_ledger_turns_the_sentence_red(page, pipeline):
     """The gap has a place, and the page says which run is not there by its offsets."""
     take_out(pipeline, "r1")
-    time.sleep(1.1)
     name = pipeline.spec.pipeline
+    wait_until(lambda: not page.get(f"/eos/api/v1/pipeline?name={name}").json()["whole"])
     text = page.get(f"/eos/pipeline?name={name}").text
     assert 'class="sentence broken"' in text
     assert "2 gaps in what" in text

@@ -13,6 +13,18 @@ from airflow_eos.ledger import keys
 from airflow_eos.model.spec import Deployment
 from tests.support.brokers import foreign_transaction
 from tests.support.local_runs import Pipeline
+from tests.support.patience import wait_until
+
+
+def refreshed(history, shows):
+    """Look until it shows something: markers come after the answer to a commit or an abort."""
+
+    def look():
+        history.refresh()
+        return shows()
+
+    wait_until(look)
+
 
 TASK = {"dag_id": "d", "task_id": "t", "map_index": -1, "run_id": "r"}
 
@@ -79,7 +91,7 @@ def test_a_record_behind_an_open_transaction_comes_when_that_has_ended(pipeline,
         assert [one.run_id for one in history.pipelines[pipeline.spec.pipeline].runs.values()] == ["r1"]
         assert history.reader.behind == {where}
         producer.abort_transaction(30)
-    history.refresh()
+    refreshed(history, lambda: not history.reader.behind)
     assert [one.run_id for one in history.pipelines[pipeline.spec.pipeline].runs.values()] == ["r1", "r2"]
 
 
@@ -100,7 +112,7 @@ def test_what_no_run_wrote_is_not_believed(pipeline, opened, within):
         plain = Producer(pipeline.spec.kafka)
         plain.produce(topic, key=message[0], value=message[1], partition=where)
         assert plain.flush(30) == 0
-    history.refresh()
+    refreshed(history, lambda: history.reader.ignored)
     assert [one.run_id for one in history.pipelines[real.pipeline].runs.values()] == ["r1"]
     assert list(history.reader.ignored) == [message[0]]
 
@@ -160,8 +172,9 @@ def test_a_gap_in_the_ledger_is_seen(pipeline, opened):
         pipeline.spec.kafka, pipeline.spec.ledger.topic, (gone, None), partition=where
     ) as one:
         one.commit_transaction(30)
-    history.refresh()
-    found = history.coverage(history.pipelines[pipeline.spec.pipeline])
+    kept = history.pipelines[pipeline.spec.pipeline]
+    refreshed(history, lambda: len(kept.runs) == 2)
+    found = history.coverage(kept)
     assert found.sentence == (
         f"1 gap in what 2 runs read: offset 1 of {pipeline.source}-0 was read by no run"
     )
