@@ -224,6 +224,8 @@ def _launch(settings: Settings, port: int) -> dict[str, Any]:
         # Tasks share it: none waits for the end of another one's jobs.
         "spark.scheduler.mode": "FAIR",
         "spark.log.level": "WARN",
+        # Each session has Python workers of its own: they fork with their imports done.
+        "spark.python.daemon.module": "airflow_eos.spark.server.worker_daemon",
         # It would ask nobody who he is.
         "spark.ui.enabled": "false",
     }

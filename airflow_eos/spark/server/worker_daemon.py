@@ -1,0 +1,73 @@
+"""PySpark's daemon, from which Python workers fork: with their imports done, and gone when nobody needs it.
+
+``spark.python.daemon.module`` of our server. Spark gives each session a daemon of its own, so modules of
+another session, or of an older release, are never found in it; but it would keep the daemon until the server
+ends, long after the session. One that has had no worker for a while ends itself; Spark starts another one
+where it is needed after all. Nothing of a Dag's is imported here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+
+PRELOADED = (
+    "numpy",
+    "pyarrow",
+    "pyarrow.compute",
+    "pandas",
+    "pyspark.sql.pandas.serializers",
+    "pyspark.sql.types",
+    "pyspark.worker",
+    "google_crc32c",
+    "airflow_eos.spark.probe",
+    "airflow_eos.spark.seal_task",
+    "airflow_eos.spark.send_task",
+    "airflow_eos.wire.fetch",
+    "airflow_eos.wire.produce",
+)
+IDLE_SECONDS = 30.0
+"""After the last worker, which Spark ends when it was idle for a minute."""
+_LOOK = 5.0
+
+
+def preload() -> None:
+    """Import what is there; what is missing is reported by the worker that needs it."""
+    for name in PRELOADED:
+        with suppress(ImportError):
+            importlib.import_module(name)
+
+
+def end_when_idle(
+    seconds: float = IDLE_SECONDS, look: float = _LOOK, end: Callable[[int], object] = os._exit
+) -> None:
+    """End this process when it has had no child for so long; a fork has neither the timer nor this end.
+
+    A timer and no thread: Spark's loop forks.
+    """
+    last_child = time.monotonic()
+
+    def look_around(_number: int, _frame: FrameType | None) -> None:
+        nonlocal last_child
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            last_child = time.monotonic()
+        except ChildProcessError:
+            if time.monotonic() - last_child >= seconds:
+                end(0)
+
+    signal.signal(signal.SIGALRM, look_around)
+    signal.setitimer(signal.ITIMER_REAL, look, look)
+
+
+if __name__ == "__main__":
+    from pyspark.daemon import manager
+
+    preload()
+    end_when_idle()
+    manager()
