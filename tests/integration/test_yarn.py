@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -302,6 +303,11 @@ def test_a_killed_task_ends_its_application(killing, half_way, broker, how):
     let_go(half_way.meeting)
     wait_until(lambda: not killing.processes(application))
     assert written(broker, one) == 0
+    # Spark removes its staging folder at an orderly end only. Others cannot read it.
+    staged = killing.staging / killing.user / ".sparkStaging" / application
+    assert {path.parent for path in killing.holding(SECRET)} <= {staged}
+    assert not staged.exists() or staged.stat().st_mode & 0o077 == 0
+    shutil.rmtree(staged, ignore_errors=True)  # as the page on security advises
     if how == "on the worker":
         wait_until(lambda: results, 120)
         assert isinstance(results[0], EosError | RuntimeError)
@@ -365,6 +371,31 @@ def test_an_application_that_fails_lets_the_next_try_submit_again(yarn, task, br
     again = one.defer(try_number=2)
     assert one.resume(again, try_number=2)["records_written"] == RECORDS
     assert_exact(broker, one)
+
+
+@pytest.mark.chaos
+@patient
+def test_an_application_that_fails_after_its_commit_is_a_success(yarn, task, broker):
+    """YARN starts a second application master, which finds the commit, and fails as the first did."""
+    one = task(f"import atexit, os\natexit.register(os._exit, 7)\n{COPY}", conf=ONE_EXECUTOR)
+    trigger = one.defer()
+    assert one.resume(trigger)["records_written"] == RECORDS
+    assert yarn.wait_until_ended(trigger.driver_id) == "FAILED"
+    assert yarn.attempts(trigger.driver_id) == 2
+    assert_exact(broker, one)
+    assert count_records(broker.bootstrap, one.settings["sink_topic"], "read_uncommitted") == RECORDS
+
+
+@pytest.mark.chaos
+@patient
+def test_an_application_that_ends_well_without_a_commit_is_a_failure(yarn, task, broker):
+    """What YARN says of it counts for nothing."""
+    one = task("import os\ndef process(df):\n    os._exit(0)\n", conf=ONE_EXECUTOR)
+    trigger = one.defer()
+    with pytest.raises(RunFailed, match="ended well, but the ledger does not hold"):
+        one.resume(trigger)
+    assert yarn.wait_until_ended(trigger.driver_id) == "SUCCEEDED"
+    assert written(broker, one) == 0
 
 
 OWNER = """
