@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 import time
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import requests
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from requests.auth import AuthBase
 
 Backend = Literal["standalone", "yarn", "kubernetes"]
 
@@ -22,6 +25,39 @@ _RUNNING: dict[str, frozenset[str]] = {
 _NOT_LEADING = "in ALIVE state"  # what only a leading master can do
 _YARN_UNKNOWN = "HTTP 404"  # a resource manager that was started anew, as the provider puts it
 _SUCCEEDED = frozenset({"FINISHED", "SUCCEEDED"})
+
+
+class YarnUser(AuthBase):
+    """Names the user to a resource manager with simple authentication, which else sees a stranger.
+
+    A stranger may end nothing where YARN has access lists.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        """Add the name to the address."""
+        request.prepare_url(str(request.url), {"user.name": self.name})
+        return request
+
+
+def name_yarn_user(hook: Any, user: str | None = None) -> str:
+    """Have the hook name the user to YARN, unless it authenticates in another way; return the name.
+
+    :param user: default: whom the hook submits as.
+    """
+    user = (
+        user
+        or hook._proxy_user  # noqa: SLF001 - as the provider's own operators do
+        or (hook._env or {}).get("HADOOP_USER_NAME")  # noqa: SLF001
+        or os.environ.get("HADOOP_USER_NAME")
+        or getpass.getuser()
+    )
+    kerberos = hook._connection.get("keytab") and hook._connection.get("principal")  # noqa: SLF001
+    if hook._yarn_rm_auth is None and not kerberos:  # noqa: SLF001
+        hook._yarn_rm_auth = YarnUser(user)  # noqa: SLF001
+    return str(user)
 
 
 class _Tracker(Protocol):
@@ -40,6 +76,8 @@ class SparkDriver:
     :param driver_id: submission id, application id, or ``<namespace>:<driver pod>``.
     :param conn_id: Spark connection.
     :param hook: the submitting operator's, with what its author gave beside the connection.
+    :param user: whom YARN knows as the application's, where it believes what it is told; default: the hook's,
+        or this process's.
     """
 
     def __init__(
@@ -48,6 +86,7 @@ class SparkDriver:
         driver_id: str,
         conn_id: str = "spark_default",
         hook: SparkSubmitHook | None = None,
+        user: str | None = None,
     ) -> None:
         if backend not in _RUNNING:
             raise ValueError(f"backend must be one of {', '.join(sorted(_RUNNING))}, got {backend!r}")
@@ -55,6 +94,7 @@ class SparkDriver:
         self.driver_id = driver_id
         self._conn_id = conn_id
         self._hook = hook
+        self._user = user
 
     def status(self) -> str:
         """Return the cluster manager's word for the driver's state; ``NOT_FOUND``: it knows no such driver.
@@ -66,7 +106,7 @@ class SparkDriver:
     def kill(self, timeout: float = _TIMEOUT) -> None:
         """End the driver.
 
-        :param timeout: seconds, for all masters together. YARN is asked with the provider's own time-out.
+        :param timeout: seconds, for all masters together.
         :raises Exception: it could not be asked, or did not do it.
         """
         self._tracker.kill(timeout)
@@ -87,7 +127,10 @@ class SparkDriver:
         hook = self._hook or SparkSubmitHook(
             conn_id=self._conn_id, deploy_mode="cluster", yarn_track_via_rm_api=True
         )
-        return _Yarn(hook, self.driver_id) if self.backend == "yarn" else _Standalone(hook, self.driver_id)
+        if self.backend == "yarn":
+            name_yarn_user(hook, self._user)
+            return _Yarn(hook, self.driver_id)
+        return _Standalone(hook, self.driver_id)
 
 
 class _Standalone:
@@ -159,8 +202,15 @@ class _Yarn:
                 return "NOT_FOUND"
             raise
 
-    def kill(self, timeout: float) -> None:  # noqa: ARG002 - the provider's own time-out cannot be set
-        self._hook._kill_yarn_application(self._driver_id)  # noqa: SLF001 - as the provider's own operator does
+    def kill(self, timeout: float) -> None:
+        hook = self._hook
+        # The provider's own request writes a refusal down as it does an answer, and has no time-out to set.
+        url = f"{hook._get_yarn_rm_base_url()}/ws/v1/cluster/apps/{self._driver_id}/state"  # noqa: SLF001
+        auth = hook._resolved_yarn_rm_auth  # noqa: SLF001
+        answer = requests.put(url, json={"state": "KILLED"}, auth=auth, timeout=max(timeout, _LEAST))
+        if not answer.ok:
+            said = f"HTTP {answer.status_code}: {answer.text[:200]}"
+            raise RuntimeError(f"application {self._driver_id} was not killed: {said}")
 
 
 class _Pod:

@@ -127,9 +127,14 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
 
     def poll_until_complete(self, external_id: Any, context: Context) -> None:
         """Wait for a driver in cluster mode: in the triggerer where ``deferrable``, else here."""
+        hook: Any = self._hook
+        on_yarn = self._cluster_manager() == "yarn"
+        if on_yarn:  # the provider does not note the id of one that an earlier try submitted
+            hook._yarn_application_id = str(external_id)  # noqa: SLF001
         if not self.deferrable:
             super().poll_until_complete(external_id, context)
             return
+        from airflow_eos.hooks.spark_driver import name_yarn_user
         from airflow_eos.triggers.spark_driver import SparkDriverTrigger
 
         self.defer(
@@ -138,6 +143,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
                 driver_id=str(external_id),
                 conn_id=self._conn_id,
                 poll_interval=max(1.0, self._status_poll_interval),
+                user=name_yarn_user(hook) if on_yarn else None,
             ),
             method_name="resume",
         )
@@ -186,9 +192,23 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             if process is not None and process.poll() is None:
                 terminate_children(process.pid, budget.left(keep=_PROVIDERS_SECONDS))
             provider = super().on_kill  # asks a cluster manager or runs a command, without a time-out
-            budget.spend(lambda _: provider())
+            budget.spend(lambda seconds: self._kill_on_yarn(seconds) or provider())
         if self._submitted is not None:
             self._submitted.remove()
+
+    def _kill_on_yarn(self, seconds: float) -> bool:
+        """End the application over REST; returns False where that is not how this job is ended."""
+        from airflow_eos.hooks.spark_driver import SparkDriver
+
+        hook: Any = self._hook
+        job = getattr(hook, "_yarn_application_id", None)
+        if not (job and hook._is_yarn_cluster_mode and hook._yarn_track_via_rm_api):  # noqa: SLF001
+            return False
+        try:
+            SparkDriver("yarn", job, self._conn_id, hook=hook).kill(seconds)
+        except Exception as error:  # noqa: BLE001 - the next attempt fences it in any case
+            self.log.warning("Application %s could not be killed: %s", job, error)
+        return True
 
     def _submit(self, context: Context, spec: RunSpec) -> RunRecord:
         folder = Path(context["dag"].fileloc).parent
@@ -271,6 +291,10 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             self.files, self.py_files, self.application_args = before
         if self._killed:
             raise RunFailed("the task was killed before it had submitted its application")
+        if hook._is_yarn_cluster_mode:  # noqa: SLF001 - as the provider's own
+            from airflow_eos.hooks.spark_driver import name_yarn_user
+
+            name_yarn_user(hook)
         self._end_what_starts_late(hook)
         self._check_deferrable(hook)
         known = {**hook._conf, "spark.master": hook._connection["master"]}  # noqa: SLF001

@@ -38,6 +38,7 @@ class SparkDriverTrigger(BaseTrigger):
     :param conn_id: Spark connection.
     :param poll_interval: seconds between two looks.
     :param max_failures: looks that may fail, one after the other.
+    :param user: YARN's user of the application; default: this process's.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class SparkDriverTrigger(BaseTrigger):
         conn_id: str = "spark_default",
         poll_interval: float = 10.0,
         max_failures: int = 10,
+        user: str | None = None,
     ) -> None:
         super().__init__()
         self.backend: Backend = backend
@@ -55,6 +57,7 @@ class SparkDriverTrigger(BaseTrigger):
         self.conn_id = conn_id
         self.poll_interval = poll_interval
         self.max_failures = max_failures
+        self.user = user
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return class path and arguments."""
@@ -64,6 +67,7 @@ class SparkDriverTrigger(BaseTrigger):
             "conn_id": self.conn_id,
             "poll_interval": self.poll_interval,
             "max_failures": self.max_failures,
+            "user": self.user,
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -101,7 +105,7 @@ class SparkDriverTrigger(BaseTrigger):
     def _driver(self) -> SparkDriver:
         from airflow_eos.hooks.spark_driver import SparkDriver
 
-        return SparkDriver(self.backend, self.driver_id, self.conn_id)
+        return SparkDriver(self.backend, self.driver_id, self.conn_id, user=self.user)
 
     def _kill(self, budget: KillBudget) -> None:
         self._driver().kill(budget.left())

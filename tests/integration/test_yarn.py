@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -34,6 +35,7 @@ def process(df):
     send_task.SendTask = half_send_task({folder!r})
     return df.select("key", "value")
 """
+ONE_EXECUTOR = {"spark.executor.instances": "1"}
 patient = pytest.mark.timeout(600)
 
 
@@ -51,10 +53,10 @@ def guarded():
 
 
 @pytest.fixture
-def task(yarn, broker, tmp_path, monkeypatch):
+def task(request, broker, tmp_path, monkeypatch):
     """Return a function that describes a copying task on a cluster, the module's unless another is given."""
 
-    def described(code: str = COPY, cluster: YarnCluster = yarn, **settings: Any) -> YarnTask:
+    def described(code: str = COPY, cluster: YarnCluster | None = None, **settings: Any) -> YarnTask:
         source, sink = broker.numbered("src", 2, RECORDS // 2), broker.topic("out", 4)
         (tmp_path / "copy_app.py").write_text(code)
         ledger = {
@@ -64,7 +66,7 @@ def task(yarn, broker, tmp_path, monkeypatch):
         }
         kafka = {**broker.config, "sasl.username": "me", "sasl.password": SECRET}
         made = YarnTask.on(
-            cluster,
+            cluster or request.getfixturevalue("yarn"),
             tmp_path,
             kafka,
             topics=[source],
@@ -89,7 +91,7 @@ def half_way(task, tmp_path):
 
     def described(cluster: YarnCluster | None = None, **settings: Any) -> YarnTask:
         code = STOPS_HALF_WAY.format(folder=str(meeting))
-        return task(code, **({} if cluster is None else {"cluster": cluster}), **settings)
+        return task(code, cluster, **settings)
 
     described.meeting = meeting
     return described
@@ -124,7 +126,7 @@ def in_background(call: Any) -> tuple[threading.Thread, list[Any]]:
 @patient
 def test_a_run_commits_in_cluster_mode_and_leaves_no_credential(yarn, task, broker):
     """The driver alone can find the specification while it works; then it is in no file of YARN's."""
-    one = task(conf={"spark.executor.instances": "1"})
+    one = task(conf=ONE_EXECUTOR)
     trigger = one.defer()
     seen: set[Path] = set()
     thread, results = in_background(lambda: one.resume(trigger))
@@ -144,6 +146,9 @@ def test_a_run_commits_in_cluster_mode_and_leaves_no_credential(yarn, task, brok
     # The node managers remove an application's files a moment after its end.
     eventually(lambda: yarn.holding(SECRET), lambda found: not found)
     assert not list(yarn.staging.rglob("submit_main.py"))
+    known = yarn.applications()
+    assert one.execute(try_number=2)["found"] is True
+    assert yarn.applications() == known, "the ledger answers, nothing is submitted"
 
 
 def submitted(yarn: YarnCluster, known: list[str]) -> str:
@@ -219,7 +224,7 @@ def test_a_lost_executor_costs_an_epoch_not_an_application_master(yarn, half_way
 @patient
 def test_the_next_try_takes_up_the_application_of_a_worker_that_died(yarn, half_way, broker, tmp_path):
     """The task's process is killed while its driver sends: nothing is submitted again."""
-    one = half_way()
+    one = half_way(conf=ONE_EXECUTOR)
     known = yarn.applications()
     log = tmp_path / "task.log"
     worker = one.start(log)
@@ -245,7 +250,7 @@ def test_the_next_try_takes_up_the_application_of_a_worker_that_died(yarn, half_
 @patient
 def test_a_clear_submits_a_new_application_that_fences_the_old_one(yarn, half_way, broker):
     """The old one's transaction is open; let go, it cannot commit."""
-    one = half_way()
+    one = half_way(conf=ONE_EXECUTOR)
     old = one.defer()
     wait_until(lambda: is_half_written(half_way.meeting), 120)
     # The old driver's executors wait for the same sign: with all of them frozen, the new one has it alone.
@@ -267,9 +272,9 @@ def test_a_clear_submits_a_new_application_that_fences_the_old_one(yarn, half_wa
 
 
 @pytest.fixture(params=["open to all", "with access lists"])
-def killing(request, yarn):
+def killing(request):
     """A YARN as it comes, and one with access lists."""
-    return yarn if request.param == "open to all" else request.getfixturevalue("guarded")
+    return request.getfixturevalue("yarn" if request.param == "open to all" else "guarded")
 
 
 @pytest.mark.chaos
@@ -277,7 +282,7 @@ def killing(request, yarn):
 @pytest.mark.parametrize("how", ["deferred", "on the worker"])
 def test_a_killed_task_ends_its_application(killing, half_way, broker, how):
     """Marked or cleared while deferred, or killed while it waits: it commits nothing, the next life does."""
-    one = half_way(killing)
+    one = half_way(killing, conf=ONE_EXECUTOR)
     if how == "deferred":
         trigger = one.defer()
         application = trigger.driver_id
@@ -298,6 +303,11 @@ def test_a_killed_task_ends_its_application(killing, half_way, broker, how):
     let_go(half_way.meeting)
     wait_until(lambda: not killing.processes(application))
     assert written(broker, one) == 0
+    # Spark removes its staging folder at an orderly end only. Others cannot read it.
+    staged = killing.staging / killing.user / ".sparkStaging" / application
+    assert {path.parent for path in killing.holding(SECRET)} <= {staged}
+    assert not staged.exists() or staged.stat().st_mode & 0o077 == 0
+    shutil.rmtree(staged, ignore_errors=True)  # as the page on security advises
     if how == "on the worker":
         wait_until(lambda: results, 120)
         assert isinstance(results[0], EosError | RuntimeError)
@@ -311,7 +321,7 @@ def test_a_killed_task_ends_its_application(killing, half_way, broker, how):
 @patient
 def test_a_resource_manager_that_restarts_is_waited_for(yarn, half_way, broker):
     """Killed and started with its state while the driver sends: the trigger looks on, the run commits."""
-    one = half_way()
+    one = half_way(conf=ONE_EXECUTOR)
     trigger = one.defer()
     wait_until(lambda: is_half_written(half_way.meeting), 120)
     thread, results = in_background(lambda: one.resume(trigger))
@@ -351,7 +361,7 @@ def test_a_resource_manager_that_forgets_its_applications(half_way, broker):
 @patient
 def test_an_application_that_fails_lets_the_next_try_submit_again(yarn, task, broker, tmp_path):
     """Both application masters end by the transform's error; a mended one commits by a new application."""
-    one = task("def process(df):\n    raise OSError('not today')\n")
+    one = task("def process(df):\n    raise OSError('not today')\n", conf=ONE_EXECUTOR)
     trigger = one.defer()
     with pytest.raises(RunFailed, match="FAILED"):
         one.resume(trigger)
@@ -361,6 +371,31 @@ def test_an_application_that_fails_lets_the_next_try_submit_again(yarn, task, br
     again = one.defer(try_number=2)
     assert one.resume(again, try_number=2)["records_written"] == RECORDS
     assert_exact(broker, one)
+
+
+@pytest.mark.chaos
+@patient
+def test_an_application_that_fails_after_its_commit_is_a_success(yarn, task, broker):
+    """YARN starts a second application master, which finds the commit, and fails as the first did."""
+    one = task(f"import atexit, os\natexit.register(os._exit, 7)\n{COPY}", conf=ONE_EXECUTOR)
+    trigger = one.defer()
+    assert one.resume(trigger)["records_written"] == RECORDS
+    assert yarn.wait_until_ended(trigger.driver_id) == "FAILED"
+    assert yarn.attempts(trigger.driver_id) == 2
+    assert_exact(broker, one)
+    assert count_records(broker.bootstrap, one.settings["sink_topic"], "read_uncommitted") == RECORDS
+
+
+@pytest.mark.chaos
+@patient
+def test_an_application_that_ends_well_without_a_commit_is_a_failure(yarn, task, broker):
+    """What YARN says of it counts for nothing."""
+    one = task("import os\ndef process(df):\n    os._exit(0)\n", conf=ONE_EXECUTOR)
+    trigger = one.defer()
+    with pytest.raises(RunFailed, match="ended well, but the ledger does not hold"):
+        one.resume(trigger)
+    assert yarn.wait_until_ended(trigger.driver_id) == "SUCCEEDED"
+    assert written(broker, one) == 0
 
 
 OWNER = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import json
 import sys
 import threading
@@ -14,6 +15,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from requests.auth import HTTPBasicAuth
 
 from airflow_eos.hooks.spark_driver import SparkDriver
 from airflow_eos.run.kill import KILL_SECONDS
@@ -179,10 +182,54 @@ def test_yarn_application_is_awaited_and_killed(cluster: Cluster) -> None:
     ]
     found = asyncio.run(event_of(trigger("yarn", app, "yarn")))
     assert found == {"driver_id": app, "status": "SUCCEEDED", "succeeded": True}
-    asyncio.run(trigger("yarn", app, "yarn").on_kill())
+    asyncio.run(trigger("yarn", app, "yarn", user="me").on_kill())
     method, path, body = cluster.requests[-1]
-    assert (method, path) == ("PUT", f"/ws/v1/cluster/apps/{app}/state")
+    assert (method, path) == ("PUT", f"/ws/v1/cluster/apps/{app}/state?user.name=me")
     assert json.loads(body) == {"state": "KILLED"}
+
+
+def test_application_that_yarn_does_not_kill_is_told(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log does not say that it was killed."""
+    cluster.answers = [403]
+    with caplog.at_level("INFO"):
+        asyncio.run(trigger("yarn", "application_1_0001", "yarn").on_kill())
+    assert "was not killed: HTTP 403" in caplog.text
+    assert "was killed" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "name"),
+    [
+        ({}, {"HADOOP_USER_NAME": "etl"}, "etl"),
+        ({"env_vars": {"HADOOP_USER_NAME": "a"}}, {"HADOOP_USER_NAME": "etl"}, "a"),
+        ({"proxy_user": "b"}, {"HADOOP_USER_NAME": "etl"}, "b"),
+        ({}, {}, getpass.getuser()),
+    ],
+)
+def test_yarn_is_told_whose_application_it_is(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, given: Any, environment: Any, name: str
+) -> None:
+    """As whom ``spark-submit`` submits it; an author's own authentication is left alone."""
+    monkeypatch.delenv("HADOOP_USER_NAME", raising=False)
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    cluster.answers = [{"app": {"state": "RUNNING", "finalStatus": "UNDEFINED"}}]
+    hook = SparkSubmitHook(conn_id="yarn", deploy_mode="cluster", yarn_track_via_rm_api=True, **given)
+    if "env_vars" in given:
+        hook._env = given["env_vars"]  # set by the building of the command
+    SparkDriver("yarn", "application_1_0001", "yarn", hook=hook).status()
+    assert cluster.requests[-1][1] == f"/ws/v1/cluster/apps/application_1_0001?user.name={name}"
+
+    own = SparkSubmitHook(
+        conn_id="yarn",
+        deploy_mode="cluster",
+        yarn_track_via_rm_api=True,
+        yarn_rm_auth=HTTPBasicAuth("c", "d"),
+    )
+    SparkDriver("yarn", "application_1_0001", "yarn", hook=own).status()
+    assert "user.name" not in cluster.requests[-1][1]
 
 
 def test_application_that_yarn_has_forgotten_has_ended(cluster: Cluster) -> None:

@@ -259,6 +259,7 @@ def test_deferred_wait_frees_the_worker_and_ends_with_the_ledger(dag: DAG, ledge
         "conn_id": "spark_default",
         "poll_interval": 7,
         "max_failures": 10,
+        "user": None,
     }
     assert store["spark_job_id"] == "driver-2"
 
@@ -604,6 +605,43 @@ def test_on_kill_kills_the_job_and_never_asks_for_an_epoch(dag: DAG, ledger: Led
     operator._hook.on_kill = lambda: killed.append("hook")
     operator.on_kill()
     assert killed == ["hook"]
+
+
+YARN = (
+    '{"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster",'
+    ' "yarn_resourcemanager_webapp_address": "rm:8088"}}'
+)
+
+
+class Tracked(ReadProcessWriteSubmitOperator):
+    """Waits for an application on YARN until it is killed."""
+
+    def get_job_status(self, external_id: Any, context: Any) -> str:
+        return "RUNNING"
+
+
+def test_on_kill_ends_an_application_that_an_earlier_try_submitted(
+    dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The provider does not know the id of what it takes up; a refusal is no error of the kill."""
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", YARN)
+    killed: list[str] = []
+
+    def kill(self: SparkDriver, timeout: float) -> None:
+        killed.append(self.driver_id)
+        assert 0 < timeout <= 4.5
+        raise RuntimeError("HTTP 403")
+
+    monkeypatch.setattr(SparkDriver, "kill", kill)
+    operator = make(dag, Tracked, yarn_track_via_rm_api=True)
+    monkeypatch.setattr(
+        "airflow.providers.apache.spark.hooks.spark_submit.SparkSubmitHook._start_yarn_application_status_tracking",
+        lambda *_: operator.on_kill(),
+    )
+    ledger.answers = [None, a_record(found=True)]
+    store = Store(spark_job_id="application_1_0001", airflow_eos_life="scheduled__2026-11-20 0")
+    operator.execute(context_of(operator, store, try_number=2))
+    assert killed == ["application_1_0001"]
 
 
 def test_on_kill_returns_in_time_whatever_hangs(dag: DAG, monkeypatch: pytest.MonkeyPatch) -> None:
