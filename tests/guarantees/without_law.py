@@ -476,6 +476,7 @@ REMOVALS: dict[str, Removal] = {
             f"{_SEARCH}[empty]",
             "tests/integration/test_run_cursor.py::test_an_empty_run_is_a_success_that_is_recorded",
         ),
+        wraps=True,
     ),
     "broker_verifies": Removal(
         "9",
