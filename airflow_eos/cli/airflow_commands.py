@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
@@ -13,6 +13,7 @@ from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 from airflow_eos.cli.definition import COMMANDS, EXIT_CODES, Command, Option
 
 if TYPE_CHECKING:
+    from airflow_eos.cli.commands import Gauge
     from airflow_eos.model.spec import Deployment
 
 _CONN_ID = Option(
@@ -74,9 +75,22 @@ def _carry_out(command: Command, options: argparse.Namespace) -> None:
     options.encrypted_spark = settings.require_encrypted_spark()
     options.class_data_folder = settings.class_data_folder()
     options.spark_server_folder = settings.spark_server_folder()
+    options.send_gauges = _send_gauges
     code = carry_out(command, options, _target)
     if code:
         sys.exit(code)
+
+
+def _send_gauges(gauges: Iterable[Gauge]) -> None:
+    """Send metrics as tasks do, by section [metrics]; the OpenTelemetry client sends them when this ends."""
+    from airflow.sdk.configuration import conf
+    from airflow.sdk.observability import stats
+    from airflow.sdk.observability.metrics import stats_utils
+
+    legacy = conf.getboolean("metrics", "legacy_names_on", fallback=True)
+    stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=legacy)
+    for name, value, tags in gauges:
+        stats.gauge(name, value, tags=dict(tags))
 
 
 def _target(options: argparse.Namespace) -> Deployment:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,9 @@ from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import Deployment, RunSpec
 from airflow_eos.wire.client_config import ClientConfig
+
+Gauge = tuple[str, float, Mapping[str, str]]
+"""A metric: name, value, tags."""
 
 
 class WrongUsage(Exception):
@@ -93,10 +97,15 @@ def plan(target: Deployment, options: Namespace) -> Outcome:
 
 def status(target: Deployment, options: Namespace) -> Outcome:
     """Show ledger, cursors and runs; 3 when something named is not there, or a limit is passed."""
+    from airflow_eos.engine.admin import open_transactions
     from airflow_eos.engine.queries import ledger_names, ledger_status
 
     asked_runs = [_run(text) for text in options.run]
     everything = not options.group and not asked_runs
+    if not everything and (options.max_gaps is not None or options.send_metrics):
+        raise WrongUsage("--max-gaps and --send-metrics are for all there is: leave --group and --run out")
+    if options.send_metrics and options.send_gauges is None:
+        raise WrongUsage("--send-metrics sends by Airflow's own metrics: use `airflow eos status`")
     names = ledger_names(target.kafka, target.ledger, prefix=target.prefix) if everything else None
     groups = names.groups if names else options.group
     found = ledger_status(target.kafka, target.ledger, groups=groups, runs=asked_runs, prefix=target.prefix)
@@ -109,6 +118,9 @@ def status(target: Deployment, options: Namespace) -> Outcome:
     latest = names.runs if names else {}
     if everything:
         found["pipelines"] = {name: record.summary() for name, record in latest.items()}
+        found["open_transactions"] = open_transactions(target.kafka, target.prefix)
+        found["gaps"] = [one.to_dict() for one in names.gaps] if names else []
+        exceeded += _exceeded_by_all(found, options)
     found |= {"missing": [one["not in the ledger"] for one in missing], "exceeded": exceeded}
     tables = {
         "ledger": [found["ledger"]],
@@ -120,11 +132,56 @@ def status(target: Deployment, options: Namespace) -> Outcome:
             _run_row({"run_key": name, **(one or {"state": "no record"})})
             for name, one in found["runs"].items()
         ],
+        "open transactions": found.get("open_transactions", []),
+        "gaps between committed intervals": found.get("gaps", []),
         "missing": missing,
         "limits passed": exceeded,
     }
     shown = {title: rows for title, rows in tables.items() if rows}
+    if options.send_metrics:
+        options.send_gauges(gauges(found, target.prefix))
     return Outcome(found, shown, FOUND if missing or exceeded else DONE)
+
+
+def gauges(found: Mapping[str, Any], prefix: str) -> list[Gauge]:
+    """Return what `status` found as metrics: name, value and tags; what cannot be known is left out."""
+    sent: list[Gauge] = []
+    for group, cursor in found["cursors"].items():
+        if (cursor or {}).get("lag") is not None:
+            sent.append(("eos.group.lag", cursor["lag"], {"group": group}))
+        if "open_transaction" in (cursor or {}):
+            open_now = cursor["open_transaction"]
+            age = open_now["age_seconds"] if open_now else 0
+            sent.append(("eos.group.open_transaction", age, {"group": group}))
+    for pipeline in found["pipelines"]:
+        count = sum(one["pipeline"] == pipeline for one in found["gaps"])
+        sent.append(("eos.pipeline.gaps", count, {"pipeline": pipeline}))
+    oldest = next(iter(found["open_transactions"]), None)
+    sent.append(("eos.open_transaction", oldest["age_seconds"] if oldest else 0, {"prefix": prefix}))
+    return sent
+
+
+def _exceeded_by_all(found: Mapping[str, Any], options: Namespace) -> list[Row]:
+    """Return the limits that pipelines, and transactions that are no cursor's, have passed."""
+    open_now = [(cursor or {}).get("open_transaction") for cursor in found["cursors"].values()]
+    cursors = {one["transactional_id"] for one in open_now if one}
+    rows: list[Row] = [
+        {
+            "transactional_id": one["transactional_id"],
+            "limit": "max-open",
+            "allowed": options.max_open,
+            "found": one["age_seconds"],
+        }
+        for one in found["open_transactions"]
+        if options.max_open is not None
+        and one["age_seconds"] > options.max_open
+        and one["transactional_id"] not in cursors
+    ]
+    for pipeline, count in sorted(Counter(one["pipeline"] for one in found["gaps"]).items()):
+        if options.max_gaps is not None and count > options.max_gaps:
+            limit = {"limit": "max-gaps", "allowed": options.max_gaps, "found": count}
+            rows.append({"pipeline": pipeline, **limit})
+    return rows
 
 
 def _missing(target: Deployment, found: Mapping[str, Mapping[str, Any]]) -> list[Row]:

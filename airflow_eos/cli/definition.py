@@ -200,8 +200,9 @@ COMMANDS = (
         "status",
         "Show the ledger, cursors with their lag, and runs",
         "Show the ledger's identity, cursors of groups with what they have not read yet and the transaction "
-        "they have open, and runs; without names all groups, and the latest run of each pipeline. Exit code "
-        "3 when the ledger has no record of what was named, or a limit is passed.",
+        "they have open, and runs; without names all groups, the latest run of each pipeline, gaps between "
+        "the committed intervals of pipelines, and all open transactions of the prefix. Exit code 3 when the "
+        "ledger has no record of what was named, or a limit is passed.",
         "status",
         (
             Option("--group", "a group's cursor; repeatable", {"action": "append", "default": []}),
@@ -217,8 +218,18 @@ COMMANDS = (
             ),
             Option(
                 "--max-open",
-                "a group's transaction may be open so long",
+                "a group's transaction may be open so long, without names any of the prefix",
                 {"type": not_negative, "metavar": "SECONDS"},
+            ),
+            Option(
+                "--max-gaps",
+                "a pipeline may have so many gaps between its committed intervals",
+                {"type": not_negative, "metavar": "N"},
+            ),
+            Option(
+                "--send-metrics",
+                "also send what is found as gauges, by the metrics of the Airflow that this is",
+                {"action": "store_true"},
             ),
         ),
         finds=True,

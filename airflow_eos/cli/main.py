@@ -29,7 +29,9 @@ def parser() -> argparse.ArgumentParser:
         if command.cluster:
             _add_connection(one)
         # Settings of Airflow's.
-        one.set_defaults(encrypted_spark=False, class_data_folder=None, spark_server_folder=None)
+        one.set_defaults(
+            encrypted_spark=False, class_data_folder=None, spark_server_folder=None, send_gauges=None
+        )
         for option in command.all_options:
             one.add_argument(option.flag, help=option.help, **option.settings)
     return root

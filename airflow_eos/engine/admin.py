@@ -94,13 +94,28 @@ def oldest_open_transaction(
     As ``{"transactional_id", "started", "age_seconds", "timeout_seconds"}``, see :func:`abort_transaction`.
     """
     with ControlPlane(Deployment(kafka)) as control:
-        described = {name: control.cluster.describe_transaction(name) for name in transactional_ids}
+        found = _open_ones(control, transactional_ids)
+    return next(iter(found), None)
+
+
+def open_transactions(kafka: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
+    """Return the open transactions of a prefix, the oldest first; as :func:`oldest_open_transaction`.
+
+    Those that this principal may not Describe are left out.
+    """
+    with ControlPlane(Deployment(kafka)) as control:
+        ids = control.cluster.open_transactional_ids()
+        return _open_ones(control, sorted(one for one in ids if keys.is_id_of(one, prefix)))
+
+
+def _open_ones(control: ControlPlane, transactional_ids: Sequence[str]) -> list[dict[str, Any]]:
+    described = {name: control.cluster.describe_transaction(name) for name in transactional_ids}
     found = [
         {"transactional_id": name, **_times(one)}
         for name, one in described.items()
         if one is not None and one.state in _OPEN
     ]
-    return max(found, key=lambda one: float(one["age_seconds"]), default=None)
+    return sorted(found, key=lambda one: -float(one["age_seconds"]))
 
 
 def _check_abort(name: str, prefix: str, epoch: int, expected: int | None, *, allowed: bool) -> None:

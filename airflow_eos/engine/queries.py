@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.engine.gaps import Gap, gaps
 from airflow_eos.exceptions import ConfigurationError, LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
@@ -122,10 +123,12 @@ class LedgerNames:
 
     :param runs: the latest run of each pipeline.
     :param groups: consumer groups that have a cursor.
+    :param gaps: between the committed intervals of pipelines.
     """
 
     runs: Mapping[str, RunRecord]
     groups: tuple[str, ...]
+    gaps: tuple[Gap, ...] = ()
 
 
 def ledger_names(
@@ -139,7 +142,7 @@ def ledger_names(
     runs = readable_runs(one for one in found if keys.is_run_record(one[0]))
     cursors = {_group_of(*one) for one in found if keys.is_cursor_record(one[0])}
     latest = {one.pipeline: one for one in sorted(runs, key=lambda one: one.staged_at)}
-    return LedgerNames(dict(sorted(latest.items())), tuple(sorted(cursors - {""})))
+    return LedgerNames(dict(sorted(latest.items())), tuple(sorted(cursors - {""})), tuple(gaps(runs)))
 
 
 def _group_of(key: str, value: str) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -420,6 +421,54 @@ def test_status_is_a_check_for_a_monitor(cli: Cli, pipeline: Pipeline) -> None:
     try:
         wait_until(passed)
         assert cli("status", "--group", group, "--max-open", "3600")[0] == 0
+    finally:
+        owner.abort_transaction(30)
+
+
+def test_status_sees_gaps_between_intervals_and_transactions_that_are_no_cursors(
+    cli: Cli, pipeline: Pipeline
+) -> None:
+    """A day that nobody ran, and an interval's transaction that stays open; both are checks for a monitor."""
+    day, hour = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc), dt.timedelta(hours=1)
+    for number in range(5):
+        for partition in (0, 1):
+            moment = int((day + number * hour).timestamp() * 1000)
+            pipeline.publish([f"p{partition}h{number}"], partition=partition, timestamp=moment)
+    for number in (0, 3, 1):
+        between = Interval(day + number * hour, day + (number + 1) * hour)
+        pipeline.run(f"h{number}", ranges=between)
+    code, found = cli("status")
+    assert (code, found["open_transactions"]) == (0, [])
+    (gap,) = found["gaps"]
+    assert (gap["start"], gap["end"]) == ("2026-01-05T02:00:00.000Z", "2026-01-05T03:00:00.000Z")
+    assert (gap["pipeline"], gap["topics"]) == (pipeline.spec.pipeline, [pipeline.source])
+    assert cli("status", "--max-gaps", "1")[0] == 0
+    code, found = cli("status", "--max-gaps", "0", "--max-open", "3600")
+    passed = {"pipeline": pipeline.spec.pipeline, "limit": "max-gaps", "allowed": 0, "found": 1}
+    assert (code, found["exceeded"]) == (3, [passed])
+
+    missing = pipeline.changed("h2", ranges=Interval(day + 2 * hour, day + 3 * hour))
+    name = keys.transactional_id(missing)
+    with opened(pipeline, name):
+        wait_until(lambda: cli("status", "--max-open", "0")[0] == 3)
+        _, found = cli("status", "--max-open", "0")
+        assert [one["transactional_id"] for one in found["open_transactions"]] == [name]
+        assert [one["limit"] for one in found["exceeded"]] == ["max-open"]
+    pipeline.run("h2", ranges=missing.ranges)
+    code, found = cli("status", "--max-gaps", "0")
+    assert (code, found["gaps"], found["open_transactions"]) == (0, [], [])
+
+
+@contextlib.contextmanager
+def opened(pipeline: Pipeline, transactional_id: str) -> Iterator[None]:
+    """Leave a transaction with one record open."""
+    owner = Producer({**pipeline.spec.kafka, "transactional.id": transactional_id})
+    owner.init_transactions(30)
+    owner.begin_transaction()
+    owner.produce(pipeline.sink, value=b"open")
+    owner.flush(30)
+    try:
+        yield
     finally:
         owner.abort_transaction(30)
 

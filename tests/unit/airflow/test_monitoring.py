@@ -1,0 +1,207 @@
+"""Alerts and dashboard of docs/monitoring name metrics that are sent, as exporters name them."""
+
+from __future__ import annotations
+
+import json
+import re
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from airflow.sdk.observability import stats
+
+from airflow_eos.cli import airflow_commands, commands
+from airflow_eos.cli.airflow_commands import get_parser
+from airflow_eos.cli.main import main
+from airflow_eos.engine.gaps import Gap, gaps
+from airflow_eos.engine.queries import LedgerNames
+from tests.unit.airflow.fakes import a_record
+
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "docs" / "monitoring"
+AIRFLOWS_PREFIX = "airflow."
+"""Section [metrics], statsd_prefix and otel_prefix: test_observed sees it sent."""
+
+FOUND: dict[str, Any] = {
+    "cursors": {
+        "orders": {
+            "lag": 7,
+            "open_transaction": {"age_seconds": 12.5, "transactional_id": "p.cursor.orders"},
+        },
+        "idle": {"lag": 0, "open_transaction": None},
+        "gone": {"lag": None, "unknown": "no such topic", "open_transaction": None},
+        "unreadable": {"unreadable": "garbage"},
+    },
+    "pipelines": {"daily": {}, "hourly": {}},
+    "gaps": [{"pipeline": "daily"}, {"pipeline": "daily"}],
+    "open_transactions": [
+        {"transactional_id": "p.interval.x", "age_seconds": 99.0},
+        {"transactional_id": "p.cursor.orders", "age_seconds": 12.5},
+    ],
+}
+
+
+def sent_names() -> set[str]:
+    """Return the names of all metrics, from the code that sends them."""
+    code = [ROOT / "airflow_eos" / "operators" / "telemetry.py", ROOT / "airflow_eos" / "cli" / "commands.py"]
+    calls = r"(?:stats\.\w+|sent\.append\(?)\(\"(eos\.[\w.]+)\""
+    return {name for file in code for name in re.findall(calls, file.read_text())}
+
+
+def exported(name: str) -> re.Pattern[str]:
+    """Return what the StatsD exporter, or OpenTelemetry's, calls a metric in Prometheus."""
+    base = re.escape((AIRFLOWS_PREFIX + name).replace(".", "_"))
+    return re.compile(rf"{base}(\(_total\)\?)?(\(_milliseconds\)\?_(sum|count))?")
+
+
+def names_in(expression: str) -> set[str]:
+    """Return the metrics that an expression asks for: selectors by name, and by a regular expression."""
+    matched = set(re.findall(r'__name__=~"([^"]+)"', expression))
+    return matched | set(re.findall(r"\bairflow_\w+", re.sub(r'"[^"]*"', "", expression)))
+
+
+def expressions() -> dict[str, str]:
+    rules = yaml.safe_load((FOLDER / "alerts.yaml").read_text())["groups"][0]["rules"]
+    panels = json.loads((FOLDER / "dashboard.json").read_text())["panels"]
+    shown = {panel["title"]: target["expr"] for panel in panels for target in panel["targets"]}
+    return {rule["alert"]: rule["expr"] for rule in rules} | shown
+
+
+def test_alerts_and_dashboard_ask_for_metrics_that_are_sent() -> None:
+    """And for all of them, between the two."""
+    asked = {name for one in expressions().values() for name in names_in(one)}
+    sent = sent_names()
+    assert len(sent) == 12
+    assert [name for name in asked if not any(exported(one).fullmatch(name) for one in sent)] == []
+    assert {one for one in sent if not any(exported(one).fullmatch(name) for name in asked)} == set()
+
+
+def test_alerts_and_dashboard_group_by_tags_that_are_sent() -> None:
+    """Labels of templates, and of sums."""
+    labels = {"dag_id", "task_id"} | {tag for _, _, tags in commands.gauges(FOUND, "p") for tag in tags}
+    for file in ("alerts.yaml", "dashboard.json"):
+        text = (FOLDER / file).read_text()
+        used = set(re.findall(r"\{\{ *(?:\$labels\.)?(\w+) *\}\}", text))
+        used |= {label for by in re.findall(r" by \(([^)]*)\)", text) for label in by.split(", ")}
+        assert used, file
+        assert used <= labels
+
+
+@pytest.mark.parametrize("name", expressions())
+def test_expressions_are_whole(name: str) -> None:
+    """Brackets match, in and outside of each other."""
+    left = re.sub(r'"[^"]*"|[^()\[\]{}]', "", expressions()[name])
+    while (shorter := re.sub(r"\(\)|\[\]|\{\}", "", left)) != left:
+        left = shorter
+    assert left == ""
+
+
+def test_every_gauge_is_in_the_documentation() -> None:
+    """Those of tasks have a test of their own."""
+    rows = re.findall(
+        r"^\| `(eos\.[\w.]+)` \| `\w+` \|", (ROOT / "docs" / "observing.md").read_text(), re.MULTILINE
+    )
+    assert set(rows) == {name for name in sent_names() if not name.startswith("eos.run.")}
+
+
+def test_what_status_found_becomes_gauges() -> None:
+    """What cannot be known is left out, what is not there is 0."""
+    assert commands.gauges(FOUND, "p") == [
+        ("eos.group.lag", 7, {"group": "orders"}),
+        ("eos.group.open_transaction", 12.5, {"group": "orders"}),
+        ("eos.group.lag", 0, {"group": "idle"}),
+        ("eos.group.open_transaction", 0, {"group": "idle"}),
+        ("eos.group.open_transaction", 0, {"group": "gone"}),
+        ("eos.pipeline.gaps", 2, {"pipeline": "daily"}),
+        ("eos.pipeline.gaps", 0, {"pipeline": "hourly"}),
+        ("eos.open_transaction", 99.0, {"prefix": "p"}),
+    ]
+
+
+def test_gauges_go_the_way_of_airflows_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked for at Airflow's command line."""
+    sent: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(stats, "initialize", lambda **_: sent.append(("initialized",)))
+    monkeypatch.setattr(stats, "gauge", lambda *one, tags: sent.append((*one, tags)))
+    monkeypatch.setattr("airflow_eos.engine.queries.ledger_names", lambda *_, **__: LedgerNames({}, ()))
+    monkeypatch.setattr(
+        "airflow_eos.engine.queries.ledger_status", lambda *_, **__: {"ledger": {}, "cursors": {}, "runs": {}}
+    )
+    monkeypatch.setattr("airflow_eos.engine.admin.open_transactions", lambda *_: [])
+    given = get_parser().parse_args(["eos", "status", "--send-metrics", "--prefix", "p"])
+    given.func(given)
+    assert sent == [("initialized",), ("eos.open_transaction", 0, {"prefix": "p"})]
+    assert airflow_commands.__name__ in given.func.func.__module__
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--send-metrics",), "airflow eos status"),
+        (("--max-gaps", "0", "--group", "g"), "leave --group and --run out"),
+    ],
+)
+def test_what_cannot_be_is_wrong_usage(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without Airflow there are no metrics of Airflow's; a group has no gaps."""
+    assert main(["status", "--bootstrap-servers", "nowhere:1", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def interval(start: int, end: int, **changes: Any) -> Any:
+    """Return the record of a run over some days of January."""
+    work = {
+        "topics": changes.pop("topics", ["src"]),
+        "mode": "interval",
+        "interval": [f"2026-01-{day:02}T00:00:00.000Z" for day in (start, end)],
+        **({"partition": changes.pop("partition")} if "partition" in changes else {}),
+    }
+    return a_record(details={"work": work}, **changes)
+
+
+def days(found: list[Gap]) -> list[tuple[int, int]]:
+    return [(int(one.start[8:10]), int(one.end[8:10])) for one in found]
+
+
+@pytest.mark.parametrize(
+    ("spans", "wanted"),
+    [
+        ([], []),
+        ([(1, 2)], []),
+        ([(1, 2), (2, 3), (3, 4)], []),
+        ([(3, 4), (1, 2)], [(2, 3)]),
+        ([(1, 2), (1, 2), (4, 5), (8, 9)], [(2, 4), (5, 8)]),
+        ([(1, 9), (2, 3), (10, 11)], [(9, 10)]),
+        ([(1, 3), (2, 5), (5, 6)], []),
+    ],
+)
+def test_gaps_are_the_time_between_intervals_that_none_covers(
+    spans: list[tuple[int, int]], wanted: list[tuple[int, int]]
+) -> None:
+    """In whatever order they were committed, also where they overlap or one was run again."""
+    assert days(gaps(interval(*one) for one in spans)) == wanted
+
+
+def test_runs_over_other_topics_or_partitions_are_no_neighbours() -> None:
+    """Nor those of another pipeline, and runs without an interval."""
+    records = [
+        interval(1, 2),
+        interval(3, 4, topics=["other"]),
+        interval(5, 6, partition=0),
+        interval(7, 8, pipeline="else"),
+        a_record(details={}),
+    ]
+    assert gaps(records) == []
+
+
+def test_limits_of_pipelines_and_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cursor's transaction is told of once, with its group."""
+    options = Namespace(max_gaps=1, max_open=10)
+    assert commands._exceeded_by_all(FOUND, options) == [
+        {"transactional_id": "p.interval.x", "limit": "max-open", "allowed": 10, "found": 99.0},
+        {"pipeline": "daily", "limit": "max-gaps", "allowed": 1, "found": 2},
+    ]
+    assert commands._exceeded_by_all(FOUND, Namespace(max_gaps=2, max_open=None)) == []
