@@ -82,8 +82,10 @@ class PartitionIndex:
         else:
             findings = Findings(no_evidence)
             findings.scan(connections, self._tp, start, end, wanted)
-        findings.latest.pop(self._keys.root, None)
-        return findings.committed(self._tp.partition)
+        committed = dict(findings.committed(self._tp.partition))
+        for told in (committed, no_evidence, no_evidence.unsigned):
+            told.pop(self._keys.root, None)
+        return committed
 
     def root(
         self, connections: BrokerConnections, start: int, end: int, no_evidence: NoEvidence

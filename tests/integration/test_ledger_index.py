@@ -6,6 +6,7 @@ import logging
 from dataclasses import replace
 
 import pytest
+from confluent_kafka import Producer
 
 from airflow_eos.broker import KafkaLedger, KafkaTransactions
 from airflow_eos.cli.main import main
@@ -15,6 +16,7 @@ from airflow_eos.engine.queries import ledger_records
 from airflow_eos.engine.run import RunAttempt
 from airflow_eos.exceptions import AuthorizationFailed
 from airflow_eos.ledger import keys
+from airflow_eos.model.ledger_index import IndexRoot
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from tests.support.brokers import unique
 
@@ -50,6 +52,11 @@ def root_of(spec):
     with ControlPlane(spec) as control:
         found = control.ledger.index_root(0)
     return None if found is None else found[1]
+
+
+def described(spec):
+    with ControlPlane(spec) as control:
+        return control.ledger.describe()
 
 
 def views(spec, names, prefixes=()):
@@ -96,6 +103,38 @@ def test_without_a_key_an_index_says_nothing(spec, always):
     run(spec)
     assert root_of(spec) is not None
     assert root_of(replace(spec, ledger=replace(spec.ledger, key=SECRET))) is None
+
+
+def write_as_a_stranger(spec):
+    lie = IndexRoot(described(spec).topic_id, through=1_000).to_json((1, 1))
+    stranger = Producer(dict(spec.kafka))
+    stranger.produce(spec.ledger.topic, key=keys.INDEX.root, value=lie, partition=0)
+    assert stranger.flush(30) == 0
+
+
+def test_an_index_that_a_stranger_wrote_stops_nobody(spec):
+    """It is not an answer that is missing: where no run wrote one, there is none."""
+    run(spec, "r0")
+    write_as_a_stranger(spec)
+    assert root_of(spec) is None
+    assert not run(spec, "r1").found
+    assert run(spec, "r0").found
+
+
+@pytest.mark.parametrize("key", ["", SECRET], ids=["unsigned", "signed"])
+def test_an_index_that_a_stranger_wrote_hides_none_of_ours(spec, always, key):
+    """The ones of runs, before it and behind it, count."""
+    its = replace(spec, ledger=replace(spec.ledger, key=key))
+    run(its, "r0")
+    write_as_a_stranger(its)
+    assert root_of(its) is not None
+    assert not run(its, "r1").found
+    assert run(its, "r0").found
+    if key:  # nor does one of somebody who has no key
+        with ControlPlane(spec) as control:
+            assert control.index_keeper("eos").extend(0) is not None
+    assert run(its, "r1").found
+    assert not run(its, "r2").found
 
 
 def test_a_young_ledger_has_no_index(spec):
