@@ -17,10 +17,12 @@ from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_eos.exceptions import ConfigurationError, SparkUnavailable
 from airflow_eos.settings import class_data_folder
-from airflow_eos.spark import jvm
+from airflow_eos.spark import jvm, local_python, worker_daemon
 from airflow_eos.spark.session import is_loopback, retry_soon
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
@@ -31,6 +33,8 @@ SERVER_PATIENCE = 60.0
 _SERVER_POLL = 0.5
 _CONNECT_PORT = 15_002
 _OTHERS_WRITE = 0o022
+_DAEMON = "spark.python.daemon.module"
+_WORKERS_PATH = "spark.executorEnv.PYTHONPATH"
 
 
 def spark_settings(conn_id: str | None, app_name: str, config: Mapping[str, Any]) -> dict[str, str]:
@@ -116,6 +120,13 @@ def _sockets_are_private() -> bool:
     return int(fields.get("Umask", "0"), 8) & _OTHERS_WRITE == _OTHERS_WRITE
 
 
+def _worker_settings(asked: Future[bool] | None) -> dict[str, str]:
+    """Return the daemon that Python workers fork from, with their imports done, where it can be found."""
+    if asked is None or not asked.result():
+        return {}
+    return {_DAEMON: worker_daemon.__name__}
+
+
 class TaskSession:
     """Start the session when it is asked for, and stop it at the end if it was started here.
 
@@ -141,6 +152,7 @@ class TaskSession:
         :raises ConfigurationError: Spark shall run here, and only its client is installed.
         :raises SparkUnavailable: no Spark Connect server takes connections on this host.
         """
+        workers = self._ask_workers()
         from pyspark.sql import SparkSession
         from pyspark.util import is_remote_only
 
@@ -150,9 +162,6 @@ class TaskSession:
                 "pip install 'airflow-eos[pyspark]', or give conn_id a spark_connect connection"
             )
         found = SparkSession.getActiveSession()
-        if self._settings.get("spark.master", "").startswith("local"):
-            # Spark would take the first python3 on PATH, which need not be the one Airflow runs on.
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         # Airflow logs every library at INFO: py4j tells of each connection it closes.
         logging.getLogger("py4j").setLevel(logging.WARNING)
         settings = self._settings
@@ -160,12 +169,27 @@ class TaskSession:
             log.info("Starting Spark: %s", self.address)
             if "spark.remote" in self._settings:
                 _wait_for_server(self._settings["spark.remote"], SERVER_PATIENCE)
-            settings = {**self._jvm_options(offsets), **settings}
+            settings = {**self._jvm_options(offsets), **_worker_settings(workers), **settings}
         self._session = session = SparkSession.builder.config(map=settings).getOrCreate()
         if found is None:
             self._started = session
             retry_soon(session, settings.get("spark.remote", ""))
         return session
+
+    def _ask_workers(self) -> Future[bool] | None:
+        """Ask aside, while Spark is imported, whether a local session's tasks run a Python like this one.
+
+        Spark would take the first python3 on PATH, which need not be the one Airflow runs on.
+
+        :returns: None where Spark runs elsewhere, or is given modules of its own.
+        """
+        if not local_python.is_local(self._settings.get("spark.master", "")):
+            return None
+        python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        if self._settings.get("spark.submit.pyFiles"):
+            return None
+        paths = self._settings.get(_WORKERS_PATH), os.environ.get("PYTHONPATH")
+        return local_python.ask(python, os.pathsep.join(filter(None, paths)))
 
     def _jvm_options(self, offsets: int) -> dict[str, str]:
         """Return options of a JVM that starts here; none where somebody has given his own."""

@@ -47,6 +47,7 @@ _INFRASTRUCTURE = (
     "OutOfMemoryError",
     "No space left on device",
     "Python worker exited unexpectedly",
+    "Python worker failed to connect back",
     "has been cancelled",
     "cancelled part of cancelled job",
     "OPERATION_CANCELED",
@@ -61,11 +62,14 @@ _GONE = (
     "SESSION_NOT_SAME",
     "RETRIES_EXCEEDED",
     "StatusCode.UNAVAILABLE",
+)
+_CUT_OFF = (
     "failed to connect to all addresses",
     "Connection refused",
     "Connection reset by peer",
     "Socket closed",
 )
+_JAVA_FRAME = re.compile(r"^\s+at \S+\(", re.MULTILINE)
 _GONE_TEXT = "the Spark Connect server died, was started anew or has closed this session"
 _CLIENTS = (
     "pyspark.errors.exceptions.connect",
@@ -155,7 +159,10 @@ def is_server_gone(error: BaseException) -> bool:
     text = str(error)
     if not type(error).__module__.startswith(_CLIENTS) or "Traceback (most recent call last):" in text:
         return False
-    return any(reason in text for reason in _GONE)
+    if any(reason in text for reason in _GONE):
+        return True
+    # A server that tells of it in Java is there: somebody else was cut off, a Python worker for instance.
+    return any(reason in text for reason in _CUT_OFF) and not _JAVA_FRAME.search(text)
 
 
 def process_error(error: BaseException, mark: ErrorMark) -> EosError:

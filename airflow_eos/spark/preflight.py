@@ -1,13 +1,16 @@
 """One small job before anything else: it finds out whether every executor can do the work.
 
-Executors that lack this package, or have another version of it, get it shipped.
+Executors that lack this package, or have another version of it, get it shipped. A local session whose tasks
+find the driver's own modules needs no job for that.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import os
 import shutil
+import socket
 import sys
 import threading
 import weakref
@@ -20,6 +23,7 @@ from airflow_eos.spark import probe
 from airflow_eos.spark.by_value import module_by_value
 from airflow_eos.spark.code_shipping import our_modules, ship_code
 from airflow_eos.spark.errors import environment_error
+from airflow_eos.spark.local_python import has_drivers_modules, is_local
 from airflow_eos.spark.session import application_id, check_version, is_connect, local_python
 
 if TYPE_CHECKING:
@@ -33,6 +37,7 @@ _FIX = (
     "Install the driver's Python minor version, pyarrow, numpy and google-crc32c there, or ship an "
     "environment with spark.archives and PYSPARK_PYTHON"
 )
+_SLOTS = "spark.sql.leafNodeDefaultParallelism"
 _SHIPPED = ("airflow_eos", "kafka")
 _known: weakref.WeakKeyDictionary[Any, Environment] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
@@ -94,7 +99,7 @@ def check_environment(spark: SparkSession, compression: str = "zstd") -> Environ
 def _look(spark: SparkSession) -> Environment:
     check_version(spark)
     mine = probe.versions(our_modules())
-    reports = _ask(spark)
+    reports = _local_reports(spark, mine) or _ask(spark)
     shipped = any(r[name] != mine[name] for r in reports for name in _SHIPPED)
     if shipped and not differences({k: v for k, v in mine.items() if k not in _SHIPPED}, reports):
         try:
@@ -113,11 +118,19 @@ def _look(spark: SparkSession) -> Environment:
         connect=is_connect(spark),
         slots=max(1, len(reports)),
         executors=tuple(sorted({r["executor"] for r in reports})),
-        local=str(spark.conf.get("spark.master", "")).startswith("local"),
+        local=is_local(str(spark.conf.get("spark.master", ""))),
         shipped=shipped,
         versions={**mine, "lz4": probe.MISSING if without else min(r["lz4"] for r in reports)},
         without_lz4=tuple(without),
     )
+
+
+def _local_reports(spark: SparkSession, mine: Mapping[str, str]) -> Reports | None:
+    """Return what a job would report of a local session that runs the driver's own Python; else None."""
+    if is_connect(spark) or not has_drivers_modules(spark):
+        return None
+    slots = spark.conf.get(_SLOTS, None) or spark.sparkContext.defaultParallelism
+    return [{**mine, "executor": f"{socket.gethostname()}/{os.getpid()}"}] * int(slots)
 
 
 def _ask(spark: SparkSession) -> Reports:

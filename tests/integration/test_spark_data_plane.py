@@ -34,7 +34,8 @@ from airflow_eos.exceptions import (
 from airflow_eos.model.output import NOT_COUNTED
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
-from airflow_eos.spark import SparkDataPlane, preflight
+from airflow_eos.spark import SparkDataPlane, preflight, probe
+from airflow_eos.spark.code_shipping import our_modules
 from airflow_eos.spark.placement import plan_slices, route, route_by_hash
 from airflow_eos.spark.source import ReadTask, source_frame
 from airflow_eos.wire.client_config import ClientConfig
@@ -699,8 +700,19 @@ def test_a_worker_lost_while_executors_are_asked_is_no_mismatch(spark, monkeypat
         os.kill(os.getpid(), signal.SIGKILL)
 
     monkeypatch.setattr(preflight.probe, "report", dies)
+    monkeypatch.setattr(preflight, "has_drivers_modules", lambda _: False)
     with pytest.raises(RunFailed, match=r"ask the executors.*another try"):
         preflight._look(spark)
+
+
+@pytest.mark.skipif(CONNECT, reason="a server's Python is asked by a job")
+def test_a_local_session_says_without_a_job_what_the_job_says(spark, monkeypatch):
+    """Where it has Python files of its own, which its tasks would import first, the job is asked."""
+    told, asked = preflight._local_reports(spark, probe.versions(our_modules())), preflight._ask(spark)
+    assert told is not None
+    assert [{**r, "executor": ""} for r in told] == [{**r, "executor": ""} for r in asked]
+    spark.addArtifacts(__file__, pyfile=True)
+    assert preflight._local_reports(spark, {}) is None
 
 
 def test_cancel_before_or_while_the_function_is_called_starts_no_job(broker, spark, topics, fn, tmp_path):

@@ -225,7 +225,7 @@ def _launch(settings: Settings, port: int) -> dict[str, Any]:
         "spark.scheduler.mode": "FAIR",
         "spark.log.level": "WARN",
         # Each session has Python workers of its own: they fork with their imports done.
-        "spark.python.daemon.module": "airflow_eos.spark.server.worker_daemon",
+        "spark.python.daemon.module": "airflow_eos.spark.worker_daemon",
         # It would ask nobody who he is.
         "spark.ui.enabled": "false",
     }

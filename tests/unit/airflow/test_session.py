@@ -3,7 +3,9 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -151,6 +153,41 @@ def test_failing_stop_does_not_fail_the_task(spark: FakeSession, monkeypatch: py
     assert session._started is None
 
 
+IN_PROCESS = {"spark.master": "local[2]"}
+DAEMON = "spark.python.daemon.module"
+
+
+@pytest.mark.parametrize(
+    ("given", "found", "daemon"),
+    [
+        (IN_PROCESS, True, "airflow_eos.spark.worker_daemon"),
+        (IN_PROCESS, False, None),
+        ({**IN_PROCESS, DAEMON: "pyspark.daemon"}, True, "pyspark.daemon"),
+        ({**IN_PROCESS, "spark.submit.pyFiles": "theirs.zip"}, True, None),
+        ({"spark.master": "local-cluster[1,1,1024]"}, True, None),
+        ({"spark.remote": "sc://m"}, True, None),
+    ],
+)
+def test_workers_of_a_local_session_fork_with_their_imports_done(
+    spark: FakeSession,
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, str],
+    found: bool,
+    daemon: str | None,
+) -> None:
+    """Where the Python of its tasks finds this package, the same one, and the author says nothing else."""
+    from pyspark.sql import SparkSession
+
+    asked = mock.Mock(return_value=mock.Mock(result=lambda: found))
+    monkeypatch.setattr("airflow_eos.spark.local_python.ask", asked)
+    monkeypatch.setenv("PYTHONPATH", "inherited")
+    builder: Any = SparkSession.builder
+    TaskSession({**given, "spark.executorEnv.PYTHONPATH": "theirs"}).start(1000)
+    assert builder.map.get(DAEMON) == daemon
+    if asked.called:
+        assert asked.call_args == mock.call(sys.executable, f"theirs{os.pathsep}inherited")
+
+
 @pytest.mark.parametrize(
     ("given", "set_up"),
     [
@@ -174,7 +211,7 @@ def test_a_jvm_of_our_own_is_set_up_for_the_run(
     assert "-XX:TieredStopAtLevel=1" not in builder.map.get(jvm.OPTIONS, "")
     monkeypatch.setenv(jvm.OPTIONS_VARIABLE, "-Xmx2g")
     TaskSession(given).start(1000)
-    assert builder.map == given
+    assert not builder.map.keys() - given.keys() - {DAEMON}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from airflow_eos.spark.server.folder import CONN_ID, Held, ServerFolder
 from airflow_eos.spark.server.identity import ProcessIdentity, kill_session
 from airflow_eos.spark.server.sockets import connections_to, is_free, listens, reserve_ipv6
 from airflow_eos.spark.server.supervisor import Idleness, Restarts
-from airflow_eos.spark.server.worker_daemon import PRELOADED
+from airflow_eos.spark.worker_daemon import PRELOADED
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -265,7 +265,7 @@ def test_without_spark_itself_there_is_no_server(
 
 DAEMON = """
 import os, subprocess, sys, time
-from airflow_eos.spark.server.worker_daemon import end_when_idle
+from airflow_eos.spark.worker_daemon import end_when_idle
 
 end_when_idle(0.3, 0.05, lambda code: os._exit(7))
 child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(1.5)"])

@@ -68,6 +68,7 @@ def test_a_sink_compressed_with_lz4_is_refused_before_the_run_where_an_executor_
     monkeypatch.setattr(preflight, "check_version", lambda _: None)
     monkeypatch.setattr(preflight, "_ask", lambda _: reports)
     monkeypatch.setattr(preflight, "is_connect", lambda _: False)
+    monkeypatch.setattr(preflight, "has_drivers_modules", lambda _: False)
     monkeypatch.setattr(preflight, "application_id", lambda _: "app")
     session = mock.Mock(version="4.1.0")
     assert preflight.check_environment(session, "zstd").versions["lz4"] == probe.MISSING
@@ -99,10 +100,23 @@ class LocalSession:
         (sys.executable, r"Install the driver's Python minor version"),
     ],
 )
-def test_a_local_session_with_another_python_names_both_and_the_remedy(python, said):
+def test_a_local_session_with_another_python_names_both_and_the_remedy(python, said, monkeypatch):
     """A virtual environment that is not on PATH: Spark starts the first python3 it finds for tasks."""
+    monkeypatch.setattr(preflight, "has_drivers_modules", lambda _: False)
     with pytest.raises(EnvironmentMismatch, match=rf"No module named 'pyarrow'.*\. .*{said}"):
         preflight.check_environment(LocalSession(python))
+
+
+def test_a_local_session_with_the_drivers_modules_needs_no_job(monkeypatch):
+    """What a job would report is known; as many slots as its range would have partitions."""
+    monkeypatch.setattr(preflight, "has_drivers_modules", lambda _: True)
+    monkeypatch.setattr(preflight, "is_connect", lambda _: False)
+    session = mock.Mock(version="4.2.0", sparkContext=mock.Mock(defaultParallelism=3))
+    session.conf.get = lambda name, other="": {"spark.master": "local[3]"}.get(name, other)
+    found = preflight.check_environment(session)
+    assert (found.slots, len(found.executors), found.local, found.shipped) == (3, 1, True, False)
+    assert found.versions == probe.versions(our_modules())
+    session.range.assert_not_called()
 
 
 def test_all_differing_hosts_are_listed():

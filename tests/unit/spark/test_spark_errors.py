@@ -194,3 +194,26 @@ def test_what_a_function_raises_is_no_server_that_is_gone(text):
     """An author's own text, from a task or from the driver."""
     assert type(process_error(RuntimeError(text), MARK)) is ProcessFailed
     assert type(process_error(PySparkException(f"{TRACEBACK}\n{text}"), MARK)) is ProcessFailed
+
+
+WORKER_DIED = """Job aborted due to stage failure: Task 0 in stage 142.0 failed 1 times, most recent failure: Lost \
+task 0.0 in stage 142.0 (TID 282) (vm executor driver): org.apache.spark.SparkException: Python worker exited \
+unexpectedly (crashed).
+
+JVM stacktrace:
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.applyOrElse(PythonRunner.scala:713)
+Caused by: java.io.IOException: Connection reset by peer
+\tat java.base/sun.nio.ch.FileDispatcherImpl.write0(Native Method)
+"""
+
+
+def test_a_worker_whose_connection_broke_is_not_a_server_that_is_gone():
+    """The server tells of it: no other session is needed."""
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+
+    found = process_error(SparkConnectGrpcException(WORKER_DIED), ErrorMark())
+    assert type(found) is RunFailed
+    assert "Python worker exited unexpectedly" in found.message
+    assert isinstance(environment_error(SparkConnectGrpcException(WORKER_DIED), "fix"), RunFailed)
+    cut = "<_MultiThreadedRendezvous: details = 'recvmsg: Connection reset by peer'>"
+    assert isinstance(process_error(SparkConnectGrpcException(cut), ErrorMark()), SparkUnavailable)

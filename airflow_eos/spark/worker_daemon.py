@@ -1,9 +1,9 @@
 """PySpark's daemon, from which Python workers fork: with their imports done, and gone when nobody needs it.
 
-``spark.python.daemon.module`` of our server. Spark gives each session a daemon of its own, so modules of
-another session, or of an older release, are never found in it; but it would keep the daemon until the server
-ends, long after the session. One that has had no worker for a while ends itself; Spark starts another one
-where it is needed after all. Nothing of a Dag's is imported here.
+``spark.python.daemon.module`` of our server and of the local sessions that tasks start. Spark gives each
+session a daemon of its own, so modules of another session, or of an older release, are never found in it; but
+it would keep the daemon until the server ends, long after the session. One that has had no worker for a while
+ends itself; Spark starts another one where it is needed after all. Nothing of a Dag's is imported here.
 """
 
 from __future__ import annotations

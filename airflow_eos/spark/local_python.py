@@ -1,0 +1,96 @@
+"""The Python that a local session starts for its tasks: mostly the driver's own, and no job need ask it.
+
+A local session starts its workers by the name of an interpreter, in its own folder and environment. Whether
+that finds the modules that the driver has is asked of such a process itself, without importing one of them:
+in a tenth of a second, where the first job of a session takes ten times as long.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from importlib.util import find_spec
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+MODULES = ("airflow_eos", "kafka", "pyarrow", "numpy", "google_crc32c", "lz4")
+_TIMEOUT = 10.0
+_LOCAL = re.compile(r"local(\[.*\])?")
+# Of the same modules, imported or not, a process like a worker finds these files.
+_QUESTION = """
+import importlib.util, json, sys
+specs = {name: importlib.util.find_spec(name) for name in sys.argv[1:]}
+print(json.dumps([list(sys.version_info), {name: spec and spec.origin for name, spec in specs.items()}]))
+"""
+_asked: dict[tuple[str, str], Future[bool]] = {}
+_lock = Lock()
+
+
+def is_local(master: str) -> bool:
+    """Whether driver and executor of a Spark master's address are one process."""
+    return _LOCAL.fullmatch(master) is not None
+
+
+def ask(python: str, path: str) -> Future[bool]:
+    """Ask whether an interpreter finds the modules that this process has; once, and aside.
+
+    :param python: as Spark starts it: a path, or a name on ``PATH``.
+    :param path: its ``PYTHONPATH``.
+    """
+    with _lock:
+        if (python, path) not in _asked:
+            pool = ThreadPoolExecutor(1, "airflow-eos-python")
+            _asked[python, path] = pool.submit(_finds_ours, python, path)
+            pool.shutdown(wait=False)
+        return _asked[python, path]
+
+
+def has_drivers_modules(spark: SparkSession) -> bool:
+    """Whether the tasks of a classic local session find what this process has.
+
+    Not so, too, where files were added to the session: they come first there.
+    """
+    context: Any = spark.sparkContext
+    if not is_local(context.master) or context.listFiles or _added(spark):
+        return False
+    paths = context.environment.get("PYTHONPATH"), context._jvm.System.getenv("PYTHONPATH")  # noqa: SLF001
+    return ask(context.pythonExec, os.pathsep.join(filter(None, paths))).result()
+
+
+def _added(spark: SparkSession) -> bool:
+    """Whether a session of ours may have Python files that others of its context lack; unknown is yes."""
+    try:
+        manager = spark._jsparkSession.artifactManager()  # noqa: SLF001
+        return not manager.getPythonIncludes().isEmpty()
+    except Exception as error:  # noqa: BLE001 - of another version of Spark
+        log.debug("Artifacts of the session cannot be listed: %s", error)
+        return True
+
+
+def _finds_ours(python: str, path: str) -> bool:
+    environment = {**os.environ, "PYTHONPATH": path}
+    try:
+        done = subprocess.run(  # noqa: S603 - what Spark starts for its tasks
+            [python, "-c", _QUESTION, *MODULES],
+            env=environment,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=_TIMEOUT,
+            check=True,
+        )
+        version, found = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        log.debug("%s does not say which modules it finds: %s", python, error)
+        return False
+    mine = {name: spec and spec.origin for name in MODULES for spec in [find_spec(name)]}
+    return bool(version == list(sys.version_info) and found == mine)

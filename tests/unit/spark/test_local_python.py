@@ -1,0 +1,108 @@
+"""Whether the tasks of a local session find the driver's modules is asked of an interpreter, not assumed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from unittest import mock
+
+import pytest
+
+from airflow_eos.spark import local_python
+from airflow_eos.spark.local_python import ask, has_drivers_modules, is_local
+
+PATH = os.environ.get("PYTHONPATH", "")
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """Not in the sources' folder, where any Python finds them; and nothing is known yet."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setattr(local_python, "_asked", {})
+
+
+@pytest.mark.parametrize(
+    ("master", "found"),
+    [
+        ("local", True),
+        ("local[2]", True),
+        ("local[*,3]", True),
+        ("local-cluster[2,1,1024]", False),
+        ("spark://local:7077", False),
+        ("", False),
+    ],
+)
+def test_one_process_or_several(master, found):
+    """The executors of a local cluster are processes of their own."""
+    assert is_local(master) is found
+
+
+def test_the_same_interpreter_finds_the_same():
+    """Here, and in a task."""
+    assert ask(sys.executable, PATH).result()
+
+
+@pytest.mark.parametrize("name", ["airflow_eos", "kafka", "numpy"])
+def test_another_version_on_its_path_is_found_out(tmp_path, name):
+    """One that a task would import, and the driver has not."""
+    (tmp_path / "other" / name).mkdir(parents=True)
+    (tmp_path / "other" / name / "__init__.py").touch()
+    assert not ask(sys.executable, f"{tmp_path / 'other'}{os.pathsep}{PATH}").result()
+
+
+def test_a_module_that_a_task_would_not_find_is_found_out(monkeypatch, tmp_path):
+    """The driver has it from a folder that only its own path has."""
+    (tmp_path / "mine" / "lz4").mkdir(parents=True)
+    (tmp_path / "mine" / "lz4" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path / "mine"))
+    monkeypatch.delitem(sys.modules, "lz4", raising=False)
+    assert not ask(sys.executable, PATH).result()
+
+
+@pytest.mark.parametrize("python", ["/bin/sh", "no-such-python"])
+def test_what_does_not_answer_is_another_one(python):
+    """The job says what is wrong with it."""
+    assert not ask(python, PATH).result()
+
+
+def test_it_is_asked_once(monkeypatch):
+    """Session and preflight ask the same."""
+    first = ask(sys.executable, PATH)
+    assert ask(sys.executable, PATH) is first
+    assert ask(sys.executable, PATH + os.pathsep) is not first
+
+
+def session(master="local[2]", *, includes=(), added=False, environment=None, inherited=None):
+    context = mock.Mock(
+        master=master, listFiles=list(includes), environment=environment or {}, pythonExec="python"
+    )
+    context._jvm.System.getenv.return_value = inherited
+    found = mock.Mock(sparkContext=context)
+    found._jsparkSession.artifactManager().getPythonIncludes().isEmpty.return_value = not added
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "answer"),
+    [
+        (session(), True),
+        (session("spark://host:7077"), False),
+        (session("local-cluster[1,1,1024]"), False),
+        (session(includes=["theirs.zip"]), False),
+        (session(added=True), False),
+    ],
+)
+def test_files_of_the_session_come_first_in_its_tasks(monkeypatch, found, answer):
+    """And what is on a cluster, this machine's Python does not know."""
+    monkeypatch.setattr(local_python, "ask", lambda *_: mock.Mock(result=lambda: True))
+    assert has_drivers_modules(found) is answer
+
+
+def test_both_paths_of_a_worker_are_asked_for(monkeypatch):
+    """That of the session's settings, and the JVM's."""
+    asked = mock.Mock()
+    monkeypatch.setattr(local_python, "ask", asked)
+    has_drivers_modules(session(environment={"PYTHONPATH": "a"}, inherited="b"))
+    has_drivers_modules(session())
+    assert asked.call_args_list == [mock.call("python", f"a{os.pathsep}b"), mock.call("python", "")]
