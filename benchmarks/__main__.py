@@ -2,8 +2,9 @@
 
 ``python -m benchmarks`` is the comparison (``make bench``); ``python -m benchmarks micro`` measures encoding
 and reading alone, ``python -m benchmarks scaling`` sizes, cores and fixed costs, ``python -m benchmarks
-small`` a small run in a fresh process and as a task of Airflow, ``python -m benchmarks ledger`` a run behind
-many others. Reports go to ``--out``, as JSON and SVG.
+small`` a small run in a fresh process and as a task of Airflow, ``python -m benchmarks fresh`` the first jobs
+of a fresh process beside Kafka Streams and plain clients, ``python -m benchmarks ledger`` a run behind many
+others. Reports go to ``--out``, as JSON and SVG.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ def main() -> int:
     """Run the chosen measurement; its closing line is its result."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "what", nargs="?", default="compare", choices=("compare", "micro", "scaling", "small", "ledger")
+        "what",
+        nargs="?",
+        default="compare",
+        choices=("compare", "micro", "scaling", "small", "fresh", "ledger"),
     )
     parser.add_argument("--records", type=int, default=int(os.environ.get("RECORDS") or 2_000_000))
     parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS") or 5))
@@ -40,6 +44,10 @@ def main() -> int:
         from benchmarks.small import small
 
         return small(options.out, options.rounds)
+    if options.what == "fresh":
+        from benchmarks.fresh import fresh
+
+        return fresh(options.records, options.rounds, options.out)
     if options.what == "ledger":
         from benchmarks.ledger import ledger
 

@@ -55,10 +55,13 @@ class Watch:
                 self._usage.peak_mb[kind] = max(self._usage.peak_mb[kind], resident)
 
 
-def cpu_seconds() -> float:
-    """CPU seconds so far of this process and its descendants, those included that have ended."""
+def cpu_seconds(root: int | None = None) -> float:
+    """CPU seconds so far of a process and its descendants, those included that have ended.
+
+    :param root: None for this one.
+    """
     total = 0
-    for pid in descendants(os.getpid()):
+    for pid in descendants(os.getpid() if root is None else root):
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:

@@ -6,16 +6,18 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from airflow_eos_testing import class_data
 from benchmarks.spark_kafka_jars import connector_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def spark_session(master: str = "local[2]", *, connector: bool = True) -> SparkSession:
+def spark_session(master: str = "local[2]", *, connector: bool = True, **settings: str) -> SparkSession:
     """Return a session with 4 GB for the JVM and no UI; its Python workers are reached as an operator's are.
 
     :param connector: with Spark's own Kafka connector on its class path.
+    :param settings: more of Spark's.
     """
     from pyspark.sql import SparkSession
 
@@ -31,9 +33,19 @@ def spark_session(master: str = "local[2]", *, connector: bool = True) -> SparkS
     )
     if connector:
         builder = builder.config("spark.jars", ",".join(map(str, connector_jars())))
-    session = builder.getOrCreate()
+    session = builder.config(map=settings).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def task_session(offsets: int) -> SparkSession:
+    """Return a session as an operator starts one for a task that reads so many offsets."""
+    from airflow_eos.spark import jvm, worker_daemon
+
+    options = jvm.options_for(offsets, class_data.folder())
+    return spark_session(
+        connector=False, **{jvm.OPTIONS: options, "spark.python.daemon.module": worker_daemon.__name__}
+    )
 
 
 def connect_session(remote: str) -> SparkSession:

@@ -31,11 +31,12 @@ def connector_jars() -> list[Path]:
         wanted = [("org.apache.spark", name, version) for name, version in MODULES] + list(TRANSITIVE)
         for organisation, name, version in wanted:
             if not (folder / f"{name}-{version}.jar").is_file():
-                _fetch(folder, organisation, name, version)
+                fetch(folder, organisation, name, version)
     return sorted(folder.glob("*.jar"))
 
 
-def _fetch(folder: Path, organisation: str, name: str, version: str) -> None:
+def fetch(folder: Path, organisation: str, name: str, version: str) -> None:
+    """Bring one jar of a Maven repository into a folder."""
     command = [
         str(find_java()), "-jar", str(pyspark_jar("ivy-*.jar")),
         "-dependency", organisation, name, version,

@@ -11,6 +11,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from airflow_eos_testing import count_records
+from benchmarks import fresh, records
+
 ROOT = Path(__file__).resolve().parents[2]
 CLOSING = r"bench: dataframe \d+\.\d\d, arrow \d+\.\d\d of tuned at-least-once Spark \(median of 1 rounds\)"
 
@@ -55,3 +58,15 @@ def test_the_comparison_runs_every_contender_and_reports(tmp_path):
     chart = ET.parse(tmp_path / "compare.svg").getroot()
     drawn = {text.text for text in chart.iter("{http://www.w3.org/2000/svg}text")}
     assert set(report["contenders"]) <= drawn
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["clients", "streams"])
+def test_the_java_peers_copy_everything_once_per_job(embedded_kafka, kafka_topic, kind):
+    """They are measured for what they commit: so a reader of committed records counts it."""
+    source, sink = kafka_topic(partitions=4), kafka_topic(partitions=4)
+    records.publish(embedded_kafka.bootstrap_servers, source, 2_000)
+    times = fresh.measure(kind, embedded_kafka.bootstrap_servers, source, sink, 2_000, jobs=2)
+    assert count_records(embedded_kafka.bootstrap_servers, sink) == 4_000
+    assert times["first"] > 0 < times["second"]
+    assert times["cpu_first"] > 0

@@ -196,9 +196,9 @@ def test_what_a_function_raises_is_no_server_that_is_gone(text):
     assert type(process_error(PySparkException(f"{TRACEBACK}\n{text}"), MARK)) is ProcessFailed
 
 
-WORKER_DIED = """Job aborted due to stage failure: Task 0 in stage 142.0 failed 1 times, most recent failure: Lost \
-task 0.0 in stage 142.0 (TID 282) (vm executor driver): org.apache.spark.SparkException: Python worker exited \
-unexpectedly (crashed).
+WORKER_DIED = """Job aborted due to stage failure: Task 0 in stage 7.0 failed 1 times, most recent failure: \
+Lost task 0.0 in stage 7.0 (TID 282) (vm executor driver): org.apache.spark.SparkException: \
+Python worker exited unexpectedly (crashed).
 
 JVM stacktrace:
 \tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.applyOrElse(PythonRunner.scala:713)
