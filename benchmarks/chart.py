@@ -1,4 +1,4 @@
-"""The chart of a report, as SVG: a bar per contender, seconds and CPU seconds."""
+"""The charts of reports, as SVG: a bar per contender, seconds and CPU seconds; and the parts of one task."""
 
 from __future__ import annotations
 
@@ -60,3 +60,37 @@ def report_chart(report: Mapping[str, Any]) -> str:
     }
     size = f"{report['records']:,} records, {report['partitions']} partitions"
     return bar_chart(f"{size}, median of {report['rounds']} rounds", rows)
+
+
+_PARTS = ("#1f6f8b", "#b7c9d3", "#e0a458", "#7a9e7e", "#c8553d", "#8d6a9f", "#5c6b73")
+
+
+def timeline_chart(title: str, rows: Mapping[str, Mapping[str, float]]) -> str:
+    """Return an SVG document: a bar per row, from its start to its end, in parts that follow one another.
+
+    :param rows: seconds of each part, in order; the same parts in every row.
+    """
+    names = list(next(iter(rows.values())))
+    longest = max(sum(parts.values()) for parts in rows.values())
+    top, step = 60 + 16 * ((len(names) + 3) // 4), 3 * _BAR
+    width, height = _LEFT + _WIDTH + 90, top + len(rows) * step
+    drawn: list[str] = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" {_FONT}>',
+        '<rect width="100%" height="100%" fill="white"/>',
+        f'<text x="10" y="20" font-size="14">{escape(title)}</text>',
+    ]
+    for number, name in enumerate(names):
+        x, y = 10 + number % 4 * 185, 32 + number // 4 * 16
+        drawn.append(f'<g transform="translate(0 {y - 32})">{_key(x, _PARTS[number % 7], escape(name))}</g>')
+    for number, (name, parts) in enumerate(rows.items()):
+        y, x = top + number * step, float(_LEFT)
+        drawn.append(f'<text x="{_LEFT - 8}" y="{y + _BAR + 4}" text-anchor="end">{escape(name)}</text>')
+        for part, seconds in parts.items():
+            long = seconds / longest * _WIDTH
+            colour = _PARTS[names.index(part) % 7]
+            drawn.append(
+                f'<rect x="{x:.1f}" y="{y}" width="{long:.1f}" height="{2 * _BAR - 6}" fill="{colour}"/>'
+            )
+            x += long
+        drawn.append(f'<text x="{x + 5:.1f}" y="{y + _BAR + 2}">{sum(parts.values()):.1f} s</text>')
+    return "\n".join([*drawn, "</svg>", ""])

@@ -21,6 +21,7 @@ from airflow_eos_testing import class_data
 from airflow_eos_testing.spark_jvm import write_archive
 from benchmarks import airflow_task, cold
 from benchmarks.broker import benchmark_broker
+from benchmarks.chart import timeline_chart
 from benchmarks.records import publish
 from benchmarks.rounds import ratio
 
@@ -28,6 +29,7 @@ RECORDS, PARTITIONS = 1_000, 4
 PLAIN = "as Spark starts it"
 QUICK = "compiled quickly"
 OURS = "and with class data"
+TASKS = {airflow_task.INSIDE: "Spark inside the task", airflow_task.WARM: "on a warm Spark Connect server"}
 WARM = "on a warm Spark Connect server"
 
 
@@ -78,6 +80,12 @@ def small(out: Path, rounds: int) -> int:
     for name, times in found.items():
         of = f"{ratio(times, found[PLAIN]):.2f} of {PLAIN}"
         print(f"small: {RECORDS} records, fresh process, {name}: {statistics.median(times):.1f} s, {of}")
+    tasks_parts = {
+        TASKS[dag]: {part: statistics.median(row[part] for row in rows) for part in airflow_task.PARTS}
+        for dag, rows in report["Airflow tasks"].items()
+    }
+    title = f"A task of Airflow that copies {RECORDS:,} records, from its trigger to its end"
+    (out / "task.svg").write_text(timeline_chart(title, tasks_parts))
     for dag, rows in report["Airflow tasks"].items():
         parts = {part: statistics.median(row[part] for row in rows) for part in airflow_task.PARTS}
         whole = statistics.median(sum(row.values()) for row in rows)

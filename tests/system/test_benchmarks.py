@@ -60,6 +60,7 @@ def test_the_comparison_runs_every_contender_and_reports(tmp_path):
     assert set(report["contenders"]) <= drawn
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["clients", "streams"])
 def test_the_java_peers_copy_everything_once_per_job(embedded_kafka, kafka_topic, kind):

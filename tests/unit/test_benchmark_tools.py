@@ -6,10 +6,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from benchmarks.airflow_task import moments_of
+from benchmarks.chart import timeline_chart
 from benchmarks.rounds import WARM_UPS, open_share, ratio, run_rounds, shares
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,3 +86,16 @@ def test_a_task_log_says_what_took_how_long():
         for moment, event in events
     )
     assert moments_of(log) == [12.0, 14.5, 26.0, 30.5, 32.0]
+
+
+def test_the_parts_of_a_task_are_drawn_one_behind_the_other():
+    """In the proportions of their seconds, named, with the sum at the end."""
+    rows = {"one": {"a": 1.0, "b": 3.0}, "two": {"a": 1.0, "b": 1.0}}
+    drawn = ET.fromstring(timeline_chart("A task", rows))
+    bars = [(float(r.get("x")), float(r.get("width"))) for r in drawn.findall("{*}rect")[1:]]
+    (x, first), (second_x, second), (_, third), _ = bars
+    assert second == pytest.approx(3 * first, rel=0.01)
+    assert second_x == pytest.approx(x + first, abs=0.2)
+    assert third == pytest.approx(first)
+    texts = {text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")}
+    assert texts == {"A task", "a", "b", "one", "two", "4.0 s", "2.0 s"}
