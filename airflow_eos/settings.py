@@ -11,8 +11,9 @@ from urllib.parse import urlencode, urlsplit
 from airflow.providers.common.compat.sdk import conf
 from airflow.sdk.log import mask_secret
 
+from airflow_eos.model.names import checked_prefix
 from airflow_eos.model.signature import LedgerKey
-from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings, checked_prefix
+from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings
 
 SECTION = "eos"
 DEFAULT_LEDGER_TOPIC = "airflow-eos-ledger"

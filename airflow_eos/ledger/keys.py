@@ -20,6 +20,7 @@ from collections.abc import Iterable
 
 from airflow_eos.exceptions import RunAlreadyCommitted
 from airflow_eos.model.ledger_index import IndexKeys
+from airflow_eos.model.names import checked_prefix
 from airflow_eos.model.ranges import (
     Cursor,
     Explicit,
@@ -28,7 +29,7 @@ from airflow_eos.model.ranges import (
     PartitionInterval,
     TopicPartition,
 )
-from airflow_eos.model.spec import RunSpec, checked_prefix
+from airflow_eos.model.spec import RunSpec
 
 METADATA_VERSION = "v1"
 REPROCESS_MARK = "#"

@@ -4,39 +4,21 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.names import NAME_LIMIT, checked_name, checked_prefix, checked_topics
 from airflow_eos.model.ranges import Cursor, OffsetRange, RangeMode
 
 OnCommitted = Literal["skip", "fail", "reprocess", "accept"]
 MarkOutput = Literal["never", "reprocessed", "always"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
-# Topic, group and transactional ids share the broker's limits; a name ends up in all of them.
-_NAME = re.compile(r"[A-Za-z0-9._\-]+")
-_NAME_LIMIT = 180
-_PREFIX = re.compile(r"[A-Za-z0-9_\-]+")
 
 DEFAULT_PREFIX = "airflow-eos"
 """Shared by all environments that have not chosen a prefix of their own."""
-
-
-def checked_prefix(prefix: str) -> str:
-    """Return the prefix of transactional ids, which ends at the first dot of an id.
-
-    :raises ConfigurationError: it holds a dot or something else that no prefix holds.
-    """
-    if not _PREFIX.fullmatch(prefix) or len(prefix) > _NAME_LIMIT:
-        raise ConfigurationError(
-            f"prefix {prefix!r} must be 1 to {_NAME_LIMIT} letters, digits, underscores or hyphens, without "
-            "a dot: a transactional id's prefix ends at its first dot, and an ACL of one prefix must not "
-            "cover another's ids"
-        )
-    return prefix
 
 
 class MayCreate(enum.Enum):
@@ -190,13 +172,7 @@ class RunSpec:
     def _check_topics(self) -> None:
         if not self.kafka.get("bootstrap.servers"):
             raise ConfigurationError("kafka['bootstrap.servers'] is missing; give host:port of a broker")
-        if isinstance(self.source_topics, str):
-            raise ConfigurationError(
-                f"source_topics must be a sequence of topic names, got the string {self.source_topics!r}; "
-                f"write ({self.source_topics!r},)"
-            )
-        if not self.source_topics or len(set(self.source_topics)) != len(self.source_topics):
-            raise ConfigurationError(f"source_topics needs distinct topic names, got {self.source_topics!r}")
+        checked_topics("source_topics", self.source_topics)
         if self.sink_topic == self.ledger.topic:
             raise ConfigurationError(
                 f"sink_topic {self.sink_topic!r} is the ledger's topic, which holds run records only; "
@@ -221,14 +197,9 @@ class RunSpec:
     def _check_names(self) -> None:
         checked_prefix(self.prefix)
         for name in ("pipeline", "group_id"):
-            value = getattr(self, name)
-            if not _NAME.fullmatch(value) or len(value) > _NAME_LIMIT:
-                raise ConfigurationError(
-                    f"{name} {value!r} must be 1 to {_NAME_LIMIT} letters, digits, dots, underscores or "
-                    "hyphens: it becomes part of a transactional id"
-                )
-        if len(self.origin) > _NAME_LIMIT:
-            raise ConfigurationError(f"origin must have at most {_NAME_LIMIT} characters: {self.origin!r}")
+            checked_name(name, getattr(self, name))
+        if len(self.origin) > NAME_LIMIT:
+            raise ConfigurationError(f"origin must have at most {NAME_LIMIT} characters: {self.origin!r}")
         if not self.run_id:
             raise ConfigurationError("run_id is empty; give the id of the run, for example its date")
 

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.sdk import CronTriggerTimetable, DeltaTriggerTimetable
 
 from airflow_eos import settings
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.names import checked_name, checked_topics
 from airflow_eos.model.ranges import Cursor
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operators.offset_ranges import parse_ranges
 from airflow_eos.operators.task_identity import DATA_INTERVAL, accepting, accepts, as_range_mode
 
 if TYPE_CHECKING:
+    import datetime as dt
+
     from airflow.sdk import DAG
 
     from airflow_eos.operators.run_parameters import RunParameters
+
+
+class ReadsIntervals(Protocol):
+    """A task that may want the data interval of its Dag run."""
+
+    task_id: str
+    ranges: Any
+    partition_duration: dt.timedelta | None
 
 
 def check_literals(operator: RunParameters) -> None:
@@ -66,7 +77,46 @@ def check_literals(operator: RunParameters) -> None:
         raise ConfigurationError(str(error)) from error
 
 
-def check_schedule(operator: RunParameters, dag: DAG) -> None:
+def check_topics(topics: Any, *, needed: bool = True) -> None:
+    """Check topics that are no template, one or several.
+
+    :param needed: False where none may be given.
+    :raises ConfigurationError: they are no names of topics.
+    """
+    if is_literal(topics) and (needed or topics):
+        checked_topics("topics", [topics] if isinstance(topics, str) else topics)
+
+
+def check_name(field: str, value: Any) -> None:
+    """Check the name of a group or a pipeline that is no template.
+
+    :raises ConfigurationError: it is none.
+    """
+    if is_literal(value):
+        checked_name(field, value)
+
+
+def check_least(field: str, value: Any, least: Any) -> None:
+    """Check a number or a duration.
+
+    :raises ConfigurationError: it is of another kind than the least that it may be, or smaller.
+    """
+    if isinstance(value, bool) or not isinstance(value, type(least)) or value < least:
+        raise ConfigurationError(
+            f"{field} must be {type(least).__name__} and at least {least}, got {value!r}"
+        )
+
+
+def check_choice(field: str, value: Any, choices: Sequence[str]) -> None:
+    """Check one of several words.
+
+    :raises ConfigurationError: it is none of them.
+    """
+    if value not in choices:
+        raise ConfigurationError(f"{field} must be {' or '.join(map(repr, choices))}, got {value!r}")
+
+
+def check_schedule(operator: ReadsIntervals, dag: DAG) -> None:
     """Check that the runs of a Dag have the intervals that its task wants to read.
 
     :raises ConfigurationError: the Dag's schedule gives all its runs an empty one.

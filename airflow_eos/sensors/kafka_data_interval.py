@@ -10,6 +10,13 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_eos import settings
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Interval, PartitionInterval
+from airflow_eos.operators.literals import (
+    check_choice,
+    check_least,
+    check_schedule,
+    check_topics,
+    is_literal,
+)
 from airflow_eos.operators.task_identity import DATA_INTERVAL, accepts, resolve_ranges
 from airflow_eos.sensors.waiting import WaitingSensor
 from airflow_eos.triggers.kafka_data_interval import KafkaDataIntervalTrigger
@@ -43,6 +50,8 @@ class KafkaDataIntervalSensor(WaitingSensor):
     :param interval: this interval instead of the Dag run's.
     :param kafka_config_id: connection of type ``kafka``. (templated)
     :param deferrable: default ``[operators] default_deferrable``.
+    :raises ConfigurationError: a literal is wrong, or the Dag's schedule gives no intervals; Airflow shows it
+        as an import error of the Dag.
     """
 
     template_fields: Sequence[str] = ("topics", "accept_deleted", *WaitingSensor.template_fields)
@@ -58,15 +67,25 @@ class KafkaDataIntervalSensor(WaitingSensor):
         interval: Interval | None = None,
         **kwargs: Any,
     ) -> None:
+        check_topics(topics)
+        check_least("allowed_lateness", allowed_lateness, dt.timedelta(0))
+        check_choice("idle_partitions", idle_partitions, ("allowed_lateness", "wait"))
+        if partition_duration is not None:
+            check_least("partition_duration", partition_duration, dt.timedelta.resolution)
+        if is_literal(accept_deleted):
+            accepts(accept_deleted)
+        if not isinstance(interval, Interval | None):
+            raise ConfigurationError(f"interval must be Interval(start, end), got {interval!r}")
         super().__init__(**kwargs)
-        if idle_partitions not in ("allowed_lateness", "wait"):
-            raise ValueError(f"idle_partitions must be 'allowed_lateness' or 'wait', got {idle_partitions!r}")
         self.topics = topics
         self.allowed_lateness = allowed_lateness
         self.idle_partitions: IdlePolicy = idle_partitions
         self.partition_duration = partition_duration
         self.accept_deleted = accept_deleted
         self.interval = interval
+        self.ranges = DATA_INTERVAL if interval is None else interval
+        if self.has_dag():
+            check_schedule(self, self.dag)
 
     def make_trigger(self, context: Context) -> KafkaDataIntervalTrigger:
         """Return the condition.

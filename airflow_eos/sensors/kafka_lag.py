@@ -6,6 +6,7 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_eos import settings
+from airflow_eos.operators.literals import check_choice, check_least, check_name, check_topics
 from airflow_eos.sensors.waiting import WaitingSensor
 from airflow_eos.triggers.kafka_lag import KafkaLagTrigger
 
@@ -38,6 +39,7 @@ class KafkaLagSensor(WaitingSensor):
     :param start: where a partition without a position begins, as in ``Cursor(start=...)``.
     :param kafka_config_id: connection of type ``kafka``. (templated)
     :param deferrable: default ``[operators] default_deferrable``.
+    :raises ConfigurationError: a literal is wrong; Airflow shows it as an import error of the Dag.
     """
 
     template_fields: Sequence[str] = ("topics", "group_id", *WaitingSensor.template_fields)
@@ -52,9 +54,13 @@ class KafkaLagSensor(WaitingSensor):
         start: Literal["earliest", "latest"] = "earliest",
         **kwargs: Any,
     ) -> None:
+        check_topics(topics)
+        check_name("group_id", group_id)
+        check_least("min_records", min_records, 1)
+        if max_delay is not None:
+            check_least("max_delay", max_delay, dt.timedelta(0))
+        check_choice("start", start, ("earliest", "latest"))
         super().__init__(**kwargs)
-        if min_records < 1:
-            raise ValueError(f"min_records must be at least 1, got {min_records}")
         self.topics = topics
         self.group_id = group_id
         self.min_records = min_records

@@ -9,9 +9,16 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_eos import settings
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.names import checked_prefix
 from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor
-from airflow_eos.model.spec import checked_prefix
-from airflow_eos.operators.task_identity import resolve_ranges
+from airflow_eos.operators.literals import (
+    check_least,
+    check_name,
+    check_schedule,
+    check_topics,
+    is_literal,
+)
+from airflow_eos.operators.task_identity import DATA_INTERVAL, as_range_mode, resolve_ranges
 from airflow_eos.sensors.waiting import WaitingSensor
 from airflow_eos.triggers.run_committed import RunCommittedTrigger
 
@@ -51,6 +58,8 @@ class RunCommittedSensor(WaitingSensor):
     :param prefix: first part of transactional ids, without a dot; default ``[eos] prefix``. (templated)
     :param kafka_config_id: connection of type ``kafka``. (templated)
     :param deferrable: default ``[operators] default_deferrable``.
+    :raises ConfigurationError: a literal is wrong, or does not name a run; Airflow shows it as an import
+        error of the Dag.
     """
 
     template_fields: Sequence[str] = (
@@ -78,6 +87,12 @@ class RunCommittedSensor(WaitingSensor):
         **kwargs: Any,
     ) -> None:
         settings.check_literal_prefix(prefix)
+        check_name("pipeline", pipeline)
+        check_topics(topics, needed=False)
+        if not run_key:
+            _check_named_by(ranges, topics, source_partition)
+        if partition_duration is not None:
+            check_least("partition_duration", partition_duration, dt.timedelta.resolution)
         super().__init__(**kwargs)
         self.pipeline = pipeline
         self.run_id = run_id
@@ -88,6 +103,8 @@ class RunCommittedSensor(WaitingSensor):
         self.partition_duration = partition_duration
         self.ledger_topic = ledger_topic
         self.prefix = prefix
+        if self.has_dag() and not run_key:
+            check_schedule(self, self.dag)
 
     def make_trigger(self, context: Context) -> RunCommittedTrigger:
         """Return the condition.
@@ -123,11 +140,7 @@ class RunCommittedSensor(WaitingSensor):
             partition_duration=self.partition_duration,
         )
         if not topics:
-            if not isinstance(ranges, Cursor) or self.source_partition is not None:
-                raise ConfigurationError(
-                    f"topics are part of the name of a run of {self.pipeline!r} over {self.ranges!r}: "
-                    "give them as the operator has them"
-                )
+            _check_topics_needed(ranges, self.source_partition)
             topics = ("any",)  # no part of a cursor run's name
         spec = RunSpec(
             kafka={"bootstrap.servers": "unused"},
@@ -141,3 +154,25 @@ class RunCommittedSensor(WaitingSensor):
         said = WorkDefinition.of(spec).to_dict()
         known = (*(("topics",) if self.topics else ()), "interval", "ranges")
         return keys.run_key(spec), {name: said[name] for name in known if name in said}
+
+
+def _check_named_by(ranges: Any, topics: Any, source_partition: int | None) -> None:
+    """Check that a run is named by what the Dag's author gave, as far as that is no template.
+
+    :raises ConfigurationError: there would never be such a run.
+    """
+    mode = Cursor() if ranges is None else ranges if ranges == DATA_INTERVAL else as_range_mode(ranges)
+    if source_partition is not None and is_literal(source_partition):
+        check_least("source_partition", source_partition, 0)
+        if is_literal(topics) and not isinstance(topics, str) and len(topics) > 1:
+            raise ConfigurationError("source_partition needs exactly one source topic")
+    if is_literal(topics) and not topics:
+        _check_topics_needed(mode, source_partition)
+
+
+def _check_topics_needed(mode: Ranges, source_partition: int | None) -> None:
+    if not isinstance(mode, Cursor) or source_partition is not None:
+        of = mode if source_partition is None else f"source_partition={source_partition}"
+        raise ConfigurationError(
+            f"topics are part of the name of a run over {of}: give them as the operator has them"
+        )

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from airflow_eos.exceptions import EosError
+from airflow_eos.exceptions import ConfigurationError, EosError
+from airflow_eos.model.names import checked_name, checked_topics
 from airflow_eos.triggers.batch_memory import BatchMemory
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class OffsetRangeTrigger(BaseEventTrigger):
         ``[eos] ledger_topic``.
     :param kafka_config_id: connection of type ``kafka``.
     :param poll_interval: seconds between two looks.
+    :raises ConfigurationError: a value is wrong; Airflow shows it as an import error of the Dag.
     """
 
     def __init__(
@@ -71,11 +73,18 @@ class OffsetRangeTrigger(BaseEventTrigger):
         poll_interval: float = 30.0,
     ) -> None:
         super().__init__()
-        if isinstance(topics, str):
-            raise ValueError(f"topics must be a sequence of names, got the string {topics!r}")  # noqa: TRY004
+        checked_topics("topics", topics)
+        checked_name("group_id", group_id)
         if min_records < 1 or (max_records is not None and max_records < min_records):
-            raise ValueError(
+            raise ConfigurationError(
                 f"1 <= min_records <= max_records must hold, got {min_records} and {max_records}"
+            )
+        if start not in ("earliest", "latest"):
+            raise ConfigurationError(f"start must be 'earliest' or 'latest', got {start!r}")
+        if poll_interval <= 0 or (max_delay is not None and max_delay < 0):
+            raise ConfigurationError(
+                "poll_interval must be seconds above 0 and max_delay seconds, or None, got "
+                f"{poll_interval!r} and {max_delay!r}"
             )
         self.topics = list(topics)
         self.group_id = group_id

@@ -10,9 +10,12 @@ from airflow.sdk import DAG, CronDataIntervalTimetable, CronTriggerTimetable, XC
 from airflow.sdk.definitions.timetables.trigger import DeltaTriggerTimetable
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.model.ranges import Cursor, OffsetRange
+from airflow_eos.model.ranges import Cursor, Interval, OffsetRange
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 from airflow_eos.operators.replay import ReplayOffsetRangesOperator
+from airflow_eos.sensors.kafka_data_interval import KafkaDataIntervalSensor
+from airflow_eos.sensors.kafka_lag import KafkaLagSensor
+from airflow_eos.sensors.run_committed import RunCommittedSensor
 
 DAY = dt.timedelta(days=1)
 
@@ -125,3 +128,63 @@ def test_a_replays_literals_too(dag: DAG, changes: dict[str, Any], says: str) ->
         ReplayOffsetRangesOperator(
             task_id="r", dag=dag, process="a.py:f", topics=["src"], group_id="g", **fields
         )
+
+
+WHOLE = {
+    KafkaLagSensor: {"topics": ["src"], "group_id": "g"},
+    KafkaDataIntervalSensor: {"topics": ["src"]},
+    RunCommittedSensor: {"pipeline": "p"},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "says"),
+    [
+        (KafkaLagSensor, {"topics": []}, "distinct topic names"),
+        (KafkaLagSensor, {"topics": ["a", "a"]}, "distinct topic names"),
+        (KafkaLagSensor, {"group_id": ""}, "group_id ''"),
+        (KafkaLagSensor, {"min_records": 0}, "min_records must be int and at least 1"),
+        (KafkaLagSensor, {"min_records": "many"}, "got 'many'"),
+        (KafkaLagSensor, {"max_delay": 30}, "max_delay must be timedelta"),
+        (KafkaLagSensor, {"max_delay": -DAY}, "max_delay must be timedelta and at least"),
+        (KafkaLagSensor, {"start": "newest"}, "'earliest' or 'latest'"),
+        (KafkaDataIntervalSensor, {"topics": ""}, "distinct topic names"),
+        (KafkaDataIntervalSensor, {"allowed_lateness": -DAY}, "allowed_lateness"),
+        (KafkaDataIntervalSensor, {"idle_partitions": "ignore"}, "'allowed_lateness' or 'wait'"),
+        (KafkaDataIntervalSensor, {"partition_duration": dt.timedelta()}, "partition_duration"),
+        (KafkaDataIntervalSensor, {"accept_deleted": "perhaps"}, "true or false"),
+        (KafkaDataIntervalSensor, {"interval": "2026-01-01"}, r"Interval\(start, end\)"),
+        (RunCommittedSensor, {"pipeline": ""}, "pipeline ''"),
+        (RunCommittedSensor, {"topics": ["a", "a"]}, "distinct topic names"),
+        (RunCommittedSensor, {"ranges": "data-interval", "topics": "a"}, "is not supported"),
+        (RunCommittedSensor, {"ranges": "data_interval"}, "topics are part of the name"),
+        (RunCommittedSensor, {"source_partition": 0}, "topics are part of the name"),
+        (RunCommittedSensor, {"source_partition": -1, "topics": "a"}, "at least 0"),
+        (RunCommittedSensor, {"source_partition": 0, "topics": ["a", "b"]}, "exactly one source topic"),
+        (RunCommittedSensor, {"prefix": "a.b"}, "without a dot"),
+    ],
+)
+def test_a_sensors_literals_too(dag: DAG, kind: Any, changes: dict[str, Any], says: str) -> None:
+    """Whatever would be asked for ever, or fail in the task."""
+    kind(task_id="whole", dag=dag, **WHOLE[kind])
+    with pytest.raises(ConfigurationError, match=says):
+        kind(task_id="wrong", dag=dag, **{**WHOLE[kind], **changes})
+
+
+def test_what_a_sensor_renders_is_left_to_the_sensor(dag: DAG) -> None:
+    """A template is no literal, and a key that is given names its run alone."""
+    KafkaLagSensor(task_id="a", dag=dag, topics=["{{ t }}", "{{ t }}"], group_id="{{ params.group }} of")
+    KafkaDataIntervalSensor(task_id="b", dag=dag, topics="{{ t }}", accept_deleted="{{ conf }}")
+    RunCommittedSensor(task_id="c", dag=dag, pipeline="{{ p }} of", ranges="data_interval", topics="{{ t }}")
+    RunCommittedSensor(task_id="d", dag=dag, pipeline="p", ranges="data_interval", run_key="p/r")
+
+
+def test_a_sensors_schedule_without_intervals_is_refused() -> None:
+    """It would fail in every scheduled run; an interval of its own needs none."""
+    daily = DAG("daily", schedule="@daily")
+    with pytest.raises(ConfigurationError, match="gives empty intervals"):
+        KafkaDataIntervalSensor(task_id="a", dag=daily, topics="src")
+    with pytest.raises(ConfigurationError, match="gives empty intervals"):
+        RunCommittedSensor(task_id="b", dag=daily, pipeline="p", topics="src", ranges="data_interval")
+    start = dt.datetime(2026, 11, 20, tzinfo=dt.timezone.utc)
+    KafkaDataIntervalSensor(task_id="c", dag=daily, topics="src", interval=Interval(start, start + DAY))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.engine.lag import Unread
-from airflow_eos.exceptions import UnknownTopic
+from airflow_eos.exceptions import ConfigurationError, UnknownTopic
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.triggers.batch_memory import BatchMemory
@@ -336,9 +336,20 @@ def test_batches_tile_the_log(seed: int, start: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"topics": "src"}, {"min_records": 0}, {"min_records": 5, "max_records": 4}]
+    ("arguments", "says"),
+    [
+        ({"topics": "src"}, "must be a sequence"),
+        ({"topics": []}, "distinct topic names"),
+        ({"group_id": ""}, "group_id ''"),
+        ({"group_id": "with space"}, "letters, digits"),
+        ({"min_records": 0}, "1 <= min_records"),
+        ({"min_records": 5, "max_records": 4}, "got 5 and 4"),
+        ({"start": "erliest"}, "'earliest' or 'latest'"),
+        ({"poll_interval": 0}, "poll_interval"),
+        ({"max_delay": -1}, "max_delay"),
+    ],
 )
-def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any]) -> None:
+def test_arguments_that_cannot_be_are_refused(arguments: dict[str, Any], says: str) -> None:
     """At Dag parse, not in the triggerer."""
-    with pytest.raises(ValueError, match=r"sequence|min_records"):
+    with pytest.raises(ConfigurationError, match=says):
         OffsetRangeTrigger(**{"topics": ["src"], "group_id": "g", **arguments})

@@ -11,7 +11,12 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 
-from airflow_eos.exceptions import AuthorizationFailed, BrokersUnavailable, UnknownTopic
+from airflow_eos.exceptions import (
+    AuthorizationFailed,
+    BrokersUnavailable,
+    ConfigurationError,
+    UnknownTopic,
+)
 from airflow_eos.ledger.keys import cursor_run_key, run_key
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
@@ -215,7 +220,7 @@ def test_interval_sensor_without_an_interval_names_the_way_out(dag: DAG) -> None
     sensor = KafkaDataIntervalSensor(task_id="over", dag=dag, topics=["src"])
     with pytest.raises(AirflowFailException, match="CronDataIntervalTimetable"):
         sensor.make_trigger(context_of(sensor, data_interval_start=START, data_interval_end=START))
-    with pytest.raises(ValueError, match="idle_partitions"):
+    with pytest.raises(ConfigurationError, match="idle_partitions"):
         KafkaDataIntervalSensor(task_id="x", dag=dag, topics=["src"], idle_partitions="ignore")
 
 
@@ -284,7 +289,12 @@ def test_run_key_names_the_run_by_itself(dag: DAG) -> None:
 
 def test_interval_run_without_topics_is_refused(dag: DAG) -> None:
     """Topics are part of the key; a sensor without them would wait for ever."""
-    sensor = RunCommittedSensor(task_id="wait", dag=dag, pipeline="p", ranges="data_interval")
+    with pytest.raises(ConfigurationError, match="topics"):
+        RunCommittedSensor(task_id="wait", dag=dag, pipeline="p", ranges="data_interval")
+    sensor = RunCommittedSensor(
+        task_id="templated", dag=dag, pipeline="p", ranges="data_interval", topics="{{ params.topics }}"
+    )
+    sensor.topics = ""  # rendered
     with pytest.raises(AirflowFailException, match="topics"):
         sensor.make_trigger(context_of(sensor))
 
