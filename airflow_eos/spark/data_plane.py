@@ -16,14 +16,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.exceptions import RunFailed
+from airflow_eos.exceptions import ProcessFailed, RunFailed
 from airflow_eos.model.output import SealedManifest
 from airflow_eos.spark.by_value import pickled_by_value
-from airflow_eos.spark.errors import ErrorMark, process_error, send_error
+from airflow_eos.spark.errors import ErrorMark, process_error, process_failed, send_error
+from airflow_eos.spark.failing_records import SEARCH_SECONDS, failing_part, named
 from airflow_eos.spark.placement import route
 from airflow_eos.spark.preflight import Environment, check_environment
 from airflow_eos.spark.sealed_blocks import InconsistentSeal, read_manifest
-from airflow_eos.spark.sealing import make_sealing
+from airflow_eos.spark.sealing import FrameSealing, make_sealing
 from airflow_eos.spark.session import (
     cancel_tag,
     checkpointed,
@@ -42,8 +43,10 @@ if TYPE_CHECKING:
     from airflow_eos.model.kafka import ProducerIdentity
     from airflow_eos.model.output import PartitionReceipt
     from airflow_eos.model.plan import RunPlan
+    from airflow_eos.model.ranges import OffsetRange
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.spark.placement import OwnerLayout
+    from airflow_eos.spark.sealing import Sealing
 
 log = logging.getLogger(__name__)
 Process = Callable[..., Any]
@@ -229,7 +232,7 @@ class SparkDataPlane:
         routed = route(rows, sealing.layout.tasks, "owner")
         with (
             progress(self._spark, f"sealing {sum(r.span for r in plan.ranges)} offsets"),
-            self._process_errors(),
+            self._process_errors(sealing, plan.ranges),
         ):
             frame = checkpointed(routed, _storage_level(environment))
             try:
@@ -250,16 +253,54 @@ class SparkDataPlane:
         return SealedFrame(manifest, frame, sealing.layout, counts.attempts)
 
     @contextmanager
-    def _process_errors(self) -> Iterator[None]:
-        """Translate errors of Spark and of the author's code; an inconsistent seal passes."""
+    def _process_errors(
+        self, sealing: Sealing | None = None, ranges: Sequence[OffsetRange] = ()
+    ) -> Iterator[None]:
+        """Translate errors of Spark and of the author's code; an inconsistent seal passes.
+
+        :param sealing: whose tasks read the ranges; the records on which they failed are looked for.
+        """
         try:
             yield
         except InconsistentSeal:
             raise
-        except Exception as error:  # noqa: BLE001 - raised again, translated
+        except Exception as error:
             found = process_error(error, self._mark)
             # Of an error that a task has named, Spark's stack says nothing that the error does not.
-            raise found from (None if self._mark.find(str(error)) else error)
+            if self._mark.find(str(error)) is not None:
+                raise found from None
+            if sealing is None or type(found) is not ProcessFailed:
+                raise found from error
+            log.info("::group::What Spark says of the failure\n%s\n::endgroup::", error)
+            raise process_failed(error, *self._where(sealing, ranges)) from None
+
+    def _where(self, sealing: Sealing, ranges: Sequence[OffsetRange]) -> tuple[str, str]:
+        """Return on which records the process raises, for messages; empty where it cannot be told."""
+        if not isinstance(sealing, FrameSealing) or self._cancelled.is_set():
+            return "", ""
+        log.info(
+            "process failed; looking for the records on which it does, for up to %.0f s: parts of what was "
+            "read are processed again, nothing is written",
+            SEARCH_SECONDS,
+        )
+
+        def raises(part: Sequence[OffsetRange]) -> bool:
+            self._check_cancelled()
+            try:
+                sealing.try_on(part)
+            except Exception as error:  # noqa: BLE001 - what is no failure of the process names no record
+                return type(process_error(error, self._mark)) is ProcessFailed
+            return False
+
+        over = threading.Timer(SEARCH_SECONDS, cancel_tag, (self._spark, self._tag))
+        over.daemon = True
+        over.start()
+        try:
+            return named(failing_part(ranges, raises, SEARCH_SECONDS))
+        except RunFailed:  # cancelled: what the process raised is known all the same
+            return "", ""
+        finally:
+            over.cancel()
 
 
 def _storage_level(environment: Environment) -> Any:

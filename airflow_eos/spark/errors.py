@@ -182,9 +182,18 @@ def process_error(error: BaseException, mark: ErrorMark) -> EosError:
         return RunFailed(
             f"Spark could not finish the seal stage: {root_cause(error)}; see the executors' logs"
         )
+    return process_failed(error)
+
+
+def process_failed(error: BaseException, where: str = "", way: str = "") -> ProcessFailed:
+    """Return the error of the author's function.
+
+    :param where: `` at ...``, where that is known.
+    :param way: how to go on without correcting the function.
+    """
     return ProcessFailed(
-        f"process failed, nothing was written: {root_cause(error)}; correct the function, "
-        "then run the task again"
+        f"process failed{where}, nothing was written: {root_cause(error)}; correct the function, then run "
+        f"the task again{way}"
     )
 
 

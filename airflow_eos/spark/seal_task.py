@@ -21,7 +21,7 @@ from airflow_eos.recordbatch.partitioner import NULL_KEY_RUN, partitions_for
 from airflow_eos.recordbatch.sealer import seal
 from airflow_eos.spark.arrow_contract import sink_rows
 from airflow_eos.spark.dead_letters import DeadLetters
-from airflow_eos.spark.errors import ErrorMark, root_cause
+from airflow_eos.spark.errors import ErrorMark, process_failed
 from airflow_eos.spark.process import call_process
 from airflow_eos.spark.read_counts import SliceCount
 from airflow_eos.spark.sealed_rows import (
@@ -281,9 +281,7 @@ class ArrowSealTask:
         Halves of the batch are tried until one record is left, or none of the halves raises alone.
         """
         if not batch.num_rows:
-            return ProcessFailed(
-                f"process failed on a batch without records, nothing was written: {root_cause(error)}"
-            )
+            return process_failed(error, " on a batch without records")
         while batch.num_rows > 1:
             middle = batch.num_rows // 2
             halves = (batch.slice(0, middle), batch.slice(middle))
@@ -296,10 +294,7 @@ class ArrowSealTask:
         place, way = f"offsets {first} to {last}", ""
         if first == last:
             place, way = f"offset {first}", f" ({way_on(topic, partition, [(first, first + 1)])})"
-        return ProcessFailed(
-            f"process failed at {topic}-{partition}, {place}, nothing was written: {root_cause(error)}; "
-            f"correct the function, then run the task again{way}"
-        )
+        return process_failed(error, f" at {topic}-{partition}, {place}", way)
 
     def _raised_by(self, batch: pa.RecordBatch) -> Exception | None:
         try:

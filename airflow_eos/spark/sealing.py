@@ -16,12 +16,12 @@ from airflow_eos.spark.read_counts import read_counter, sums
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_eos.model.plan import RunPlan
-    from airflow_eos.model.ranges import TopicPartition
+    from airflow_eos.model.ranges import OffsetRange, TopicPartition
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.spark.errors import ErrorMark
     from airflow_eos.spark.seal_task import SealTask
@@ -117,12 +117,22 @@ class FrameSealing(_Base):
         source = source_frame(
             self._spark, self._config, self._slices, self._counter.tally, self._late_before, self._mark
         )
-        rows = sink_columns(
-            call_process(self._process, self._counter.attach(source), self._context),
+        rows = self._processed(self._counter.attach(source))
+        return rows.mapInArrow(self._seal_task(open_ended="topic" in rows.columns), DDL)
+
+    def _processed(self, source: DataFrame) -> DataFrame:
+        return sink_columns(
+            call_process(self._process, source, self._context),
             self._spec.sink_topic,
             self._spec.source_topics,
         )
-        return rows.mapInArrow(self._seal_task(open_ended="topic" in rows.columns), DDL)
+
+    def try_on(self, ranges: Sequence[OffsetRange]) -> None:
+        """Process some of what was to be read, and throw the result away; raises what the process raises."""
+        from airflow_eos.spark.source import source_frame
+
+        source = source_frame(self._spark, self._config, plan_slices(ranges, self._slots), mark=self._mark)
+        self._processed(source).write.format("noop").mode("overwrite").save()
 
     def reads(
         self,

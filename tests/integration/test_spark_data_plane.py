@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections import Counter, defaultdict
 from dataclasses import replace
 from unittest import mock
@@ -469,8 +470,38 @@ def test_a_transform_that_fails_on_one_record_says_what_and_where(broker, spark,
         ProcessFailed, match=r"ValueError: cannot parse .*1:150.*test_spark_data_plane.py"
     ) as caught:
         seal(broker, spark, topics, lambda df: df.select(fn.udf(parse, "binary")("value").alias("value")))
-    assert "\n" not in str(caught.value)
+    said, source = str(caught.value), topics[0]
+    assert f"process failed at {source}-1, offset 150, nothing was written" in said
+    assert f'skip_offsets=[["{source}", 1, 150, 151]]' in said
+    assert "\n" not in said
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "org.apache.spark" not in shown
     assert committed(broker, topics[1]) == []
+
+
+def test_a_transform_that_fails_behind_a_shuffle_names_the_record_too(broker, spark, topics, fn):
+    """The task that fails has read nothing by itself: parts are processed again until one record is left."""
+
+    def parse(value):
+        if value == b"0:77":
+            raise ValueError("no number")
+        return value
+
+    def process(df):
+        parsed = df.repartition(3, "value").select(fn.udf(parse, "binary")("value").alias("value"))
+        return parsed.groupBy("value").count().select("value")
+
+    with pytest.raises(ProcessFailed, match=f"process failed at {topics[0]}-0, offset 77, nothing was"):
+        seal(broker, spark, topics, process)
+
+
+def test_a_transform_that_fails_on_no_record_alone_names_none(broker, spark, topics):
+    """Nothing is guessed: neither of a failure that needs all records, nor of one that needs none."""
+    number = len(committed(broker, topics[0]))
+    needs_all = f"cast(1 / (count(*) - {number}) AS string) AS value"
+    for expression in (needs_all, "cast(1 / (count(*) - count(*)) AS string) AS value"):
+        with pytest.raises(ProcessFailed, match=r"process failed, nothing was written: .*DIVIDE_BY_ZERO"):
+            seal(broker, spark, topics, lambda df, text=expression: df.selectExpr(text))
 
 
 def test_a_failing_expression_says_what(broker, spark, topics):

@@ -1,0 +1,75 @@
+"""The search for the records on which a process raises names what was seen to raise, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from airflow_eos.model.ranges import OffsetRange
+from airflow_eos.spark.failing_records import failing_part, halves, named
+
+READ = [OffsetRange("a", 0, 10, 20), OffsetRange("a", 1, 5, 5), OffsetRange("a", 2, 0, 1000)]
+
+
+def holds(ranges: Sequence[OffsetRange], partition: int, offset: int) -> bool:
+    return any(one.partition == partition and one.start <= offset < one.end for one in ranges)
+
+
+@pytest.mark.parametrize(("partition", "offset"), [(0, 10), (0, 19), (2, 0), (2, 517), (2, 999)])
+def test_one_record_is_found_wherever_it_is(partition: int, offset: int) -> None:
+    """In about as many tries as the number of offsets has binary digits, twice."""
+    tries = []
+
+    def raises(ranges: Sequence[OffsetRange]) -> bool:
+        tries.append(ranges)
+        return holds(ranges, partition, offset)
+
+    assert failing_part(READ, raises, 60) == [OffsetRange("a", partition, offset, offset + 1)]
+    assert len(tries) <= 2 * 10 + 1
+
+
+def test_what_raises_together_only_is_not_narrowed_further() -> None:
+    """The smallest part that was seen to raise, which may have several ranges."""
+    found = failing_part(READ, lambda part: holds(part, 2, 3) and holds(part, 2, 200), 60)
+    assert found
+    assert all(holds(found, 2, offset) for offset in (3, 200))
+    assert failing_part(READ, lambda part: holds(part, 0, 10) and holds(part, 2, 999), 60) == []
+
+
+def test_what_raises_without_a_record_has_none() -> None:
+    """A wrong column name would otherwise be the fault of the first record."""
+    assert failing_part(READ, lambda part: True, 60) == []
+    assert failing_part([OffsetRange("a", 0, 3, 3)], lambda part: True, 60) == []
+
+
+def test_only_record_of_all_needs_one_try() -> None:
+    """That the whole raises is known."""
+    only = [OffsetRange("a", 0, 7, 8)]
+    assert failing_part(only, bool, 60) == only
+
+
+def test_search_ends_in_time_with_what_it_has() -> None:
+    """A try that takes long is the last one."""
+    seconds = iter(range(0, 1000, 10))
+    found = failing_part(READ, lambda part: holds(part, 2, 517), 45, clock=lambda: next(seconds))
+    assert 1 < sum(one.span for one in found) < 1010
+    assert holds(found, 2, 517)
+
+
+def test_halves_are_the_whole_in_order() -> None:
+    """About as many offsets in each; nothing is in both."""
+    first, second = halves(READ)
+    assert [first, second] == [
+        [OffsetRange("a", 0, 10, 20), OffsetRange("a", 2, 0, 495)],
+        [OffsetRange("a", 2, 495, 1000)],
+    ]
+
+
+def test_places_are_named_for_people() -> None:
+    """One record with the way past it; several with their ranges; many are not listed."""
+    where, way = named([OffsetRange("a", 0, 7, 8)])
+    assert where == " at a-0, offset 7"
+    assert 'skip_offsets=[["a", 0, 7, 8]]' in way
+    assert named(READ[:1] * 5) == (" at " + "; ".join(["a-0, offsets 10 to 19"] * 3) + "; 2 more ranges", "")
+    assert named([]) == ("", "")
