@@ -3,8 +3,8 @@
 ``python -m benchmarks`` is the comparison (``make bench``); ``python -m benchmarks micro`` measures encoding
 and reading alone, ``python -m benchmarks scaling`` sizes, cores and fixed costs, ``python -m benchmarks
 small`` a small run in a fresh process and as a task of Airflow, ``python -m benchmarks fresh`` the first jobs
-of a fresh process beside Kafka Streams and plain clients, ``python -m benchmarks ledger`` a run behind many
-others. Reports go to ``--out``, as JSON and SVG.
+of a fresh process beside Flink, Kafka Streams and plain clients, ``python -m benchmarks ledger`` a run behind
+many others. Reports go to ``--out``, as JSON and SVG.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=int(os.environ.get("RECORDS") or 2_000_000))
     parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS") or 5))
     parser.add_argument("--cold-rounds", type=int, default=2, help="rounds of fresh processes; 0 for none")
+    parser.add_argument(
+        "--only", nargs="*", default=(), help="fresh: contenders that take part, as arrow flink"
+    )
     parser.add_argument("--out", type=Path, default=Path("build/benchmarks"), help="folder of the reports")
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
@@ -47,7 +50,7 @@ def main() -> int:
     if options.what == "fresh":
         from benchmarks.fresh import fresh
 
-        return fresh(options.records, options.rounds, options.out)
+        return fresh(options.records, options.rounds, options.out, options.only)
     if options.what == "ledger":
         from benchmarks.ledger import ledger
 

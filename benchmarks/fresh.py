@@ -1,6 +1,7 @@
 """The first, second and fifth job of a fresh process, its start included: what scheduled work pays.
 
-Spark's own Kafka job, this package, Kafka Streams and plain transactional clients take turns over one input.
+Spark's own Kafka job, this package, Flink, Kafka Streams and plain transactional clients take turns over one
+input.
 """
 
 from __future__ import annotations
@@ -14,18 +15,22 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos_testing import count_records
 from airflow_eos_testing.spark_jvm import write_archive
+from benchmarks import java_peers
 from benchmarks.broker import benchmark_broker
 from benchmarks.chart import bar_chart
 from benchmarks.processes import cpu_seconds
 from benchmarks.records import PARTITIONS, publish
 from benchmarks.rounds import ratio
+from benchmarks.spark_kafka_jars import connector_jars
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
 JOBS = 5
-SPARK, STREAMS, CLIENTS = (
+SPARK, FLINK, STREAMS, CLIENTS = (
     "Spark at-least-once, tuned",
+    "Flink, exactly once",
     "Kafka Streams, exactly once",
     "plain Java clients, transactions",
 )
@@ -33,26 +38,45 @@ CONTENDERS = {
     SPARK: "tuned",
     "airflow-eos, DataFrame": "dataframe",
     "airflow-eos, Arrow": "arrow",
+    FLINK: "flink",
     STREAMS: "streams",
     CLIENTS: "clients",
 }
 
 
-def fresh(records: int, rounds: int, out: Path) -> int:
-    """Measure, write ``fresh.json`` and ``fresh.svg``, print a line per contender; 1 for a wrong count."""
+RATIOS = (
+    ("first job", "first", SPARK),
+    ("first job", "first", FLINK),
+    ("first job", "first", STREAMS),
+    ("second job", "second", CLIENTS),
+    ("second job", "second", SPARK),
+    ("fifth job", "last", SPARK),
+    ("CPU of the first job", "cpu_first", SPARK),
+)
+"""What is said of each contender: a figure of :func:`measure`, and the peer it is compared with."""
+
+
+def fresh(records: int, rounds: int, out: Path, only: Collection[str] = ()) -> int:
+    """Measure, write ``fresh.json`` and ``fresh.svg``, print a line per contender; 1 for a wrong count.
+
+    :param only: values of :data:`CONTENDERS` that take part; default: all.
+    """
+    contenders = {name: kind for name, kind in CONTENDERS.items() if not only or kind in only}
+    # Archive, jars and classes are there before the first clock runs.
     write_archive()
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENDERS}
+    commands = {kind: command(kind) for kind in contenders.values()}
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
     with benchmark_broker() as kafka:
         servers = kafka.bootstrap_servers
-        for topic in ("src", *CONTENDERS.values()):
+        for topic in ("src", *contenders.values()):
             kafka.create_topic(topic, partitions=PARTITIONS)
         publish(servers, "src", records)
         for number in range(1, rounds + 1):
-            for name, kind in CONTENDERS.items():
-                times = measure(kind, servers, "src", kind, records)
+            for name, kind in contenders.items():
+                times = measure(commands[kind], servers, "src", kind, records)
                 found[name].append(times)
                 print(f"  round {number}: {name}: {_line(times)}", flush=True)
-        written = {kind: count_records(servers, kind) for kind in CONTENDERS.values()}
+        written = {kind: count_records(servers, kind) for kind in contenders.values()}
     if wrong := {kind: count for kind, count in written.items() if count != records * rounds * JOBS}:
         print(f"fresh: {wrong} records in the outputs, not {records * rounds * JOBS}", file=sys.stderr)
         return 1
@@ -62,23 +86,25 @@ def fresh(records: int, rounds: int, out: Path) -> int:
     first = {name: (row["first"], row["cpu_first"]) for name, row in report["contenders"].items()}
     (out / "fresh.svg").write_text(bar_chart(title, first))
     for name, row in report["contenders"].items():
-        of = f"of {SPARK}: {row['of_spark']:.2f}, of {STREAMS}: {row['of_streams']:.2f}"
-        print(f"fresh: {name}: {_line(row)}; {of}")
+        print(f"fresh: {name}: {_line(row)}")
+        for what, value in row["ratios"].items():
+            print(f"fresh: {name}: {what}: {value:.2f}")
     return 0
 
 
 def measure(
-    kind: str, servers: str, source: str, sink: str, records: int, jobs: int = JOBS
+    command: Sequence[str], servers: str, source: str, sink: str, records: int, jobs: int = JOBS
 ) -> dict[str, float]:
     """Return seconds and CPU seconds of one fresh process that runs a job several times.
 
+    :param command: from :func:`command`.
     :returns: ``first`` from the start of the process to the end of its first job, ``second`` and ``last`` of
         those jobs alone; ``cpu_first`` and ``cpu_second`` of it and what it started, without the broker.
     """
     begun = time.perf_counter()
     ends, cpu = [begun], [0.0]
     with subprocess.Popen(
-        [*_command(kind), servers, source, sink, str(records), str(jobs)],
+        [*command, servers, source, sink, str(records), str(jobs)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -89,7 +115,7 @@ def measure(
                 ends.append(time.perf_counter())
                 cpu.append(cpu_seconds(process.pid))
     if process.returncode != 0 or len(ends) != jobs + 1:
-        raise RuntimeError(f"{kind} ended with {process.returncode} after {len(ends) - 1} jobs")
+        raise RuntimeError(f"{command[-1]} ended with {process.returncode} after {len(ends) - 1} jobs")
     return {
         "first": ends[1] - begun,
         "second": ends[2] - ends[1],
@@ -99,22 +125,29 @@ def measure(
     }
 
 
-def _command(kind: str) -> list[str]:
-    if kind in ("clients", "streams"):
-        from benchmarks.java_peers import command
-
-        return command(kind)
+def command(kind: str) -> list[str]:
+    """Return how a contender is started, with all it needs fetched and compiled."""
+    if kind in (CONTENDERS[FLINK], CONTENDERS[STREAMS], CONTENDERS[CLIENTS]):
+        return java_peers.command(kind)
+    if kind == CONTENDERS[SPARK]:
+        connector_jars()
     return [sys.executable, "-m", "benchmarks.fresh_job", kind]
 
 
 def _summary(found: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, Any]]:
-    first = {name: [times["first"] for times in rounds] for name, rounds in found.items()}
+    def ratios(name: str) -> dict[str, float]:
+        return {
+            f"{what}, of {peer}": ratio(
+                [one[part] for one in found[name]], [one[part] for one in found[peer]]
+            )
+            for what, part, peer in RATIOS
+            if peer in found and peer != name
+        }
+
     return {
         name: {
             **{part: statistics.median(times[part] for times in rounds) for part in rounds[0]},
-            "of_spark": ratio(first[name], first[SPARK]),
-            "of_streams": ratio(first[name], first[STREAMS]),
-            "of_clients": ratio(first[name], first[CLIENTS]),
+            "ratios": ratios(name),
         }
         for name, rounds in found.items()
     }

@@ -1,4 +1,4 @@
-"""Java peers of the benchmark: plain transactional clients and Kafka Streams; no part of the product."""
+"""Java peers of the benchmark: plain clients, Kafka Streams and Flink; no part of the product."""
 
 from __future__ import annotations
 
@@ -6,25 +6,42 @@ import os
 import subprocess
 from pathlib import Path
 
-from airflow_eos_testing.jars import cache_root, fetch_jars, file_lock
+from airflow_eos_testing.jars import cache_root, fetch_described, fetch_jars, file_lock
 from airflow_eos_testing.java import find_java
 from benchmarks.spark_kafka_jars import fetch
 
 KAFKA = "4.3.1"
 STREAMS = (("org.apache.kafka", "kafka-streams", KAFKA), ("org.rocksdb", "rocksdbjni", "10.1.3"))
 CLIENTS = ("kafka-clients", "lz4-java", "slf4j-api", "snappy-java", "zstd-jni", "jackson-")
-_SOURCE = Path(__file__).parent / "java" / "Copy.java"
+FLINK = "2.2.1"
+FLINK_CONNECTOR = "5.0.0-2.2"
+_FLINK_IVY = f"""<ivy-module version="2.0"><info organisation="airflow-eos" module="flink"/>
+<configurations><conf name="default"/></configurations>
+<dependencies defaultconf="default->default">
+<dependency org="org.apache.flink" name="flink-clients" rev="{FLINK}"/>
+<dependency org="org.apache.flink" name="flink-connector-base" rev="{FLINK}"/>
+<dependency org="org.apache.flink" name="flink-connector-kafka" rev="{FLINK_CONNECTOR}"/>
+</dependencies></ivy-module>
+"""
+_SOURCES = Path(__file__).parent / "java"
 
 
 def command(kind: str) -> list[str]:
     """Return how a peer is started, compiled first; more arguments follow, see ``Copy.java``.
 
-    :param kind: ``clients`` or ``streams``.
+    :param kind: ``clients``, ``streams`` or ``flink``.
     """
-    jars = _jars()
-    classes = _compiled(jars)
+    program = "FlinkCopy" if kind == "flink" else "Copy"
+    jars = _flink_jars() if kind == "flink" else _jars()
+    classes = _compiled(program, jars)
     path = os.pathsep.join(map(str, (classes, *jars)))
-    return [str(find_java()), "-Xmx2g", "-cp", path, "Copy", kind]
+    return [str(find_java()), "-Xmx2g", "-cp", path, program, kind]
+
+
+def _flink_jars() -> list[Path]:
+    name = f"flink-{FLINK}-kafka-{FLINK_CONNECTOR}"
+    marker = f"flink-connector-kafka-{FLINK_CONNECTOR}.jar"
+    return sorted(fetch_described(name, marker, f"Flink {FLINK} (about 84 MB)", _FLINK_IVY).glob("*.jar"))
 
 
 def _jars() -> list[Path]:
@@ -38,12 +55,13 @@ def _jars() -> list[Path]:
     return sorted((*folder.glob("*.jar"), *kafka))
 
 
-def _compiled(jars: list[Path]) -> Path:
+def _compiled(program: str, jars: list[Path]) -> Path:
     folder = cache_root() / "benchmark-classes"
+    source = _SOURCES / f"{program}.java"
     with file_lock(folder.with_suffix(".lock")):
-        made = folder / "Copy.class"
-        if not made.is_file() or made.stat().st_mtime < _SOURCE.stat().st_mtime:
+        made = folder / f"{program}.class"
+        if not made.is_file() or made.stat().st_mtime < source.stat().st_mtime:
             compiler = find_java().with_name("javac")
             path = os.pathsep.join(map(str, jars))
-            subprocess.run([compiler, "-d", folder, "-cp", path, _SOURCE], check=True, timeout=120)
+            subprocess.run([compiler, "-d", folder, "-cp", path, source], check=True, timeout=120)
     return folder

@@ -91,21 +91,32 @@ def yarn_classpath() -> tuple[Path, ...]:
     :raises ConfigurationError: Java 17+ or PySpark's jars are missing.
     """
     version = pyspark_jar("hadoop-client-api-*.jar").stem.removeprefix("hadoop-client-api-")
-    target = cache_root() / f"yarn-{version}"
-
-    def wanted(scratch: Path) -> list[str]:
-        file = scratch / "ivy.xml"
-        file.write_text(_YARN_IVY.format(version=version))
-        return ["-ivy", str(file)]
-
     marker = f"hadoop-client-minicluster-{version}.jar"
-    name = f"YARN {version}"
     try:
-        jars = _fetched(target, marker, name, f"YARN {version} (about 65 MB)", wanted)
+        jars = fetch_described(
+            f"yarn-{version}", marker, f"YARN {version} (about 65 MB)", _YARN_IVY.format(version=version)
+        )
     except EmbeddedKafkaError as error:
         raise EmbeddedYarnError(str(error)) from error
     own = tuple(pyspark_jar(pattern) for pattern in _YARN_SHARED_JARS)
     return (*logging_jars(), *own, *sorted(jars.glob("*.jar")))
+
+
+def fetch_described(folder: str, marker: str, what: str, ivy: str) -> Path:
+    """Folder of the cache with the jars that an Ivy module description asks for; downloads them on first use.
+
+    :param marker: a jar that the complete folder holds.
+    :param what: name and size, for messages.
+    :param ivy: text of an ``ivy.xml``.
+    :raises EmbeddedKafkaError: the fetch failed; the message holds the end of Ivy's output.
+    """
+
+    def wanted(scratch: Path) -> list[str]:
+        file = scratch / "ivy.xml"
+        file.write_text(ivy)
+        return ["-ivy", str(file)]
+
+    return _fetched(cache_root() / folder, marker, what.partition(" (")[0], what, wanted)
 
 
 def _fetched(target: Path, marker: str, name: str, what: str, wanted: Callable[[Path], list[str]]) -> Path:

@@ -62,12 +62,12 @@ def test_the_comparison_runs_every_contender_and_reports(tmp_path):
 
 @pytest.mark.chaos
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", ["clients", "streams"])
+@pytest.mark.parametrize("kind", ["clients", "streams", "flink"])
 def test_the_java_peers_copy_everything_once_per_job(embedded_kafka, kafka_topic, kind):
     """They are measured for what they commit: so a reader of committed records counts it."""
     source, sink = kafka_topic(partitions=4), kafka_topic(partitions=4)
     records.publish(embedded_kafka.bootstrap_servers, source, 2_000)
-    times = fresh.measure(kind, embedded_kafka.bootstrap_servers, source, sink, 2_000, jobs=2)
+    times = fresh.measure(fresh.command(kind), embedded_kafka.bootstrap_servers, source, sink, 2_000, jobs=2)
     assert count_records(embedded_kafka.bootstrap_servers, sink) == 4_000
     assert times["first"] > 0 < times["second"]
     assert times["cpu_first"] > 0
