@@ -4,7 +4,8 @@
 and reading alone, ``python -m benchmarks scaling`` sizes, cores and fixed costs, ``python -m benchmarks
 small`` a small run in a fresh process and as a task of Airflow, ``python -m benchmarks fresh`` the first jobs
 of a fresh process beside Flink, Kafka Streams and plain clients, ``python -m benchmarks ledger`` a run behind
-many others. Reports go to ``--out``, as JSON and SVG.
+many others, ``python -m benchmarks curves`` a run by its partitions, pipelines and runs at once. Reports go to
+``--out``, as JSON and SVG.
 """
 
 from __future__ import annotations
@@ -23,16 +24,18 @@ def main() -> int:
         "what",
         nargs="?",
         default="compare",
-        choices=("compare", "micro", "scaling", "small", "fresh", "ledger"),
+        choices=("compare", "micro", "scaling", "small", "fresh", "ledger", "curves"),
     )
-    parser.add_argument("--records", type=int, default=int(os.environ.get("RECORDS") or 2_000_000))
+    parser.add_argument("--records", type=int, default=os.environ.get("RECORDS") or None)
     parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS") or 5))
     parser.add_argument("--cold-rounds", type=int, default=2, help="rounds of fresh processes; 0 for none")
     parser.add_argument(
         "--only", nargs="*", default=(), help="fresh: contenders that take part, as arrow flink"
     )
+    parser.add_argument("--most", type=int, default=2_000, help="curves: largest number")
     parser.add_argument("--out", type=Path, default=Path("build/benchmarks"), help="folder of the reports")
     options = parser.parse_args()
+    options.records = options.records or (20_000 if options.what == "curves" else 2_000_000)
     logging.basicConfig(level=logging.WARNING)
     options.out.mkdir(parents=True, exist_ok=True)
     if options.what == "micro":
@@ -55,6 +58,10 @@ def main() -> int:
         from benchmarks.ledger import ledger
 
         return ledger(options.out, options.rounds)
+    if options.what == "curves":
+        from benchmarks.curves import curves
+
+        return curves(options.out, options.rounds, options.records, options.most)
     from benchmarks.compare import compare
 
     return compare(options.records, options.rounds, options.cold_rounds, options.out)

@@ -1,7 +1,8 @@
-"""The charts of reports, as SVG: a bar per contender, seconds and CPU seconds; and the parts of one task."""
+"""The charts of reports, as SVG: bars of contenders, the parts of one task, and curves."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
@@ -93,4 +94,38 @@ def timeline_chart(title: str, rows: Mapping[str, Mapping[str, float]]) -> str:
             )
             x += long
         drawn.append(f'<text x="{x + 5:.1f}" y="{y + _BAR + 2}">{sum(parts.values()):.1f} s</text>')
+    return "\n".join([*drawn, "</svg>", ""])
+
+
+def curve_chart(title: str, curves: Mapping[str, Mapping[int, float]]) -> str:
+    """Return an SVG document: a line per curve, seconds over a number on a logarithmic axis.
+
+    :param curves: seconds by number.
+    """
+    left, top, width, height = 50, 40 + 16 * ((len(curves) + 1) // 2), 640, 260
+    largest = max(max(values.values()) for values in curves.values())
+    most = max(max(values) for values in curves.values())
+    decades = max(math.log10(most), 1.0)
+    size = f'width="{left + width + 40}" height="{top + height + 40}"'
+    drawn = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} {_FONT}>',
+        '<rect width="100%" height="100%" fill="white"/>',
+        f'<text x="10" y="20" font-size="14">{escape(title)}</text>',
+    ]
+    for part in range(5):
+        y, seconds = top + height - part * height / 4, largest * part / 4
+        drawn.append(f'<line x1="{left}" y1="{y}" x2="{left + width}" y2="{y}" stroke="#ddd"/>')
+        drawn.append(f'<text x="{left - 6}" y="{y + 4}" text-anchor="end">{seconds:.1f}</text>')
+    for number in sorted({number for values in curves.values() for number in values}):
+        x = left + math.log10(number) / decades * width
+        drawn.append(f'<text x="{x:.1f}" y="{top + height + 18}" text-anchor="middle">{number:,}</text>')
+    for place, (name, values) in enumerate(curves.items()):
+        colour = _PARTS[place % len(_PARTS)]
+        x, y = 10 + place % 2 * 330, 16 * (place // 2)
+        drawn.append(f'<g transform="translate(0 {y})">{_key(x, colour, escape(name))}</g>')
+        path = " ".join(
+            f"{left + math.log10(number) / decades * width:.1f},{top + height - value / largest * height:.1f}"
+            for number, value in sorted(values.items())
+        )
+        drawn.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
     return "\n".join([*drawn, "</svg>", ""])

@@ -115,14 +115,14 @@ def client_loop(cluster: Cluster, sink: str) -> None:
 
 def read_ours(cluster: Cluster) -> None:
     """Our source alone, into Spark's noop sink."""
-    from airflow_eos.spark.placement import plan_slices
+    from airflow_eos.spark.placement import pack_slices, plan_slices
     from airflow_eos.spark.source import source_frame
     from airflow_eos.wire.client_config import ClientConfig
     from benchmarks.floors import whole_topic
 
     config = ClientConfig.of({"bootstrap.servers": cluster.servers})
-    slices = plan_slices(whole_topic(config, cluster.source), 2)
-    source_frame(cluster.spark, config, slices).write.format("noop").mode("overwrite").save()
+    tasks = pack_slices(plan_slices(whole_topic(config, cluster.source), 2), 2)
+    source_frame(cluster.spark, config, tasks).write.format("noop").mode("overwrite").save()
 
 
 def read_spark(cluster: Cluster) -> None:

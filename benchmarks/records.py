@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 PARTITIONS = 4
 
 
-def publish(bootstrap_servers: str, topic: str, records: int) -> int:
+def publish(bootstrap_servers: str, topic: str, records: int, partitions: int = PARTITIONS) -> int:
     """Fill a topic: key of 10 bytes, JSON value of about 110 bytes, zstd, evenly over the partitions.
 
     Returns the bytes of keys and values.
@@ -39,7 +39,7 @@ def publish(bootstrap_servers: str, topic: str, records: int) -> int:
         while True:
             try:
                 producer.produce(
-                    topic, key=f"key{number % 9_999_999:07d}", value=value, partition=number % PARTITIONS
+                    topic, key=f"key{number % 9_999_999:07d}", value=value, partition=number % partitions
                 )
                 break
             except BufferError:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from airflow_eos.model.ranges import OffsetRange
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -111,6 +111,10 @@ def _rotated(value: int, bits: int) -> int:
 
 MIN_SPAN = 20_000
 """Offsets below which a slice is not worth a task of its own."""
+SLICE_COST = 1_000
+"""What a slice costs whatever it holds (a place in a request, a call of the process), in offsets."""
+PACKED_WEIGHT = 200_000
+"""Offsets, slices' own cost included, of a task that several slices share."""
 
 
 def plan_slices(ranges: Iterable[OffsetRange], slots: int, min_span: int = MIN_SPAN) -> list[OffsetRange]:
@@ -129,3 +133,31 @@ def plan_slices(ranges: Iterable[OffsetRange], slots: int, min_span: int = MIN_S
         bounds = [r.start + r.span * i // count for i in range(count + 1)]
         slices += [OffsetRange(r.topic, r.partition, start, end) for start, end in pairwise(bounds)]
     return slices
+
+
+def pack_slices(slices: Sequence[OffsetRange], slots: int) -> tuple[tuple[OffsetRange, ...], ...]:
+    """Give each seal task one slice or several: neighbours of about the same weight together.
+
+    Tasks are in the order of the slices, so that a task's number still tells where its records stand. Slices
+    of one partition that touch become one. As few slices as tasks can be had for stay alone.
+
+    :param slices: as :func:`plan_slices` returns them.
+    :param slots: tasks that can run at once.
+    """
+    weights = [one.span + SLICE_COST for one in slices]
+    total = sum(weights)
+    tasks = max(TASKS_PER_SLOT * slots, -(-total // PACKED_WEIGHT))
+    if len(slices) <= tasks:
+        return tuple((one,) for one in slices)
+    packed: dict[int, list[OffsetRange]] = {}
+    before = 0
+    for one, weight in zip(slices, weights, strict=True):
+        # The task in which the slice's middle lies, were all weights laid end to end.
+        together = packed.setdefault((2 * before + weight) * tasks // (2 * total), [])
+        before += weight
+        last = together[-1] if together else None
+        if last is not None and (last.topic_partition, last.end) == (one.topic_partition, one.start):
+            together[-1] = OffsetRange(one.topic, one.partition, last.start, one.end)
+        else:
+            together.append(one)
+    return tuple(tuple(together) for together in packed.values())

@@ -77,7 +77,7 @@ def read_counter(
 ) -> ReadCounter:
     """Return the way that the session allows.
 
-    :param slices: what the ranges are read in; task i reads the i-th.
+    :param slices: what the ranges are read in.
     """
     if is_connect(spark):
         return ObservedReads(ranges, late_before)

@@ -30,7 +30,7 @@ from airflow_eos.spark.sealed_rows import (
     TASK_TRAILER_PARTITION,
     SealedRows,
 )
-from airflow_eos.spark.source import read_slice
+from airflow_eos.spark.source import read_slices
 from airflow_eos.spark.targets import TargetTopic, describe_targets
 from airflow_eos.spark.worker_memory import tidy
 from airflow_eos.wire.connection import BrokerConnections
@@ -215,14 +215,14 @@ class _Sealer:
 
 @dataclass(frozen=True, slots=True)
 class ArrowSealTask:
-    """What ``mapInArrow`` calls, with the number of a slice in its one row; pickled with the plan.
+    """What ``mapInArrow`` calls, with the number of the task in its one row; pickled with the plan.
 
-    :param slices: what is read, by seal task.
+    :param tasks: the slices of each seal task.
     :param process: declared by :func:`airflow_eos.spark.process.arrow_process`.
     """
 
     seal: SealTask = field(repr=False)
-    slices: Sequence[OffsetRange]
+    tasks: Sequence[Sequence[OffsetRange]]
     process: Callable[..., Any]
     run: RunContext
     dead_letters: DeadLetterRule | None = None
@@ -239,38 +239,49 @@ class ArrowSealTask:
                 yield from self.read_and_seal(number, context.taskAttemptId())
 
     def read_and_seal(self, number: int, attempt_id: int) -> Iterator[pa.RecordBatch]:
-        """Read, transform and seal slice ``number``; ends with the count of what was read."""
-        interval = self.run.interval
-        count = SliceCount(None if interval is None else interval.start)
+        """Read, transform and seal the slices of task ``number``; ends with the counts of what was read."""
         dead = None if self.dead_letters is None else DeadLetters(self.dead_letters, self._call)
-        transformed = self._transformed(self.slices[number], count, dead)
-        yield from self.seal.seal(transformed, number, attempt_id)
+        counts: list[tuple[int, SliceCount]] = []
+        yield from self.seal.seal(self._transformed(number, counts, dead), number, attempt_id)
         rows = SealedRows(number, attempt_id)
-        rows.add(0, None, READ_TRAILER_PARTITION, count.late, count.records, None)
+        for one, count in counts:
+            rows.add(0, None, READ_TRAILER_PARTITION - one, count.late, count.records, None)
         if dead is not None and dead.count:
             rows.add(0, None, DEAD_TRAILER_PARTITION, 0, dead.count, None)
         yield rows.batch()
 
     def _transformed(
-        self, wanted: OffsetRange, count: SliceCount, dead: DeadLetters | None
+        self, number: int, counts: list[tuple[int, SliceCount]], dead: DeadLetters | None
     ) -> Iterator[pa.RecordBatch]:
-        for batch in read_slice(self.seal.config, wanted):
-            count.add(batch)
-            try:
-                # Lazy: each result is turned into rows before the next part of the batch is processed.
-                results = [self._call(batch)] if dead is None else dead.results(batch)
-                for result in results:
-                    table = sink_rows(result, self.run.sink_topic, self.run.source_topics)
-                    if table is not None:
-                        yield from table.to_batches()
-            except EosError:
-                raise
-            except Exception as error:
-                raise self._located(batch, error) from error
+        """Yield rows for the sink.
+
+        :param counts: takes number and count of each slice, once it is at its end.
+        """
+        interval = self.run.interval
+        first = sum(map(len, self.tasks[:number]))
+        for place, records in read_slices(self.seal.config, self.tasks[number]):
+            count = SliceCount(None if interval is None else interval.start)
+            for batch in records:
+                count.add(batch)
+                yield from self._rows_of(batch, dead)
+            counts.append((first + place, count))
         if dead is not None and dead.count:
             table = sink_rows(dead.batch(), None, ())
             assert table is not None
             yield from table.to_batches()
+
+    def _rows_of(self, batch: pa.RecordBatch, dead: DeadLetters | None) -> Iterator[pa.RecordBatch]:
+        try:
+            # Lazy: each result is turned into rows before the next part of the batch is processed.
+            results = [self._call(batch)] if dead is None else dead.results(batch)
+            for result in results:
+                table = sink_rows(result, self.run.sink_topic, self.run.source_topics)
+                if table is not None:
+                    yield from table.to_batches()
+        except EosError:
+            raise
+        except Exception as error:
+            raise self._located(batch, error) from error
 
     def _call(self, batch: pa.RecordBatch) -> Any:
         return call_process(self.process, batch, self.run)

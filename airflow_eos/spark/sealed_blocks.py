@@ -31,7 +31,7 @@ class BlockCounts:
     """What the materialised blocks hold.
 
     :param targets: one entry per target partition, sorted.
-    :param reads: (records read, late ones) per seal task that reads by itself.
+    :param reads: (records read, late ones) per slice, where seal tasks read by themselves.
     :param attempts: Spark's unique number of the attempt that made the rows, per seal task.
     :param dead_letters: records on which the process raised.
     """
@@ -114,8 +114,13 @@ class _Blocks:
                 f"seal task {seal_partition} left rows of attempts {known} and {attempt}: it was run again"
             )
         if topic is None:
-            if partition == READ_TRAILER_PARTITION:
-                self.reads[seal_partition] = (records, seq)
+            if partition <= READ_TRAILER_PARTITION:
+                number = READ_TRAILER_PARTITION - partition
+                if number in self.reads:
+                    raise InconsistentSeal(
+                        f"slice {number} was read twice, by seal task {seal_partition} too"
+                    )
+                self.reads[number] = (records, seq)
             elif partition == DEAD_TRAILER_PARTITION:
                 self.dead_letters += records
             else:

@@ -6,7 +6,7 @@ row                       batch           seq, records
 a sealed batch            its bytes       number of the batch, from 0, per target and seal task
 trailer of a target       null            number of batches and records this task sealed for it
 trailer of the seal task  null, no topic  number of targets and records of the task; goes to owner 0
-trailer of its reading    null, no topic  late records, and records read; where the seal task itself reads
+trailer of a slice        null, no topic  late records, and records read; where the seal task itself reads
 trailer of dead letters   null, no topic  0, and records on which the process raised; where there are any
 ========================  ==============  =========================================================
 
@@ -38,10 +38,10 @@ SCHEMA = pa.schema(
 )
 TASK_TRAILER_PARTITION = -1
 """Stands for the partition in the trailer of a seal task."""
-READ_TRAILER_PARTITION = -2
-"""Stands for the partition in the trailer of a seal task's reading."""
-DEAD_TRAILER_PARTITION = -3
+DEAD_TRAILER_PARTITION = -2
 """Stands for the partition in the trailer of a seal task's dead letters."""
+READ_TRAILER_PARTITION = -3
+"""Stands for the partition in the trailer of slice 0 that was read to its end; that of slice n is n below."""
 
 
 class SealedRows:

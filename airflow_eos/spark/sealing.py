@@ -1,7 +1,7 @@
 """The two ways from offset ranges to sealed rows: through a DataFrame, or in Arrow alone.
 
-Both make a DataFrame of :mod:`airflow_eos.spark.sealed_rows` in which task i has read the i-th slice, so
-order and manifest are the same for both; they differ in what runs between.
+Both make a DataFrame of :mod:`airflow_eos.spark.sealed_rows` in which an earlier task has read earlier
+slices, so order and manifest are the same for both; they differ in what runs between.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_eos.spark.dead_letters import DeadLetterRule
 from airflow_eos.spark.frame_contract import sink_columns
-from airflow_eos.spark.placement import OwnerLayout, plan_owners, plan_slices
+from airflow_eos.spark.placement import OwnerLayout, pack_slices, plan_owners, plan_slices
 from airflow_eos.spark.process import RunContext, call_process, is_arrow_process
 from airflow_eos.spark.read_counts import read_counter, sums
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
@@ -76,7 +76,8 @@ class _Base:
         self._config = config
         self._process = process
         self._slots = slots
-        self._slices = plan_slices(plan.ranges, slots)
+        self._tasks = pack_slices(plan_slices(plan.ranges, slots), slots)
+        self._slices = [one for slices in self._tasks for one in slices]
         self._context = RunContext.of(spec, plan)
         self.layout = OwnerLayout(1)
         topic = spec.dead_letter_topic
@@ -115,7 +116,7 @@ class FrameSealing(_Base):
         from airflow_eos.spark.source import source_frame
 
         source = source_frame(
-            self._spark, self._config, self._slices, self._counter.tally, self._late_before, self._mark
+            self._spark, self._config, self._tasks, self._counter.tally, self._late_before, self._mark
         )
         rows = self._processed(self._counter.attach(source))
         return rows.mapInArrow(self._seal_task(open_ended="topic" in rows.columns), DDL)
@@ -152,10 +153,10 @@ class ArrowSealing(_Base):
         from airflow_eos.spark.sealed_rows import DDL
 
         task = ArrowSealTask(
-            self._seal_task(open_ended=True), self._slices, self._process, self._context, self.dead_letters
+            self._seal_task(open_ended=True), self._tasks, self._process, self._context, self.dead_letters
         )
         # Row i of a range in as many partitions as rows is in partition i.
-        count = len(self._slices)
+        count = len(self._tasks)
         return self._spark.range(0, count, 1, max(1, count)).mapInArrow(task, DDL)
 
     def reads(

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from airflow_eos.exceptions import CorruptBatch
+from airflow_eos.exceptions import CorruptBatch, ProtocolViolation
 from airflow_eos.recordbatch.decode import way_on
 from airflow_eos.spark.errors import ErrorMark
 from airflow_eos.spark.read_counts import SliceCount, Tally
 from airflow_eos.spark.worker_memory import tidy
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_range
+from airflow_eos.wire.fetch_together import first_answers
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from airflow_eos.recordbatch.decode import DecodedBatch
     from airflow_eos.recordbatch.varint import Int64s
     from airflow_eos.wire.client_config import ClientConfig
+    from airflow_eos.wire.fetch import FetchedAnswer
 
 SCHEMA = (
     "key binary, value binary, topic string, partition int, offset bigint, "
@@ -70,72 +72,117 @@ def arrow_schema() -> pa.Schema:
 class ReadTask:
     """What ``mapInArrow`` calls: reads the slice that its rows stand for; pickled with the plan.
 
-    :param slices: what is read; task i reads the i-th.
+    :param tasks: the slices of each task.
     :param starts: first row number of each task.
-    :param tally: for the number of records, by slice.
+    :param tally: for the number of records, by number of the slice, counted over all tasks.
     :param late_before: records older than this count as late.
     """
 
     config: ClientConfig = field(repr=False)
-    slices: Sequence[OffsetRange]
+    tasks: Sequence[Sequence[OffsetRange]]
     starts: Sequence[int]
     tally: Tally | None = None
     late_before: dt.datetime | None = None
     mark: ErrorMark = field(default_factory=ErrorMark)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the records of one slice."""
+        """Yield the records of one task's slices."""
         # All rows are taken, or Spark could not use the Python worker again.
         rows = [batch.column(0)[0].as_py() for batch in batches if batch.num_rows]
         if not rows:
             return
-        number = bisect_right(self.starts, min(rows)) - 1
-        count = SliceCount(self.late_before)
+        task = bisect_right(self.starts, min(rows)) - 1
+        first = sum(map(len, self.tasks[:task]))
+        found: dict[int, tuple[int, int]] = {}
         with self.mark.errors():
-            for batch in read_slice(self.config, self.slices[number]):
-                count.add(batch)
-                yield batch
+            for place, records in read_slices(self.config, self.tasks[task]):
+                count = SliceCount(self.late_before)
+                for batch in records:
+                    count.add(batch)
+                    yield batch
+                if place != len(found):
+                    raise ProtocolViolation(f"slice {len(found)} of read task {task} came as number {place}")
+                found[first + place] = (count.records, count.late)
+            if len(found) != len(self.tasks[task]):
+                raise ProtocolViolation(
+                    f"read task {task} has {len(self.tasks[task])} slices, {len(found)} were read"
+                )
         if self.tally is not None:
-            self.tally.add({number: (count.records, count.late)})
+            self.tally.add(found)
         tidy()
 
 
 def source_frame(
     spark: SparkSession,
     config: ClientConfig,
-    slices: Sequence[OffsetRange],
+    tasks: Sequence[Sequence[OffsetRange]],
     tally: Tally | None = None,
     late_before: dt.datetime | None = None,
     mark: ErrorMark | None = None,
 ) -> DataFrame:
-    """Return a DataFrame over the slices, one partition each, in order.
+    """Return a DataFrame with a partition for each task's slices, in order.
 
     It is a range of numbers whose tasks read Kafka instead: a Python data source would do the same, but Spark
     starts three more Python processes to plan one. There are about as many numbers as records, so that
     Spark's estimate of the size is right: it must not take a large source for a small side of a join.
     """
-    count = max(1, len(slices))
-    rows = max(count, sum(s.span for s in slices) // _RECORDS_PER_ROW)
+    count = max(1, len(tasks))
+    rows = max(count, sum(one.span for slices in tasks for one in slices) // _RECORDS_PER_ROW)
     starts = [number * rows // count for number in range(count)]
-    task = ReadTask(config, tuple(slices), starts, tally, late_before, mark or ErrorMark())
-    return spark.range(0, rows if slices else 0, 1, count).mapInArrow(task, f"{SCHEMA}, {HEADERS}")
+    task = ReadTask(config, tuple(map(tuple, tasks)), starts, tally, late_before, mark or ErrorMark())
+    return spark.range(0, rows if tasks else 0, 1, count).mapInArrow(task, f"{SCHEMA}, {HEADERS}")
 
 
-def read_slice(
-    config: ClientConfig, wanted: OffsetRange, *, headers: bool = True
-) -> Iterator[pa.RecordBatch]:
-    """Yield the records of one slice, from a connection of its own."""
+def read_slice(config: ClientConfig, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+    """Yield the records of one slice, from connections of its own."""
+    for _, records in read_slices(config, [wanted]):
+        yield from records
+
+
+def read_slices(
+    config: ClientConfig, slices: Sequence[OffsetRange]
+) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+    """Yield, for each slice in order, its place and its records; read each to its end.
+
+    They share connections, and small ones requests.
+
+    :raises ProtocolViolation: a slice was left before its end: what is counted would not be what was read.
+    """
     with BrokerConnections(config) as connections:
+        for place, first in first_answers(connections, slices):
+            records = _Records(connections, config, slices[place], first)
+            yield place, records
+            if not records.ended:
+                raise ProtocolViolation(f"{slices[place]} was not read to its end")
+
+
+class _Records(Iterator[pa.RecordBatch]):
+    """The records of one slice, and whether all of them were taken."""
+
+    def __init__(
+        self,
+        connections: BrokerConnections,
+        config: ClientConfig,
+        wanted: OffsetRange,
+        first: FetchedAnswer | None,
+    ) -> None:
         batches = fetch_range(
             connections,
             wanted.topic,
             wanted.partition,
             wanted.start,
             wanted.end,
-            headers=headers,
             limits=config.decode_limits,
+            first=first,
         )
-        yield from arrow_batches(batches, wanted.topic, wanted.partition, headers=headers)
+        self._source = arrow_batches(batches, wanted.topic, wanted.partition, headers=True)
+        self.ended = False
+
+    def __next__(self) -> pa.RecordBatch:
+        for batch in self._source:
+            return batch
+        self.ended = True
+        raise StopIteration
 
 
 def arrow_batches(

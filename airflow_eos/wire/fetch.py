@@ -79,6 +79,7 @@ def fetch_range(
     check_crc: bool = True,
     headers: bool = True,
     limits: DecodeLimits = DEFAULT_LIMITS,
+    first: FetchedAnswer | None = None,
 ) -> Iterator[DecodedBatch]:
     """Decode the records of ``[start, end)``; batches without a record of the range are left out.
 
@@ -89,6 +90,7 @@ def fetch_range(
     :param stall_timeout: seconds without progress until :class:`FetchStalled`.
     :param headers: whether to read headers.
     :param limits: what a batch may cost.
+    :param first: what the range begins with, where that was asked for already.
     :raises OffsetsOutOfRange: the log begins above the position: records are gone.
     :raises FetchStalled: naming the position and what was waited for.
     :raises CorruptBatch: naming topic, partition and offset.
@@ -104,6 +106,7 @@ def fetch_range(
         isolation=isolation,
         max_bytes=max_bytes,
         stall_timeout=stall_timeout,
+        first=first,
     )
     unpumped = 0
     for answer in answers:
@@ -130,6 +133,7 @@ def fetch_answers(
     isolation: Isolation = "read_committed",
     max_bytes: int = MAX_BYTES,
     stall_timeout: float = STALL_TIMEOUT,
+    first: FetchedAnswer | None = None,
 ) -> Iterator[FetchedAnswer]:
     """Yield the answers that cover ``[start, end)``, not decoded.
 
@@ -139,7 +143,18 @@ def fetch_answers(
     """
     reader = _RangeReader(connections, topic, partition, end, isolation, max_bytes, stall_timeout)
     position = start
-    coming: Future | None = connections.spawn(reader.answer_at(position)) if position < end else None
+    coming: Future | None = None
+    if first is not None:
+        if first.position != start:
+            raise ValueError(
+                f"{topic}-{partition}: the first answer begins at {first.position}, not at {start}"
+            )
+        position = first.next_position
+    if position < end:
+        coming = connections.spawn(reader.answer_at(position))
+        connections.pump(_REQUEST_TURNS if first is not None else 0)
+    if first is not None and first.batches:
+        yield first
     while coming is not None:
         reader.waiting()
         answer: FetchedAnswer = connections.wait(coming)

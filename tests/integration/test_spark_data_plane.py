@@ -221,7 +221,7 @@ def test_the_source_has_the_columns_of_sparks_own_kafka_source(broker, spark):
     config, ranges = ClientConfig.of(broker.config), [OffsetRange(source, 0, 0, 1)]
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
-        df = source_frame(spark, config, ranges)
+        df = source_frame(spark, config, [ranges])
         assert df.schema.simpleString() == (
             "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
             "timestampType:int,headers:array<struct<key:string,value:binary>>>"
@@ -244,7 +244,7 @@ def test_credentials_are_in_no_plan(broker, spark, capfd):
     """Neither explain nor the plan's own text shows the client configuration."""
     source = broker.numbered("src", 1, 5)
     config = ClientConfig.of({**broker.config, "sasl.password": "TOPSECRET"})
-    df = source_frame(spark, config, [OffsetRange(source, 0, 0, 5)])
+    df = source_frame(spark, config, [[OffsetRange(source, 0, 0, 5)]])
     for mode in ("simple", "extended", "codegen", "cost", "formatted"):
         df.explain(mode=mode)
     shown = capfd.readouterr().out + repr(df) + str(df.schema)

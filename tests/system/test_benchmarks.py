@@ -18,22 +18,10 @@ ROOT = Path(__file__).resolve().parents[2]
 CLOSING = r"bench: dataframe \d+\.\d\d, arrow \d+\.\d\d of tuned at-least-once Spark \(median of 1 rounds\)"
 
 
-@pytest.mark.timeout(600)
-def test_the_comparison_runs_every_contender_and_reports(tmp_path):
-    """All contenders in one run; the outputs are counted; JSON, chart and closing line say the same."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks",
-        "--records",
-        "20000",
-        "--rounds",
-        "1",
-        "--cold-rounds",
-        "0",
-    ]
-    done = subprocess.run(
-        [*command, "--out", str(tmp_path)],
+def benchmark(out, *arguments):
+    """Run ``python -m benchmarks`` to its end, with its reports in ``out``."""
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks", *arguments, "--out", str(out)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -41,6 +29,12 @@ def test_the_comparison_runs_every_contender_and_reports(tmp_path):
         check=False,
         timeout=560,
     )
+
+
+@pytest.mark.timeout(600)
+def test_the_comparison_runs_every_contender_and_reports(tmp_path):
+    """All contenders in one run; the outputs are counted; JSON, chart and closing line say the same."""
+    done = benchmark(tmp_path, "--records", "20000", "--rounds", "1", "--cold-rounds", "0")
     assert done.returncode == 0, done.stdout[-5_000:]
     last = done.stdout.splitlines()[-1]
     assert re.fullmatch(CLOSING, last)
@@ -58,6 +52,29 @@ def test_the_comparison_runs_every_contender_and_reports(tmp_path):
     chart = ET.parse(tmp_path / "compare.svg").getroot()
     drawn = {text.text for text in chart.iter("{http://www.w3.org/2000/svg}text")}
     assert set(report["contenders"]) <= drawn
+
+
+@pytest.mark.timeout(600)
+def test_the_curves_are_measured_and_drawn(tmp_path):
+    """Every point of every curve has its seconds; outputs are counted; JSON and chart agree."""
+    done = benchmark(tmp_path, "curves", "--records", "300", "--rounds", "1", "--most", "10")
+    assert done.returncode == 0, done.stdout[-5_000:]
+    assert done.stdout.splitlines()[-1].startswith(
+        "curves: the last point takes, of the first: source partitions "
+    )
+    seconds = json.loads((tmp_path / "curves.json").read_text())["seconds"]
+    points = {curve: sorted(map(int, values)) for curve, values in seconds.items()}
+    assert points == {
+        "source partitions": [1, 10],
+        "source partitions, no records": [1, 10],
+        "target partitions": [1, 10],
+        "pipelines in one ledger, no records": [1, 10],
+        "runs at once, no records": [1, 2, 4, 8],
+    }
+    assert all(len(one) == 1 and one[0] > 0 for values in seconds.values() for one in values.values())
+    chart = ET.parse(tmp_path / "curves.svg").getroot()
+    drawn = {text.text for text in chart.iter("{http://www.w3.org/2000/svg}text")}
+    assert set(seconds) <= drawn
 
 
 @pytest.mark.chaos

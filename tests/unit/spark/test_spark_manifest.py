@@ -104,11 +104,21 @@ def test_two_owners_of_one_partition_are_refused():
         manifest(first, second)
 
 
-def test_what_seal_tasks_read_is_kept_per_task():
-    """Records and late ones, for tasks that read by themselves."""
-    reads = [batch(-2, 0, 3, 10, topic=None, size=None), batch(-2, 1, 0, 4, topic=None, size=None)]
+def test_what_seal_tasks_read_is_kept_per_slice():
+    """Records and late ones, for tasks that read by themselves: one task may have read several."""
+    reads = [batch(-3, 0, 3, 10, topic=None, size=None), batch(-4, 1, 0, 4, topic=None, size=None)]
     assert counts([*COMPLETE[0], *reads], COMPLETE[1]).reads == {0: (10, 3), 1: (4, 0)}
     assert counts(*COMPLETE).reads == {}
+    several = [batch(-3 - n, 0, n, 10 + n, topic=None, size=None) for n in range(3)]
+    assert counts([*COMPLETE[0], *several], COMPLETE[1]).reads == {0: (10, 0), 1: (11, 1), 2: (12, 2)}
+
+
+@pytest.mark.parametrize("task", [0, 1])
+def test_a_slice_that_was_read_twice_is_refused(task):
+    """By one task or by two: its records are in the output twice."""
+    twice = [batch(-3, 0, 0, 10, topic=None, size=None), batch(-3, task, 0, 10, topic=None, size=None)]
+    with pytest.raises(InconsistentSeal, match="slice 0 was read twice"):
+        counts([*COMPLETE[0], *twice], COMPLETE[1])
 
 
 def test_the_attempt_of_each_seal_task_is_kept():

@@ -219,9 +219,9 @@ def reading(process, monkeypatch, offsets, dead_letters=None):
             "timestamp": pa.array([0] * count, pa.timestamp("us", tz="UTC")),
         }
     )
-    monkeypatch.setattr(seal_module, "read_slice", lambda *_: iter([batch]))
+    monkeypatch.setattr(seal_module, "read_slices", lambda *_: iter([(0, iter([batch]))]))
     run = RunContext("p", "r", "cursor", (), ("src",), "out")
-    return ArrowSealTask(task(), (OffsetRange("src", 3, 0, 100),), process, run, dead_letters)
+    return ArrowSealTask(task(), ((OffsetRange("src", 3, 0, 100),),), process, run, dead_letters)
 
 
 def error_of(process, monkeypatch, offsets, dead_letters=None):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_eos.model.ranges import OffsetRange
-from airflow_eos.spark.placement import plan_slices
+from airflow_eos.spark.placement import PACKED_WEIGHT, SLICE_COST, pack_slices, plan_slices
 
 ranges = st.lists(
     st.tuples(st.integers(0, 10_000_000), st.integers(0, 5_000_000)).map(lambda t: (t[0], t[0] + t[1])),
@@ -55,3 +56,60 @@ def test_small_ranges_are_not_worth_several_tasks():
 def test_empty_ranges_need_no_task():
     """Nothing to read, nothing planned."""
     assert plan_slices([OffsetRange("t", 0, 7, 7)], 4) == []
+
+
+many = st.lists(st.integers(0, 60_000), max_size=300).map(
+    lambda spans: [OffsetRange(f"t{p % 2}", p // 2, 7 * p, 7 * p + span) for p, span in enumerate(spans)]
+)
+
+
+@given(st.one_of(ranges, many), st.integers(1, 16))
+def test_packed_slices_tile_the_ranges_exactly_and_in_order(wanted, slots):
+    """Whatever the plan: every offset in one slice, in the order of the ranges; a partition once a task."""
+    tasks = pack_slices(plan_slices(wanted, slots), slots)
+    joined = []
+    for together in tasks:
+        assert together
+        places = [one.topic_partition for one in together]
+        assert len(set(places)) == len(places)
+        for one in together:
+            assert one.span > 0
+            last = joined[-1] if joined else None
+            if last is not None and last.topic_partition == one.topic_partition:
+                assert last.end == one.start
+                joined[-1] = OffsetRange(one.topic, one.partition, last.start, one.end)
+            else:
+                joined.append(one)
+    assert joined == [r for r in wanted if r.span]
+
+
+@given(many, st.integers(1, 16))
+def test_packed_tasks_are_about_even_and_enough(wanted, slots):
+    """No task has twice its share, no slot is left without work that has some to give."""
+    slices = plan_slices(wanted, slots)
+    tasks = pack_slices(slices, slots)
+    assert min(len(slices), slots) <= len(tasks) <= len(slices)
+    weights = [sum(one.span + SLICE_COST for one in together) for together in tasks]
+    heaviest = max((one.span + SLICE_COST for one in slices), default=0)
+    share = min(PACKED_WEIGHT, sum(weights) / (2 * slots))
+    assert all(weight <= share + 2 * heaviest for weight in weights)
+
+
+def test_two_thousand_small_partitions_are_a_handful_of_tasks():
+    """Ten records each on two cores: before, a Spark task for each."""
+    slices = plan_slices([OffsetRange("t", p, 0, 10) for p in range(2000)], 2)
+    tasks = pack_slices(slices, 2)
+    assert len(slices) == 2000
+    assert [len(together) for together in tasks] == pytest.approx([182] * 11, abs=1)
+
+
+def test_large_partitions_keep_a_task_each():
+    """Half a million offsets are worth one, however many there are."""
+    slices = [OffsetRange("t", p, 0, 500_000) for p in range(40)]
+    assert pack_slices(slices, 2) == tuple((one,) for one in slices)
+
+
+def test_few_small_partitions_keep_a_task_each():
+    """A process that takes long for each record is run on all cores, as before."""
+    slices = [OffsetRange("t", p, 0, 10) for p in range(4)]
+    assert pack_slices(slices, 2) == tuple((one,) for one in slices)

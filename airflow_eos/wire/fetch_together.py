@@ -1,0 +1,151 @@
+"""Reads many small ranges, one behind the other, with several partitions in one Fetch request.
+
+::
+
+    for number, answer in first_answers(connections, ranges):      # number: place in ranges
+        ...                                                        # answer: FetchedAnswer, or None
+
+A request for each of a thousand partitions would cost a round trip each. So neighbours that are small are
+asked for together, one request per leader, the next group while this one is used. Only what a range begins
+with comes this way: whatever an answer lacks (errors, a partition for which there was no room, the rest of a
+range) is left to :func:`airflow_eos.wire.fetch.fetch_answers`, whose rules then hold.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kafka.protocol.consumer import FetchRequest
+
+from airflow_eos.exceptions import EosError
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.recordbatch.header import iter_batches
+from airflow_eos.wire.connection import METADATA_TIMEOUT
+from airflow_eos.wire.fetch import MAX_BYTES, FetchedAnswer
+from airflow_eos.wire.retry import NotYet, is_transient
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kafka.future import Future
+
+    from airflow_eos.model.ranges import OffsetRange
+    from airflow_eos.wire.connection import BrokerConnections
+
+SMALL_SPAN = 5_000
+"""Offsets up to which a range is asked for together with others."""
+GROUP_SPAN = 20_000
+"""Offsets of one group: about what :data:`MAX_BYTES` hold."""
+GROUP_SIZE = 200
+"""Ranges of one group."""
+_MAX_WAIT_MS = 100  # where nothing is there yet, the reader of one range does the waiting
+_TURNS = 4
+
+
+def first_answers(
+    connections: BrokerConnections, ranges: Sequence[OffsetRange]
+) -> Iterator[tuple[int, FetchedAnswer | None]]:
+    """Yield, for each range in order, what it begins with under ``read_committed``; None: ask by yourself.
+
+    Raises nothing of what a broker may answer: the reader of one range meets it again, and says it.
+
+    :param ranges: no partition twice, none of them empty.
+    """
+    groups = group_ranges(ranges)
+    coming: Future | None = None
+    for place, group in enumerate(groups):
+        answers: dict[int, FetchedAnswer] = {}
+        if coming is not None:
+            answers = connections.wait(coming)
+        elif len(group) > 1:
+            answers = connections.run(_ask(connections, ranges, group))
+        coming = None
+        if place + 1 < len(groups) and len(groups[place + 1]) > 1:
+            coming = connections.spawn(_ask(connections, ranges, groups[place + 1]))
+            connections.pump(_TURNS)
+        for number in group:
+            yield number, answers.pop(number, None)
+
+
+def group_ranges(ranges: Sequence[OffsetRange]) -> list[list[int]]:
+    """Return the ranges' numbers in groups of neighbours that are asked for together; large ones alone."""
+    groups: list[list[int]] = []
+    span = GROUP_SPAN + 1
+    for number, wanted in enumerate(ranges):
+        span += wanted.span
+        if wanted.span > SMALL_SPAN or span > GROUP_SPAN or len(groups[-1]) >= GROUP_SIZE:
+            groups.append([])
+            span = wanted.span if wanted.span <= SMALL_SPAN else GROUP_SPAN + 1
+        groups[-1].append(number)
+    return groups
+
+
+async def _ask(
+    connections: BrokerConnections, ranges: Sequence[OffsetRange], group: Sequence[int]
+) -> dict[int, FetchedAnswer]:
+    """Ask every leader for its ranges; return the answers that can be used."""
+    numbers = {ranges[number].topic_partition: number for number in group}
+    try:
+        leaders, _ = await connections.by_leader_async(numbers, timeout=METADATA_TIMEOUT)
+    except (EosError, NotYet):
+        return {}
+    asked = [
+        connections.send(_request(ranges, [numbers[tp] for tp in tps]), node) for node, tps in leaders.items()
+    ]
+    found: dict[int, FetchedAnswer] = {}
+    for future in asked:
+        try:
+            answer = await future
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            continue
+        for topic in () if answer.error_code else answer.responses:
+            for part in topic.partitions:
+                number = numbers[TopicPartition(topic.topic, part.partition_index)]
+                usable = _usable(ranges[number], part)
+                if usable is not None:
+                    found[number] = usable
+    return found
+
+
+def _usable(wanted: OffsetRange, part: Any) -> FetchedAnswer | None:
+    """Return a partition's part of an answer; None where there is anything to say about it."""
+    if part.error_code or not part.records or part.log_start_offset > wanted.start:
+        return None
+    batches = tuple(iter_batches(part.records, wanted.topic, wanted.partition))
+    if not batches or batches[-1].header.next_offset <= wanted.start:
+        return None
+    aborted = tuple((txn.producer_id, txn.first_offset) for txn in part.aborted_transactions or ())
+    return FetchedAnswer(wanted.start, batches[-1].header.next_offset, part.records, batches, aborted)
+
+
+def _request(ranges: Sequence[OffsetRange], numbers: Sequence[int]) -> Any:
+    topic_class = FetchRequest.FetchTopic
+    by_topic: dict[str, list[Any]] = {}
+    for wanted in (ranges[number] for number in sorted(numbers)):
+        by_topic.setdefault(wanted.topic, []).append(
+            topic_class.FetchPartition(
+                partition=wanted.partition,
+                current_leader_epoch=-1,
+                fetch_offset=wanted.start,
+                last_fetched_epoch=-1,
+                log_start_offset=-1,
+                partition_max_bytes=MAX_BYTES,
+            )
+        )
+    return FetchRequest(
+        replica_id=-1,
+        max_wait_ms=_MAX_WAIT_MS,
+        min_bytes=1,
+        max_bytes=MAX_BYTES,
+        isolation_level=1,
+        session_id=0,
+        session_epoch=-1,
+        topics=[topic_class(topic=name, partitions=parts) for name, parts in by_topic.items()],
+        forgotten_topics_data=[],
+        rack_id="",
+        # As that of one partition: see there.
+        min_version=10,
+        max_version=11,
+    )
