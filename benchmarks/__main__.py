@@ -3,9 +3,9 @@
 ``python -m benchmarks`` is the comparison (``make bench``); ``python -m benchmarks micro`` measures encoding
 and reading alone, ``python -m benchmarks scaling`` sizes, cores and fixed costs, ``python -m benchmarks
 small`` a small run in a fresh process and as a task of Airflow, ``python -m benchmarks fresh`` the first jobs
-of a fresh process beside Flink, Kafka Streams and plain clients, ``python -m benchmarks ledger`` a run behind
-many others, ``python -m benchmarks curves`` a run by its partitions, pipelines and runs at once. Reports go to
-``--out``, as JSON and SVG.
+of a fresh process beside Flink, Kafka Streams and plain clients, ``python -m benchmarks ledger`` a run
+behind many others, ``python -m benchmarks curves`` a run by its partitions, pipelines and runs at once.
+Reports go to ``--out``, as JSON and SVG.
 """
 
 from __future__ import annotations

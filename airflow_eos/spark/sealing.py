@@ -132,7 +132,8 @@ class FrameSealing(_Base):
         """Process some of what was to be read, and throw the result away; raises what the process raises."""
         from airflow_eos.spark.source import source_frame
 
-        source = source_frame(self._spark, self._config, plan_slices(ranges, self._slots), mark=self._mark)
+        tasks = pack_slices(plan_slices(ranges, self._slots), self._slots)
+        source = source_frame(self._spark, self._config, tasks, mark=self._mark)
         self._processed(source).write.format("noop").mode("overwrite").save()
 
     def reads(
