@@ -19,7 +19,7 @@ from tests.support.airflow_app import (  # first of all: it sets Airflow's home
     token,
 )
 from tests.support.brokers import foreign_transaction
-from tests.support.browser import BROWSER, DRIVER, MISSING, browser
+from tests.support.browser import browser, with_browser
 from tests.support.local_runs import Paused, Pipeline
 from tests.support.patience import wait_until
 
@@ -246,7 +246,7 @@ def test_hostile_names_are_text_and_nothing_else(embedded_kafka, page, pipeline)
         assert "default-src 'none'" in answer.headers["content-security-policy"]
 
 
-@pytest.mark.skipif(DRIVER is None or BROWSER is None, reason=MISSING)
+@with_browser
 def test_somebody_logs_in_and_looks(app, pipeline):
     """From Airflow's view to a pipeline, to a run, to its verified output, by day and by night, and out."""
     with served(app.app) as address, browser() as seen:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import shutil
 import subprocess
 import time
@@ -12,12 +14,33 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from airflow_eos_testing.ports import free_ports
 
 DRIVER, BROWSER = shutil.which("chromedriver"), shutil.which("chromium")
 MISSING = "needs a browser: apt-get install chromium chromium-driver"
+_NOT_FOUND = DRIVER is None or BROWSER is None
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 _PATIENCE = 30.0
+
+
+def with_browser(test: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a test that needs a browser: without one it is skipped; in continuous integration it fails.
+
+    ``CI`` in the environment says which of both this is; ``.ci/run`` sets it.
+    """
+    if not _NOT_FOUND:
+        return test
+    if not os.environ.get("CI"):
+        return pytest.mark.skip(reason=MISSING)(test)
+
+    @functools.wraps(test, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
+    def fails() -> None:
+        pytest.fail(f"{MISSING}; where CI is set it is no reason to skip", pytrace=False)
+
+    del fails.__wrapped__  # type: ignore[attr-defined] - no fixture is set up for it
+    return fails
 
 
 class Browser:
