@@ -84,11 +84,9 @@ class YarnTask:
             dag=DAG("copies", schedule=None),
             process=f"{self.folder / 'copy_app.py'}:process",
             conn_id="spark_yarn",
-            deploy_mode="cluster",
-            yarn_track_via_rm_api=True,
             retries=2,
             ledger=LedgerSettings(**settings.pop("ledger")),
-            **settings,
+            **{"deploy_mode": "cluster", "yarn_track_via_rm_api": True, **settings},
         )
 
     def context(self, operator: Any, **dag_run: Any) -> Any:

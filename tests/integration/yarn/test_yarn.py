@@ -6,121 +6,29 @@ import os
 import shutil
 import signal
 import subprocess
-import threading
 import time
-import uuid
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import tests.support.yarn_tasks  # noqa: F401 - first of all that imports Airflow
 from airflow_eos.exceptions import EosError, RunFailed
-from airflow_eos_testing import count_records, read_topic
+from airflow_eos_testing import count_records
 from airflow_eos_testing.faults.half_send import is_half_written, let_go
 from airflow_eos_testing.faults.yarn_cluster import YarnCluster, kill
 from airflow_eos_testing.watchdog import processes_with
 from tests.support.patience import eventually, wait_until
-from tests.support.yarn_tasks import YarnTask
+from tests.support.yarn_runs import (
+    COPY,
+    ONE_EXECUTOR,
+    RECORDS,
+    SECRET,
+    assert_exact,
+    in_background,
+    submitted,
+    written,
+)
 
-SECRET = "TOPSECRET"
-RECORDS = 1000
-COPY = "def process(df):\n    return df.select('key', 'value')\n"
-STOPS_HALF_WAY = """
-from airflow_eos.spark import send_task
-from airflow_eos_testing.faults.half_send import half_send_task
-
-def process(df):
-    send_task.SendTask = half_send_task({folder!r})
-    return df.select("key", "value")
-"""
-ONE_EXECUTOR = {"spark.executor.instances": "1"}
 patient = pytest.mark.timeout(600)
-
-
-@pytest.fixture(scope="module")
-def yarn():
-    with YarnCluster() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def guarded():
-    """A YARN where only the user of an application may end it."""
-    with YarnCluster(1, acls=True) as found:
-        yield found
-
-
-@pytest.fixture
-def task(request, broker, tmp_path, monkeypatch):
-    """Return a function that describes a copying task on a cluster, the module's unless another is given."""
-
-    def described(code: str = COPY, cluster: YarnCluster | None = None, **settings: Any) -> YarnTask:
-        source, sink = broker.numbered("src", 2, RECORDS // 2), broker.topic("out", 4)
-        (tmp_path / "copy_app.py").write_text(code)
-        ledger = {
-            "topic": f"ledger-{uuid.uuid4().hex[:8]}",
-            "partitions": 1,
-            "key": f"{SECRET}-of-the-ledger",
-        }
-        kafka = {**broker.config, "sasl.username": "me", "sasl.password": SECRET}
-        made = YarnTask.on(
-            cluster or request.getfixturevalue("yarn"),
-            tmp_path,
-            kafka,
-            topics=[source],
-            sink_topic=sink,
-            group_id=f"group-{sink}",
-            ledger=ledger,
-            **settings,
-        )
-        made.operator()  # sets the environment, which is put back by monkeypatch
-        return made
-
-    for name in ("AIRFLOW_CONN_KAFKA_DEFAULT", "AIRFLOW_CONN_SPARK_YARN", "HADOOP_CONF_DIR", "PATH"):
-        monkeypatch.setenv(name, os.environ.get(name, ""))
-    return described
-
-
-@pytest.fixture
-def half_way(task, tmp_path):
-    """Return a function that describes a task whose output stands half on the brokers until it is let go."""
-    meeting = tmp_path / "meeting"
-    meeting.mkdir()
-
-    def described(cluster: YarnCluster | None = None, **settings: Any) -> YarnTask:
-        code = STOPS_HALF_WAY.format(folder=str(meeting))
-        return task(code, cluster, **settings)
-
-    described.meeting = meeting
-    return described
-
-
-def assert_exact(broker: Any, task: YarnTask) -> None:
-    """Each record is there once for readers."""
-    found = Counter(record.value for record in read_topic(broker.bootstrap, task.settings["sink_topic"]))
-    assert found == Counter(b"%d:%d" % (p, i) for p in range(2) for i in range(RECORDS // 2))
-
-
-def written(broker: Any, task: YarnTask) -> int:
-    """Return how many records readers see."""
-    return count_records(broker.bootstrap, task.settings["sink_topic"])
-
-
-def in_background(call: Any) -> tuple[threading.Thread, list[Any]]:
-    """Start a call; the list gets its result or its error."""
-    results: list[Any] = []
-
-    def body() -> None:
-        try:
-            results.append(call())
-        except Exception as error:
-            results.append(error)
-
-    thread = threading.Thread(target=body, daemon=True)
-    thread.start()
-    return thread, results
 
 
 @patient
@@ -149,12 +57,6 @@ def test_a_run_commits_in_cluster_mode_and_leaves_no_credential(yarn, task, brok
     known = yarn.applications()
     assert one.execute(try_number=2)["found"] is True
     assert yarn.applications() == known, "the ledger answers, nothing is submitted"
-
-
-def submitted(yarn: YarnCluster, known: list[str]) -> str:
-    """Return the application that is new."""
-    (found,) = wait_until(lambda: sorted(set(yarn.applications()) - set(known)), 120)
-    return found
 
 
 @pytest.mark.chaos
