@@ -18,33 +18,26 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import ProcessFailed, RunFailed
 from airflow_eos.model.output import SealedManifest
+from airflow_eos.spark.blocks import planned_blocks
 from airflow_eos.spark.by_value import pickled_by_value
 from airflow_eos.spark.errors import ErrorMark, process_error, process_failed, send_error
 from airflow_eos.spark.failing_records import SEARCH_SECONDS, failing_part, named
-from airflow_eos.spark.placement import route
 from airflow_eos.spark.preflight import Environment, check_environment
-from airflow_eos.spark.sealed_blocks import InconsistentSeal, read_manifest
+from airflow_eos.spark.sealed_blocks import InconsistentSeal
 from airflow_eos.spark.sealing import FrameSealing, make_sealing
-from airflow_eos.spark.session import (
-    cancel_tag,
-    checkpointed,
-    executed_once,
-    free_checkpoint,
-    settings,
-    speculates,
-    tagged,
-)
+from airflow_eos.spark.session import cancel_tag, executed_once, speculates, tagged
 from airflow_eos.spark.stage_log import progress
 from airflow_eos.spark.task_log import hide_tasks
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from airflow_eos.model.kafka import ProducerIdentity
     from airflow_eos.model.output import PartitionReceipt
     from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.ranges import OffsetRange
     from airflow_eos.model.spec import RunSpec
+    from airflow_eos.spark.blocks import Blocks
     from airflow_eos.spark.placement import OwnerLayout
     from airflow_eos.spark.sealing import Sealing
 
@@ -56,23 +49,19 @@ MAX_SEALS = 3
 STREAMED_FROM = 64 << 20
 """Bytes of one owner task above which Spark sorts its batches and the task streams them, holding none."""
 _CANCEL_GRACE = 10.0
-_SEND_SETTINGS = {
-    # A row is a record batch of up to 1 MB: the default of 10,000 rows would be one Arrow batch of gigabytes.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
-}
 
 
 @dataclass(frozen=True, slots=True)
-class SealedFrame:
+class SealedBlocks:
     """Sealed batches on the executors.
 
-    :param frame: one partition per owner task; see :mod:`airflow_eos.spark.sealed_rows`.
+    :param blocks: one partition per owner task; see :mod:`airflow_eos.spark.sealed_rows`.
     :param layout: which task owns which partition.
     :param attempts: the attempt whose rows the manifest counted, per seal task.
     """
 
     manifest: SealedManifest
-    frame: DataFrame
+    blocks: Blocks
     layout: OwnerLayout
     attempts: Mapping[int, int]
 
@@ -119,7 +108,7 @@ class SparkDataPlane:
         self._check_cancelled()
         return self._environment().to_dict()
 
-    def seal(self, plan: RunPlan) -> SealedFrame:
+    def seal(self, plan: RunPlan) -> SealedBlocks:
         """Read, transform, encode and materialise; writes nothing to Kafka.
 
         :raises ProcessFailed: the author's function raised, or returned what the sink cannot write.
@@ -142,28 +131,19 @@ class SparkDataPlane:
         raise RunFailed(f"the ranges were sealed {MAX_SEALS} times and never consistently: {last}")
 
     def send(
-        self, sealed: SealedFrame, identity: ProducerIdentity, timeout: float
+        self, sealed: SealedBlocks, identity: ProducerIdentity, timeout: float
     ) -> Sequence[PartitionReceipt]:
         """Write all sealed batches under ``identity``, within ``timeout`` seconds; one receipt per target.
 
         :raises SendError: a writer failed; some batches may have been written.
         :raises SealedBlockLost: sealed batches are gone, or are not those that the manifest counted.
         """
-        from airflow_eos.spark.send_task import (
-            ANSWER_DDL,
-            SECOND_ATTEMPT_WAIT,
-            STREAM_ORDER,
-            SendTask,
-            read_answers,
-        )
+        from airflow_eos.spark.send_task import SECOND_ATTEMPT_WAIT, SendTask, read_answers
 
         manifest = sealed.manifest
         if not manifest.targets:
             return []
         self._check_cancelled()
-        frame, streamed = sealed.frame, sealed.largest_owner > STREAMED_FROM
-        if streamed:
-            frame = frame.sortWithinPartitions(*STREAM_ORDER)
         # Without speculation a second attempt means that the first is lost: there is nothing to wait for.
         wait = SECOND_ATTEMPT_WAIT if speculates(self._spark) else 0.0
         task = SendTask(
@@ -173,7 +153,7 @@ class SparkDataPlane:
             attempts=sealed.attempts,
             delivery_timeout=self._spec.delivery_timeout.total_seconds(),
             timeout=timeout,
-            streamed=streamed,
+            streamed=sealed.largest_owner > STREAMED_FROM,
             second_attempt_wait=wait,
             mark=self._mark,
         )
@@ -184,12 +164,11 @@ class SparkDataPlane:
         try:
             with (
                 tagged(self._spark, self._tag),
-                settings(self._spark, _SEND_SETTINGS),
                 progress(self._spark, f"sending {manifest.records} records"),
                 executed_once(self._spark),
             ):
-                rows = frame.mapInArrow(task, ANSWER_DDL).collect()
-            return read_answers([row.answer for row in rows], manifest)
+                answers = sealed.blocks.send(task)
+            return read_answers(answers, manifest)
         except BaseException as error:
             # Whatever still runs must not go on writing.
             cancel_tag(self._spark, self._tag)
@@ -199,9 +178,9 @@ class SparkDataPlane:
         finally:
             watchdog.cancel()
 
-    def release(self, sealed: SealedFrame) -> None:
+    def release(self, sealed: SealedBlocks) -> None:
         """Free the materialised blocks."""
-        free_checkpoint(sealed.frame)
+        sealed.blocks.free()
 
     def cancel(self, timeout: float) -> None:
         """Cancel this object's Spark jobs, from any thread; never raises.
@@ -221,27 +200,26 @@ class SparkDataPlane:
         with tagged(self._spark, self._tag):
             return check_environment(self._spark, self._spec.compression)
 
-    def _seal(self, plan: RunPlan, environment: Environment) -> SealedFrame:
+    def _seal(self, plan: RunPlan, environment: Environment) -> SealedBlocks:
         sealing = make_sealing(
             self._spark, self._spec, plan, self._config, self._process, environment.slots, self._mark
         )
         with self._process_errors():
-            rows = sealing.rows()
+            blocks = planned_blocks(self._spark, sealing)
         # The author's function may have taken its time, and had no job that could be cancelled.
         self._check_cancelled()
-        routed = route(rows, sealing.layout.tasks, "owner")
         with (
             progress(self._spark, f"sealing {sum(r.span for r in plan.ranges)} offsets"),
             self._process_errors(sealing, plan.ranges),
         ):
-            frame = checkpointed(routed, _storage_level(environment))
             try:
-                counts = read_manifest(frame)
+                # With one executor only there is none that could hold a second replica.
+                counts = blocks.keep(replicated=not environment.local)
                 if sealing.dead_letters is not None:
                     sealing.dead_letters.check(counts.dead_letters)
-                read, late = sealing.reads(routed, counts)
+                read, late = sealing.reads(blocks.source, counts)
             except BaseException:
-                free_checkpoint(frame)
+                blocks.free()
                 raise
         manifest = SealedManifest(counts.targets, read, late, counts.dead_letters)
         if counts.dead_letters:
@@ -250,7 +228,7 @@ class SparkDataPlane:
                 counts.dead_letters,
                 self._spec.dead_letter_topic,
             )
-        return SealedFrame(manifest, frame, sealing.layout, counts.attempts)
+        return SealedBlocks(manifest, blocks, sealing.layout, counts.attempts)
 
     @contextmanager
     def _process_errors(
@@ -301,10 +279,3 @@ class SparkDataPlane:
             return "", ""
         finally:
             over.cancel()
-
-
-def _storage_level(environment: Environment) -> Any:
-    """Two replicas where there can be a second executor: losing one then costs no new seal."""
-    from pyspark import StorageLevel
-
-    return StorageLevel.MEMORY_AND_DISK if environment.local else StorageLevel.MEMORY_AND_DISK_2

@@ -12,14 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from airflow_eos.model.output import SealedTarget
-from airflow_eos.spark.sealed_rows import DEAD_TRAILER_PARTITION, READ_TRAILER_PARTITION
+from airflow_eos.spark.sealed_rows import DEAD_TRAILER_PARTITION, READ_TRAILER_PARTITION, SCHEMA
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
 
-_COLUMNS = ("task", "topic", "partition", "seal_partition", "attempt_id", "seq", "records", "size")
+COUNTED = pa.schema([("task", pa.int32()), *list(SCHEMA)[1:-1], ("size", pa.int32())])
+"""What is counted of a sealed row: its owner task, and the bytes of its batch, null for a trailer."""
+_COLUMNS = tuple(COUNTED.names)
 
 
 class InconsistentSeal(Exception):
@@ -58,8 +61,8 @@ def read_manifest(sealed: DataFrame) -> BlockCounts:
 def count_blocks(table: pa.Table) -> BlockCounts:
     """Check the numbers of all blocks and sum them up.
 
-    :param table: a row per sealed row (:mod:`airflow_eos.spark.sealed_rows`) with the columns ``task`` (owner
-        task it lies in) and ``size`` (bytes of the batch, null for a trailer), in any order.
+    :param table: of :data:`COUNTED`, a row per sealed row (:mod:`airflow_eos.spark.sealed_rows`), in any
+        order.
     :raises InconsistentSeal: saying what does not fit.
     """
     blocks = _Blocks()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_eos.model.ranges import OffsetRange, TopicPartition
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.spark.errors import ErrorMark
-    from airflow_eos.spark.seal_task import SealTask
+    from airflow_eos.spark.seal_task import ArrowSealTask, SealTask
     from airflow_eos.spark.sealed_blocks import BlockCounts
     from airflow_eos.wire.client_config import ClientConfig
 
@@ -40,7 +40,7 @@ class Sealing(Protocol):
     def rows(self) -> DataFrame:
         """Return the sealed rows, not yet routed; lazy."""
 
-    def reads(self, routed: DataFrame, counts: BlockCounts) -> tuple[Mapping[TopicPartition, int], int]:
+    def reads(self, routed: Any, counts: BlockCounts) -> tuple[Mapping[TopicPartition, int], int]:
         """Return (records read per source partition, late records) of the action that materialised them."""
 
 
@@ -138,7 +138,7 @@ class FrameSealing(_Base):
 
     def reads(
         self,
-        routed: DataFrame,
+        routed: Any,
         counts: BlockCounts,  # noqa: ARG002 - the counter knows
     ) -> tuple[Mapping[TopicPartition, int], int]:
         """Return what the source DataFrame was seen to yield."""
@@ -150,19 +150,24 @@ class ArrowSealing(_Base):
 
     def rows(self) -> DataFrame:
         """Return the sealed rows; the author's function is called in the tasks."""
-        from airflow_eos.spark.seal_task import ArrowSealTask
         from airflow_eos.spark.sealed_rows import DDL
+
+        task, count = self.task()
+        # Row i of a range in as many partitions as rows is in partition i.
+        return self._spark.range(0, count, 1, max(1, count)).mapInArrow(task, DDL)
+
+    def task(self) -> tuple[ArrowSealTask, int]:
+        """Return what reads, transforms and seals, and how many tasks of it there are."""
+        from airflow_eos.spark.seal_task import ArrowSealTask
 
         task = ArrowSealTask(
             self._seal_task(open_ended=True), self._tasks, self._process, self._context, self.dead_letters
         )
-        # Row i of a range in as many partitions as rows is in partition i.
-        count = len(self._tasks)
-        return self._spark.range(0, count, 1, max(1, count)).mapInArrow(task, DDL)
+        return task, len(self._tasks)
 
     def reads(
         self,
-        routed: DataFrame,  # noqa: ARG002 - the blocks know
+        routed: Any,  # noqa: ARG002 - the blocks know
         counts: BlockCounts,
     ) -> tuple[Mapping[TopicPartition, int], int]:
         """Return what the seal tasks counted: exactly what was sealed, whatever else was tried.

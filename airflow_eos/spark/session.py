@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from airflow_eos.exceptions import EnvironmentMismatch
 
 if TYPE_CHECKING:
+    from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
@@ -220,6 +221,18 @@ def free_checkpoint(df: DataFrame, timeout: float = CANCEL_TIMEOUT) -> None:
                 client.execute_command(command)
             else:
                 df._jdf.queryExecution().analyzed().rdd().unpersist(False)  # noqa: SLF001, FBT003
+        except Exception as error:  # noqa: BLE001 - the session's end will do it
+            log.debug("checkpoint blocks are left to the end of the session: %s", error)
+
+    _aside(free, "airflow-eos-free", timeout)
+
+
+def free_elements(elements: RDD[bytes], timeout: float = CANCEL_TIMEOUT) -> None:
+    """Free the blocks of a checkpoint that is no DataFrame; never raises."""
+
+    def free() -> None:
+        try:
+            elements.unpersist()
         except Exception as error:  # noqa: BLE001 - the session's end will do it
             log.debug("checkpoint blocks are left to the end of the session: %s", error)
 

@@ -655,7 +655,7 @@ def test_batches_of_another_seal_are_not_sent(broker, spark, fn, monkeypatch, st
     counted, other = (plane.seal(broker.plan(source)) for _ in range(2))
     assert [t.records for t in counted.manifest.targets] == [t.records for t in other.manifest.targets]
     with broker.transaction(counted.manifest.partitions, commit=False) as identity:
-        caught = attempt(plane.send, replace(counted, frame=other.frame), identity, 60)
+        caught = attempt(plane.send, replace(counted, blocks=other.blocks), identity, 60)
     assert type(caught) is SealedBlockLost
     assert "counted those of attempt" in str(caught)
     assert read_topic(broker.bootstrap, sink, isolation="read_uncommitted") == []

@@ -66,6 +66,8 @@ BORROWED = [
     (SPARK, "pyspark.sql.connect.dataframe:DataFrame", "_plan"),
     (SPARK, "pyspark.core.context:SparkContext", "_jvm"),
     (SPARK, "pyspark.sql.session:SparkSession", "_jsparkSession"),
+    (SPARK, "pyspark.core.rdd:PipelinedRDD", "_bypass_serializer"),
+    (SPARK, "pyspark.core.rdd:RDD", "_jrdd"),
     (AIRFLOW, "airflow.sdk.bases.operator:BaseOperatorMeta", "_apply_defaults"),
 ]
 

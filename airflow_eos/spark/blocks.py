@@ -1,0 +1,203 @@
+"""Sealed rows where they are kept: the blocks of a DataFrame, or of bytes that Spark need not understand.
+
+Arrow processes of a local session need no DataFrame: no plan, no generated code, no Arrow stream in the JVM,
+and two jobs instead of four. The first reads, transforms, seals, shuffles, keeps the blocks and reads their
+heads; the second sends. What is kept, counted and refused is the same for both. Sessions on clusters take the
+DataFrame: there the other way was not tried against lost executors.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from airflow_eos.spark import opaque_rows
+from airflow_eos.spark.local_python import is_local
+from airflow_eos.spark.placement import route
+from airflow_eos.spark.sealed_blocks import COUNTED, BlockCounts, count_blocks, read_manifest
+from airflow_eos.spark.sealing import ArrowSealing
+from airflow_eos.spark.send_task import ANSWER_DDL, STREAM_ORDER
+from airflow_eos.spark.session import checkpointed, free_checkpoint, free_elements, is_connect, settings
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_eos.spark.seal_task import ArrowSealTask
+    from airflow_eos.spark.sealing import Sealing
+    from airflow_eos.spark.send_task import SendTask
+
+SWITCH = "spark.airflowEos.opaqueBlocks"
+"""``false`` in Spark's configuration: Arrow processes go through a DataFrame in local sessions, too."""
+_SEND_SETTINGS = {
+    # A row is a record batch of up to 1 MB: the default of 10,000 rows would be one Arrow batch of gigabytes.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
+}
+_KEY_BYTES = 8
+
+
+class Blocks(Protocol):
+    """Sealed rows, those of owner task i in partition i."""
+
+    source: Any
+    """What they are computed from."""
+
+    def keep(self, *, replicated: bool) -> BlockCounts:
+        """Materialise them on the executors, cut off from what they are computed from, and count them.
+
+        :param replicated: two replicas: losing an executor then costs no new seal.
+        :raises InconsistentSeal: saying what does not fit.
+        """
+
+    def send(self, task: SendTask) -> list[str]:
+        """Run a task per owner; return what they answer."""
+
+    def free(self) -> None:
+        """Free what was materialised; never raises."""
+
+
+def planned_blocks(spark: SparkSession, sealing: Sealing) -> Blocks:
+    """Return the blocks of a seal, not yet kept; an author's function on DataFrames is called here."""
+    if isinstance(sealing, ArrowSealing) and is_opaque(spark):
+        task, count = sealing.task()
+        return OpaqueBlocks(spark, _routed(spark, task, count, sealing.layout.tasks))
+    rows = sealing.rows()
+    return FrameBlocks(spark, route(rows, sealing.layout.tasks, "owner"))
+
+
+def is_opaque(spark: SparkSession) -> bool:
+    """Whether Arrow processes do without a DataFrame in this session."""
+    if is_connect(spark) or not is_local(spark.sparkContext.master):
+        return False
+    return spark.sparkContext.getConf().get(SWITCH, "true") != "false"
+
+
+class FrameBlocks:
+    """Implements :class:`Blocks` by a local checkpoint of a DataFrame, classic or Connect."""
+
+    def __init__(self, spark: SparkSession, source: DataFrame) -> None:
+        self._spark = spark
+        self.source = source
+        self.frame: DataFrame | None = None
+
+    def keep(self, *, replicated: bool) -> BlockCounts:
+        """Keep them by one action, count them by another."""
+        from pyspark import StorageLevel
+
+        level = StorageLevel.MEMORY_AND_DISK_2 if replicated else StorageLevel.MEMORY_AND_DISK
+        self.frame = checkpointed(self.source, level)
+        return read_manifest(self.frame)
+
+    def send(self, task: SendTask) -> list[str]:
+        """Send by one narrow job."""
+        frame = self.frame
+        assert frame is not None, "they are kept"
+        if task.streamed:
+            frame = frame.sortWithinPartitions(*STREAM_ORDER)
+        with settings(self._spark, _SEND_SETTINGS):
+            return [row.answer for row in frame.mapInArrow(task, ANSWER_DDL).collect()]
+
+    def free(self) -> None:
+        """Free the checkpoint."""
+        if self.frame is not None:
+            free_checkpoint(self.frame)
+
+
+class OpaqueBlocks:
+    """Implements :class:`Blocks` by a local checkpoint of :mod:`airflow_eos.spark.opaque_rows`."""
+
+    def __init__(self, spark: SparkSession, source: RDD[bytes]) -> None:
+        self._spark = spark
+        self.source = source
+
+    def keep(self, *, replicated: bool) -> BlockCounts:
+        """Keep and count them by one action."""
+        from pyspark import StorageLevel
+
+        # Kept as they are, bytes: nothing is to be serialised.
+        self.source.persist(StorageLevel(True, True, False, True, 2 if replicated else 1))  # noqa: FBT003
+        self.source.localCheckpoint()
+        rows = self.source.mapPartitionsWithIndex(_heads).collect()
+        columns = zip(*rows, strict=True) if rows else [()] * len(COUNTED.names)
+        arrays = [pa.array(values, kind) for values, kind in zip(columns, COUNTED.types, strict=True)]
+        return count_blocks(pa.Table.from_arrays(arrays, schema=COUNTED))
+
+    def send(self, task: SendTask) -> list[str]:
+        """Send by one narrow job; where an owner's elements are many, Spark sorts them."""
+        if task.streamed:
+            sorted_rows = self._frame().sortWithinPartitions("value")
+            with settings(self._spark, _SEND_SETTINGS):
+                return [row.answer for row in sorted_rows.mapInArrow(_SendSorted(task), ANSWER_DDL).collect()]
+        return list(self.source.mapPartitionsWithIndex(_SendElements(task)).collect())
+
+    def free(self) -> None:
+        """Free the blocks."""
+        free_elements(self.source)
+
+    def _frame(self) -> DataFrame:
+        from pyspark.sql import DataFrame
+
+        binary = self._spark.sparkContext._jvm.org.apache.spark.sql.Encoders.BINARY()  # noqa: SLF001
+        session: Any = self._spark._jsparkSession  # noqa: SLF001
+        return DataFrame(session.createDataset(self.source._jrdd.rdd(), binary).toDF(), self._spark)  # noqa: SLF001
+
+
+def _routed(spark: SparkSession, task: ArrowSealTask, count: int, owners: int) -> RDD[bytes]:
+    """Return sealed elements, those of owner i in partition i; lazy."""
+    from pyspark import RDD
+    from pyspark.serializers import NoOpSerializer
+
+    context: Any = spark.sparkContext
+    sealed: Any = context.parallelize([], max(1, count)).mapPartitionsWithIndex(_SealPart(task))
+    # As in RDD.partitionBy: what the tasks yield goes to the JVM as it is, a number and bytes in turn.
+    sealed._bypass_serializer = True  # noqa: SLF001
+    jvm = context._jvm  # noqa: SLF001
+    pairs = jvm.PairwiseRDD(sealed._jrdd.rdd()).asJavaPairRDD()  # noqa: SLF001
+    placed = pairs.partitionBy(jvm.PythonPartitioner(owners, 0))
+    return RDD(jvm.PythonRDD.valueOfPair(placed), context, NoOpSerializer())
+
+
+@dataclass(frozen=True, slots=True)
+class _SealPart:
+    """Does task i in partition i; yields the number of an owner and an element for it in turn."""
+
+    task: ArrowSealTask = field(repr=False)
+
+    def __call__(self, number: int, rows: Iterable[Any]) -> Iterator[bytes]:
+        # There are none; a worker whose input was not read to its end serves no other task.
+        deque(rows, maxlen=0)
+        numbers = pa.RecordBatch.from_pydict({"id": [number]})
+        for owner, element in opaque_rows.packed(self.task(iter([numbers]))):
+            yield owner.to_bytes(_KEY_BYTES, "big")
+            yield element
+
+
+def _heads(task: int, elements: Iterable[bytes]) -> Iterator[tuple[Any, ...]]:
+    for element in elements:
+        yield task, *opaque_rows.head(element)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _SendElements:
+    """Sends an owner's elements; yields answers."""
+
+    task: SendTask = field(repr=False)
+
+    def __call__(self, _number: int, elements: Iterable[bytes]) -> Iterator[str]:
+        for answers in self.task(opaque_rows.unpacked(elements)):
+            yield from answers.column(0).to_pylist()
+
+
+@dataclass(frozen=True, slots=True)
+class _SendSorted:
+    """Sends an owner's elements as Arrow brings them, in the order of the log."""
+
+    task: SendTask = field(repr=False)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        elements = (one.as_py() for batch in batches for one in batch.column(0))
+        return self.task(opaque_rows.unpacked(elements))

@@ -1,0 +1,89 @@
+"""Sealed rows as bytes that Spark need not understand: how they travel where no DataFrame carries them.
+
+An element is a head and the batch, if the row has one. Heads sort, as bytes, in the order in which batches
+must stand in the log: topic, partition, seal task, number.
+
+=======================  =====================================================================
+topic                    UTF-8, then a zero byte, which no topic name holds; a trailer's is empty
+partition, seal task     32 bits each, big endian
+seq                      32 bits
+attempt, records         64 bits each
+whether there is a batch 8 bits
+=======================  =====================================================================
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from airflow_eos.spark.sealed_rows import SCHEMA
+
+if TYPE_CHECKING:
+    from typing import Any
+
+_NUMBERS = struct.Struct(">iiiqq?")
+_END = b"\0"
+ROWS = 64
+"""Elements put into one Arrow batch: a batch of records has up to 1 MB."""
+
+
+class Head(NamedTuple):
+    """What is said of a row, in the order of :mod:`airflow_eos.spark.sealed_rows`."""
+
+    topic: str | None
+    partition: int
+    seal_partition: int
+    attempt_id: int
+    seq: int
+    records: int
+    size: int | None
+    """Bytes of the batch; None: a trailer."""
+
+
+def packed(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes]]:
+    """Yield (owner, element) for each sealed row."""
+    for batch in batches:
+        columns = [batch.column(name) for name in SCHEMA.names[:-1]]
+        data = batch.column("batch")
+        for row, (owner, topic, partition, task, attempt, seq, records) in enumerate(
+            zip(*(column.to_pylist() for column in columns), strict=True)
+        ):
+            sealed = data[row].as_buffer()
+            numbers = _NUMBERS.pack(partition, task, seq, attempt, records, sealed is not None)
+            yield owner, b"".join(((topic or "").encode(), _END, numbers, sealed or b""))
+
+
+def head(element: bytes) -> tuple[Head, int]:
+    """Return what is said of a row, and where in its element the batch begins."""
+    end = element.index(_END)
+    partition, task, seq, attempt, records, has_batch = _NUMBERS.unpack_from(element, end + 1)
+    start = end + 1 + _NUMBERS.size
+    size = len(element) - start if has_batch else None
+    return Head(element[:end].decode() or None, partition, task, attempt, seq, records, size), start
+
+
+def unpacked(elements: Iterable[bytes], rows: int = ROWS) -> Iterator[pa.RecordBatch]:
+    """Yield Arrow batches of sealed rows, but for their owner."""
+    waiting: list[tuple[Any, ...]] = []
+    for element in elements:
+        said, start = head(element)
+        batch = None if said.size is None else memoryview(element)[start:]
+        waiting.append((*said[:-1], batch))
+        if len(waiting) == rows:
+            yield _arrow(waiting)
+            waiting = []
+    if waiting:
+        yield _arrow(waiting)
+
+
+_UNPACKED = pa.schema([SCHEMA.field(name) for name in (*Head._fields[:-1], "batch")])
+
+
+def _arrow(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(values, kind) for values, kind in zip(columns, _UNPACKED.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_UNPACKED)
