@@ -25,6 +25,7 @@
     │   ├── LedgerMissing             the ledger topic does not exist
     │   ├── LedgerReplaced            the ledger topic is not the one that was used before
     │   ├── LedgerTruncated           records of the ledger were deleted: what it lacks may be committed
+    │   ├── LedgerPruned              the run was committed, and its record was pruned since
     │   ├── LedgerTampered            somebody else wrote to the ledger: what it lacks may be committed
     │   └── LedgerUnreadable          a ledger record is garbage, or of a newer version of this package
     ├── RunError                      a run was started and did not commit
@@ -157,6 +158,10 @@ class LedgerReplaced(PlanError):
 
 class LedgerTruncated(PlanError):
     """The ledger partition has lost its first records, and what was asked for may have been among them."""
+
+
+class LedgerPruned(PlanError):
+    """The run was committed, and `airflow eos prune` has removed its record: it is not done again."""
 
 
 class LedgerTampered(PlanError):

@@ -277,7 +277,7 @@ def _staged_at(value: Any) -> str:
 
 def verify(target: Deployment, options: Namespace) -> Outcome:
     """Read output again; 3 when something does not match."""
-    from airflow_eos.engine.queries import no_such_pipeline, run_records
+    from airflow_eos.engine.queries import no_such_pipeline, pruned_runs, refuse_pruned, run_records
     from airflow_eos.engine.verification import verify_output
 
     records, unreadable = run_records(
@@ -288,6 +288,7 @@ def verify(target: Deployment, options: Namespace) -> Outcome:
     if options.run_key:
         missing = sorted(set(options.run_key) - {one.run_key for one in records})
         if missing:
+            refuse_pruned(target.kafka, target.ledger, options.pipeline, missing[0], prefix=target.prefix)
             raise ConfigurationError(
                 f"the ledger has no run {missing[0]!r} of {options.pipeline!r}; "
                 "`airflow eos ledger --pipeline NAME` lists them"
@@ -301,11 +302,12 @@ def verify(target: Deployment, options: Namespace) -> Outcome:
         "pipeline": options.pipeline,
         "matches": not wrong and not unreadable,
         "runs": len(records),
+        "pruned": pruned_runs(target.kafka, target.ledger, options.pipeline, prefix=target.prefix),
         "records": sum(one["found"] for one in findings),
         "findings": findings,
         "unreadable": unreadable,
     }
-    summary = {name: data[name] for name in ("pipeline", "matches", "runs", "records")}
+    summary = {name: data[name] for name in ("pipeline", "matches", "runs", "pruned", "records")}
     rows = {"unreadable": [{"record": one} for one in unreadable]} if unreadable else {}
     return Outcome(
         data, {"summary": [summary], "findings": findings, **rows}, DONE if data["matches"] else FOUND
@@ -398,6 +400,32 @@ def index(target: Deployment, options: Namespace) -> Outcome:
         for one in done
     ]
     return Outcome({"indexed": done}, {"indexed": rows})
+
+
+def prune(target: Deployment, options: Namespace) -> Outcome:
+    """Remove old run records."""
+    from airflow_eos.engine.admin import prune_ledger
+
+    found = prune_ledger(
+        target.kafka,
+        target.ledger,
+        _utc(options.before),
+        pipeline=options.pipeline,
+        prefix=target.prefix,
+        execute=options.yes,
+    )
+    rows: list[Row] = [{"pipeline": name, **counts} for name, counts in found["pipelines"].items()]
+    title = "pruned" if found["done"] else "would be pruned; add --yes"
+    return Outcome(found, {title: rows})
+
+
+def _utc(text: str) -> dt.datetime:
+    """Read a date or a moment; UTC where it names no time zone."""
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigurationError(f"{text!r} is no date: {error}") from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=dt.timezone.utc)
 
 
 def reset_offsets(target: Deployment, options: Namespace) -> Outcome:
@@ -571,6 +599,7 @@ def call(name: str, target: Deployment | None, options: Namespace) -> Outcome:
         dismiss,
         sign,
         index,
+        prune,
         reset_offsets,
         warm_spark,
         spark_start,

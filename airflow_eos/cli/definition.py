@@ -340,6 +340,22 @@ COMMANDS = (
         (),
     ),
     Command(
+        "prune",
+        "Remove old run records from the ledger",
+        "Write tombstones over the records of runs that were committed before a date, and keep a digest of "
+        "each with what they have read: such a run is refused as `LedgerPruned` when it is asked for again, "
+        "and never done again. The last run of each pipeline and cursor, runs whose rounds have not ended, "
+        "cursors and boundaries stay. Without --yes it says how many there are.",
+        "prune",
+        (
+            Option(
+                "--before", "a date or time, UTC; at least a day ago", {"required": True, "metavar": "DATE"}
+            ),
+            Option("--pipeline", "only the runs of this one", {"metavar": "NAME"}),
+            _YES,
+        ),
+    ),
+    Command(
         "reset-offsets",
         "Move a group's offsets and its cursor",
         "Move the offsets of a group and its cursor in the ledger together, in one transaction that fences "

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.engine.index_keeper import rebuilt
+from airflow_eos.engine.pruner import Pruner
 from airflow_eos.exceptions import ConfigurationError, OffsetsOutOfRange, OutcomeUnknown, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.cursor import CursorRecord, counts_kept
@@ -233,6 +234,55 @@ def index_ledger(
         {"partition": partition, "through": one.through, "keys": one.keys, "leaves": one.leaves}
         for partition, one in done.items()
     ]
+
+
+MIN_AGE = dt.timedelta(days=1)
+"""Younger records are not pruned: a retry, or an answer that was lost, may still need them."""
+
+
+def prune_ledger(
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings,
+    before: dt.datetime,
+    *,
+    pipeline: str | None = None,
+    prefix: str = DEFAULT_PREFIX,
+    execute: bool = True,
+) -> dict[str, Any]:
+    """Remove the records of runs that committed before a moment; it reads the whole ledger.
+
+    See :class:`~airflow_eos.engine.pruner.Pruner`.
+
+    :param before: aware.
+    :param pipeline: only its runs.
+    :param execute: False only says how many there are.
+    :raises ConfigurationError: the moment is less than a day ago.
+    :raises LedgerMissing: there is no ledger.
+    :raises OutcomeUnknown: what an earlier one left open was ended; call again.
+    """
+    if before > utc_now() - MIN_AGE:
+        raise ConfigurationError(
+            f"{keys.utc_text(before)} is less than a day ago: records that a retry may still need are kept"
+        )
+    moment = keys.utc_text(before)
+    counts: dict[str, dict[str, int]] = {}
+    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+        known = control.verify_ledger()
+        pruner = Pruner(
+            control.cluster, control.ledger, control.transactions, control.authority, known.prefix
+        )
+        partitions = [*range(known.partitions)]
+        if pipeline is not None:
+            partitions = [control.ledger.partition_for(pipeline)]
+        for partition in partitions:
+            runs = pruner.old_runs(partition, moment, pipeline)
+            if execute:
+                pruner.prune(partition, moment, runs)
+            for one in runs:
+                count = counts.setdefault(one.pipeline, {"runs": 0, "records": 0})
+                count["runs"] += 1
+                count["records"] += len(one.records)
+    return {"before": moment, "pipelines": dict(sorted(counts.items())), "done": execute}
 
 
 def _settle(control: ControlPlane, transactional_id: str) -> None:

@@ -78,6 +78,7 @@ def find_committed_by_key(
     :param work: what is known of the run: fields of the JSON form of a
         :class:`~airflow_eos.run.work.WorkDefinition`.
     :raises LedgerMissing: when there is no initialised ledger.
+    :raises LedgerPruned: it was committed, and its record was pruned.
     :raises DifferentWork: the run of that name did something else.
     """
     if not run_key:
@@ -85,11 +86,13 @@ def find_committed_by_key(
     # A cursor that reads in rounds is committed with its last one.
     names = (run_key, keys.last_key(run_key))
     wanted = [keys.run_record_key(name) for name in names]
+    whole = keys.whole_run_key(run_key)
     with ControlPlane(Deployment(kafka, settings or LedgerSettings(), prefix)) as control:
         control.verify_ledger()
-        found = control.authority.peek(wanted, routing=pipeline)
+        found = control.authority.peek([*wanted, keys.pruned_key(pipeline, whole)], routing=pipeline)
         record = next((RunRecord.from_json(found[key], key) for key in wanted if key in found), None)
         if record is None:
+            laws.not_pruned(whole, pipeline, found)
             return None
         named = as_named(record, work or {})
         if named is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from airflow_eos.model.horizon import Horizon
 from airflow_eos.model.record import RunRecord
 from airflow_eos.run.work import WorkDefinition
 
@@ -32,17 +33,22 @@ class Gap:
         return {**asdict(self), "topics": list(self.topics)}
 
 
-def gaps(records: Iterable[RunRecord]) -> list[Gap]:
+def gaps(records: Iterable[RunRecord], horizons: Iterable[Horizon] = ()) -> list[Gap]:
     """Return the gaps between the intervals that these records answer for, by pipeline and time.
 
     What is missing before a pipeline's first interval or behind its last one is no gap: a ledger does not
     know the schedule. Runs without an interval have none.
+
+    :param horizons: what runs covered whose records are pruned.
     """
     covered: defaultdict[tuple[str, tuple[str, ...], int | None], list[tuple[str, str]]] = defaultdict(list)
     for record in records:
         work = WorkDefinition.recorded(record)
         if work is not None and work.interval is not None:
             covered[record.pipeline, work.topics, work.partition].append(work.interval)
+    for horizon in horizons:
+        for topics, partition, start, end in horizon.intervals:
+            covered[horizon.pipeline, topics, partition].append((start, end))
     found = []
     for (pipeline, topics, partition), intervals in covered.items():
         # Texts of one form: they sort as the moments do.

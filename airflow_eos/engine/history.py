@@ -15,6 +15,7 @@ from airflow_eos.exceptions import LedgerUnreadable, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.coverage import Coverage, Earlier, LogBounds, Reset, coverage_of
+from airflow_eos.model.horizon import Horizon
 from airflow_eos.model.kafka import TransactionState
 from airflow_eos.model.ledger import LedgerText
 from airflow_eos.model.ranges import TopicPartition
@@ -40,6 +41,7 @@ class PipelineHistory:
 
     :param runs: the newest ones, by run key, in the order of their commits.
     :param earlier: what older ones have read.
+    :param pruned: what those have read whose records are pruned.
     :param resets: of its cursor.
     :param characters: JSON of the records kept; ``sizes`` of each.
     """
@@ -50,16 +52,28 @@ class PipelineHistory:
     resets: list[Reset] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
     characters: int = 0
+    pruned: Earlier = field(default_factory=Earlier)
     _summary: Earlier | None = field(default_factory=Earlier)
 
     @property
     def summary(self) -> Earlier:
         """What all runs have read, without which run read what: it is kept up to date, not computed."""
         if self._summary is None:
-            self._summary = self.earlier.copy()
+            self._summary = self.before_runs
             for one in self.runs.values():
                 self._summary.add(one)
         return self._summary
+
+    @property
+    def before_runs(self) -> Earlier:
+        """What those have read that are not among the runs."""
+        found = self.pruned.copy()
+        found.merge(self.earlier)
+        return found
+
+    def prune(self, pruned: Earlier) -> None:
+        """Take what the runs have read whose records are pruned, all of them."""
+        self.pruned, self._summary = pruned, None
 
     @property
     def newest(self) -> RunRecord:
@@ -116,7 +130,10 @@ class RunHistory(Closeable):
         self._ledger = KafkaLedger(config, deployment.ledger, signed_key=keys.SIGNED_KEY, link=self._link)
         self.cluster = KafkaCluster(config, link=self._link)
         self.reader = LedgerReader(
-            self._ledger, self._link, (keys.RUN_RECORDS, keys.RESETS), signed_key=keys.SIGNED_KEY
+            self._ledger,
+            self._link,
+            (keys.RUN_RECORDS, keys.RESETS, keys.HORIZONS),
+            signed_key=keys.SIGNED_KEY,
         )
         self._runs_kept, self._characters_kept = runs_kept, characters_kept
         self._verified = False
@@ -154,7 +171,7 @@ class RunHistory(Closeable):
         """Return what the runs of a pipeline have read, beside what its source topics hold now."""
         logs, topic_ids = self._logs(pipeline.topics)
         return coverage_of(
-            pipeline.runs.values(), logs, topic_ids, resets=pipeline.resets, earlier=pipeline.earlier
+            pipeline.runs.values(), logs, topic_ids, resets=pipeline.resets, earlier=pipeline.before_runs
         )
 
     def summaries(self, pipelines: Collection[PipelineHistory]) -> list[Coverage]:
@@ -252,6 +269,9 @@ class RunHistory(Closeable):
         try:
             if keys.is_run_record(one.key):
                 self._add(_record_of(one.key, value), len(value))
+            elif one.key.startswith(keys.HORIZONS):
+                horizon = Horizon.from_json(value, one.key)
+                self._pipeline(horizon.pipeline).prune(_read_by_pruned(one.key, horizon))
             else:
                 self._add_reset(one.key, value)
         except LedgerUnreadable as error:
@@ -292,6 +312,15 @@ class RunHistory(Closeable):
             resets = self._resets.setdefault(name, [])
             found = self.pipelines[name] = PipelineHistory(name, resets=resets)
         return found
+
+
+def _read_by_pruned(key: str, horizon: Horizon) -> Earlier:
+    try:
+        return Earlier.from_dict(horizon.read)
+    except (LookupError, TypeError, ValueError) as error:
+        raise LedgerUnreadable(
+            f"the ledger's record {key!r} is no horizon: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _record_of(key: str, value: LedgerText) -> RunRecord:

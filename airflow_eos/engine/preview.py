@@ -10,6 +10,7 @@ from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.ledger import keys
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import MayCreate
+from airflow_eos.run import laws
 from airflow_eos.run.boundaries import Boundaries, Boundary, Pinned, neighbours
 from airflow_eos.run.planner import Planner
 from airflow_eos.run.work import SINK, WorkDefinition, differences
@@ -23,13 +24,19 @@ if TYPE_CHECKING:
 def preview(spec: RunSpec) -> dict[str, Any]:
     """Return ids, ranges and notes of the run a spec describes, and its record where it is committed.
 
-    :raises PlanError: what a run would raise: no starting point, a moved cursor, an interval not over, ...
+    :raises PlanError: what a run would raise: pruned, no starting point, a moved cursor, ...
     """
     key = keys.run_key(spec)
     record_key = keys.run_record_key(key)
     with ControlPlane(spec) as control:
         known = control.verify_ledger_of_run(may_create=MayCreate.NEVER)
-        value = control.authority.peek([record_key], routing=spec.pipeline).get(record_key)
+        whole = keys.whole_run_key(key)
+        found = control.authority.peek(
+            [record_key, keys.pruned_key(spec.pipeline, whole)], routing=spec.pipeline
+        )
+        value = found.get(record_key)
+        if value is None:
+            laws.not_pruned(whole, spec.pipeline, found)
         record = None if value is None else RunRecord.from_json(value, record_key)
         boundaries = Unpinned(control, spec.prefix)
         planner = Planner(spec, control.cluster, control.authority, boundaries, known, utc_now)

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.engine.gaps import Gap, gaps
-from airflow_eos.exceptions import ConfigurationError, LedgerUnreadable
+from airflow_eos.exceptions import ConfigurationError, LedgerPruned, LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.cursor import CursorRecord
+from airflow_eos.model.horizon import Horizon
 from airflow_eos.model.ledger import LedgerId, LedgerText
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings, MayCreate
+from airflow_eos.run import laws
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -83,7 +85,60 @@ def ledger_status(
             key = keys.run_record_key(keys.cursor_run_key(pipeline, run_id))
             value = control.authority.peek([key], routing=pipeline).get(key)
             status["runs"][f"{pipeline}/{run_id}"] = None if value is None else _run_summary(key, value)
+            if value is None and _is_pruned(control, pipeline, run_id):
+                status["runs"][f"{pipeline}/{run_id}"] = {"state": "PRUNED", "run_id": run_id}
     return status
+
+
+def pruned_runs(
+    kafka: Mapping[str, Any], settings: LedgerSettings, pipeline: str, *, prefix: str = DEFAULT_PREFIX
+) -> int:
+    """Return of how many runs of a pipeline the records were pruned."""
+    key = keys.horizon_key(pipeline)
+    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+        value = control.authority.peek([key], routing=pipeline).get(key)
+    return 0 if value is None else Horizon.from_json(value, key).runs
+
+
+def refuse_pruned(
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings,
+    pipeline: str,
+    run_key: str,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+) -> None:
+    """Do nothing, unless the record of a run was pruned.
+
+    :raises LedgerPruned: it was.
+    """
+    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+        _refuse_pruned(control, pipeline, run_key)
+
+
+def _refuse_pruned(control: ControlPlane, pipeline: str, run_key: str) -> None:
+    whole = keys.whole_run_key(run_key)
+    found = control.authority.peek([keys.pruned_key(pipeline, whole)], routing=pipeline)
+    laws.not_pruned(whole, pipeline, found)
+
+
+def _is_pruned(control: ControlPlane, pipeline: str, run_id: str) -> bool:
+    try:
+        _refuse_pruned(control, pipeline, keys.cursor_run_key(pipeline, run_id))
+    except LedgerPruned:
+        return True
+    return False
+
+
+def _horizons(values: Iterable[tuple[str, str]]) -> list[Horizon]:
+    found = []
+    for key, value in values:
+        if key.startswith(keys.HORIZONS):
+            try:
+                found.append(Horizon.from_json(value, key))
+            except LedgerUnreadable as error:
+                log.warning("left out: %s", error)
+    return found
 
 
 def _run_summary(key: str, value: str) -> dict[str, Any]:
@@ -142,7 +197,9 @@ def ledger_names(
     runs = readable_runs(one for one in found if keys.is_run_record(one[0]))
     cursors = {_group_of(*one) for one in found if keys.is_cursor_record(one[0])}
     latest = {one.pipeline: one for one in sorted(runs, key=lambda one: one.staged_at)}
-    return LedgerNames(dict(sorted(latest.items())), tuple(sorted(cursors - {""})), tuple(gaps(runs)))
+    return LedgerNames(
+        dict(sorted(latest.items())), tuple(sorted(cursors - {""})), tuple(gaps(runs, _horizons(found)))
+    )
 
 
 def _group_of(key: str, value: str) -> str:

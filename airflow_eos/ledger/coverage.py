@@ -198,6 +198,9 @@ class Spans:
         self._starts[first:last], self._ends[first:last] = [start], [end]
 
 
+_KEPT = ("read", "overlaps", "again", "left_out")
+
+
 @dataclass(slots=True)
 class Earlier:
     """What older runs have read, of which records are no longer kept: :meth:`add` forgets one.
@@ -217,16 +220,42 @@ class Earlier:
 
     def copy(self) -> Earlier:
         """Return another one that holds the same."""
-        made = Earlier(self.runs, self.reprocessings)
-        for mine, other in (
-            (self.read, made.read),
-            (self.overlaps, made.overlaps),
-            (self.again, made.again),
-            (self.left_out, made.left_out),
-        ):
-            for key, spans in mine.items():
+        made = Earlier()
+        made.merge(self)
+        return made
+
+    def merge(self, other: Earlier) -> None:
+        """Add what another one holds."""
+        self.runs += other.runs
+        self.reprocessings += other.reprocessings
+        for name in _KEPT:
+            mine = getattr(self, name)
+            for key, spans in getattr(other, name).items():
                 for span in spans:
-                    other.setdefault(key, Spans()).add(*span)
+                    mine.setdefault(key, Spans()).add(*span)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        kept = {
+            name: [
+                [*key, [list(span) for span in spans]] for key, spans in sorted(getattr(self, name).items())
+            ]
+            for name in _KEPT
+        }
+        return {"runs": self.runs, "reprocessings": self.reprocessings, **kept}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Earlier:
+        """Read the JSON form.
+
+        :raises ValueError: it is none; or LookupError, or TypeError.
+        """
+        made = cls(int(data.get("runs", 0)), int(data.get("reprocessings", 0)))
+        for name in _KEPT:
+            for topic, topic_id, partition, spans in data.get(name, ()):
+                its = getattr(made, name).setdefault(LaneKey(topic, topic_id, partition), Spans())
+                for start, end in spans:
+                    its.add(start, end)
         return made
 
     def add(self, record: RunRecord) -> None:

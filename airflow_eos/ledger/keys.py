@@ -19,6 +19,7 @@ import json
 from collections.abc import Iterable
 
 from airflow_eos.exceptions import RunAlreadyCommitted
+from airflow_eos.model.horizon import DIGEST_BYTES
 from airflow_eos.model.ledger_index import IndexKeys
 from airflow_eos.model.names import checked_prefix
 from airflow_eos.model.ranges import (
@@ -51,7 +52,20 @@ SIGNED_KEY = "ledger:signed"
 where the identity does."""
 INDEX = IndexKeys(root="index:root", leaves="index:leaf/")
 """The ledger keys of the index of a partition, which stands in the partition itself."""
-RECORD_KINDS = (RUN_RECORDS, CURSORS, BOUNDARIES, RESETS, LEDGER_IDENTITY_KEY, SIGNED_KEY)
+PRUNED = "pruned:"
+"""What the ledger keys begin with of the records that say which runs were pruned."""
+HORIZONS = "horizon:"
+"""What the ledger keys begin with of what pruned runs have read, one for each pipeline."""
+RECORD_KINDS = (
+    RUN_RECORDS,
+    CURSORS,
+    BOUNDARIES,
+    RESETS,
+    LEDGER_IDENTITY_KEY,
+    SIGNED_KEY,
+    PRUNED,
+    HORIZONS,
+)
 """What ledger keys begin with, but for the index: what is known of runs."""
 
 RUN_KINDS = ("run", "mapped", "interval", "mapped-interval", "partition", "mapped-partition")
@@ -71,6 +85,7 @@ ID_FORMS = {
     "ledger": "<prefix>.ledger.<topic>",
     "used-ledger": "<prefix>.used-ledger.<topic>",
     "ledger-index": "<prefix>.ledger-index.<partition>.<topic>",
+    "ledger-prune": "<prefix>.ledger-prune.<partition>.<topic>",
     "doctor": "<prefix>.doctor",
 }
 """The kinds of transactional ids, and how each looks to an operator; digests are of run keys."""
@@ -188,6 +203,39 @@ def reprocess_keys(key: str) -> list[str]:
     return [reprocess_key(key, n) for n in range(1, MAX_REPROCESSINGS + 1)]
 
 
+def whole_run_key(key: str) -> str:
+    """Return the key of the run that this one names, or names a round or a reprocessing of."""
+    key = key.partition(REPROCESS_MARK)[0]
+    return key.removeprefix(f"{_ROUNDS}/").rpartition("/")[0] if key.startswith(f"{_ROUNDS}/") else key
+
+
+def ends_run(key: str) -> bool:
+    """Return whether a run key names a whole run or the last of its rounds; no reprocessing."""
+    is_round = key.startswith(f"{_ROUNDS}/")
+    return REPROCESS_MARK not in key and (not is_round or key.endswith(f"/{FINAL_ROUND}"))
+
+
+def pruned_digest(key: str) -> str:
+    """Return what a ledger keeps of the key of a run whose records were pruned.
+
+    :param key: of the whole run, see :func:`whole_run_key`.
+    """
+    return hashlib.sha256(key.encode()).hexdigest()[: 2 * DIGEST_BYTES]
+
+
+def pruned_key(pipeline: str, key: str) -> str:
+    """Return the ledger key of the record that says whether a run was pruned.
+
+    :param key: as of :func:`pruned_digest`.
+    """
+    return f"{PRUNED}{_quoted(pipeline)}/{pruned_digest(key)[:2]}"
+
+
+def horizon_key(pipeline: str) -> str:
+    """Return the ledger key of what the pruned runs of a pipeline have read."""
+    return f"{HORIZONS}{_quoted(pipeline)}"
+
+
 def reprocessing_number(key: str) -> int | None:
     """Return which reprocessing a run key names, None where it names none: authors' texts hold no mark."""
     _, mark, number = key.rpartition(REPROCESS_MARK)
@@ -260,6 +308,11 @@ def index_transactional_id(prefix: str, topic: str, partition: int) -> str:
     :param prefix: the ledger's: all that share it fence each other here.
     """
     return _id(prefix, "ledger-index", f"{partition}.{topic}")
+
+
+def prune_transactional_id(prefix: str, topic: str, partition: int) -> str:
+    """Return the id under which records of one ledger partition are pruned; as the index's."""
+    return _id(prefix, "ledger-prune", f"{partition}.{topic}")
 
 
 def doctor_transactional_id(prefix: str) -> str:

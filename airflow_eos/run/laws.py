@@ -42,6 +42,7 @@ from airflow_eos.exceptions import (
     DuplicateReceipt,
     GroupNotEmpty,
     GroupOwned,
+    LedgerPruned,
     OffsetsOutOfRange,
     ProcessFailed,
     ProtocolViolation,
@@ -49,6 +50,8 @@ from airflow_eos.exceptions import (
     TimeoutsInconsistent,
     TopicRecreated,
 )
+from airflow_eos.ledger import keys
+from airflow_eos.model.horizon import PrunedRuns
 from airflow_eos.model.kafka import (
     ActiveProducer,
     CommittedOffset,
@@ -294,6 +297,25 @@ def same_work(
     if refusal is not None:
         raise DifferentWork(
             f"the ledger's record of {record.run_key} is of other work with the same name: {refusal}"
+        )
+
+
+def not_pruned(run_key: str, pipeline: str, found: Mapping[str, str]) -> None:
+    """Law 3: a missing record is no *no* where the ledger says that it was pruned.
+
+    :param run_key: of the whole run, which the ledger does not hold.
+    :param found: values by ledger key, among them that of :func:`~airflow_eos.ledger.keys.pruned_key`.
+    :raises LedgerPruned: the run was committed.
+    """
+    key = keys.pruned_key(pipeline, run_key)
+    if key not in found:
+        return
+    pruned = PrunedRuns.from_json(found[key], key)
+    if keys.pruned_digest(run_key) in pruned.digests:
+        raise LedgerPruned(
+            f"{run_key} was committed before {pruned.before}, and its record was pruned from the ledger "
+            "(`airflow eos prune`): what it read and wrote is not known any more, and it is not done again. "
+            "To do it again on purpose give the task another `pipeline`, or the Dag run another id"
         )
 
 

@@ -57,7 +57,7 @@ class CommittedRuns:
         if keys.loops(self._spec):
             return self._ask_rounds(wait=wait)
         key = keys.run_key(self._spec)
-        first = self._look_up([key], wait=wait).get(key)
+        first = self._look_up([key], wait=wait, whole=key).get(key)
         return None if first is None else self._settled(first, [first], wait=wait)
 
     def _ask_rounds(self, *, wait: bool) -> RunRecord | Reprocess | None:
@@ -67,7 +67,7 @@ class CommittedRuns:
         continued.
         """
         whole = keys.run_key(replace(self._spec, ranges=Cursor()))
-        found = self._look_up([whole], wait=wait, prefix=keys.rounds_prefix(self._spec))
+        found = self._look_up([whole], wait=wait, whole=whole, prefix=keys.rounds_prefix(self._spec))
         done, final = rounds.in_order(self._spec, found)
         if final is not None:
             return self._settled(rounds.merged([*done, final]), [*done, final], wait=wait)
@@ -136,15 +136,27 @@ class CommittedRuns:
         for record in records:
             laws.same_work(record, mine, self._work, but_for={*but_for, *self._may_differ})
 
-    def _look_up(self, runs: Sequence[str], *, wait: bool, prefix: str = "") -> dict[str, RunRecord]:
+    def _look_up(
+        self, runs: Sequence[str], *, wait: bool, whole: str = "", prefix: str = ""
+    ) -> dict[str, RunRecord]:
+        """Return records by run key.
+
+        :param whole: the run that is asked for; refused where it was pruned.
+        """
         ask = self._authority.settle if wait else self._authority.peek
+        pipeline = self._spec.pipeline
+        wanted = [keys.run_record_key(key) for key in runs]
         found = ask(
-            [keys.run_record_key(key) for key in runs],
-            routing=self._spec.pipeline,
+            [*wanted, keys.pruned_key(pipeline, whole)] if whole else wanted,
+            routing=pipeline,
             prefixes=[keys.run_record_key(prefix)] if prefix else [],
         )
-        records = [RunRecord.from_json(value, key) for key, value in found.items()]
-        return {record.run_key: record for record in records}
+        records = [RunRecord.from_json(value, key) for key, value in found.items() if keys.is_run_record(key)]
+        by_key = {record.run_key: record for record in records}
+        answers = {key for key in by_key if keys.ends_run(key)}
+        if whole and not answers:
+            laws.not_pruned(whole, pipeline, found)
+        return by_key
 
 
 def _answer(record: RunRecord, by: str) -> RunRecord:

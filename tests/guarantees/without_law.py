@@ -216,6 +216,16 @@ REMOVALS: dict[str, Removal] = {
         lambda stable, high: high,
         (f"{_SEARCH}[indexed]",),
     ),
+    "not_pruned": Removal(
+        "3",
+        "a pruned record is no no",
+        "airflow_eos.run.laws:not_pruned",
+        _nothing,
+        (
+            f"{_SEARCH}[pruned]",
+            "tests/integration/test_pruned_ledger.py::test_a_pruned_run_is_refused_and_new_ones_go_on",
+        ),
+    ),
     "nothing_is_forged": Removal(
         "3",
         "a no does not count where a stranger wrote",

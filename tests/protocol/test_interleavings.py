@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from airflow_eos.engine import pruner
 from airflow_eos.ledger import authority, keys, pins
 from airflow_eos.model import ledger_index
 from airflow_eos.model.ledger import LedgerView
@@ -53,6 +54,8 @@ SCENES = [
     scenes.rounds,
     scenes.indexed,
     scenes.indexed_away,
+    scenes.pruned,
+    scenes.pruned_twice,
     scenes.leader_away(OUT),
     scenes.leader_away(RUNS_IN_LEDGER),
     scenes.leader_away(CURSOR_IN_LEDGER),
@@ -60,7 +63,7 @@ SCENES = [
     scenes.leader_away(OUT, RUNS_IN_LEDGER),
     scenes.leader_away(OUT, twins=True),
 ]
-LONGER = [*SCENES, scenes.indexed_twice, scenes.intervals_indexed]
+LONGER = [*SCENES, scenes.pruned_beside, scenes.indexed_twice, scenes.intervals_indexed]
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda s: s.__name__)
@@ -139,6 +142,18 @@ def test_law_3_an_index_speaks_for_what_is_decided(monkeypatch: pytest.MonkeyPat
     """One that passes a record whose transaction is open hides it for ever once that commits."""
     monkeypatch.setattr(ledger_index, "may_speak_for", lambda stable, high: high)
     assert "duplicated" in _counter_example(scenes.indexed)
+
+
+def test_law_3_a_pruned_record_is_no_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the digests a run is done again whose record was pruned."""
+    monkeypatch.setattr(laws, "not_pruned", lambda run_key, pipeline, found: None)
+    assert "duplicated" in _counter_example(scenes.pruned)
+
+
+def test_law_3_tombstones_leave_digests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tombstone alone says what a missing record says: not committed."""
+    monkeypatch.setattr(pruner, "_digests", lambda *_: {})
+    assert "duplicated" in _counter_example(scenes.pruned)
 
 
 def test_law_3_a_yes_before_the_fence_touches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

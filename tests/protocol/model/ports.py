@@ -10,6 +10,7 @@ from typing import Any
 
 from airflow_eos.engine.catch_up import run_rounds
 from airflow_eos.engine.index_keeper import IndexKeeper
+from airflow_eos.engine.pruner import Pruner
 from airflow_eos.exceptions import EosError, ProducerFenced, SealedBlockLost, SecondAttempt
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.keys import LEDGER_IDENTITY_KEY, id_kind, loops
@@ -403,17 +404,39 @@ def indexer(run: Run, scene: Any, name: str, partition: int) -> Callable[[], Any
     return body
 
 
+def pruner(run: Run, scene: Any, name: str, partition: int, before: str) -> Callable[[], Any]:
+    """Return the body of a process that prunes a ledger partition."""
+
+    def body() -> Any:
+        broker, ledger = scene.broker, ModelLedger(run, scene.broker)
+        made = Pruner(
+            ModelCluster(run, broker),
+            ledger,
+            ModelTransactions(run, broker, scene, name),
+            Authority(ledger, sleep=_sleep_of(run, scene), clock=scene.clock.monotonic),
+            "eos",
+        )
+        return made.prune(partition, before, made.old_runs(partition, before))
+
+    return body
+
+
+def _sleep_of(run: Run, scene: Any) -> Callable[[float], None]:
+    def sleep(seconds: float) -> None:
+        def wait() -> None:
+            scene.clock.seconds += 10
+
+        run.step("sleep", wait)
+
+    return sleep
+
+
 def attempt(
     run: Run, scene: Any, name: str, spec: RunSpec, data: Callable[..., ModelData] = ModelData
 ) -> Callable[[], Any]:
     """Return the body of one process: one attempt at a run, composed as the engine composes it."""
     broker, clock = scene.broker, scene.clock
-
-    def sleep(seconds: float) -> None:
-        def wait() -> None:
-            clock.seconds += 10
-
-        run.step("sleep", wait)
+    sleep = _sleep_of(run, scene)
 
     def body() -> Any:
         cluster, ledger = ModelCluster(run, broker), ModelLedger(run, broker)

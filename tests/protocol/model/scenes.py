@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.engine import admin
-from airflow_eos.exceptions import CursorMoved, EosError
+from airflow_eos.exceptions import CursorMoved, EosError, LedgerPruned
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.model.kafka import CommittedOffset, TransactionState
@@ -33,6 +33,7 @@ from tests.protocol.model.ports import (
     attempt,
     indexer,
     ledger_partition,
+    pruner,
 )
 
 
@@ -126,7 +127,11 @@ class Scene:
         return f"lost {sorted((wanted - found).elements())}, duplicated {sorted((found - wanted).elements())}"
 
     def _ledger(self) -> str | None:
-        runs = [RunRecord.from_json(v) for k, v in self.broker.ledger_records() if keys.is_run_record(k)]
+        runs = [
+            RunRecord.from_json(v)
+            for k, v in self.broker.ledger_records()
+            if keys.is_run_record(k) and v is not None
+        ]
         twice = [key for key, n in Counter(r.run_key for r in runs).items() if n > 1]
         if twice:
             return f"committed twice: {twice}"
@@ -385,6 +390,58 @@ def indexed_away(run: Run) -> Scene:
 
     scene.once["the leader leaves"] = leave
     return scene
+
+
+def pruned(run: Run, *, pruners: int = 1, beside: bool = False) -> Scene:
+    """An old run is cleared while its record is pruned and compacted away; a new one is made afterwards.
+
+    Whoever asks for the old one finds it, or is refused; the new one is done.
+    """
+    partition = ledger_partition("pipe")
+    old = Explicit((OffsetRange("src", 0, 0, 2),))
+    kept = Explicit((OffsetRange("src", 1, 0, 1),))
+    new = Explicit((OffsetRange("src", 1, 1, 2),))
+
+    def prepare(scene: Scene) -> None:
+        before(scene, spec("r0", ranges=old))
+        scene.clock.seconds += 100
+        moment = keys.utc_text(scene.clock.now())
+        before(scene, spec("r1", ranges=kept))
+        for number in range(pruners):
+            name = f"pruner{number}"
+            run.spawn(name, pruner(run, scene, name, partition, moment))
+        scene.once["compaction of the ledger"] = scene.broker.compact_ledger
+
+        def asked_for_the_old_one() -> str | None:
+            """Compaction leaves no count to compare; what was written tells."""
+            inline: Any = Inline(scene.broker)
+            try:
+                found = attempt(inline, scene, "cleared", spec("r0", ranges=old, clear_number=2))()
+            except LedgerPruned:
+                return scene._output()
+            return scene._output() or (None if found.found else "the old run was done again")
+
+        scene._ledger = asked_for_the_old_one  # type: ignore[method-assign]
+
+    return stage(
+        run,
+        [
+            ("cleared", spec("r0", ranges=old, clear_number=1, try_number=2)),
+            *([("new", spec("r2", ranges=new))] if beside else []),
+        ],
+        closers=[spec("r1", ranges=kept, try_number=2), spec("r2", ranges=new, try_number=2)],
+        prepare=prepare,
+    )
+
+
+def pruned_twice(run: Run) -> Scene:
+    """Two that prune at once."""
+    return pruned(run, pruners=2)
+
+
+def pruned_beside(run: Run) -> Scene:
+    """A new run is made while it is pruned."""
+    return pruned(run, beside=True)
 
 
 def other_ranges(run: Run) -> Scene:

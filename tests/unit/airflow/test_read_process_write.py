@@ -460,6 +460,7 @@ FINAL = {
     "DifferentWork",
     "GroupOwned",
     "IntervalUnaccountable",
+    "LedgerPruned",
     "LedgerReplaced",
     "LedgerTampered",
     "LedgerTruncated",

@@ -118,12 +118,14 @@ def test_ledger_keys_and_ids_of_no_run_look_like_this():
         keys.ledger_transactional_id("eos", "my.ledger"),
         keys.ledger_witness_id("eos", "my.ledger"),
         keys.index_transactional_id("eos", "my.ledger", 3),
+        keys.prune_transactional_id("eos", "my.ledger", 3),
         keys.doctor_transactional_id("eos"),
     ] == [
         "eos.boundary.my.orders",
         "eos.ledger.my.ledger",
         "eos.used-ledger.my.ledger",
         "eos.ledger-index.3.my.ledger",
+        "eos.ledger-prune.3.my.ledger",
         "eos.doctor",
     ]
     assert keys.last_key("run/p/r") == "rounds/run/p/r/final"
@@ -140,6 +142,7 @@ def test_the_forms_an_operator_reads_are_those_that_are_made():
         keys.ledger_transactional_id("eos", "ledger"),
         keys.ledger_witness_id("eos", "ledger"),
         keys.index_transactional_id("eos", "ledger", 3),
+        keys.prune_transactional_id("eos", "ledger", 3),
         keys.doctor_transactional_id("eos"),
     ]
     assert {keys.id_kind(one) for one in made} == set(keys.ID_FORMS)

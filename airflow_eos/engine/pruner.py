@@ -1,0 +1,292 @@
+"""Removes old run records from a ledger, and leaves behind that they were there.
+
+In one transaction per batch: tombstones for the records of some runs, the digests of their keys, and what
+they have read (:mod:`airflow_eos.model.horizon`). All stand in the pipeline's own partition, so a look-up
+sees both or neither, and a run that is asked for again is refused, never done again. Two that prune at once
+fence each other; whoever dies leaves a batch that never was.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_eos.exceptions import LedgerUnreadable, OutcomeUnknown, UnknownTopic
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import Authority, answer_of
+from airflow_eos.ledger.coverage import Earlier
+from airflow_eos.ledger.cursor import CursorRecord
+from airflow_eos.model.horizon import Horizon, PrunedRuns
+from airflow_eos.model.ledger import LedgerMessage
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.record import RunRecord
+from airflow_eos.ports import Cluster, Ledger, ProducerSession, Transactions
+from airflow_eos.run.unfinished import open_of
+from airflow_eos.run.work import WorkDefinition
+
+log = logging.getLogger(__name__)
+
+BATCH_RECORDS = 1_000
+_CURSOR_IDS = ("cursor", "mapped-cursor")
+
+
+@dataclass(frozen=True, slots=True)
+class OldRun:
+    """A committed run with all of its records: rounds and reprocessings belong to it.
+
+    :param key: of the whole run.
+    """
+
+    pipeline: str
+    key: str
+    records: tuple[RunRecord, ...]
+
+
+class Pruner:
+    """Prunes one ledger, partition by partition.
+
+    :param prefix: the ledger's.
+    """
+
+    def __init__(
+        self, cluster: Cluster, ledger: Ledger, transactions: Transactions, authority: Authority, prefix: str
+    ) -> None:
+        self._cluster = cluster
+        self._ledger = ledger
+        self._transactions = transactions
+        self._authority = authority
+        self._prefix = prefix
+        self._at_cursors: set[tuple[str, str]] | None = None
+
+    def old_runs(self, partition: int, before: str, pipeline: str | None = None) -> list[OldRun]:
+        """Return the runs whose records are no longer needed, in the order of their commits.
+
+        What stays: runs with a record from ``before`` on or one that is being written, runs whose rounds have
+        not ended, the last run of each pipeline and of each cursor, the run that a cursor names, runs whose
+        transaction some leader holds for open.
+
+        :param before: UTC, as records write it.
+        """
+        answer = answer_of(self._ledger.view(partition, (), (keys.RUN_RECORDS,)))
+        busy = {keys.whole_run_key(one.key.removeprefix(keys.RUN_RECORDS)) for one in answer.open_records}
+        runs = _runs_of(answer.committed, busy)
+        kept = _last_ones(runs) | self._named_by_cursors()
+        chosen = [
+            one
+            for one in runs
+            if one.key not in busy
+            and (one.pipeline, one.key) not in kept
+            and all(record.staged_at < before for record in one.records)
+            and any(keys.ends_run(record.run_key) for record in one.records)
+            and (pipeline is None or one.pipeline == pipeline)
+        ]
+        hanging = self._open_somewhere(chosen, partition)
+        return [one for one in chosen if not any(_identity(record) in hanging for record in one.records)]
+
+    def prune(self, partition: int, before: str, runs: Sequence[OldRun]) -> int:
+        """Remove the records of runs; return of how many runs.
+
+        :param runs: of this partition, as :meth:`old_runs` has found them.
+        :raises OutcomeUnknown: an earlier one was left open and had to be ended first; call again.
+        """
+        done = 0
+        by_pipeline: defaultdict[str, list[OldRun]] = defaultdict(list)
+        for run in runs:
+            by_pipeline[run.pipeline].append(run)
+        for pipeline, its in sorted(by_pipeline.items()):
+            for batch in _batches(its):
+                done += self._prune(partition, before, pipeline, batch)
+        return done
+
+    def _prune(self, partition: int, before: str, pipeline: str, batch: Sequence[OldRun]) -> int:
+        session = self._fence(partition)
+        try:
+            buckets = {keys.pruned_key(pipeline, one.key) for one in batch}
+            horizon_key = keys.horizon_key(pipeline)
+            known = self._authority.settle_in(partition, [*buckets, horizon_key])
+            new = [one for one in batch if not _is_pruned(known, pipeline, one.key)]
+            if not new:
+                return 0
+            producer = session.identity.producer_id, session.identity.producer_epoch
+            values = _digests(known, before, pipeline, new, producer)
+            values[horizon_key] = _beyond(known.get(horizon_key), before, pipeline, new).to_json(producer)
+            tombstones = [keys.run_record_key(record.run_key) for one in new for record in one.records]
+            session.begin()
+            session.stage(
+                "",
+                {},
+                [
+                    *(LedgerMessage(key, None, "", partition) for key in tombstones),
+                    *(LedgerMessage(key, value, "", partition) for key, value in sorted(values.items())),
+                ],
+            )
+            session.commit()
+        finally:
+            session.close()
+        return len(new)
+
+    def _fence(self, partition: int) -> ProducerSession:
+        """Take the epoch; what an earlier one left open is ended first (law 12)."""
+        name = keys.prune_transactional_id(self._prefix, self._ledger.topic, partition)
+        session = self._transactions.fence(name)
+        tp = TopicPartition(self._ledger.topic, partition)
+        try:
+            if not open_of(self._cluster, session.identity.producer_id, [tp]):
+                return session
+        except BaseException:
+            session.close()
+            raise
+        session.close()
+        self._transactions.abort_again(session.identity, [tp])
+        raise OutcomeUnknown(f"{tp}: the marker of an earlier pruning was missing; it is written now, retry")
+
+    def _named_by_cursors(self) -> set[tuple[str, str]]:
+        """Return the runs that moved the cursors last; groups have partitions of their own."""
+        if self._at_cursors is not None:
+            return self._at_cursors
+        named = self._at_cursors = set()
+        for partition in range(self._ledger.describe().partitions):
+            found = answer_of(self._ledger.view(partition, (), (keys.CURSORS,))).committed
+            for key, value in found.items():
+                try:
+                    cursor = CursorRecord.from_json(value, key)
+                except LedgerUnreadable as error:
+                    log.warning("left alone: %s", error)
+                    continue
+                named.add((cursor.pipeline, keys.whole_run_key(cursor.run_key)))
+        return named
+
+    def _open_somewhere(self, runs: Sequence[OldRun], partition: int) -> set[tuple[int, int]]:
+        """Return id and epoch of the producers that have a transaction open where these runs have written.
+
+        Whoever ends what a broker forgot asks the ledger how it was decided.
+        """
+        written = {
+            TopicPartition(one.topic, one.partition)
+            for run in runs
+            for r in run.records
+            for one in r.receipts
+        }
+        there: list[TopicPartition] = [TopicPartition(self._ledger.topic, partition)]
+        for topic in sorted({tp.topic for tp in written}):
+            try:
+                known = self._cluster.describe_topics([topic])[topic].topic_partitions
+            except UnknownTopic:
+                continue
+            there += sorted(written & set(known))
+        producers = self._cluster.describe_producers(there)
+        return {
+            (one.producer_id, one.producer_epoch)
+            for known in producers.values()
+            for one in known
+            if one.is_open
+        }
+
+
+def _runs_of(committed: Mapping[str, str], busy: Iterable[str]) -> list[OldRun]:
+    """Return the runs in the order of their commits; one with a record that cannot be read is left out."""
+    left_out = set(busy)
+    grouped: defaultdict[tuple[str, str], list[RunRecord]] = defaultdict(list)
+    for key, value in committed.items():
+        name = key.removeprefix(keys.RUN_RECORDS)
+        try:
+            record = RunRecord.from_json(value, key)
+        except LedgerUnreadable as error:
+            log.warning("left alone: %s", error)
+            left_out.add(keys.whole_run_key(name))
+            continue
+        if record.run_key != name:
+            left_out.add(keys.whole_run_key(name))
+            continue
+        grouped[record.pipeline, keys.whole_run_key(name)].append(record)
+    found = [
+        OldRun(pipeline, key, tuple(sorted(records, key=lambda one: one.staged_at)))
+        for (pipeline, key), records in grouped.items()
+    ]
+    kept = [one for one in found if one.key not in left_out]
+    return sorted(kept, key=lambda one: (one.records[-1].staged_at, one.key))
+
+
+def _last_ones(runs: Sequence[OldRun]) -> set[tuple[str, str]]:
+    """Return the last run of each pipeline, and of each cursor."""
+    last: dict[tuple[str, str], tuple[str, str]] = {}
+    for one in runs:
+        last[one.pipeline, ""] = one.pipeline, one.key
+        name = one.records[-1].producer.transactional_id
+        if keys.id_kind(name) in _CURSOR_IDS:
+            last[one.pipeline, name] = one.pipeline, one.key
+    return set(last.values())
+
+
+def _identity(record: RunRecord) -> tuple[int, int]:
+    return record.producer.producer_id, record.producer.producer_epoch
+
+
+def _is_pruned(known: Mapping[str, str], pipeline: str, run_key: str) -> bool:
+    key = keys.pruned_key(pipeline, run_key)
+    return key in known and keys.pruned_digest(run_key) in PrunedRuns.from_json(known[key], key).digests
+
+
+def _digests(
+    known: Mapping[str, str], before: str, pipeline: str, runs: Sequence[OldRun], producer: tuple[int, int]
+) -> dict[str, str]:
+    """Return the new values of the buckets of these runs, by key."""
+    buckets: defaultdict[str, set[str]] = defaultdict(set)
+    for one in runs:
+        buckets[keys.pruned_key(pipeline, one.key)].add(keys.pruned_digest(one.key))
+    values = {}
+    for key, digests in buckets.items():
+        earlier = PrunedRuns.from_json(known[key], key) if key in known else PrunedRuns()
+        values[key] = earlier.adding(before, digests).to_json(producer)
+    return values
+
+
+def _beyond(value: str | None, before: str, pipeline: str, runs: Sequence[OldRun]) -> Horizon:
+    """Return what the pruned runs of a pipeline covered, these among them."""
+    known = Horizon(pipeline) if value is None else Horizon.from_json(value, keys.horizon_key(pipeline))
+    read = Earlier.from_dict(known.read)
+    spans: defaultdict[tuple[tuple[str, ...], int | None], list[tuple[str, str]]] = defaultdict(list)
+    for topics, partition, start, end in known.intervals:
+        spans[topics, partition].append((start, end))
+    for record in sorted((r for one in runs for r in one.records), key=lambda one: one.staged_at):
+        read.add(record)
+        work = WorkDefinition.recorded(record)
+        if work is not None and work.interval is not None:
+            spans[work.topics, work.partition].append(work.interval)
+    return Horizon(
+        pipeline,
+        max(known.before, before),
+        known.runs + len(runs),
+        read.to_dict(),
+        tuple(
+            (*of, *span)
+            for of, its in sorted(spans.items(), key=lambda one: (one[0][0], one[0][1] or 0))
+            for span in _joined(its)
+        ),
+    )
+
+
+def _joined(spans: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Join spans of time that touch; texts of one form sort as the moments do."""
+    found: list[tuple[str, str]] = []
+    for start, end in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((start, end))
+    return found
+
+
+def _batches(runs: Sequence[OldRun]) -> Iterable[Sequence[OldRun]]:
+    batch: list[OldRun] = []
+    records = 0
+    for one in runs:
+        batch.append(one)
+        records += len(one.records)
+        if records >= BATCH_RECORDS:
+            yield batch
+            batch, records = [], 0
+    if batch:
+        yield batch
