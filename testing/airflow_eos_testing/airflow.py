@@ -114,17 +114,24 @@ class AirflowStandalone:
             self._env["PATH"] = f"{self._bin}{os.pathsep}{self._env.get('PATH', os.defpath)}"
             self._env.update(self._extra_env)
             self._api = AirflowApi(f"http://{HOST}:{port}")
-            self._session = Session(
-                [str(self._bin / "airflow"), "standalone"],
-                env=self._env,
-                home=self._home,
-                log_path=self._home / "standalone.log",
-                keep=self.keep,
-            )
-            self._wait(self._is_healthy, self._start_timeout, "not every component is healthy")
+            self._launch()
         except BaseException:
             self.close()
             raise
+
+    def _launch(self) -> None:
+        """Start the processes, and wait until each component is healthy."""
+        self._session = Session(
+            self._command(),
+            env=self._env,
+            home=self.home,
+            log_path=self.home / "standalone.log",
+            keep=self.keep,
+        )
+        self._wait(self._is_healthy, self._start_timeout, "not every component is healthy")
+
+    def _command(self) -> list[str]:
+        return [str(self._bin / "airflow"), "standalone"]
 
     def close(self) -> None:
         """Kill every process and remove the folder; a second call does nothing."""

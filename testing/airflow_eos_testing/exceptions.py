@@ -27,3 +27,7 @@ class EmbeddedDriverError(EosError):
 
 class DriverDied(EmbeddedDriverError):
     """A test's driver process ended before its run did; the message names the states it had reached."""
+
+
+class EmbeddedServerError(EosError):
+    """A PostgreSQL or Redis of ``airflow_eos_testing`` is missing or could not be started; with its log's end."""

@@ -1,0 +1,38 @@
+"""Real Airflows on PostgreSQL with the test Dags."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from airflow_eos_testing import EmbeddedKafka
+from airflow_eos_testing.airflow import kafka_connection
+from airflow_eos_testing.airflow_platform import AirflowPlatform
+from airflow_eos_testing.spark_connect import SparkConnectServer
+from tests.system.airflow_env import ROOT
+
+DAG_FILES = ("shared_spark.py", "gates.py", "backfilled.py")
+
+
+@contextmanager
+def big_airflow(kafka: EmbeddedKafka, spark: SparkConnectServer, folder: Path) -> Iterator[AirflowPlatform]:
+    """Two schedulers on PostgreSQL, two Celery workers; the Dags look for their gates in the folder."""
+    deployed = folder / "platform"
+    (deployed / "dags").mkdir(parents=True)
+    (deployed / "spark_apps").symlink_to(ROOT / "spark_apps")
+    for name in DAG_FILES:
+        (deployed / "dags" / name).symlink_to(ROOT / "tests" / "system" / "dags" / name)
+    env = {
+        "EOS_TEST_FOLDER": str(folder),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
+        "AIRFLOW__OPENLINEAGE__DISABLED": "True",
+    }
+    connections = {
+        "kafka_default": kafka_connection(kafka.bootstrap_servers),
+        "spark_shared": spark.connection(),
+    }
+    with AirflowPlatform(deployed / "dags", connections=connections, env=env) as running:
+        yield running

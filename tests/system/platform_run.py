@@ -1,0 +1,49 @@
+"""One run on a big Airflow: who is killed at which gate, and what the four columns say of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from airflow_eos_testing.airflow_platform import AirflowPlatform
+from tests.system.gate import Gate
+from tests.system.retries_table import Columns, Pipeline, added, grown
+
+
+@dataclass(frozen=True)
+class Held:
+    """A Dag run whose task stands at a gate.
+
+    :param before: the columns before it was triggered.
+    :param sent: what it must write, each once.
+    :param process: of the task's first try.
+    """
+
+    dag_id: str
+    run_id: str
+    pipeline: Pipeline
+    before: Columns
+    sent: Counter[bytes]
+    process: int
+
+
+def hold_run(airflow: AirflowPlatform, pipeline: Pipeline, gate: Gate, dag_id: str, name: str) -> Held:
+    """Publish, trigger, and wait until the task has come to the gate."""
+    before = pipeline.look()
+    sent = pipeline.publish(name)
+    gate.shut()
+    run_id = airflow.trigger(dag_id)
+    (process,) = gate.wait()
+    return Held(dag_id, run_id, pipeline, before, sent, process)
+
+
+def ends_once(airflow: AirflowPlatform, held: Held, *, committed_by: int, tries: list[str]) -> None:
+    """Wait for success; all was written once, by that try, and Airflow counted these tries."""
+    state = airflow.wait_for_run(held.dag_id, held.run_id)
+    seen = [str(one["state"]) for one in airflow.api.tries(held.dag_id, held.run_id, "copy")]
+    log = airflow.task_log(held.dag_id, held.run_id, "copy", len(seen))
+    assert state == "success", log[-6000:]
+    after = held.pipeline.look()
+    assert after == grown(held.before, held.sent, runs=after.runs)
+    assert added(held.before, after) == [(held.run_id, committed_by)]
+    assert seen == tries, airflow.logs()

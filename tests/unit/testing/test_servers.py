@@ -1,0 +1,58 @@
+"""Servers from wheels: they start, and end with their owner, however that ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_eos_testing import postgres, redis_server
+from airflow_eos_testing.exceptions import EmbeddedServerError
+from tests.support.patience import eventually
+
+OWNER = """
+import time
+from airflow_eos_testing.postgres import PostgresServer
+from airflow_eos_testing.redis_server import RedisServer
+with PostgresServer() as database, RedisServer() as queue:
+    print(database.url().partition("host=")[2], database.pid, queue.pid, flush=True)
+    time.sleep(600)
+"""
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_a_killed_owner_leaves_no_server_and_no_file() -> None:
+    """SIGKILL: both servers end, PostgreSQL's own processes too, which have sessions of their own."""
+    owner = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    home, database, queue = owner.stdout.readline().split()
+    pids = [int(database), int(queue), *children(int(database))]
+    assert len(pids) > 4
+    assert all(map(alive, pids))
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+    owner.stdout.close()
+    eventually(lambda: [pid for pid in pids if alive(pid)], lambda seen: not seen)
+    eventually(lambda: Path(home).exists(), lambda there: not there)
+
+
+@pytest.mark.parametrize("server", [postgres.PostgresServer, redis_server.RedisServer])
+def test_a_server_that_is_not_installed_is_an_error(server: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what to install; nothing is skipped."""
+    for module in (postgres, redis_server):
+        monkeypatch.setattr(module, "find_spec", lambda _: None)
+    with pytest.raises(EmbeddedServerError, match=r"airflow-eos-testing\[platform\]"):
+        server().start()
