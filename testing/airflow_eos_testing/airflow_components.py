@@ -1,8 +1,8 @@
 """Airflow's components as processes of one session, each of which may be killed alone.
 
 This file, executed by path (standard library only), is the leader of the session: it starts the commands of
-a JSON document ``{"name": [argument, ...]}``, writes the process id of each into ``<name>.pid`` and its output
-into ``<name>.log`` of the working folder, and reaps who has ended. It starts none of them again.
+a JSON document ``{"name": [argument, ...]}``, writes the process id of each into ``<name>.pid`` and its
+output into ``<name>.log`` of the working folder, and reaps who has ended. It starts none of them again.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class AirflowPlatform(AirflowStandalone):
         return descendants(self._leader(), [pid]) if tree else [pid]
 
     def kill_component(self, name: str, *, tree: bool = False) -> list[int]:
-        """SIGKILL a component, alone or with all it started, as the end of a container does; return who was there."""
+        """SIGKILL a component, alone or, as a container ends, with all it started; return whom it hit."""
         found = self.component(name, tree=tree)
         if found[0] not in self.processes():
             raise EmbeddedAirflowError(f"{name} (pid {found[0]}) does not run.\n{self.logs()}")

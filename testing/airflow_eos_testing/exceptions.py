@@ -30,4 +30,4 @@ class DriverDied(EmbeddedDriverError):
 
 
 class EmbeddedServerError(EosError):
-    """A PostgreSQL or Redis of ``airflow_eos_testing`` is missing or could not be started; with its log's end."""
+    """A database or queue of ``airflow_eos_testing`` is missing or did not start; with the end of its log."""

@@ -28,8 +28,8 @@ _SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max
 class PostgresServer:
     """Run PostgreSQL in a folder of its own, reached by a Unix socket in it.
 
-    After the block no process and no file is left, also when this process is killed: the server's own children
-    end with it. Root may start it; the server then runs as ``nobody``, as PostgreSQL refuses root.
+    After the block no process and no file is left, also when this process is killed: the server's own
+    children end with it. Root may start it; the server then runs as ``nobody``, as PostgreSQL refuses root.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A real broker for Celery from a wheel, Redis's successor Valkey, for the length of a ``with`` block. Linux only."""
+"""A real queue for Celery from a wheel: Valkey, which speaks Redis's protocol. Linux only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _POLL = 0.05
 
 
 class RedisServer:
-    """Run Valkey, which speaks Redis's protocol, on a free port of loopback, in memory only; it ends with its owner, however that ends."""
+    """Run Valkey on a free port of loopback, in memory only; it ends with its owner, however that ends."""
 
     def __init__(self) -> None:
         self._home: Path | None = None
@@ -70,12 +70,7 @@ class RedisServer:
         log = self._home / "server.log"
         try:
             self._session = Session(command, env=os.environ, home=self._home, log_path=log)
-            deadline = time.monotonic() + _START_TIMEOUT
-            while not self._answers():
-                if not self._session.is_alive or time.monotonic() > deadline:
-                    text = log.read_text(errors="replace")[-2000:]
-                    raise EmbeddedServerError(f"Valkey did not start:\n{text}")
-                time.sleep(_POLL)
+            self._wait(self._session, log)
         except BaseException:
             self.close()
             raise
@@ -88,6 +83,14 @@ class RedisServer:
             session.end()
         if home is not None:
             shutil.rmtree(home, ignore_errors=True)
+
+    def _wait(self, session: Session, log: Path) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT
+        while not self._answers():
+            if not session.is_alive or time.monotonic() > deadline:
+                text = log.read_text(errors="replace")[-2000:]
+                raise EmbeddedServerError(f"Valkey did not start:\n{text}")
+            time.sleep(_POLL)
 
     def _answers(self) -> bool:
         with suppress(OSError), socket.create_connection((HOST, self._port), timeout=1) as asked:

@@ -1,4 +1,4 @@
-"""PostgreSQL, two schedulers, two Celery workers: schedulers and workers are killed. Rows of docs/retries.md."""
+"""PostgreSQL, two schedulers, two Celery workers: one is killed. Rows of docs/retries.md."""
 
 from __future__ import annotations
 
