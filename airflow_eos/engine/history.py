@@ -15,6 +15,7 @@ from airflow_eos.exceptions import LedgerUnreadable, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.coverage import Coverage, Earlier, LogBounds, Reset, coverage_of
+from airflow_eos.ledger.drawn import Drawn
 from airflow_eos.model.kafka import TransactionState
 from airflow_eos.model.ledger import LedgerText
 from airflow_eos.model.ranges import TopicPartition
@@ -51,6 +52,7 @@ class PipelineHistory:
     sizes: dict[str, int] = field(default_factory=dict)
     characters: int = 0
     _summary: Earlier | None = field(default_factory=Earlier)
+    _drawn: Drawn | None = field(default_factory=lambda: Drawn(Earlier()))
 
     @property
     def summary(self) -> Earlier:
@@ -60,6 +62,13 @@ class PipelineHistory:
             for one in self.runs.values():
                 self._summary.add(one)
         return self._summary
+
+    @property
+    def drawn(self) -> Drawn:
+        """What all runs have read, of the newest with their names: kept up to date, too."""
+        if self._drawn is None:
+            self._drawn = Drawn(self.earlier, self.runs.values())
+        return self._drawn
 
     @property
     def newest(self) -> RunRecord:
@@ -74,8 +83,11 @@ class PipelineHistory:
 
     def add(self, record: RunRecord, size: int) -> None:
         """Take the record of a run, instead of one that it may have had."""
-        if self.drop(record.run_key) is None and self._summary is not None:
-            self._summary.add(record)
+        if self.drop(record.run_key) is None:
+            if self._summary is not None:
+                self._summary.add(record)
+            if self._drawn is not None:
+                self._drawn.add(record)
         self.runs[record.run_key] = record
         self.sizes[record.run_key] = size
         self.characters += size
@@ -84,7 +96,7 @@ class PipelineHistory:
         """Take a record out, None where there is none."""
         found = self._take_out(run_key)
         if found is not None:
-            self._summary = None
+            self._summary = self._drawn = None
         return found
 
     def forget_oldest(self) -> None:
@@ -92,6 +104,8 @@ class PipelineHistory:
         oldest = self._take_out(next(iter(self.runs)))
         assert oldest is not None
         self.earlier.add(oldest)
+        if self._drawn is not None:
+            self._drawn.forget(oldest)
 
     def _take_out(self, run_key: str) -> RunRecord | None:
         self.characters -= self.sizes.pop(run_key, 0)
@@ -113,7 +127,9 @@ class RunHistory(Closeable):
         self._deployment = deployment
         config = ClientConfig.of(deployment.kafka)
         self._link = Link(config)
-        self._ledger = KafkaLedger(config, deployment.ledger, signed_key=keys.SIGNED_KEY, link=self._link)
+        self._ledger = KafkaLedger(
+            config, deployment.ledger, signed_key=keys.SIGNED_KEY, index_keys=keys.INDEX, link=self._link
+        )
         self.cluster = KafkaCluster(config, link=self._link)
         self.reader = LedgerReader(
             self._ledger, self._link, (keys.RUN_RECORDS, keys.RESETS), signed_key=keys.SIGNED_KEY
@@ -153,9 +169,7 @@ class RunHistory(Closeable):
     def coverage(self, pipeline: PipelineHistory) -> Coverage:
         """Return what the runs of a pipeline have read, beside what its source topics hold now."""
         logs, topic_ids = self._logs(pipeline.topics)
-        return coverage_of(
-            pipeline.runs.values(), logs, topic_ids, resets=pipeline.resets, earlier=pipeline.earlier
-        )
+        return pipeline.drawn.coverage(logs, topic_ids, resets=pipeline.resets)
 
     def summaries(self, pipelines: Collection[PipelineHistory]) -> list[Coverage]:
         """As :meth:`coverage`, of many, whatever their number of runs: segments do not name them."""
