@@ -4,7 +4,8 @@
 and reading alone, ``python -m benchmarks scaling`` sizes, cores and fixed costs, ``python -m benchmarks
 small`` a small run in a fresh process and as a task of Airflow, ``python -m benchmarks fresh`` the first jobs
 of a fresh process beside Flink, Kafka Streams and plain clients, ``python -m benchmarks ledger`` a run
-behind many others, ``python -m benchmarks curves`` a run by its partitions, pipelines and runs at once.
+behind many others, ``python -m benchmarks curves`` a run by its partitions, pipelines and runs at once,
+``python -m benchmarks page`` each page in Airflow behind many runs.
 Reports go to ``--out``, as JSON and SVG.
 """
 
@@ -24,7 +25,7 @@ def main() -> int:
         "what",
         nargs="?",
         default="compare",
-        choices=("compare", "micro", "scaling", "small", "fresh", "ledger", "curves"),
+        choices=("compare", "micro", "scaling", "small", "fresh", "ledger", "curves", "page"),
     )
     parser.add_argument("--records", type=int, default=os.environ.get("RECORDS") or None)
     parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS") or 5))
@@ -62,6 +63,10 @@ def main() -> int:
         from benchmarks.curves import curves
 
         return curves(options.out, options.rounds, options.records, options.most)
+    if options.what == "page":
+        from benchmarks.page import page
+
+        return page(options.out, options.rounds)
     from benchmarks.compare import compare
 
     return compare(options.records, options.rounds, options.cold_rounds, options.out)

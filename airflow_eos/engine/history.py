@@ -15,6 +15,7 @@ from airflow_eos.exceptions import LedgerUnreadable, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.coverage import Coverage, Earlier, LogBounds, Reset, coverage_of
+from airflow_eos.ledger.drawn import Drawn
 from airflow_eos.model.horizon import Horizon
 from airflow_eos.model.kafka import TransactionState
 from airflow_eos.model.ledger import LedgerText
@@ -54,6 +55,7 @@ class PipelineHistory:
     characters: int = 0
     pruned: Earlier = field(default_factory=Earlier)
     _summary: Earlier | None = field(default_factory=Earlier)
+    _drawn: Drawn | None = field(default_factory=lambda: Drawn(Earlier()))
 
     @property
     def summary(self) -> Earlier:
@@ -73,7 +75,14 @@ class PipelineHistory:
 
     def prune(self, pruned: Earlier) -> None:
         """Take what the runs have read whose records are pruned, all of them."""
-        self.pruned, self._summary = pruned, None
+        self.pruned, self._summary, self._drawn = pruned, None, None
+
+    @property
+    def drawn(self) -> Drawn:
+        """What all runs have read, of the newest with their names: kept up to date, too."""
+        if self._drawn is None:
+            self._drawn = Drawn(self.before_runs, self.runs.values())
+        return self._drawn
 
     @property
     def newest(self) -> RunRecord:
@@ -88,8 +97,11 @@ class PipelineHistory:
 
     def add(self, record: RunRecord, size: int) -> None:
         """Take the record of a run, instead of one that it may have had."""
-        if self.drop(record.run_key) is None and self._summary is not None:
-            self._summary.add(record)
+        if self.drop(record.run_key) is None:
+            if self._summary is not None:
+                self._summary.add(record)
+            if self._drawn is not None:
+                self._drawn.add(record)
         self.runs[record.run_key] = record
         self.sizes[record.run_key] = size
         self.characters += size
@@ -98,7 +110,7 @@ class PipelineHistory:
         """Take a record out, None where there is none."""
         found = self._take_out(run_key)
         if found is not None:
-            self._summary = None
+            self._summary = self._drawn = None
         return found
 
     def forget_oldest(self) -> None:
@@ -106,6 +118,8 @@ class PipelineHistory:
         oldest = self._take_out(next(iter(self.runs)))
         assert oldest is not None
         self.earlier.add(oldest)
+        if self._drawn is not None:
+            self._drawn.forget(oldest)
 
     def _take_out(self, run_key: str) -> RunRecord | None:
         self.characters -= self.sizes.pop(run_key, 0)
@@ -127,7 +141,9 @@ class RunHistory(Closeable):
         self._deployment = deployment
         config = ClientConfig.of(deployment.kafka)
         self._link = Link(config)
-        self._ledger = KafkaLedger(config, deployment.ledger, signed_key=keys.SIGNED_KEY, link=self._link)
+        self._ledger = KafkaLedger(
+            config, deployment.ledger, signed_key=keys.SIGNED_KEY, index_keys=keys.INDEX, link=self._link
+        )
         self.cluster = KafkaCluster(config, link=self._link)
         self.reader = LedgerReader(
             self._ledger,
@@ -170,9 +186,7 @@ class RunHistory(Closeable):
     def coverage(self, pipeline: PipelineHistory) -> Coverage:
         """Return what the runs of a pipeline have read, beside what its source topics hold now."""
         logs, topic_ids = self._logs(pipeline.topics)
-        return coverage_of(
-            pipeline.runs.values(), logs, topic_ids, resets=pipeline.resets, earlier=pipeline.before_runs
-        )
+        return pipeline.drawn.coverage(logs, topic_ids, resets=pipeline.resets)
 
     def summaries(self, pipelines: Collection[PipelineHistory]) -> list[Coverage]:
         """As :meth:`coverage`, of many, whatever their number of runs: segments do not name them."""

@@ -258,6 +258,14 @@ class Earlier:
                     its.add(start, end)
         return made
 
+    def is_plain(self, record: RunRecord) -> bool:
+        """Whether it read nothing on purpose, and nothing that these have read: its name explains nothing."""
+        return not is_on_purpose(record) and not any(
+            self.read[key].within(start, end)
+            for key, start, end, _ in _reads(record, {}, ())
+            if key in self.read
+        )
+
     def add(self, record: RunRecord) -> None:
         """Keep of a record where it read; records come in the order of their commits."""
         self.runs += 1

@@ -77,6 +77,19 @@ def test_the_curves_are_measured_and_drawn(tmp_path):
     assert set(seconds) <= drawn
 
 
+@pytest.mark.timeout(600)
+def test_the_pages_are_right_and_measured(tmp_path, monkeypatch):
+    """Each page and its twin in JSON, behind more runs than are drawn one by one."""
+    monkeypatch.setenv("RUNS", "400")
+    done = benchmark(tmp_path, "page", "--rounds", "1")
+    assert done.returncode == 0, done.stdout[-5_000:]
+    report = json.loads((tmp_path / "page.json").read_text())
+    assert (report["runs"], report["wrong"]) == (400, [])
+    names = ("pipelines", "pipeline", "newest run", "oldest run", "transactions")
+    assert sorted(report["seconds"]) == sorted(one + twin for one in names for twin in ("", ", JSON"))
+    assert all(len(one) == 1 and one[0] > 0 for one in report["seconds"].values())
+
+
 @pytest.mark.chaos
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["clients", "streams", "flink"])
