@@ -5,8 +5,8 @@ and reading alone, ``python -m benchmarks scaling`` sizes, cores and fixed costs
 small`` a small run in a fresh process and as a task of Airflow, ``python -m benchmarks fresh`` the first jobs
 of a fresh process beside Flink, Kafka Streams and plain clients, ``python -m benchmarks ledger`` a run
 behind many others, ``python -m benchmarks curves`` a run by its partitions, pipelines and runs at once,
-``python -m benchmarks page`` each page in Airflow behind many runs.
-Reports go to ``--out``, as JSON and SVG.
+``python -m benchmarks page`` each page in Airflow behind many runs, ``python -m benchmarks scale`` one run
+over 100,000,000 records. Reports go to ``--out``, as JSON and SVG.
 """
 
 from __future__ import annotations
@@ -15,7 +15,22 @@ import argparse
 import logging
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
+
+MEASUREMENTS = {
+    "compare": ("records", "rounds", "cold_rounds", "out"),
+    "micro": ("out", "rounds"),
+    "scaling": ("out", "rounds"),
+    "small": ("out", "rounds"),
+    "fresh": ("records", "rounds", "out", "only"),
+    "ledger": ("out", "rounds"),
+    "curves": ("out", "rounds", "records", "most"),
+    "page": ("out", "rounds"),
+    "scale": ("out", "records"),
+}
+"""The options that each is called with; its function and its module have its name."""
+RECORDS = {"curves": 20_000, "scale": 100_000_000}
 
 
 def main() -> int:
@@ -25,7 +40,7 @@ def main() -> int:
         "what",
         nargs="?",
         default="compare",
-        choices=("compare", "micro", "scaling", "small", "fresh", "ledger", "curves", "page"),
+        choices=tuple(MEASUREMENTS),
     )
     parser.add_argument("--records", type=int, default=os.environ.get("RECORDS") or None)
     parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS") or 5))
@@ -36,40 +51,11 @@ def main() -> int:
     parser.add_argument("--most", type=int, default=2_000, help="curves: largest number")
     parser.add_argument("--out", type=Path, default=Path("build/benchmarks"), help="folder of the reports")
     options = parser.parse_args()
-    options.records = options.records or (20_000 if options.what == "curves" else 2_000_000)
+    options.records = options.records or RECORDS.get(options.what, 2_000_000)
     logging.basicConfig(level=logging.WARNING)
     options.out.mkdir(parents=True, exist_ok=True)
-    if options.what == "micro":
-        from benchmarks.micro import micro
-
-        return micro(options.out, options.rounds)
-    if options.what == "scaling":
-        from benchmarks.scaling import scaling
-
-        return scaling(options.out, options.rounds)
-    if options.what == "small":
-        from benchmarks.small import small
-
-        return small(options.out, options.rounds)
-    if options.what == "fresh":
-        from benchmarks.fresh import fresh
-
-        return fresh(options.records, options.rounds, options.out, options.only)
-    if options.what == "ledger":
-        from benchmarks.ledger import ledger
-
-        return ledger(options.out, options.rounds)
-    if options.what == "curves":
-        from benchmarks.curves import curves
-
-        return curves(options.out, options.rounds, options.records, options.most)
-    if options.what == "page":
-        from benchmarks.page import page
-
-        return page(options.out, options.rounds)
-    from benchmarks.compare import compare
-
-    return compare(options.records, options.rounds, options.cold_rounds, options.out)
+    measure = getattr(import_module(f"benchmarks.{options.what}"), options.what)
+    return int(measure(*(getattr(options, name) for name in MEASUREMENTS[options.what])))
 
 
 if __name__ == "__main__":

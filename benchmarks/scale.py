@@ -1,0 +1,117 @@
+"""One exactly-once run over very many records, beside what the formula of docs/performance.md says of it.
+
+Two small runs of the same session give the formula its numbers, so that what is compared is how a run grows.
+The input is made of runs of this package, too: copies of a small topic, each in a transaction of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.run.states import State
+from airflow_eos_testing import count_records
+from benchmarks import jobs
+from benchmarks.broker import benchmark_broker
+from benchmarks.processes import Watch
+from benchmarks.records import PARTITIONS, publish
+from benchmarks.session import spark_session
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+FEW, SOME = 1_000, 2_000_000
+PROCESSES = {"DataFrame": jobs.transform, "Arrow": jobs.transform_arrow}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One run.
+
+    :param open_seconds: from the begin of the transaction to the end of the run.
+    :param peak_mb: largest resident set of one process, by kind; see :class:`benchmarks.processes.Usage`.
+    """
+
+    records: int
+    seconds: float
+    open_seconds: float
+    cpu: float
+    peak_mb: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What the formula says, from two smaller runs."""
+
+    seconds: float
+    open_seconds: float
+
+    @classmethod
+    def of(cls, few: Measured, some: Measured, records: int) -> Predicted:
+        """Draw a line through both runs, to ``records``."""
+        steps = (records - few.records) / (some.records - few.records)
+        return cls(
+            few.seconds + steps * (some.seconds - few.seconds),
+            few.open_seconds + steps * (some.open_seconds - few.open_seconds),
+        )
+
+
+def scale(out: Path, records: int) -> int:
+    """Measure, write ``scale.json``, print a line per run; 1 for a wrong count."""
+    some = min(SOME, records)
+    sizes = {"few": FEW, "some": some, "many": records - records % some}
+    report: dict[str, Any] = {}
+    with benchmark_broker() as kafka:
+        servers = kafka.bootstrap_servers
+        for topic in (*sizes, *PROCESSES):
+            kafka.create_topic(topic, partitions=PARTITIONS)
+        spark = spark_session(connector=False)
+        cluster = jobs.Cluster(spark, servers, 0)
+        publish(servers, "few", FEW)
+        publish(servers, "some", some)
+        for _ in range(records // some):
+            jobs.exactly_once(cluster, "many", jobs.transform_arrow, source_topics=("some",))
+        expected: dict[str, int] = {}
+        for name, process in PROCESSES.items():
+            jobs.exactly_once(cluster, name, process, source_topics=("some",))  # warms up
+            runs = {size: _measured(cluster, name, process, size) for size in sizes}
+            predicted = Predicted.of(runs["few"], runs["some"], sizes["many"])
+            report[name] = {
+                **{size: asdict(run) for size, run in runs.items()},
+                "predicted": asdict(predicted),
+            }
+            expected[name] = some + sum(run.records for run in runs.values())
+            print(f"scale: {name}: {_line(runs['many'], predicted)}", flush=True)
+        spark.stop()
+        written = {name: count_records(servers, name) for name in PROCESSES}
+    (out / "scale.json").write_text(json.dumps(report, indent=2) + "\n")
+    if written != expected:
+        print(f"scale: records in the outputs: {written}, expected: {expected}", file=sys.stderr)
+        return 1
+    print(f"scale: {sum(written.values())} records in the outputs, as expected")
+    return 0
+
+
+def _measured(cluster: jobs.Cluster, sink: str, process: Any, source: str) -> Measured:
+    with Watch() as usage:
+        record = jobs.exactly_once(cluster, sink, process, source_topics=(source,))
+    stages = cluster.stages
+    return Measured(
+        record.records_written,
+        stages["END"],
+        stages["END"] - stages[State.OPEN.value],
+        usage.cpu,
+        {kind: round(mb) for kind, mb in usage.peak_mb.items()},
+    )
+
+
+def _line(run: Measured, predicted: Predicted) -> str:
+    peaks = ", ".join(f"{kind} {mb:.0f}" for kind, mb in sorted(run.peak_mb.items()))
+    return (
+        f"{run.records} records in {run.seconds:.1f} s ({predicted.seconds:.1f} predicted), "
+        f"the transaction open for {run.open_seconds:.1f} s ({predicted.open_seconds:.1f}), "
+        f"{run.cpu:.0f} CPU s; peak MB: {peaks}"
+    )
