@@ -15,6 +15,7 @@ from airflow_eos_testing.fixtures import (
 from airflow_eos_testing.spark_jvm import quick_start
 from tests.plugins.side_by_side import SideBySide
 from tests.plugins.time_budget import TimeBudget
+from tests.plugins.waiting import Waiting
 
 __all__ = ["embedded_kafka", "embedded_kafka_cluster", "kafka_topic", "pytest_runtest_makereport"]
 
@@ -23,6 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Count the minutes, share what is costly, start Spark quickly: here and in all that is started here."""
     config.pluginmanager.register(TimeBudget(), "time budget")
     config.pluginmanager.register(SideBySide(), "side by side")
+    config.pluginmanager.register(Waiting(), "waiting")
     os.environ.update(quick_start())
 
 
