@@ -9,7 +9,7 @@ import pytest
 from airflow_eos.engine import Run
 from airflow_eos.exceptions import SendError
 from airflow_eos.run.states import State
-from airflow_eos.spark import data_plane
+from airflow_eos.spark import blocks
 from airflow_eos.spark.data_plane import SparkDataPlane
 from tests.guarantees import without_transactions
 from tests.guarantees.data_planes import (
@@ -255,7 +255,7 @@ def with_attempt(df):
 def test_blocks_of_two_attempts_are_never_sent(experiment, spark, monkeypatch):
     """S5: one owner has what a second attempt at the seal tasks computed: all is sealed again, none sent."""
     experiment.feed(200)
-    kept, seals = data_plane.checkpointed, []
+    kept, seals = blocks.checkpointed, []
 
     def tasks_run_again_between_two_owners(routed, level):
         seals.append(kept(routed, level))
@@ -264,7 +264,7 @@ def test_blocks_of_two_attempts_are_never_sent(experiment, spark, monkeypatch):
         again = kept(routed.select("*"), level)
         return seals[0].where("partition < 1").union(again.where("partition = 1"))
 
-    monkeypatch.setattr(data_plane, "checkpointed", tasks_run_again_between_two_owners)
+    monkeypatch.setattr(blocks, "checkpointed", tasks_run_again_between_two_owners)
     record = Run(spark, experiment.spec, with_attempt).execute()
     assert "ABORTED" not in [state for state, _ in record.trace], "found by the send only"
     found = results(experiment.output())

@@ -515,7 +515,7 @@ REMOVALS: dict[str, Removal] = {
     "sealed-once": Removal(
         "S5",
         "what is sent was evaluated once and kept",
-        "airflow_eos.spark.data_plane:checkpointed",
+        "airflow_eos.spark.blocks:checkpointed",
         lambda frame, level: frame,
         (f"{_DELIVERY}test_rand_on_spark_survives_a_lost_send_as_one_result_set",),
     ),

@@ -576,6 +576,7 @@ def test_tables_are_for_people(
         (("dismiss", "--key", "theirs", "--routing", name), "record"),
         (("sign", "--ledger-key-file", str(secret)), "would be signed; add --yes"),
         (("index",), "indexed up to offset"),
+        (("prune", "--before", "2026-01-01"), "would be pruned; add --yes"),
         (("reset-offsets", "--group", group, "--to", "earliest"), "would be moved; add --yes"),
     )
     asking = {command.name for command in COMMANDS if command.cluster}
