@@ -14,7 +14,7 @@ def main(job: str, servers: str, source: str, sink: str, records: str, number: s
     from benchmarks import jobs
     from benchmarks.session import spark_session, task_session
 
-    spark = spark_session() if job == "tuned" else task_session(int(records))
+    spark = spark_session() if job == "tuned" else task_session(int(records), rows=job != "arrow")
     cluster = jobs.Cluster(spark, servers, int(records), source)
     for count in range(1, int(number) + 1):
         if job == "tuned":

@@ -38,11 +38,14 @@ def spark_session(master: str = "local[2]", *, connector: bool = True, **setting
     return session
 
 
-def task_session(offsets: int) -> SparkSession:
-    """Return a session as an operator starts one for a task that reads so many offsets."""
+def task_session(offsets: int, *, rows: bool = True) -> SparkSession:
+    """Return a session as an operator starts one for a task that reads so many offsets.
+
+    :param rows: whether they pass the JVM as rows.
+    """
     from airflow_eos.spark import jvm, worker_daemon
 
-    options = jvm.options_for(offsets, class_data.folder())
+    options = jvm.options_for(offsets, class_data.folder(), rows=rows)
     return spark_session(
         connector=False, **{jvm.OPTIONS: options, "spark.python.daemon.module": worker_daemon.__name__}
     )

@@ -121,13 +121,14 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
 
         def start_spark(plan: RunPlan) -> SparkSession:
             ship_by_value(process)
-            spark = session.start(plan.offsets)
+            spark = session.start(plan.offsets, rows=not is_arrow_process(process))
             # Now, before anything secret is sent: spark-defaults.conf and servers have a say in it.
             check_encryption(settings_in_force(spark, config), ClientConfig.of(spec.kafka))
             return spark
 
         from airflow_eos.engine import RunAttempt
         from airflow_eos.spark.encryption import settings_in_force
+        from airflow_eos.spark.process import is_arrow_process
 
         telemetry = RunTelemetry(context)
         try:

@@ -144,11 +144,12 @@ class TaskSession:
         address = self._settings.get("spark.remote") or self._settings.get("spark.master") or LOCAL
         return address.partition(";")[0]
 
-    def start(self, offsets: int) -> SparkSession:
+    def start(self, offsets: int, *, rows: bool = True) -> SparkSession:
         """Return the session; the first call may start a JVM.
 
         :param offsets: how many the run reads: a JVM of our own is set up for them, see
             :func:`airflow_eos.spark.jvm.options_for`.
+        :param rows: whether they pass the JVM as rows, as those of an Arrow process do not.
         :raises ConfigurationError: Spark shall run here, and only its client is installed.
         :raises SparkUnavailable: no Spark Connect server takes connections on this host.
         """
@@ -169,7 +170,7 @@ class TaskSession:
             log.info("Starting Spark: %s", self.address)
             if "spark.remote" in self._settings:
                 _wait_for_server(self._settings["spark.remote"], SERVER_PATIENCE)
-            settings = {**self._jvm_options(offsets), **_worker_settings(workers), **settings}
+            settings = {**self._jvm_options(offsets, rows=rows), **_worker_settings(workers), **settings}
         self._session = session = SparkSession.builder.config(map=settings).getOrCreate()
         if found is None:
             self._started = session
@@ -191,12 +192,12 @@ class TaskSession:
         paths = self._settings.get(_WORKERS_PATH), os.environ.get("PYTHONPATH")
         return local_python.ask(python, os.pathsep.join(filter(None, paths)))
 
-    def _jvm_options(self, offsets: int) -> dict[str, str]:
+    def _jvm_options(self, offsets: int, *, rows: bool) -> dict[str, str]:
         """Return options of a JVM that starts here; none where somebody has given his own."""
         is_local = self._settings.get("spark.master", "").startswith("local")
         if not is_local or jvm.OPTIONS in self._settings or os.environ.get(jvm.OPTIONS_VARIABLE):
             return {}
-        return {jvm.OPTIONS: jvm.options_for(offsets, class_data_folder())}
+        return {jvm.OPTIONS: jvm.options_for(offsets, class_data_folder(), rows=rows)}
 
     def stop(self) -> None:
         """Stop what was started; a second call does nothing."""

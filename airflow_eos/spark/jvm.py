@@ -43,13 +43,14 @@ gateway.proc.wait()
 """
 
 
-def options_for(offsets: int, folder: Path) -> str:
+def options_for(offsets: int, folder: Path, *, rows: bool = True) -> str:
     """Return the options of a local session's JVM.
 
     :param offsets: how many the run reads: up to :data:`SMALL_PLAN` it is compiled quickly, not well.
+    :param rows: whether they pass the JVM as rows; else there is little in it that is worth more, ever.
     :param folder: where archives are, see :func:`write_archive`.
     """
-    options = [*log_options(), *(SHORT_LIVED if offsets <= SMALL_PLAN else ())]
+    options = [*log_options(), *(SHORT_LIVED if offsets <= SMALL_PLAN or not rows else ())]
     archive = archive_of(folder, java())
     if class_data.is_trusted(archive):
         options += class_data.use_options(archive)

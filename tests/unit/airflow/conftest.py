@@ -57,7 +57,7 @@ def spark_starts(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
 
     started: list[dict[str, str]] = []
 
-    def start(self: TaskSession, _offsets: int) -> Any:
+    def start(self: TaskSession, _offsets: int, *, rows: bool = True) -> Any:
         started.append(self._settings)
         return FakeSession()
 

@@ -22,6 +22,8 @@ from airflow_eos.exceptions import (
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.model.spec import LedgerSettings, MayCreate
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
+from airflow_eos.operators.spark_session import TaskSession
+from airflow_eos.spark.process import arrow_process
 from tests.unit.airflow.fakes import DAY, START, FakeRun, FakeSession, a_record, make_context
 
 
@@ -343,6 +345,23 @@ def test_spark_starts_when_the_run_asks_for_it(
             "spark.python.unix.domain.socket.enabled": "true",
         }
     ]
+
+
+@pytest.mark.parametrize("is_arrow", [True, False])
+def test_the_jvm_is_told_whether_records_pass_it(
+    dag: DAG, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch, is_arrow: bool
+) -> None:
+    """Those of an Arrow process do not, however many they are."""
+    told: list[bool] = []
+
+    def start(_session: TaskSession, _offsets: int, *, rows: bool) -> FakeSession:
+        told.append(rows)
+        return FakeSession()
+
+    monkeypatch.setattr(TaskSession, "start", start)
+    FakeRun.asks_for_spark = True
+    execute(make(dag, process=arrow_process(lambda batch: batch) if is_arrow else lambda df: df))
+    assert told == [not is_arrow]
 
 
 @pytest.mark.parametrize("encrypted", [True, False])

@@ -209,6 +209,8 @@ def test_a_jvm_of_our_own_is_set_up_for_the_run(
     assert ("-XX:TieredStopAtLevel=1" in builder.map.get(jvm.OPTIONS, "")) is set_up
     TaskSession(given).start(10_000_000)
     assert "-XX:TieredStopAtLevel=1" not in builder.map.get(jvm.OPTIONS, "")
+    TaskSession(given).start(10_000_000, rows=False)
+    assert ("-XX:TieredStopAtLevel=1" in builder.map.get(jvm.OPTIONS, "")) is set_up
     monkeypatch.setenv(jvm.OPTIONS_VARIABLE, "-Xmx2g")
     TaskSession(given).start(1000)
     assert not builder.map.keys() - given.keys() - {DAEMON}

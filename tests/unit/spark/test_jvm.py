@@ -31,11 +31,19 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("offsets", "quick"), [(0, True), (jvm.SMALL_PLAN, True), (jvm.SMALL_PLAN + 1, False)]
+    ("offsets", "rows", "quick"),
+    [
+        (0, True, True),
+        (jvm.SMALL_PLAN, True, True),
+        (jvm.SMALL_PLAN + 1, True, False),
+        (jvm.SMALL_PLAN + 1, False, True),
+    ],
 )
-def test_the_optimising_compiler_is_for_large_runs(archive: Path, offsets: int, quick: bool) -> None:
-    """Both get the archive."""
-    options = jvm.options_for(offsets, archive.parent).split()
+def test_the_optimising_compiler_is_for_many_rows(
+    archive: Path, offsets: int, rows: bool, quick: bool
+) -> None:
+    """Records of an Arrow process are no rows of the JVM; the archive is for all."""
+    options = jvm.options_for(offsets, archive.parent, rows=rows).split()
     assert ("-XX:TieredStopAtLevel=1" in options) is quick
     assert f"-XX:SharedArchiveFile={archive}" in options
 
