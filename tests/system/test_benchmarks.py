@@ -19,16 +19,18 @@ CLOSING = r"bench: dataframe \d+\.\d\d, arrow \d+\.\d\d of tuned at-least-once S
 
 
 def benchmark(out, *arguments):
-    """Run ``python -m benchmarks`` to its end, with its reports in ``out``."""
-    return subprocess.run(
+    """Run ``python -m benchmarks`` to its end, with its reports in ``out``; what others print is shown."""
+    done = subprocess.run(
         [sys.executable, "-m", "benchmarks", *arguments, "--out", str(out)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.PIPE,  # Spark's Python daemon may have its last word behind the closing line
         text=True,
         check=False,
         timeout=560,
     )
+    print(done.stderr)
+    return done
 
 
 @pytest.mark.timeout(600)
