@@ -23,8 +23,7 @@ def benchmark(out, *arguments):
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", *arguments, "--out", str(out)],
         cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,  # Spark's Python daemon may have its last word behind the closing line
+        capture_output=True,  # apart: Spark's Python daemon may have its last word behind the closing line
         text=True,
         check=False,
         timeout=560,
