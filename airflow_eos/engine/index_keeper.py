@@ -30,7 +30,7 @@ from airflow_eos.model.ledger_index import (
 )
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.ports import Cluster, IndexedLedger, ProducerSession, Transactions
-from airflow_eos.run.unfinished import open_of
+from airflow_eos.run.unfinished import fence_ended
 
 log = logging.getLogger(__name__)
 
@@ -124,18 +124,8 @@ class IndexKeeper:
     def _fence(self, partition: int) -> ProducerSession | None:
         """Take the epoch; None: what an earlier attempt left open was ended with it (law 12)."""
         name = keys.index_transactional_id(self._prefix, self._ledger.topic, partition)
-        session = self._transactions.fence(name)
         tp = TopicPartition(self._ledger.topic, partition)
-        try:
-            if not open_of(self._cluster, session.identity.producer_id, [tp]):
-                return session
-        except BaseException:
-            session.close()
-            raise
-        session.close()
-        log.warning("%s: the marker of an earlier index is missing; it is written now", tp)
-        self._transactions.abort_again(session.identity, [tp])
-        return None
+        return fence_ended(self._cluster, self._transactions, name, tp)
 
     def _merged(
         self, partition: int, base: IndexRoot, news: Mapping[str, Place]

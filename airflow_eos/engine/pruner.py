@@ -23,7 +23,7 @@ from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
 from airflow_eos.ports import Cluster, Ledger, ProducerSession, Transactions
-from airflow_eos.run.unfinished import open_of
+from airflow_eos.run.unfinished import fence_ended
 from airflow_eos.run.work import WorkDefinition
 
 log = logging.getLogger(__name__)
@@ -130,17 +130,13 @@ class Pruner:
     def _fence(self, partition: int) -> ProducerSession:
         """Take the epoch; what an earlier one left open is ended first (law 12)."""
         name = keys.prune_transactional_id(self._prefix, self._ledger.topic, partition)
-        session = self._transactions.fence(name)
         tp = TopicPartition(self._ledger.topic, partition)
-        try:
-            if not open_of(self._cluster, session.identity.producer_id, [tp]):
-                return session
-        except BaseException:
-            session.close()
-            raise
-        session.close()
-        self._transactions.abort_again(session.identity, [tp])
-        raise OutcomeUnknown(f"{tp}: the marker of an earlier pruning was missing; it is written now, retry")
+        session = fence_ended(self._cluster, self._transactions, name, tp)
+        if session is None:
+            raise OutcomeUnknown(
+                f"{tp}: the marker of an earlier pruning was missing; it is written now, retry"
+            )
+        return session
 
     def _named_by_cursors(self) -> set[tuple[str, str]]:
         """Return the runs that moved the cursors last; groups have partitions of their own."""

@@ -28,7 +28,7 @@ from airflow_eos.model.kafka import (
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord, named_writer
 from airflow_eos.model.spec import RunSpec
-from airflow_eos.ports import Cluster, Ledger, Transactions
+from airflow_eos.ports import Cluster, Ledger, ProducerSession, Transactions
 from airflow_eos.run import laws
 
 log = logging.getLogger(__name__)
@@ -276,6 +276,29 @@ def open_of(
         for one in known
         if one.producer_id == producer_id and one.is_open
     }
+
+
+def fence_ended(
+    cluster: Cluster, transactions: Transactions, transactional_id: str, tp: TopicPartition
+) -> ProducerSession | None:
+    """Take the epoch of an id that writes nothing that another record decides (law 12).
+
+    :param tp: where it writes.
+    :returns: None where a marker of an earlier attempt was missing there: it is written now, as an abort.
+    """
+    session = transactions.fence(transactional_id)
+    try:
+        if not open_of(cluster, session.identity.producer_id, [tp]):
+            return session
+    except BaseException:
+        session.close()
+        raise
+    session.close()
+    log.warning(
+        "%s: the marker of an earlier attempt of %s is missing; it is written now", tp, transactional_id
+    )
+    transactions.abort_again(session.identity, [tp])
+    return None
 
 
 def _pipeline(value: str | None) -> str | None:
