@@ -18,7 +18,7 @@ from airflow_eos_testing.spark_jvm import write_archive
 from benchmarks import java_peers
 from benchmarks.broker import benchmark_broker
 from benchmarks.chart import bar_chart
-from benchmarks.processes import cpu_seconds
+from benchmarks.processes import PeakMemory, cpu_seconds
 from benchmarks.records import PARTITIONS, publish
 from benchmarks.rounds import ratio
 from benchmarks.spark_kafka_jars import connector_jars
@@ -52,6 +52,7 @@ RATIOS = (
     ("second job", "second", SPARK),
     ("fifth job", "last", SPARK),
     ("CPU of the first job", "cpu_first", SPARK),
+    ("peak memory", "peak_mb", SPARK),
 )
 """What is said of each contender: a figure of :func:`measure`, and the peer it is compared with."""
 
@@ -99,7 +100,8 @@ def measure(
 
     :param command: from :func:`command`.
     :returns: ``first`` from the start of the process to the end of its first job, ``second`` and ``last`` of
-        those jobs alone; ``cpu_first`` and ``cpu_second`` of it and what it started, without the broker.
+        those jobs alone; ``cpu_first`` and ``cpu_second`` of it and what it started, without the broker;
+        ``peak_mb`` the most memory that all of these held together.
     """
     begun = time.perf_counter()
     ends, cpu = [begun], [0.0]
@@ -110,6 +112,7 @@ def measure(
         text=True,
     ) as process:
         assert process.stdout is not None
+        memory = PeakMemory(process.pid)
         for line in process.stdout:
             if line.startswith('{"job"'):
                 ends.append(time.perf_counter())
@@ -122,6 +125,7 @@ def measure(
         "last": ends[-1] - ends[-2],
         "cpu_first": cpu[1],
         "cpu_second": cpu[2] - cpu[1],
+        "peak_mb": memory.mb,
     }
 
 
@@ -156,5 +160,6 @@ def _summary(found: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, An
 def _line(times: dict[str, Any]) -> str:
     return (
         f"first job {times['first']:.1f} s with its start ({times['cpu_first']:.1f} CPU s), "
-        f"second {times['second']:.1f} s ({times['cpu_second']:.1f} CPU s), fifth {times['last']:.1f} s"
+        f"second {times['second']:.1f} s ({times['cpu_second']:.1f} CPU s), fifth {times['last']:.1f} s; "
+        f"at most {times['peak_mb']:.0f} MB"
     )

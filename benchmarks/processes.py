@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PERIOD = 0.05
+_SLOW_PERIOD = 0.25
 
 
 @dataclass
@@ -53,6 +55,26 @@ class Watch:
             for pid in descendants(os.getpid()):
                 kind, resident = _kind(pid), _resident_mb(pid)
                 self._usage.peak_mb[kind] = max(self._usage.peak_mb[kind], resident)
+
+
+class PeakMemory:
+    """Watches how much memory a process and all its descendants hold together, as long as the process lives.
+
+    Pages that forked processes share count once (PSS), so the sum is what the machine has to have.
+
+    :param root: process that somebody else starts and ends.
+    """
+
+    def __init__(self, root: int) -> None:
+        self.mb = 0.0
+        self._root = root
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._thread.start()
+
+    def _sample(self) -> None:
+        while sampled := sum(map(_proportional_mb, descendants(self._root))):
+            self.mb = max(self.mb, sampled)
+            time.sleep(_SLOW_PERIOD)
 
 
 def cpu_seconds(root: int | None = None) -> float:
@@ -105,4 +127,12 @@ def _resident_mb(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-__all__ = ["Usage", "Watch", "cpu_seconds", "descendants"]
+def _proportional_mb(pid: int) -> float:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) * 1024 / 1e6
+
+
+__all__ = ["PeakMemory", "Usage", "Watch", "cpu_seconds", "descendants"]

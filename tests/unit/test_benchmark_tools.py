@@ -69,6 +69,20 @@ def test_waiting_costs_no_cpu():
     assert used == pytest.approx(0, abs=0.25)
 
 
+def test_memory_of_a_tree_counts_shared_pages_once():
+    """A forked worker that touches nothing of its parent's takes nothing more."""
+    held = number_from(
+        "import os, subprocess, sys, time\n"
+        "from benchmarks.processes import PeakMemory\n"
+        "work = 'import os, time; held = bytearray(os.urandom(1)) * 200_000_000; os.fork(); time.sleep(1.5)'\n"
+        "child = subprocess.Popen([sys.executable, '-c', work])\n"
+        "memory = PeakMemory(child.pid)\n"
+        "child.wait()\n"
+        "print(memory.mb)"
+    )
+    assert 200 <= held < 300
+
+
 def test_a_task_log_says_what_took_how_long():
     """As the task runner writes it, with what others log in between."""
     events = [
