@@ -26,16 +26,22 @@ class Usage:
     :param cpu: user and system seconds, the broker's included.
     :param peak_mb: largest resident set of one process per kind: ``driver``, ``worker`` (PySpark's Python
         processes), ``jvm`` (Spark), ``broker``, ``client``.
+    :param peak_disk_mb: most that the files of the watched folder took together.
     """
 
     cpu: float = 0.0
     peak_mb: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    peak_disk_mb: float = 0.0
 
 
 class Watch:
-    """Measures a block: ``with Watch() as usage: ...``; ``usage`` is complete when it ends."""
+    """Measures a block: ``with Watch() as usage: ...``; ``usage`` is complete when it ends.
 
-    def __init__(self) -> None:
+    :param folder: whose files are measured, too.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
         self._usage = Usage()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
@@ -55,6 +61,8 @@ class Watch:
             for pid in descendants(os.getpid()):
                 kind, resident = _kind(pid), _resident_mb(pid)
                 self._usage.peak_mb[kind] = max(self._usage.peak_mb[kind], resident)
+            if self._folder is not None:
+                self._usage.peak_disk_mb = max(self._usage.peak_disk_mb, _disk_mb(self._folder))
 
 
 class PeakMemory:
@@ -125,6 +133,14 @@ def _resident_mb(pid: int) -> float:
     except (OSError, IndexError):
         return 0.0
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def _disk_mb(folder: Path) -> float:
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # it may be gone by now
+            total += path.stat().st_blocks * 512
+    return total / 1e6
 
 
 def _proportional_mb(pid: int) -> float:

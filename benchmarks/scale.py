@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.run.states import State
@@ -21,7 +23,6 @@ from benchmarks.session import spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 FEW, SOME = 1_000, 2_000_000
 PROCESSES = {"DataFrame": jobs.transform, "Arrow": jobs.transform_arrow}
@@ -33,6 +34,7 @@ class Measured:
 
     :param open_seconds: from the begin of the transaction to the end of the run.
     :param peak_mb: largest resident set of one process, by kind; see :class:`benchmarks.processes.Usage`.
+    :param disk_mb: most that Spark's files took, sealed batches above all.
     """
 
     records: int
@@ -40,6 +42,7 @@ class Measured:
     open_seconds: float
     cpu: float
     peak_mb: Mapping[str, float]
+    disk_mb: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +67,11 @@ def scale(out: Path, records: int) -> int:
     some = min(SOME, records)
     sizes = {"few": FEW, "some": some, "many": records - records % some}
     report: dict[str, Any] = {}
-    with benchmark_broker() as kafka:
+    with benchmark_broker() as kafka, tempfile.TemporaryDirectory(prefix="airflow-eos-scale-") as disk:
         servers = kafka.bootstrap_servers
         for topic in (*sizes, *PROCESSES):
             kafka.create_topic(topic, partitions=PARTITIONS)
-        spark = spark_session(connector=False)
+        spark = spark_session(connector=False, **{"spark.local.dir": disk})
         cluster = jobs.Cluster(spark, servers, 0)
         publish(servers, "few", FEW)
         publish(servers, "some", some)
@@ -77,7 +80,7 @@ def scale(out: Path, records: int) -> int:
         expected: dict[str, int] = {}
         for name, process in PROCESSES.items():
             jobs.exactly_once(cluster, name, process, source_topics=("some",))  # warms up
-            runs = {size: _measured(cluster, name, process, size) for size in sizes}
+            runs = {size: _measured(cluster, name, process, size, Path(disk)) for size in sizes}
             predicted = Predicted.of(runs["few"], runs["some"], sizes["many"])
             report[name] = {
                 **{size: asdict(run) for size, run in runs.items()},
@@ -95,8 +98,8 @@ def scale(out: Path, records: int) -> int:
     return 0
 
 
-def _measured(cluster: jobs.Cluster, sink: str, process: Any, source: str) -> Measured:
-    with Watch() as usage:
+def _measured(cluster: jobs.Cluster, sink: str, process: Any, source: str, disk: Path) -> Measured:
+    with Watch(disk) as usage:
         record = jobs.exactly_once(cluster, sink, process, source_topics=(source,))
     stages = cluster.stages
     return Measured(
@@ -105,6 +108,7 @@ def _measured(cluster: jobs.Cluster, sink: str, process: Any, source: str) -> Me
         stages["END"] - stages[State.OPEN.value],
         usage.cpu,
         {kind: round(mb) for kind, mb in usage.peak_mb.items()},
+        round(usage.peak_disk_mb),
     )
 
 
@@ -113,5 +117,5 @@ def _line(run: Measured, predicted: Predicted) -> str:
     return (
         f"{run.records} records in {run.seconds:.1f} s ({predicted.seconds:.1f} predicted), "
         f"the transaction open for {run.open_seconds:.1f} s ({predicted.open_seconds:.1f}), "
-        f"{run.cpu:.0f} CPU s; peak MB: {peaks}"
+        f"{run.cpu:.0f} CPU s; peak MB: {peaks}, disk {run.disk_mb:.0f}"
     )

@@ -83,6 +83,23 @@ def test_memory_of_a_tree_counts_shared_pages_once():
     assert 200 <= held < 300
 
 
+def test_disk_that_a_block_needed_is_the_most_it_held(tmp_path):
+    """Sealed batches are gone when the run has ended."""
+    used = number_from(
+        "import time\n"
+        "from pathlib import Path\n"
+        "from benchmarks.processes import Watch\n"
+        f"file = Path({str(tmp_path)!r}) / 'block'\n"
+        "with Watch(file.parent) as usage:\n"
+        "    file.write_bytes(b'x' * 5_000_000)\n"
+        "    time.sleep(0.3)\n"
+        "    file.unlink()\n"
+        "    time.sleep(0.3)\n"
+        "print(usage.peak_disk_mb)"
+    )
+    assert used == pytest.approx(5.0, abs=0.1)
+
+
 def test_a_task_log_says_what_took_how_long():
     """As the task runner writes it, with what others log in between."""
     events = [
