@@ -6,7 +6,8 @@ small`` a small run in a fresh process and as a task of Airflow, ``python -m ben
 of a fresh process beside Flink, Kafka Streams and plain clients, ``python -m benchmarks ledger`` a run
 behind many others, ``python -m benchmarks curves`` a run by its partitions, pipelines and runs at once,
 ``python -m benchmarks page`` each page in Airflow behind many runs, ``python -m benchmarks scale`` one run
-over 100,000,000 records. Reports go to ``--out``, as JSON and SVG.
+over 100,000,000 records, ``python -m benchmarks executors`` a run by its executor processes. Reports go to
+``--out``, as JSON and SVG.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ MEASUREMENTS = {
     "curves": ("out", "rounds", "records", "most"),
     "page": ("out", "rounds"),
     "scale": ("out", "records"),
+    "executors": ("out", "rounds", "records"),
 }
 """The options that each is called with; its function and its module have its name."""
 RECORDS = {"curves": 20_000, "scale": 100_000_000}

@@ -29,6 +29,7 @@ PARTITIONS = (1, 10, 100, 500, 1_000, 2_000)
 PIPELINES = (1, 10, 100, 500)
 AT_ONCE = (1, 2, 4, 8, 16)
 SOURCES, EMPTY, TARGETS = "source partitions", "source partitions, no records", "target partitions"
+BOTH = "source partitions, 5 target partitions for 2"
 SHARED, TOGETHER = "pipelines in one ledger, no records", "runs at once, no records"
 
 Point = tuple[str, int]
@@ -52,13 +53,13 @@ def curves(out: Path, rounds: int, records: int, most: int) -> int:
         written = {
             point: count_records(kafka.bootstrap_servers, _sink(*point))
             for point in points
-            if point[0] in (SOURCES, TARGETS)
+            if point[0] in (SOURCES, TARGETS, BOTH)
         }
     medians: dict[str, dict[int, float]] = {}
     for (curve, number), seconds in found.items():
         medians.setdefault(curve, {})[number] = statistics.median(seconds)
     for curve, values in medians.items():
-        print(f"{curve:36} " + ", ".join(f"{number:,}: {value:.2f} s" for number, value in values.items()))
+        print(f"{curve:46} " + ", ".join(f"{number:,}: {value:.2f} s" for number, value in values.items()))
     report: dict[str, Any] = {
         curve: {str(number): found[curve, number] for number in values} for curve, values in medians.items()
     }
@@ -86,10 +87,11 @@ def _points(kafka: EmbeddedKafka, records: int, most: int) -> dict[Point, Callab
         kafka.create_topic(f"src{count}", partitions=count)
         kafka.create_topic(f"empty{count}", partitions=count)
         publish(servers, f"src{count}", records, count)
-        for curve, partitions in ((SOURCES, 4), (TARGETS, count)):
+        for curve, partitions in ((SOURCES, 4), (TARGETS, count), (BOTH, -(-count * 5 // 2))):
             kafka.create_topic(_sink(curve, count), partitions=partitions)
         points[SOURCES, count] = _run(cluster, f"src{count}", _sink(SOURCES, count))
         points[TARGETS, count] = _run(cluster, "targets-src", _sink(TARGETS, count))
+        points[BOTH, count] = _run(cluster, f"src{count}", _sink(BOTH, count))
         points[EMPTY, count] = _empty_run(servers, f"empty{count}", "of-many-partitions")
     for count in _up_to(PIPELINES, most):
         ledger = f"of-{count}-pipelines"
@@ -106,7 +108,7 @@ def _up_to(numbers: tuple[int, ...], most: int) -> list[int]:
 
 
 def _sink(curve: str, count: int) -> str:
-    return f"{curve.replace(' ', '-')}-{count}"
+    return f"{curve.replace(',', '').replace(' ', '-')}-{count}"
 
 
 def _run(cluster: jobs.Cluster, source: str, sink: str) -> Callable[[], Any]:

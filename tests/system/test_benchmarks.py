@@ -69,6 +69,7 @@ def test_the_curves_are_measured_and_drawn(tmp_path):
         "source partitions": [1, 10],
         "source partitions, no records": [1, 10],
         "target partitions": [1, 10],
+        "source partitions, 5 target partitions for 2": [1, 10],
         "pipelines in one ledger, no records": [1, 10],
         "runs at once, no records": [1, 2, 4, 8],
     }
@@ -89,6 +90,28 @@ def test_the_pages_are_right_and_measured(tmp_path, monkeypatch):
     names = ("pipelines", "pipeline", "newest run", "oldest run", "transactions")
     assert sorted(report["seconds"]) == sorted(one + twin for one in names for twin in ("", ", JSON"))
     assert all(len(one) == 1 and one[0] > 0 for one in report["seconds"].values())
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+def test_a_run_is_spread_over_executors_of_each_cluster(tmp_path):
+    """Four executors of a standalone cluster and of YARN: all have run tasks, and each output is whole."""
+    done = benchmark(tmp_path, "executors", "--records", "20000", "--rounds", "1")
+    assert done.returncode == 0, done.stdout[-5_000:]
+    cases = json.loads((tmp_path / "executors.json").read_text())["cases"]
+    used = {
+        case: {path: found["executors"] for path, found in paths.items()} for case, paths in cases.items()
+    }
+    assert used == {
+        case: {"DataFrame": number, "Arrow": number}
+        for case, number in (
+            ("local[2] 0", 0),
+            ("standalone 1", 1),
+            ("standalone 2", 2),
+            ("standalone 4", 4),
+            ("yarn 4", 4),
+        )
+    }
 
 
 @pytest.mark.chaos

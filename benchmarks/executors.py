@@ -1,0 +1,128 @@
+"""One run by the number of executor processes, of a standalone cluster and of YARN.
+
+All share the cores of this machine: what is shown is that a run is spread over executors that are processes
+of their own, and what each more of them costs. How much faster real machines make it is not shown here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.run.states import State
+from airflow_eos_testing import count_records
+from airflow_eos_testing.faults import SparkCluster
+from airflow_eos_testing.faults.yarn_cluster import YarnCluster
+from benchmarks import jobs
+from benchmarks.broker import benchmark_broker
+from benchmarks.records import publish
+from benchmarks.rounds import WARM_UPS, run_rounds
+from benchmarks.session import spark_session
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+PARTITIONS = 8
+PROCESSES = {"DataFrame": jobs.transform, "Arrow": jobs.transform_arrow}
+LOCAL, STANDALONE, YARN = "local[2]", "standalone", "yarn"
+CASES = ((LOCAL, 0), (STANDALONE, 1), (STANDALONE, 2), (STANDALONE, 4), (YARN, 4))
+
+
+def executors(out: Path, rounds: int, records: int) -> int:
+    """Measure, write ``executors.json``, print a line per case; 1 where an output is not complete."""
+    report: dict[str, Any] = {}
+    wrong: dict[str, int] = {}
+    with benchmark_broker() as kafka:
+        servers = kafka.bootstrap_servers
+        kafka.create_topic("src", partitions=PARTITIONS)
+        publish(servers, "src", records, PARTITIONS)
+        for where, number in CASES:
+            sinks = {name: f"{where.strip('[2]')}-{number}-{name}" for name in PROCESSES}
+            for sink in sinks.values():
+                kafka.create_topic(sink, partitions=PARTITIONS)
+            # A session of its own: a process of its own.
+            command = [sys.executable, "-m", "benchmarks.executors", servers, where, str(number), str(rounds)]
+            done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=7200)
+            found = json.loads(done.stdout.splitlines()[-1])
+            report[f"{where} {number}"] = found
+            for name, sink in sinks.items():
+                case = f"{where}, {number or 'no'} executors, {name}"
+                print(f"executors: {case:36} {_line(found[name])}", flush=True)
+                written = count_records(servers, sink)
+                if written != (rounds + WARM_UPS) * records:
+                    wrong[case] = written
+    (out / "executors.json").write_text(json.dumps({"records": records, "cases": report}, indent=2) + "\n")
+    for case, written in wrong.items():
+        print(f"executors: {case}: {written} records in the output, not {(rounds + WARM_UPS) * records}")
+    if not wrong:
+        print(f"executors: each output holds its {(rounds + WARM_UPS) * records} records")
+    return 1 if wrong else 0
+
+
+def _line(found: dict[str, Any]) -> str:
+    return (
+        f"{found['seconds']:6.2f} s, {found['open']:5.2f} s of them open, {found['cpu']:6.2f} CPU s, "
+        f"tasks on {found['executors']} executors"
+    )
+
+
+def _measure(servers: str, where: str, number: int, rounds: int) -> dict[str, Any]:
+    with ExitStack() as stack:
+        settings: dict[str, str] = {}
+        if where == STANDALONE:
+            cluster = stack.enter_context(SparkCluster(workers=number, cores=1, memory="1g"))
+            master = cluster.master
+        elif where == YARN:
+            yarn = stack.enter_context(YarnCluster(number))
+            os.environ["HADOOP_CONF_DIR"] = str(yarn.settings)
+            master, settings = "yarn", {**yarn.spark_conf(), "spark.executor.memory": "1g"}
+            # As everywhere here: the compilers and collectors that Java chooses itself.
+            del settings["spark.driver.extraJavaOptions"], settings["spark.executor.extraJavaOptions"]
+        else:
+            master = where
+        spark = spark_session(master, connector=False, **settings)
+        jobs_of = {
+            name: _job(jobs.Cluster(spark, servers, 0), f"{where.strip('[2]')}-{number}-{name}", process)
+            for name, process in PROCESSES.items()
+        }
+        series = run_rounds(jobs_of, rounds)
+        used = _executors(spark)
+        spark.stop()
+    return {
+        name: {
+            "seconds": statistics.median(found.seconds),
+            "open": statistics.median(times["END"] - times[State.OPEN.value] for times in found.stages),
+            "cpu": statistics.median(found.cpu),
+            "executors": used,
+        }
+        for name, found in series.items()
+    }
+
+
+def _job(cluster: jobs.Cluster, sink: str, process: Any) -> Any:
+    def job() -> dict[str, float]:
+        jobs.exactly_once(cluster, sink, process)
+        return cluster.stages
+
+    return job
+
+
+def _executors(spark: SparkSession) -> int:
+    """Number of executor processes that have run tasks; 0 of a local session, whose driver runs them."""
+    store = spark.sparkContext._jsc.sc().statusStore()  # type: ignore[attr-defined]  # noqa: SLF001
+    found = store.executorList(False)  # noqa: FBT003 - the Java API has no names
+    return sum(
+        found.apply(at).id() != "driver" and found.apply(at).completedTasks() > 0
+        for at in range(found.size())
+    )
+
+
+if __name__ == "__main__":
+    print(json.dumps(_measure(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))))
