@@ -4,6 +4,9 @@
 session a daemon of its own, so modules of another session, or of an older release, are never found in it; but
 it would keep the daemon until the server ends, long after the session. One that has had no worker for a while
 ends itself; Spark starts another one where it is needed after all. Nothing of a Dag's is imported here.
+
+Spark ends a worker that was idle for a minute by closing its socket. PySpark's worker then writes a stack
+trace into the task log, since nobody listens any more; here it ends without a word.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -65,9 +69,22 @@ def end_when_idle(
     signal.setitimer(signal.ITIMER_REAL, look, look)
 
 
+def end_quietly(worker: Callable[[socket.socket, bool], int]) -> Callable[[socket.socket, bool], int]:
+    """Wrap PySpark's loop over the tasks of a worker: closed by the JVM it has an exit code, not a trace."""
+
+    def quiet(sock: socket.socket, authenticated: bool) -> int:
+        try:
+            return worker(sock, authenticated)
+        except BrokenPipeError:
+            return os.EX_IOERR
+
+    return quiet
+
+
 if __name__ == "__main__":
-    from pyspark.daemon import manager
+    from pyspark import daemon
 
     preload()
     end_when_idle()
-    manager()
+    daemon.worker = end_quietly(daemon.worker)
+    daemon.manager()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -21,7 +20,6 @@ from airflow_eos.spark.server.folder import CONN_ID, Held, ServerFolder
 from airflow_eos.spark.server.identity import ProcessIdentity, kill_session
 from airflow_eos.spark.server.sockets import connections_to, is_free, listens, reserve_ipv6
 from airflow_eos.spark.server.supervisor import Idleness, Restarts
-from airflow_eos.spark.worker_daemon import PRELOADED
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -261,32 +259,3 @@ def test_without_spark_itself_there_is_no_server(
     monkeypatch.setattr("pyspark.util.is_remote_only", lambda: True)
     with pytest.raises(ConfigurationError, match="only Spark's client"):
         control.start(folder.path, control.Settings())
-
-
-DAEMON = """
-import os, subprocess, sys, time
-from airflow_eos.spark.worker_daemon import end_when_idle
-
-end_when_idle(0.3, 0.05, lambda code: os._exit(7))
-child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(1.5)"])
-began = time.monotonic()
-if os.fork() == 0:
-    time.sleep(0.8)
-    os._exit(3)
-assert os.waitstatus_to_exitcode(os.wait()[1]) == 3
-child.wait()
-assert time.monotonic() - began >= 1.4
-print("had children", flush=True)
-time.sleep(60)
-"""
-
-
-def test_a_worker_daemon_ends_when_it_has_had_no_worker_for_a_while() -> None:
-    """Not before, and no worker ends by it: Spark would keep one for each session there ever was."""
-    done = subprocess.run([sys.executable, "-c", DAEMON], stdout=subprocess.PIPE, check=False, timeout=30)
-    assert (done.returncode, done.stdout) == (7, b"had children\n")
-
-
-def test_what_the_worker_daemon_imports_is_there() -> None:
-    """A module that was renamed would cost time in silence."""
-    assert [name for name in PRELOADED if importlib.util.find_spec(name) is None] == []
