@@ -71,7 +71,8 @@ def unpacked(elements: Iterable[bytes], rows: int = ROWS) -> Iterator[pa.RecordB
     waiting: list[tuple[Any, ...]] = []
     for element in elements:
         said, start = head(element)
-        batch = None if said.size is None else memoryview(element)[start:]
+        # A copy: of a memoryview that becomes an array, PyArrow (26) never lets go.
+        batch = None if said.size is None else element[start:]
         waiting.append((*said[:-1], batch))
         if len(waiting) == rows:
             yield _arrow(waiting)

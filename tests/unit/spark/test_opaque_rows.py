@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,3 +67,13 @@ def test_elements_sort_as_batches_stand_in_the_log(places):
         elements += [element for _, element in packed([rows.batch()])]
     found = [head(element)[0] for element in sorted(elements)]
     assert [(h.topic, h.partition, h.seal_partition, h.seq) for h in found] == sorted(places)
+
+
+@given(ROWS)
+def test_rows_hold_no_element_once_they_are_gone(rows):
+    """A Python worker serves many runs: what it has sent, it lets go."""
+    elements = [element for _, element in packed([sealed(rows)])]
+    before = [sys.getrefcount(element) for element in elements]
+    for _ in unpacked(iter(elements), rows=3):
+        pass
+    assert [sys.getrefcount(element) for element in elements] == before

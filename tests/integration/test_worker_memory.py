@@ -1,0 +1,46 @@
+"""A Python worker serves many runs, in a warm session or server: it holds nothing of those that are over."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_eos import arrow_process
+from airflow_eos_testing import read_topic
+from tests.support.spark_sessions import run
+
+RUNS, WARM, MB = 8, 3, 20
+"""Of each run so many MB, by one worker or by two, that do not compress."""
+
+
+def noise(batch):
+    """Return megabytes, beside what this worker holds, in kB."""
+    import os
+    import re
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    held = re.search(r"RssAnon:\s+(\d+)", Path("/proc/self/status").read_text()).group(1).encode()
+    values = [os.urandom(10_000) for _ in range(len(batch))]
+    return pa.record_batch({"key": [held] * len(batch), "value": values})
+
+
+def noise_of_rows(frame):
+    """Do the same behind a DataFrame."""
+    return frame.select("key", "value").mapInArrow(
+        lambda batches: map(noise, batches), "key binary, value binary"
+    )
+
+
+@pytest.mark.parametrize("process", [arrow_process(noise), noise_of_rows])
+def test_what_was_sent_is_let_go(broker, spark, process):
+    """After eight runs workers hold no more of one run than after three."""
+    source = broker.numbered("src", 2, MB * 50)
+    held = []
+    for _ in range(RUNS):
+        sink = broker.topic("out", 2)
+        run(broker, spark, broker.spec(source, sink), process)
+        records = read_topic(broker.bootstrap, sink)
+        assert len(records) == MB * 100
+        held.append(max(int(record.key) for record in records) / 1000)
+    assert held[-1] - held[WARM - 1] < MB, held
