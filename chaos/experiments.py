@@ -16,7 +16,7 @@ from airflow_eos.run.states import State
 from airflow_eos_testing import Broker
 from airflow_eos_testing.exceptions import DriverDied, EmbeddedDriverError
 from airflow_eos_testing.faults import HALF_WRITTEN
-from chaos.playground import GROUP, LEDGER, SINK, Playground, copy
+from chaos.playground import GROUP, LEDGER, SINK, Playground, process_of
 from chaos.report import Outcome
 from chaos.table import Cell, Fault
 from chaos.zombie_requests import zombie_requests
@@ -333,7 +333,7 @@ class Experiments:
         if state is State.OPEN and (half or (half is None and self._chance.random() < 2 / 3)):
             point = HALF_WRITTEN
         self._playground.wait_for_input()
-        attempt = driver.run(spec, copy, stop_at=point)
+        attempt = driver.run(spec, process_of(spec), stop_at=point)
         attempt.wait_for(point, _TIMEOUT)
         return attempt
 
@@ -361,7 +361,8 @@ class Experiments:
         """Try until it is committed; return the record and the number of the try."""
         while True:
             try:
-                return driver.run(replace(spec, try_number=number), copy).result(_TIMEOUT), number
+                attempt = driver.run(replace(spec, try_number=number), process_of(spec))
+                return attempt.result(_TIMEOUT), number
             except EmbeddedDriverError:
                 raise
             except EosError:

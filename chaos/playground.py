@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos import arrow_process
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.engine.lag import unread
 from airflow_eos.ledger import keys
@@ -30,7 +31,7 @@ from airflow_eos_testing.log_dump import dump_log, log_complaints
 from airflow_eos_testing.oracle import InputLog, Verdict, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
@@ -54,6 +55,18 @@ _BROKER_CONFIG = {"broker.session.timeout.ms": 3000, "broker.heartbeat.interval.
 def copy(df: Any) -> Any:
     """The pipeline: row-wise, keeps key and value."""
     return df.select("key", "value")
+
+
+@arrow_process
+def copy_arrow(batch: Any) -> Any:
+    """The same on Arrow, which in a local session goes without a DataFrame."""
+    return batch.select(["key", "value"])
+
+
+def process_of(spec: RunSpec) -> Callable[..., Any]:
+    """Return how a run copies, in all of its tries: with rows and on Arrow in turn."""
+    number = int(spec.run_id.rpartition("-")[2])
+    return copy_arrow if number % 2 else copy
 
 
 class Playground:
