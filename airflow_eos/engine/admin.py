@@ -281,7 +281,7 @@ def prune_ledger(
             for one in runs:
                 count = counts.setdefault(one.pipeline, {"runs": 0, "records": 0})
                 count["runs"] += 1
-                count["records"] += len(one.records)
+                count["records"] += len(one.run_keys)
     return {"before": moment, "pipelines": dict(sorted(counts.items())), "done": execute}
 
 

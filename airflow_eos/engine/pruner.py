@@ -12,6 +12,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from airflow_eos.exceptions import LedgerUnreadable, OutcomeUnknown, UnknownTopic
 from airflow_eos.ledger import keys
@@ -34,14 +35,23 @@ _CURSOR_IDS = ("cursor", "mapped-cursor")
 
 @dataclass(frozen=True, slots=True)
 class OldRun:
-    """A committed run with all of its records: rounds and reprocessings belong to it.
+    """A committed run: rounds and reprocessings belong to it. Its records are read again when they go.
 
     :param key: of the whole run.
+    :param run_keys: of its records, in the order of their commits.
+    :param staged_at: of the last one.
+    :param transactional_id: of the last one.
+    :param producers: id and epoch of each.
+    :param written: where they have written.
     """
 
     pipeline: str
     key: str
-    records: tuple[RunRecord, ...]
+    run_keys: tuple[str, ...]
+    staged_at: str
+    transactional_id: str
+    producers: frozenset[tuple[int, int]]
+    written: frozenset[TopicPartition]
 
 
 class Pruner:
@@ -78,12 +88,12 @@ class Pruner:
             for one in runs
             if one.key not in busy
             and (one.pipeline, one.key) not in kept
-            and all(record.staged_at < before for record in one.records)
-            and any(keys.ends_run(record.run_key) for record in one.records)
+            and one.staged_at < before
+            and any(map(keys.ends_run, one.run_keys))
             and (pipeline is None or one.pipeline == pipeline)
         ]
         hanging = self._open_somewhere(chosen, partition)
-        return [one for one in chosen if not any(_identity(record) in hanging for record in one.records)]
+        return [one for one in chosen if hanging.isdisjoint(one.producers)]
 
     def prune(self, partition: int, before: str, runs: Sequence[OldRun]) -> int:
         """Remove the records of runs; return of how many runs.
@@ -105,14 +115,18 @@ class Pruner:
         try:
             buckets = {keys.pruned_key(pipeline, one.key) for one in batch}
             horizon_key = keys.horizon_key(pipeline)
-            known = self._authority.settle_in(partition, [*buckets, horizon_key])
+            records = [keys.run_record_key(one) for run in batch for one in run.run_keys]
+            known = self._authority.settle_in(partition, [*buckets, horizon_key, *records])
             new = [one for one in batch if not _is_pruned(known, pipeline, one.key)]
             if not new:
                 return 0
             producer = session.identity.producer_id, session.identity.producer_epoch
+            tombstones = [keys.run_record_key(one) for run in new for one in run.run_keys]
+            going = {key: known[key] for key in tombstones if key in known}
             values = _digests(known, before, pipeline, new, producer)
-            values[horizon_key] = _beyond(known.get(horizon_key), before, pipeline, new).to_json(producer)
-            tombstones = [keys.run_record_key(record.run_key) for one in new for record in one.records]
+            values[horizon_key] = _beyond(known.get(horizon_key), before, pipeline, going, len(new)).to_json(
+                producer
+            )
             session.begin()
             session.stage(
                 "",
@@ -159,12 +173,7 @@ class Pruner:
 
         Whoever ends what a broker forgot asks the ledger how it was decided.
         """
-        written = {
-            TopicPartition(one.topic, one.partition)
-            for run in runs
-            for r in run.records
-            for one in r.receipts
-        }
+        written = frozenset[TopicPartition]().union(*(run.written for run in runs))
         there: list[TopicPartition] = [TopicPartition(self._ledger.topic, partition)]
         for topic in sorted({tp.topic for tp in written}):
             try:
@@ -181,10 +190,21 @@ class Pruner:
         }
 
 
+class _Facts(NamedTuple):
+    """What is kept of a record while all of a partition are looked at."""
+
+    staged_at: str
+    run_key: str
+    transactional_id: str
+    producer: tuple[int, int]
+    written: frozenset[TopicPartition]
+
+
 def _runs_of(committed: Mapping[str, str], busy: Iterable[str]) -> list[OldRun]:
     """Return the runs in the order of their commits; one with a record that cannot be read is left out."""
     left_out = set(busy)
-    grouped: defaultdict[tuple[str, str], list[RunRecord]] = defaultdict(list)
+    grouped: defaultdict[tuple[str, str], list[_Facts]] = defaultdict(list)
+    places: dict[frozenset[TopicPartition], frozenset[TopicPartition]] = {}
     for key, value in committed.items():
         name = key.removeprefix(keys.RUN_RECORDS)
         try:
@@ -196,13 +216,35 @@ def _runs_of(committed: Mapping[str, str], busy: Iterable[str]) -> list[OldRun]:
         if record.run_key != name:
             left_out.add(keys.whole_run_key(name))
             continue
-        grouped[record.pipeline, keys.whole_run_key(name)].append(record)
-    found = [
-        OldRun(pipeline, key, tuple(sorted(records, key=lambda one: one.staged_at)))
-        for (pipeline, key), records in grouped.items()
-    ]
-    kept = [one for one in found if one.key not in left_out]
-    return sorted(kept, key=lambda one: (one.records[-1].staged_at, one.key))
+        by = record.producer
+        written = frozenset(TopicPartition(one.topic, one.partition) for one in record.receipts)
+        grouped[record.pipeline, keys.whole_run_key(name)].append(
+            _Facts(
+                record.staged_at,
+                name,
+                by.transactional_id,
+                (by.producer_id, by.producer_epoch),
+                places.setdefault(written, written),  # runs of a pipeline write to the same ones
+            )
+        )
+    found = []
+    for (pipeline, key), records in grouped.items():
+        if key in left_out:
+            continue
+        records.sort()
+        last = records[-1]
+        found.append(
+            OldRun(
+                pipeline,
+                key,
+                tuple(one.run_key for one in records),
+                last.staged_at,
+                last.transactional_id,
+                frozenset(one.producer for one in records),
+                frozenset[TopicPartition]().union(*(one.written for one in records)),
+            )
+        )
+    return sorted(found, key=lambda one: (one.staged_at, one.key))
 
 
 def _last_ones(runs: Sequence[OldRun]) -> set[tuple[str, str]]:
@@ -210,14 +252,9 @@ def _last_ones(runs: Sequence[OldRun]) -> set[tuple[str, str]]:
     last: dict[tuple[str, str], tuple[str, str]] = {}
     for one in runs:
         last[one.pipeline, ""] = one.pipeline, one.key
-        name = one.records[-1].producer.transactional_id
-        if keys.id_kind(name) in _CURSOR_IDS:
-            last[one.pipeline, name] = one.pipeline, one.key
+        if keys.id_kind(one.transactional_id) in _CURSOR_IDS:
+            last[one.pipeline, one.transactional_id] = one.pipeline, one.key
     return set(last.values())
-
-
-def _identity(record: RunRecord) -> tuple[int, int]:
-    return record.producer.producer_id, record.producer.producer_epoch
 
 
 def _is_pruned(known: Mapping[str, str], pipeline: str, run_key: str) -> bool:
@@ -239,14 +276,19 @@ def _digests(
     return values
 
 
-def _beyond(value: str | None, before: str, pipeline: str, runs: Sequence[OldRun]) -> Horizon:
-    """Return what the pruned runs of a pipeline covered, these among them."""
+def _beyond(value: str | None, before: str, pipeline: str, going: Mapping[str, str], runs: int) -> Horizon:
+    """Return what the pruned runs of a pipeline covered, these among them.
+
+    :param going: their records, by key.
+    :param runs: how many.
+    """
     known = Horizon(pipeline) if value is None else Horizon.from_json(value, keys.horizon_key(pipeline))
     read = Earlier.from_dict(known.read)
     spans: defaultdict[tuple[tuple[str, ...], int | None], list[tuple[str, str]]] = defaultdict(list)
     for topics, partition, start, end in known.intervals:
         spans[topics, partition].append((start, end))
-    for record in sorted((r for one in runs for r in one.records), key=lambda one: one.staged_at):
+    records = [RunRecord.from_json(text, key) for key, text in going.items()]
+    for record in sorted(records, key=lambda one: one.staged_at):
         read.add(record)
         work = WorkDefinition.recorded(record)
         if work is not None and work.interval is not None:
@@ -254,7 +296,7 @@ def _beyond(value: str | None, before: str, pipeline: str, runs: Sequence[OldRun
     return Horizon(
         pipeline,
         max(known.before, before),
-        known.runs + len(runs),
+        known.runs + runs,
         read.to_dict(),
         tuple(
             (*of, *span)
@@ -280,7 +322,7 @@ def _batches(runs: Sequence[OldRun]) -> Iterable[Sequence[OldRun]]:
     records = 0
     for one in runs:
         batch.append(one)
-        records += len(one.records)
+        records += len(one.run_keys)
         if records >= BATCH_RECORDS:
             yield batch
             batch, records = [], 0
