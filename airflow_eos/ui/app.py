@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -95,6 +95,11 @@ def _ask(request: Request, question: Callable[[RunHistory], T]) -> T:
     return desk.ask(question)
 
 
+def _damaged(request: Request) -> Collection[tuple[str, str]]:
+    desk: Desk = request.app.state.desk
+    return desk.damaged
+
+
 # -- pages ------------------------------------------------------------------------------------------------
 
 
@@ -174,25 +179,30 @@ def verify_json(
     record = _ask(request, lambda history: views.run_of(history, viewer, pipeline, run_key))
     desk: Desk = request.app.state.desk
     findings = desk.verify(record)
-    return _json({"findings": findings, "ok": all(one["outcome"] == "ok" for one in findings)})
+    outcomes = {one["outcome"] for one in findings}
+    return _json({"findings": findings, "matches": "mismatch" not in outcomes, "ok": outcomes <= {"ok"}})
 
 
 # -- both -------------------------------------------------------------------------------------------------
 
 
 def _pipelines(request: Request, viewer: views.Viewer, page: int) -> dict[str, Any]:
-    return _ask(request, lambda history: views.pipelines_view(history, viewer, page, _now()))
+    damaged = _damaged(request)
+    return _ask(request, lambda history: views.pipelines_view(history, viewer, page, _now(), damaged=damaged))
 
 
 def _pipeline(request: Request, viewer: views.Viewer, name: str, page: int, find: str) -> dict[str, Any]:
-    return _ask(
-        request,
-        lambda history: views.pipeline_view(history, viewer, name, _now(), page=page, find=find),
-    )
+    damaged = _damaged(request)
+
+    def answer(history: RunHistory) -> dict[str, Any]:
+        return views.pipeline_view(history, viewer, name, _now(), page=page, find=find, damaged=damaged)
+
+    return _ask(request, answer)
 
 
 def _run(request: Request, viewer: views.Viewer, pipeline: str, key: str) -> dict[str, Any]:
-    return views.run_view(_ask(request, lambda history: views.run_of(history, viewer, pipeline, key)))
+    record = _ask(request, lambda history: views.run_of(history, viewer, pipeline, key))
+    return views.run_view(record, damaged=(pipeline, key) in _damaged(request))
 
 
 def _transactions(request: Request, viewer: views.Viewer) -> dict[str, Any]:

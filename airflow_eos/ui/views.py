@@ -34,6 +34,10 @@ _WEEK = dt.timedelta(days=7)
 _WORK_IDS = re.compile(r"(?:[0-9T:.Z-]+_[0-9T:.Z-]+\.)?[0-9a-f]{20}")
 
 
+Damaged = Collection[tuple[str, str]]
+"""Runs, by pipeline and run key, whose output was not what they wrote when it was verified last."""
+
+
 class Viewer:
     """Who looks.
 
@@ -78,13 +82,15 @@ def owner_of(pipeline: PipelineHistory) -> RunRecord | None:
     return next((one for one in reversed(pipeline.runs.values()) if one.dag_id), None)
 
 
-def pipelines_view(history: RunHistory, viewer: Viewer, page: int, now: dt.datetime) -> dict[str, Any]:
+def pipelines_view(
+    history: RunHistory, viewer: Viewer, page: int, now: dt.datetime, *, damaged: Damaged = ()
+) -> dict[str, Any]:
     """Return all pipelines of a user."""
     visible = viewer.pipelines(history)
     shown = visible[page * PIPELINES_A_PAGE : (page + 1) * PIPELINES_A_PAGE]
     covered = zip(shown, history.summaries(shown), strict=True)
     return {
-        "pipelines": [_pipeline_row(one, coverage, now) for one, coverage in covered],
+        "pipelines": [_pipeline_row(one, coverage, now, damaged) for one, coverage in covered],
         "page": page,
         "pages": _pages(len(visible), PIPELINES_A_PAGE),
         "warnings": _warnings(history),
@@ -92,7 +98,14 @@ def pipelines_view(history: RunHistory, viewer: Viewer, page: int, now: dt.datet
 
 
 def pipeline_view(
-    history: RunHistory, viewer: Viewer, name: str, now: dt.datetime, *, page: int = 0, find: str = ""
+    history: RunHistory,
+    viewer: Viewer,
+    name: str,
+    now: dt.datetime,
+    *,
+    page: int = 0,
+    find: str = "",
+    damaged: Damaged = (),
 ) -> dict[str, Any]:
     """Return one pipeline: its coverage, and a page of its runs, newest first."""
     pipeline = viewer.pipeline(history, name)
@@ -102,8 +115,9 @@ def pipeline_view(
     shown = matching[page * RUNS_A_PAGE : (page + 1) * RUNS_A_PAGE]
     lanes = sorted(coverage.lanes, key=lambda one: not any(it.kind in WRONG for it in one.segments))
     return {
-        **_pipeline_row(pipeline, coverage, now),
+        **_pipeline_row(pipeline, coverage, now, damaged),
         "problems": [place(*one) for one in coverage.problems],
+        "damaged": [_named(one) for one in visible.values() if (name, one.run_key) in damaged],
         "lanes": [_lane(one, visible) for one in lanes[:LANES_SHOWN]],
         "lanes_left_out": max(0, len(lanes) - LANES_SHOWN),
         "runs_shown": [_run_row(one) for one in shown],
@@ -127,11 +141,15 @@ def run_of(history: RunHistory, viewer: Viewer, pipeline: str, run_key: str) -> 
     return found
 
 
-def run_view(record: RunRecord) -> dict[str, Any]:
-    """Return one run."""
+def run_view(record: RunRecord, *, damaged: bool = False) -> dict[str, Any]:
+    """Return one run.
+
+    :param damaged: its output was not what it wrote when it was verified last.
+    """
     reads = record.records_read_by_partition
     return {
         **_run_row(record),
+        "damaged": damaged,
         "try_number": record.try_number,
         "clear_number": record.clear_number,
         "group": record.group_id,
@@ -175,10 +193,13 @@ def transactions_view(
 # -- rows -------------------------------------------------------------------------------------------------
 
 
-def _pipeline_row(pipeline: PipelineHistory, coverage: Coverage, now: dt.datetime) -> dict[str, Any]:
+def _pipeline_row(
+    pipeline: PipelineHistory, coverage: Coverage, now: dt.datetime, damaged: Damaged
+) -> dict[str, Any]:
     owner = owner_of(pipeline)
     assert owner is not None
     modes = (one.mode for one in reversed(pipeline.runs.values()))
+    wrong = sum(name == pipeline.name for name, _ in damaged)
     recent = [one for one in pipeline.runs.values() if _is_since(one, now - _WEEK)]
     return {
         "pipeline": pipeline.name,
@@ -190,9 +211,19 @@ def _pipeline_row(pipeline: PipelineHistory, coverage: Coverage, now: dt.datetim
         "records_of_7_days": sum(one.records_written for one in recent),
         "runs": coverage.runs,
         "unread": coverage.unread,
-        "whole": coverage.is_whole,
-        "sentence": coverage.sentence,
+        "whole": coverage.is_whole and not wrong,
+        "sentence": f"{coverage.sentence}{_of_damaged(wrong)}",
     }
+
+
+def _of_damaged(runs: int) -> str:
+    if not runs:
+        return ""
+    return f"; and what {'1 run' if runs == 1 else f'{runs:,} runs'} wrote is not there as it was written"
+
+
+def _named(record: RunRecord) -> dict[str, Any]:
+    return {"run_key": record.run_key, "run_id": record.run_id}
 
 
 def _run_row(record: RunRecord) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import time
 from dataclasses import replace
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as Position
 
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.ledger import keys
@@ -18,10 +20,10 @@ from tests.support.airflow_app import (  # first of all: it sets Airflow's home
     served,
     token,
 )
-from tests.support.brokers import foreign_transaction
+from tests.support.brokers import foreign_transaction, unique, write
 from tests.support.browser import browser, with_browser
 from tests.support.local_runs import Paused, Pipeline
-from tests.support.patience import wait_until
+from tests.support.patience import eventually, wait_until
 
 MINE, THEIRS = "mine", "theirs"
 
@@ -290,6 +292,113 @@ def test_a_record_taken_out_of_the_ledger_turns_the_sentence_red(page, pipeline)
     assert f"offsets 2 to 3 of {pipeline.source}-0 were read by no run" in text
     assert f"offset 1 of {pipeline.source}-1 was read by no run" in text
     assert "hatch" in text
+
+
+def shown(page, its, runs):
+    """Return the twin of a pipeline's page, once its runs are there: what was read is fresh for a second."""
+    path = f"/eos/api/v1/pipeline?name={its.spec.pipeline}"
+    return eventually(lambda: page.get(path).json(), lambda found: found.get("runs") == runs)
+
+
+@pytest.fixture(scope="module")
+def read_twice(embedded_kafka, pipeline):
+    """A pipeline whose group was changed: the new one began again, under no plan of the old one's."""
+    made = Pipeline(embedded_kafka, ledger=pipeline.spec.ledger, task=task(MINE))
+    made.publish(["a", "b"])
+    made.run("r0")
+    made.publish(["c"])
+    made.run("r1", group_id=unique("group"))
+    return made
+
+
+def test_offsets_that_two_runs_have_read_turn_the_sentence_red(page, read_twice):
+    """The overlap has a place, in the sentence and in the drawing."""
+    name = read_twice.spec.pipeline
+    found = shown(page, read_twice, 2)
+    wrong = f"1 overlap in what 2 runs read: offsets 0 to 1 of {read_twice.source}-0 were read by 2 runs"
+    assert (found["whole"], found["sentence"]) == (False, wrong)
+    (lane,) = (one for one in found["lanes"] if one["where"] == f"{read_twice.source}-0")
+    assert [(one["start"], one["end"], one["kind"]) for one in lane["segments"]] == [
+        (0, 2, "overlap"),
+        (2, 3, "read"),
+    ]
+    text = page.get(f"/eos/pipeline?name={name}").text
+    assert 'class="sentence broken"' in text
+    assert 'class="overlap"' in text
+
+
+@pytest.fixture
+def robbed(embedded_kafka, pipeline):
+    """A pipeline whose sink was made again, with all of the output but one record."""
+    made = Pipeline(embedded_kafka, ledger=pipeline.spec.ledger, task=task(MINE), partitions=1)
+    made.publish(["a", "b", "c"])
+    made.run("r0")
+    kept = made.output()[:-1]
+    embedded_kafka.delete_topic(made.sink)
+    embedded_kafka.create_topic(made.sink, partitions=1)
+    producer = Producer(embedded_kafka.client_config())
+    write(producer, made.sink, *((None, one) for one in kept))
+    return made
+
+
+def test_a_record_taken_out_of_the_output_turns_run_and_pipeline_red(page, robbed):
+    """As soon as Verify has found it: nobody knows of it before."""
+    name, key = robbed.spec.pipeline, run_key(robbed, "r0")
+    assert shown(page, robbed, 1)["whole"]
+    found = page.post("/eos/api/v1/verify", json={"pipeline": name, "run_key": key}).json()
+    assert (found["ok"], found["matches"]) == (False, False)
+    assert [(one["outcome"], one["recorded"]) for one in found["findings"]] == [("mismatch", 3)]
+    twin = page.get(f"/eos/api/v1/pipeline?name={name}").json()
+    assert not twin["whole"]
+    assert twin["sentence"].endswith("; and what 1 run wrote is not there as it was written")
+    assert twin["damaged"] == [{"run_key": key, "run_id": "r0"}]
+    assert 'class="sentence broken"' in page.get(f"/eos/pipeline?name={name}").text
+    text = page.get("/eos/run", params={"pipeline": name, "key": key}).text
+    assert 'class="sentence broken"' in text
+    assert "its output is not there as it was written" in text
+
+
+def test_output_that_was_deleted_since_is_no_error_and_not_whole(embedded_kafka, page, pipeline):
+    """Retention did it, perhaps: the pipeline's sentence stays as it is."""
+    made = another(embedded_kafka, pipeline, task=task(MINE))
+    (receipt,) = (one for one in made.run("r0").receipts if one.records)
+    cut = Position(made.sink, receipt.partition, receipt.last_offset + 1)
+    embedded_kafka.admin().delete_records([cut])[cut].result()
+    body = {"pipeline": made.spec.pipeline, "run_key": run_key(made, "r0")}
+    assert shown(page, made, 1)["whole"]
+    found = page.post("/eos/api/v1/verify", json=body).json()
+    assert (found["ok"], found["matches"]) == (False, True)
+    assert [one["outcome"] for one in found["findings"] if one["recorded"]] == ["expired"]
+    assert shown(page, made, 1)["whole"]
+
+
+@with_browser
+def test_what_is_wrong_is_seen_in_red(app, read_twice, robbed):
+    """An overlap at once, a record that is missing in the output when Verify was pressed."""
+    red = "rgb(168, 35, 27)"
+
+    def colour(selector):
+        return seen.run(f"return getComputedStyle(document.querySelector('{selector}')).color")
+
+    with served(app.app) as address, browser() as seen:
+        seen.prefer("light")
+        seen.open(f"{address}/eos/style.css")
+        seen.run(f"document.cookie = '_token={token('viewer')}; path=/'")
+        seen.open(f"{address}/eos/pipeline?name={read_twice.spec.pipeline}")
+        assert "1 overlap" in seen.text(".sentence")
+        assert colour(".sentence") == red
+        page = f"{address}/eos/pipeline?name={robbed.spec.pipeline}"
+        time.sleep(1.1)
+        seen.open(page)
+        assert "without gap or overlap" in seen.text(".sentence")
+        assert colour(".sentence") != red
+        seen.click("tbody th a")
+        seen.click("#verify")
+        seen.soon(lambda: "The output is not what the run wrote" in seen.text("#verified"))
+        assert colour("#verified") == red
+        seen.open(page)
+        assert "what 1 run wrote is not there" in seen.text(".sentence")
+        assert colour(".sentence") == red
 
 
 # -- brokers that do not answer ---------------------------------------------------------------------------
