@@ -40,12 +40,14 @@ class LeftOpen:
 
     :param prefix: of the transactional ids that are ours.
     :param id_of: knows the transactional id of a producer id that its coordinator has forgotten, or None.
+    :ivar unseen: topics that are gone, or may not be looked at.
     """
 
     def __init__(self, cluster: KafkaCluster, prefix: str, id_of: Callable[[int], str | None]) -> None:
         self._cluster = cluster
         self._prefix = prefix
         self._id_of = id_of
+        self.unseen: set[str] = set()
 
     def found(self, topics: Collection[str]) -> list[Left]:
         """Return what seems to be left open: :meth:`still` tells it from what was just being ended."""
@@ -84,6 +86,7 @@ class LeftOpen:
                 )
             except (AuthorizationFailed, UnknownTopic) as error:
                 log.warning("%s cannot be looked at: %s", topic, error)
+                self.unseen.add(topic)
                 continue
             found += [
                 (tp, one) for tp, producers in sorted(known.items()) for one in producers if one.is_open

@@ -127,6 +127,12 @@ def transactions_page(request: Request, viewer: Viewer) -> Response:
     return _html(request, "transactions.html", **_transactions(request, viewer))
 
 
+@_router.get("/health", response_class=HTMLResponse)
+def health_page(request: Request, viewer: Viewer) -> Response:
+    """What the doctor would say, as far as it can be seen without writing."""
+    return _html(request, "health.html", **_health(request, viewer))
+
+
 @_router.get("/style.css")
 def style() -> Response:
     """The style sheet of all pages."""
@@ -164,6 +170,12 @@ def run_json(request: Request, viewer: Viewer, pipeline: Text, key: Text) -> Res
 def transactions_json(request: Request, viewer: Viewer) -> Response:
     """The transactions that are open now."""
     return _json(_transactions(request, viewer))
+
+
+@_router.get("/api/v1/health")
+def health_json(request: Request, viewer: Viewer) -> Response:
+    """What the doctor would say, as far as it can be seen without writing."""
+    return _json(_health(request, viewer))
 
 
 @_router.post("/api/v1/verify")
@@ -213,6 +225,10 @@ def _transactions(request: Request, viewer: views.Viewer) -> dict[str, Any]:
         return views.transactions_view(found, viewer.pipelines(history), prefix, _now())
 
     return _ask(request, answer)
+
+
+def _health(request: Request, viewer: views.Viewer) -> dict[str, Any]:
+    return _ask(request, lambda history: views.health_view(history, viewer))
 
 
 def _html(request: Request, template: str, status: int = 200, **values: Any) -> Response:

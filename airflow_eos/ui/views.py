@@ -19,6 +19,7 @@ from airflow_eos.model.record import AIRFLOW
 from airflow_eos.ui.desk import Trouble
 
 if TYPE_CHECKING:
+    from airflow_eos.engine.checks import Check
     from airflow_eos.engine.history import PipelineHistory, RunHistory
     from airflow_eos.model.record import RunRecord
     from airflow_eos.wire.txn_requests import TransactionStatus
@@ -26,10 +27,13 @@ if TYPE_CHECKING:
 PIPELINES_A_PAGE = 50
 RUNS_A_PAGE = 50
 LANES_SHOWN = 64
+TOPICS_SHOWN = 50
+"""Whose health is looked at."""
 SEGMENTS_SHOWN = 2_000
 """Of one lane in JSON."""
 _WIDTH = 1000.0
 _NARROW = 3.0
+_WORST_FIRST = ("fail", "warn", "unknown", "ok")
 _WEEK = dt.timedelta(days=7)
 _WORK_IDS = re.compile(r"(?:[0-9T:.Z-]+_[0-9T:.Z-]+\.)?[0-9a-f]{20}")
 
@@ -188,6 +192,43 @@ def transactions_view(
         if pipeline is not None:
             rows.append({"transactional_id": name, "pipeline": pipeline.name, **_transaction(one, now)})
     return {"transactions": rows}
+
+
+def health_view(history: RunHistory, viewer: Viewer) -> dict[str, Any]:
+    """Return what can be said of brokers and ledger, and of the topics of a user's pipelines.
+
+    To whom no pipeline is shown nothing is.
+    """
+    pipelines = viewer.pipelines(history)
+    newest = [next(one for one in reversed(its.runs.values()) if viewer.may_see(one)) for its in pipelines]
+    sources = {one.topic for record in newest for one in record.ranges}
+    sinks = {one.topic for record in newest for one in record.receipts}
+    shown = set(sorted(sources | sinks)[:TOPICS_SHOWN])
+    checks = history.health(sources=sources & shown, sinks=sinks & shown) if pipelines else []
+    rows = [one.to_dict() for one in sorted(checks, key=lambda one: _WORST_FIRST.index(one.status))]
+    failed = [one["name"] for one in rows if one["status"] == "fail"]
+    return {
+        "healthy": not failed,
+        "failed": failed,
+        "sentence": _health(checks),
+        "checks": rows,
+        "topics_left_out": len(sources | sinks) - len(shown),
+        "warnings": _warnings(history),
+    }
+
+
+def _health(checks: Sequence[Check]) -> str:
+    fails, warns, unseen = (
+        sum(one.status == status for one in checks) for status in ("fail", "warn", "unknown")
+    )
+    parts = [
+        f"{fails} of {len(checks)} checks {'fails' if fails == 1 else 'fail'}"
+        if fails
+        else f"No check of {len(checks)} fails",
+        *([f"{warns} {'warns' if warns == 1 else 'warn'}"] if warns else []),
+        *([f"{unseen} could not be made"] if unseen else []),
+    ]
+    return ", ".join(parts)
 
 
 # -- rows -------------------------------------------------------------------------------------------------

@@ -11,9 +11,11 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Position
 
+from airflow_eos.broker import KafkaCluster
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.ledger import keys
 from airflow_eos.run.states import State
+from airflow_eos.ui import views
 from tests.support.airflow_app import (  # first of all: it sets Airflow's home
     airflow_app,
     password,
@@ -82,9 +84,18 @@ def run_key(pipeline, run_id):
 
 
 PAGES = ["/pipeline?name={p}", "/run?pipeline={p}&key={k}"]
-PATHS = ["/", "/pipeline?name=p", "/run?pipeline=p&key=k", "/transactions", "/style.css", "/page.js"]
+PATHS = [
+    "/",
+    "/pipeline?name=p",
+    "/run?pipeline=p&key=k",
+    "/transactions",
+    "/health",
+    "/style.css",
+    "/page.js",
+]
 TWINS = [
-    f"/api/v1/{name}" for name in ("pipelines", "pipeline?name=p", "run?pipeline=p&key=k", "transactions")
+    f"/api/v1/{name}"
+    for name in ("pipelines", "pipeline?name=p", "run?pipeline=p&key=k", "transactions", "health")
 ]
 
 
@@ -193,6 +204,35 @@ def test_a_transaction_that_is_open_now_is_shown(page, pipeline, other):
     wait_until(lambda: page.get("/eos/api/v1/pipelines").json()["pipelines"][0]["runs"] == 4)
 
 
+def test_health_is_told_of_brokers_ledger_and_the_topics_that_one_may_see(page, pipeline, other, nameless):
+    """Read-only: the id that the doctor fences is not touched. Topics of other Dags are left out."""
+    found = page.get("/eos/api/v1/health").json()
+    assert (found["healthy"], found["failed"]) == (True, [])
+    statuses = {one["name"]: one["status"] for one in found["checks"]}
+    assert set(statuses.values()) == {"ok"}
+    topics = {name for name in statuses if name.startswith("topic ")}
+    assert topics == {f"topic {pipeline.source}", f"topic {pipeline.sink} replicas"}
+    assert found["sentence"] == f"No check of {len(statuses)} fails"
+    text = page.get("/eos/health").text
+    assert 'class="sentence whole"' in text
+    assert text.count("<button") == 1
+    for hidden in (other, nameless):
+        assert hidden.source not in text
+        assert hidden.sink not in text
+    with KafkaCluster(pipeline.spec.kafka) as cluster:
+        assert cluster.describe_transaction(keys.doctor_transactional_id("test")) is None
+
+
+def test_health_is_not_told_to_whom_no_pipeline_is_shown(app, page, pipeline, monkeypatch):
+    """Neither of brokers nor of the ledger."""
+    monkeypatch.setattr(views.Viewer, "may_see", lambda *_: False)
+    found = page.get("/eos/api/v1/health").json()
+    assert found["checks"] == []
+    text = page.get("/eos/health").text
+    assert "No run of a Dag that you may see is in the ledger" in text
+    assert pipeline.spec.ledger.topic not in text
+
+
 def take_out(pipeline, run_id):
     """Write a tombstone over a run's record, as whoever may write to the ledger can."""
     with ControlPlane(pipeline.spec.deployment) as control:
@@ -219,6 +259,7 @@ def test_hostile_names_are_text_and_nothing_else(embedded_kafka, page, pipeline)
         forged = replace(
             record,
             run_id=bad,
+            receipts=tuple(replace(one, topic=bad) for one in record.receipts),
             details={
                 **record.details,
                 "airflow": {"dag_id": MINE, "task_id": bad, "map_index": bad, "run_id": bad},
@@ -238,6 +279,7 @@ def test_hostile_names_are_text_and_nothing_else(embedded_kafka, page, pipeline)
             page.get("/eos/pipeline", params={"name": hostile.spec.pipeline}),
             page.get("/eos/pipeline", params={"name": bad, "find": bad}),
             page.get("/eos/run", params={"pipeline": hostile.spec.pipeline, "key": run_key(hostile, "r0")}),
+            page.get("/eos/health"),
         ]
     assert asked
     for answer in answers:
@@ -267,6 +309,11 @@ def test_somebody_logs_in_and_looks(app, pipeline):
         seen.open(f"{address}/plugin/exactly-once")
         seen.into("iframe")
         assert seen.text("h1") == "Pipelines"
+        seen.click("header nav a[href$='/health']")
+        seen.soon(lambda: seen.text("h1") == "Health")
+        assert "fails" in seen.text(".sentence")
+        assert seen.run("return document.querySelectorAll('tbody .status.ok').length") >= 8
+        seen.click("header nav a:first-child")
         seen.click(f"tbody th a[href$='{pipeline.spec.pipeline}']")
         seen.soon(lambda: seen.text("h1") == pipeline.spec.pipeline)
         assert "runs tile offsets 0 to" in seen.text(".sentence")
@@ -445,9 +492,10 @@ def test_a_silent_broker_costs_five_seconds_and_one_panel(app, page, silent):
         assert 4 < time.monotonic() - began < 7
         assert answer.status_code == 504
         assert "The brokers are silent" in answer.text
-        mounted.state.desk = Desk(where, answer_seconds=0.3)
-        twin = page.get("/eos/api/v1/pipelines")
-        assert (twin.status_code, twin.json()["title"]) == (504, "The brokers are silent")
+        for name in ("pipelines", "health"):
+            mounted.state.desk = Desk(where, answer_seconds=0.3)
+            twin = page.get(f"/eos/api/v1/{name}")
+            assert (twin.status_code, twin.json()["title"]) == (504, "The brokers are silent")
         for text in (answer.text, twin.text):
             assert not any(secret in text for secret in (str(silent), "hunter2", "Traceback", "127.0.0.1"))
     finally:
