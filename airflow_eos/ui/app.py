@@ -213,8 +213,8 @@ def _pipeline(request: Request, viewer: views.Viewer, name: str, page: int, find
 
 
 def _run(request: Request, viewer: views.Viewer, pipeline: str, key: str) -> dict[str, Any]:
-    record = _ask(request, lambda history: views.run_of(history, viewer, pipeline, key))
-    return views.run_view(record, damaged=(pipeline, key) in _damaged(request))
+    damaged = (pipeline, key) in _damaged(request)
+    return _ask(request, lambda history: views.run_view(history, viewer, pipeline, key, damaged=damaged))
 
 
 def _transactions(request: Request, viewer: views.Viewer) -> dict[str, Any]:

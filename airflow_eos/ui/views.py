@@ -13,10 +13,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.engine.ladder import ladder_of
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.coverage import WRONG, Coverage, Kind, Lane, Segment, place
 from airflow_eos.model.record import AIRFLOW
 from airflow_eos.ui.desk import Trouble
+from airflow_eos.ui.epochs import rungs_of
+from airflow_eos.ui.timeline import WIDTH, shares_of, states_of
 
 if TYPE_CHECKING:
     from airflow_eos.engine.checks import Check
@@ -27,11 +30,12 @@ if TYPE_CHECKING:
 PIPELINES_A_PAGE = 50
 RUNS_A_PAGE = 50
 LANES_SHOWN = 64
+SHARES_SHOWN = 20
+"""Newest runs of a page whose time is drawn state by state."""
 TOPICS_SHOWN = 50
 """Whose health is looked at."""
 SEGMENTS_SHOWN = 2_000
 """Of one lane in JSON."""
-_WIDTH = 1000.0
 _NARROW = 3.0
 _WORST_FIRST = ("fail", "warn", "unknown", "ok")
 _WEEK = dt.timedelta(days=7)
@@ -130,6 +134,7 @@ def pipeline_view(
         "find": find,
         "page": page,
         "pages": _pages(len(matching), RUNS_A_PAGE),
+        "shares": shares_of(shown[:SHARES_SHOWN]),
         "warnings": _warnings(history),
     }
 
@@ -145,11 +150,19 @@ def run_of(history: RunHistory, viewer: Viewer, pipeline: str, run_key: str) -> 
     return found
 
 
-def run_view(record: RunRecord, *, damaged: bool = False) -> dict[str, Any]:
+def run_view(
+    history: RunHistory, viewer: Viewer, pipeline: str, run_key: str, *, damaged: bool = False
+) -> dict[str, Any]:
     """Return one run.
 
     :param damaged: its output was not what it wrote when it was verified last.
+    :raises Trouble: see :func:`run_of`.
     """
+    record = run_of(history, viewer, pipeline, run_key)
+    its = history.pipelines.get(pipeline)
+    runs = list(its.runs.values()) if its is not None else []
+    complete = its is not None and not its.earlier.runs and not its.pruned.runs
+    ladder = ladder_of(record, runs, complete=complete)
     reads = record.records_read_by_partition
     return {
         **_run_row(record),
@@ -158,6 +171,7 @@ def run_view(record: RunRecord, *, damaged: bool = False) -> dict[str, Any]:
         "clear_number": record.clear_number,
         "group": record.group_id,
         "producer": record.producer.to_dict(),
+        "ladder": rungs_of(record, ladder, viewer.may_see),
         "task": _task(record),
         "ranges": [
             {
@@ -169,7 +183,7 @@ def run_view(record: RunRecord, *, damaged: bool = False) -> dict[str, Any]:
             for one in record.ranges
         ],
         "receipts": [asdict(one) for one in record.receipts],
-        "states": _states(record),
+        "states": states_of(record),
         "notes": _texts(record.details.get("notes")),
         "versions": _flat(record.details.get("versions")),
         "record": record.to_json(),
@@ -373,7 +387,7 @@ def _shapes(
 
     What is wrong is never too narrow.
     """
-    scale = _WIDTH / max(end - begin, 1)
+    scale = WIDTH / max(end - begin, 1)
     made: list[dict[str, Any]] = []
     for one in segments:
         x, width = (one.start - begin) * scale, (one.end - one.start) * scale
@@ -421,24 +435,6 @@ def _title(shape: Mapping[str, Any], visible: Mapping[str, RunRecord]) -> str:
 
 
 # -- small things -----------------------------------------------------------------------------------------
-
-
-def _states(record: RunRecord) -> list[dict[str, Any]]:
-    """Return each state with the share of the run that it took to come there."""
-    whole = max((seconds for _, seconds in record.trace), default=0.0) or 1.0
-    before, found = 0.0, []
-    for state, seconds in record.trace:
-        found.append(
-            {
-                "state": state,
-                "seconds": round(seconds - before, 3),
-                "x": round(before / whole * _WIDTH, 2),
-                "w": round(max(seconds - before, 0) / whole * _WIDTH, 2),
-                "open": state in ("WRITTEN", "STAGED", "PROVEN", "COMMITTED"),
-            }
-        )
-        before = seconds
-    return found
 
 
 def _task(record: RunRecord) -> dict[str, Any]:

@@ -163,7 +163,7 @@ def test_a_pipeline_has_its_sentence_its_lanes_and_its_runs(page, pipeline):
     name = pipeline.spec.pipeline
     text = page.get(f"/eos/pipeline?name={name}").text
     assert 'class="sentence whole"' in text
-    assert text.count("<svg") == 2
+    assert text.count('class="lane"') == 2
     found = page.get(f"/eos/api/v1/pipeline?name={name}").json()
     assert found["sentence"] == "3 runs tile offsets 0 to 5 of 2 partitions without gap or overlap"
     assert [one["run_id"] for one in found["runs_shown"]] == ["r2", "r1", "r0"]
@@ -372,6 +372,76 @@ def test_offsets_that_two_runs_have_read_turn_the_sentence_red(page, read_twice)
     text = page.get(f"/eos/pipeline?name={name}").text
     assert 'class="sentence broken"' in text
     assert 'class="overlap"' in text
+
+
+@pytest.fixture(scope="module")
+def fenced(embedded_kafka, pipeline):
+    """Three runs; one that was stopped with its transaction open, and replaced; one that aborted its own."""
+    made = Pipeline(embedded_kafka, ledger=pipeline.spec.ledger, task=task(MINE))
+    for number in range(3):
+        made.publish([f"a{number}"])
+        made.run(f"r{number}")
+    made.publish(["b"])
+    stopped = Paused(made, State.OPEN, "r3")
+    made.run("r3", try_number=2)
+    stopped.resume()
+    made.publish(["c"])
+    failed = []
+
+    def fail_once(state):
+        if state is State.WRITTEN and not failed:
+            failed.append(state)
+            raise RuntimeError("once")
+
+    made.run("r4", on_state=fail_once)
+    return made
+
+
+def test_epochs_tell_who_fenced_whom(page, fenced):
+    """On a real broker a run takes one epoch; one that is stopped with a transaction open costs two more."""
+    shown(page, fenced, 5)
+
+    def ladder(run_id):
+        asked = {"pipeline": fenced.spec.pipeline, "key": run_key(fenced, run_id)}
+        found = page.get("/eos/api/v1/run", params=asked).json()["ladder"]
+        return [(one["whose"], one["epoch"], one["said"].partition(":")[0], one["run_id"]) for one in found]
+
+    assert ladder("r1") == [
+        ("run before", "0", "committed; fenced by this run", "r0"),
+        ("attempt 1", "1", "committed; fenced by the next run", ""),
+        ("next run", "2", "fenced this run; committed", "r2"),
+    ]
+    assert ladder("r3") == [
+        ("run before", "2", "committed; fenced by this run", "r2"),
+        ("no record", "below 5", "2 epochs that no run record names", ""),
+        ("attempt 1", "5", "committed; fenced by the next run", ""),
+        ("next run", "7", "fenced this run; committed", "r4"),
+    ]
+    assert ladder("r4") == [
+        ("run before", "5", "committed; fenced by this run", "r3"),
+        ("attempt 1", "below 7", "aborted by this run itself, which took the next epoch", ""),
+        ("attempt 2", "7", "committed", ""),
+    ]
+    text = page.get("/eos/run", params={"pipeline": fenced.spec.pipeline, "key": run_key(fenced, "r3")}).text
+    assert "2 epochs that no run record names" in text
+
+
+def test_a_pipelines_page_shows_where_the_time_of_its_runs_goes(page, fenced):
+    """One bar a run; what a bar shows is also said."""
+    found = shown(page, fenced, 5)["shares"]
+    assert [one["run_id"] for one in found["runs"]] == ["r4", "r3", "r2", "r1", "r0"]
+    assert found["states"] == [*[*(one.value for one in State)][:7], "ABORTED"]
+    for one in found["runs"]:
+        assert sum(part["seconds"] for part in one["parts"]) == pytest.approx(one["seconds"], abs=0.01)
+        assert [part["x"] for part in one["parts"]] == sorted(part["x"] for part in one["parts"])
+    assert max(sum(part["w"] for part in one["parts"]) for one in found["runs"]) == pytest.approx(1000, abs=1)
+    text = page.get("/eos/pipeline", params={"name": fenced.spec.pipeline}).text
+    assert 'aria-label="r4: ASKED 0.' in text
+    run = page.get("/eos/run", params={"pipeline": fenced.spec.pipeline, "key": run_key(fenced, "r4")})
+    assert 'aria-label="ABORTED: 0.' in run.text
+    states = page.get(run.url.path.replace("/eos/", "/eos/api/v1/") + "?" + run.url.query.decode()).json()
+    was_open = [one["state"] for one in states["states"] if one["open"]]
+    assert was_open == ["WRITTEN", "ABORTED", "WRITTEN"]
 
 
 @pytest.fixture
