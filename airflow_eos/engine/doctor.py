@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
-from airflow_eos.broker.ledger_topic import TOPIC_CONFIG
 from airflow_eos.broker.permissions import Permissions, TopicCare
+from airflow_eos.engine.checks import (
+    Check,
+    durability,
+    expiry,
+    guarded,
+    ledger_identity,
+    ledger_records,
+    ledger_settings,
+    said,
+    timeouts,
+    verification,
+)
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.engine.repair import hanging
 from airflow_eos.engine.retention_report import findings
@@ -21,34 +31,9 @@ from airflow_eos.model.spec import DEFAULT_PREFIX, DELIVERY_TIMEOUT, TRANSACTION
 from airflow_eos.run import laws
 from airflow_eos.run.grants import OFFSETS_TOPIC
 
-Status = Literal["ok", "warn", "fail", "unknown"]
-
-_DURABLE_REPLICAS = 3
 _NOBODY = 2**63 - 1
 """A producer id that no cluster gets to."""
 _SHOWN = 5
-_SAFE_EXPIRATION = dt.timedelta(days=1)
-"""Longer than any run computes before its transaction opens."""
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One finding.
-
-    :param name: what was looked at.
-    :param status: ``fail`` stops runs; ``warn`` does not, yet; ``unknown`` could not be seen.
-    :param found: what was found.
-    :param advice: what to do about it; empty where nothing is.
-    """
-
-    name: str
-    status: Status
-    found: str
-    advice: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,34 +64,28 @@ def examine(options: DoctorOptions) -> list[Check]:
     try:
         brokers = permissions.brokers()
     except EosError as error:
-        return [Check("brokers", "fail", _said(error), "check addresses and security settings")]
+        return [Check("brokers", "fail", said(error), "check addresses and security settings")]
     checks = [Check("brokers", "ok", f"{brokers} reachable"), _prefix(options.deployment.prefix)]
     with ControlPlane(options.deployment) as control:
-        checks += _guarded("partition verification", lambda: _verification(control))
-        checks += _guarded("time-outs", lambda: _timeouts(control, options))
-        checks += _guarded("expiry of ids", lambda: _expiry(control))
-        checks += _guarded("transactional id", lambda: _transactional_id(control, options))
-        checks += _guarded("ledger", lambda: _ledger(control, options))
-        checks += _guarded("ledger records", lambda: _ledger_records(control))
-        checks += _guarded("ledger writers", lambda: _ledger_writers(control))
-        checks += _guarded("ledger topic", lambda: _ledger_topic(permissions, options, brokers))
+        checks += guarded("partition verification", lambda: verification(control))
+        checks += guarded(
+            "time-outs", lambda: timeouts(control, options.delivery_timeout, options.transaction_timeout)
+        )
+        checks += guarded("expiry of ids", lambda: expiry(control))
+        checks += guarded("transactional id", lambda: _transactional_id(control, options))
+        checks += guarded("ledger", lambda: ledger_identity(control, options.deployment.ledger.topic))
+        checks += guarded("ledger records", lambda: ledger_records(control))
+        checks += guarded("ledger writers", lambda: _ledger_writers(control))
+        checks += guarded("ledger topic", lambda: _ledger_topic(permissions, options, brokers))
         wanted = [*((name, "READ") for name in options.sources), *((name, "WRITE") for name in options.sinks)]
         for name, operation in wanted:
             look = functools.partial(_topic, permissions, name, operation, brokers)
-            checks += _guarded(f"topic {name}", look)
-        checks += _guarded("hanging transactions", lambda: _hanging(control, options))
-        checks += _guarded("retention", lambda: _retention(control, options))
+            checks += guarded(f"topic {name}", look)
+        checks += guarded("hanging transactions", lambda: _hanging(control, options))
+        checks += guarded("retention", lambda: _retention(control, options))
         if options.group is not None:
-            checks += _guarded(f"group {options.group}", lambda: _group(control, permissions, options))
+            checks += guarded(f"group {options.group}", lambda: _group(control, permissions, options))
     return checks
-
-
-def _guarded(name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
-    """Turn the error of one check into its finding, so that the other checks are still made."""
-    try:
-        return list(look())
-    except EosError as error:
-        return [Check(name, "fail", _said(error))]
 
 
 def _prefix(prefix: str) -> Check:
@@ -114,47 +93,6 @@ def _prefix(prefix: str) -> Check:
         return Check("prefix", "ok", prefix)
     advice = "set [eos] prefix and ledger_topic where another environment may use this cluster"
     return Check("prefix", "warn", f"{prefix}, which is everybody's until they choose one", advice)
-
-
-def _verification(control: ControlPlane) -> Iterator[Check]:
-    verifies = control.cluster.partition_verification()
-    if verifies is None:
-        yield Check(
-            "partition verification",
-            "unknown",
-            "brokers are 3.6 or later; their settings may not be read",
-            "grant DescribeConfigs on the cluster, or see that the brokers have "
-            "transaction.partition.verification.enable=true",
-        )
-    else:
-        laws.broker_verifies(verifies)
-        yield Check("partition verification", "ok", "on; brokers are 3.6 or later")
-
-
-def _timeouts(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
-    maximum = control.cluster.transaction_max_timeout_ms()
-    laws.timeouts_fit(options.delivery_timeout, options.transaction_timeout, maximum)
-    found = f"delivery {options.delivery_timeout}, transaction {options.transaction_timeout}"
-    if maximum is None:
-        yield Check("time-outs", "unknown", f"{found}, transaction.max.timeout.ms may not be read")
-    else:
-        yield Check("time-outs", "ok", f"{found}, brokers allow {dt.timedelta(milliseconds=maximum)}")
-
-
-def _expiry(control: ControlPlane) -> Iterator[Check]:
-    expiration = control.cluster.transactional_id_expiration_ms()
-    if expiration is None:
-        yield Check("expiry of ids", "unknown", "transactional.id.expiration.ms may not be read")
-        return
-    found = f"unused transactional ids are forgotten after {dt.timedelta(milliseconds=expiration)}"
-    if expiration < _SAFE_EXPIRATION.total_seconds() * 1000:
-        advice = (
-            "raise transactional.id.expiration.ms (7 days by default): a run that reads and computes for "
-            "longer finds its id forgotten, and each of its tries ends as RunFenced"
-        )
-        yield Check("expiry of ids", "warn", found, advice)
-    else:
-        yield Check("expiry of ids", "ok", found)
 
 
 def _transactional_id(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
@@ -170,7 +108,7 @@ def _transactional_id(control: ControlPlane, options: DoctorOptions) -> Iterator
     if needed[0] in refused:
         literal = "" if options.group is None else f"transactional id {needed[0]!r}, or on "
         advice = f"grant Write and Describe on {literal}{every}"
-        yield Check(what, "fail", _said(refused[needed[0]]), advice)
+        yield Check(what, "fail", said(refused[needed[0]]), advice)
     elif refused:
         advice = f"data intervals, keys and mapped tasks have ids of their own: grant the same on {every}"
         yield Check(what, "warn", f"{needed[0]} may be used, others of the prefix may not", advice)
@@ -192,40 +130,6 @@ def _refusal(control: ControlPlane, name: str, *, initialise: bool) -> Authoriza
     except AuthorizationFailed as error:
         return error
     return None
-
-
-def _ledger(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
-    try:
-        ledger = control.verify_ledger()
-    except LedgerMissing as error:
-        remembered = control.testimony().of_a_ledger
-        if remembered:
-            advice = "restore it; `airflow eos init --adopt-new` makes one that knows nothing of earlier runs"
-            yield Check("ledger", "fail", f"it is lost: {remembered}", advice)
-        else:
-            advice = "run `airflow eos init`, or leave it to the first run ([eos] create_ledger)"
-            yield Check("ledger", "warn", _said(error).partition(";")[0], advice)
-        return
-    yield Check(
-        "ledger",
-        "ok",
-        f"{options.deployment.ledger.topic}, id {ledger.topic_id}, {ledger.partitions} partitions",
-    )
-
-
-def _ledger_records(control: ControlPlane) -> Iterator[Check]:
-    try:
-        topic = control.ledger.describe(wait=False)
-    except (LedgerMissing, AuthorizationFailed):
-        return  # said above
-    partitions = topic.topic_partitions
-    starts = control.cluster.log_starts(partitions)
-    cut = [f"partition {tp.partition} starts at {start}" for tp, start in sorted(starts.items()) if start]
-    if not cut:
-        yield Check("ledger records", "ok", "all partitions start at 0: nothing was deleted")
-        return
-    advice = "restore the ledger: new runs of pipelines in these partitions are refused (LedgerTruncated)"
-    yield Check("ledger records", "fail", ", ".join(cut), advice)
 
 
 def _ledger_writers(control: ControlPlane) -> Iterator[Check]:
@@ -261,24 +165,8 @@ def _ledger_topic(permissions: Permissions, options: DoctorOptions, brokers: int
     if care is None:
         return  # said above
     yield _allowed("ledger topic", care, {"READ", "WRITE", "DESCRIBE"})
-    yield from _durability("ledger topic", care, brokers)
-    if care.settings is None:
-        yield Check(
-            "ledger settings", "unknown", "may not be read", f"grant DescribeConfigs on topic {name!r}"
-        )
-        return
-    settings = care.settings
-    wrong = [
-        f"{key}={settings.get(key)} (not {value})"
-        for key, value in TOPIC_CONFIG.items()
-        if settings.get(key) != value
-    ]
-    deletes = "delete" in settings.get("cleanup.policy", "")
-    if wrong:
-        advice = "set them back: a ledger that deletes records forgets runs" if deletes else "set them back"
-        yield Check("ledger settings", "fail" if deletes else "warn", ", ".join(wrong), advice)
-    else:
-        yield Check("ledger settings", "ok", "compacted, LogAppendTime, kept for ever")
+    yield from durability("ledger topic", care, brokers)
+    yield from ledger_settings(care)
 
 
 def _hanging(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
@@ -307,7 +195,7 @@ def _topic(permissions: Permissions, name: str, operation: str, brokers: int) ->
     if operation == "WRITE" and "READ" not in care.operations:
         yield Check(what, "fail", "Read is not granted", "grant Read: the proof before a commit needs it")
     if operation == "WRITE":
-        yield from _durability(what, care, brokers)
+        yield from durability(what, care, brokers)
 
 
 def _retention(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
@@ -321,22 +209,6 @@ def _allowed(what: str, care: TopicCare, wanted: set[str]) -> Check:
         named = ", ".join(one.capitalize() for one in missing)
         return Check(what, "fail", f"not granted: {named}", f"grant {named} on topic {care.topic!r}")
     return Check(what, "ok", f"{care.partitions} partitions, permissions are there")
-
-
-def _durability(what: str, care: TopicCare, brokers: int) -> Iterator[Check]:
-    name = f"{what} replicas"
-    minimum = int((care.settings or {}).get("min.insync.replicas", 0))
-    found = f"{care.replicas} replicas" + (f", min.insync.replicas={minimum}" if minimum else "")
-    if minimum > care.replicas:
-        advice = "lower min.insync.replicas: no write can be acknowledged"
-        yield Check(name, "fail", found, advice)
-    elif brokers >= _DURABLE_REPLICAS and (care.replicas < _DURABLE_REPLICAS or 0 < minimum < 2):  # noqa: PLR2004
-        advice = "3 replicas and min.insync.replicas=2: else losing one broker can lose committed records"
-        yield Check(name, "warn", found, advice)
-    elif minimum == care.replicas > 1:
-        yield Check(name, "warn", found, "one broker down stops every write; one more replica would not")
-    else:
-        yield Check(name, "ok", found)
 
 
 def _beside_the_group(control: ControlPlane, group: str) -> Iterator[Check]:
@@ -387,7 +259,3 @@ def _group(control: ControlPlane, permissions: Permissions, options: DoctorOptio
         yield Check(
             what, "ok", f"no members; cursor of {cursor.pipeline}, {cursor.layout}, and offsets agree"
         )
-
-
-def _said(error: EosError) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from airflow_eos.engine.doctor import Check
+from airflow_eos.engine.checks import Check
 from airflow_eos.exceptions import EosError
 from airflow_eos.spark.encryption import ADVICE, settings_in_force, way_in_clear
 from airflow_eos.wire.client_config import ClientConfig

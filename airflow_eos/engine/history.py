@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
 from airflow_eos.broker.ledger_reader import LedgerChange, LedgerReader
 from airflow_eos.closeable import Closeable
+from airflow_eos.engine.checks import Check
 from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.engine.health import Known, health
 from airflow_eos.exceptions import LedgerUnreadable, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
@@ -223,6 +225,13 @@ class RunHistory(Closeable):
         ours = [one for one in self.cluster.open_transactional_ids() if keys.is_id_of(one, prefix)]
         found = {name: self.cluster.describe_transaction(name) for name in ours[:_TRANSACTIONS_ASKED]}
         return {name: one for name, one in found.items() if one is not None and one.state in _OPEN}
+
+    def health(self, *, sources: Collection[str], sinks: Collection[str]) -> list[Check]:
+        """Return what can be said of brokers, ledger and these topics, without writing."""
+        records = (one for pipeline in self.pipelines.values() for one in pipeline.runs.values())
+        ids = {one.producer.producer_id: one.producer.transactional_id for one in records}
+        known = Known(list(self.reader.ignored.values()), len(self.unreadable), ids)
+        return health(self._deployment, known, sources=sources, sinks=sinks)
 
     def record(self, pipeline: str, run_key: str) -> RunRecord | None:
         """Return a run's record: one that is not in memory any more is looked up."""

@@ -13,11 +13,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.engine.left_open import Left, LeftOpen
 from airflow_eos.engine.queries import readable_runs
-from airflow_eos.exceptions import AuthorizationFailed, ProducerFenced, UnknownTopic
+from airflow_eos.exceptions import AuthorizationFailed, ProducerFenced
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
-from airflow_eos.model.kafka import ActiveProducer, TransactionDescription, TransactionState
+from airflow_eos.model.kafka import ActiveProducer, TransactionDescription
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord, named_writer
 from airflow_eos.model.spec import Deployment, LedgerSettings
@@ -28,12 +29,6 @@ log = logging.getLogger(__name__)
 Decision = Literal["commit", "abort", "unknown"]
 
 _OFFSETS_TOPIC = "__consumer_offsets"
-_UNDER_WAY = (
-    TransactionState.ONGOING,
-    TransactionState.PREPARE_COMMIT,
-    TransactionState.PREPARE_ABORT,
-    TransactionState.PREPARE_EPOCH_FENCE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,49 +147,20 @@ class _Search:
         self._runs = runs
 
     def hanging(self, topics: Collection[str]) -> list[Hanging]:
-        open_there = self._open(topics)
-        if not open_there:
-            return []
-        ids = self._control.cluster.transactional_ids({one.producer_id for _, one in open_there})
-        found: list[Hanging] = []
-        for tp, one in open_there:
-            name = ids.get(one.producer_id) or self._runs.transactional_id(one.producer_id)
-            if name is None or not keys.is_id_of(name, self._prefix):
-                log.info("%s: open transaction of producer %d is not of our prefix", tp, one.producer_id)
-                continue
-            word = self._control.cluster.describe_transaction(name)
-            if not _is_under_way(word, one):
-                found.append(self._described(tp, one, name, word))
-        # Asked again: what has ended since did not hang, it was just being ended.
-        still = {(str(tp), one.current_txn_start_offset) for tp, one in self._open(topics)}
-        return [one for one in found if (one.partition, one.start_offset) in still]
+        left = LeftOpen(self._control.cluster, self._prefix, self._runs.transactional_id)
+        found = [(one, self._described(one)) for one in left.found(topics)]
+        still = left.still(one for one, _ in found)
+        return [described for one, described in found if one in still]
 
-    def _open(self, topics: Collection[str]) -> list[tuple[TopicPartition, ActiveProducer]]:
-        found: list[tuple[TopicPartition, ActiveProducer]] = []
-        for topic in sorted(topics):
-            try:
-                count = self._control.cluster.describe_topics([topic])[topic].partitions
-                known = self._control.cluster.describe_producers(
-                    [TopicPartition(topic, partition) for partition in range(count)]
-                )
-            except (AuthorizationFailed, UnknownTopic) as error:
-                log.warning("%s cannot be looked at: %s", topic, error)
-                continue
-            found += [
-                (tp, one) for tp, producers in sorted(known.items()) for one in producers if one.is_open
-            ]
-        return found
-
-    def _described(
-        self, tp: TopicPartition, one: ActiveProducer, name: str, word: TransactionDescription | None
-    ) -> Hanging:
-        decision, because = self._decision(one, word)
+    def _described(self, left: Left) -> Hanging:
+        one = left.producer
+        decision, because = self._decision(one, left.word)
         return Hanging(
-            partition=str(tp),
+            partition=str(left.where),
             start_offset=one.current_txn_start_offset,
             producer_id=one.producer_id,
             producer_epoch=one.producer_epoch,
-            transactional_id=name,
+            transactional_id=left.transactional_id,
             decision=decision,
             because=because,
         )
@@ -215,16 +181,6 @@ class _Search:
         if seen is not None:
             return "commit" if seen else "abort", f"what {undecided.run_key} wrote elsewhere shows it"
         return "unknown", f"the record of {undecided.run_key} hangs with it, and nothing else tells"
-
-
-def _is_under_way(word: TransactionDescription | None, one: ActiveProducer) -> bool:
-    """Return whether the coordinator will still end it."""
-    return (
-        word is not None
-        and word.state in _UNDER_WAY
-        and word.producer_id == one.producer_id
-        and word.producer_epoch in (one.producer_epoch, one.producer_epoch + 1)
-    )
 
 
 def _ended(control: ControlPlane, one: Hanging) -> Hanging:

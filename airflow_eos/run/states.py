@@ -36,6 +36,9 @@ class State(str, enum.Enum):
     """The commit's answer is missing: ended like an abort, then the authority says which it was."""
 
 
+HOLDS_OPEN: frozenset[State] = frozenset({State.OPEN, State.WRITTEN, State.STAGED, State.PROVEN})
+"""The transaction is open from the moment such a state is entered until the next one is."""
+
 IN_WORDS: dict[State, str] = {
     State.ASKED: "the ledger is asked whether the run is committed",
     State.FENCED: "no older attempt can write any more",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -95,6 +95,11 @@ def _ask(request: Request, question: Callable[[RunHistory], T]) -> T:
     return desk.ask(question)
 
 
+def _damaged(request: Request) -> Collection[tuple[str, str]]:
+    desk: Desk = request.app.state.desk
+    return desk.damaged
+
+
 # -- pages ------------------------------------------------------------------------------------------------
 
 
@@ -120,6 +125,12 @@ def run_page(request: Request, viewer: Viewer, pipeline: Text, key: Text) -> Res
 def transactions_page(request: Request, viewer: Viewer) -> Response:
     """The transactions that are open now."""
     return _html(request, "transactions.html", **_transactions(request, viewer))
+
+
+@_router.get("/health", response_class=HTMLResponse)
+def health_page(request: Request, viewer: Viewer) -> Response:
+    """What the doctor would say, as far as it can be seen without writing."""
+    return _html(request, "health.html", **_health(request, viewer))
 
 
 @_router.get("/style.css")
@@ -161,6 +172,12 @@ def transactions_json(request: Request, viewer: Viewer) -> Response:
     return _json(_transactions(request, viewer))
 
 
+@_router.get("/api/v1/health")
+def health_json(request: Request, viewer: Viewer) -> Response:
+    """What the doctor would say, as far as it can be seen without writing."""
+    return _json(_health(request, viewer))
+
+
 @_router.post("/api/v1/verify")
 def verify_json(
     request: Request,
@@ -174,25 +191,30 @@ def verify_json(
     record = _ask(request, lambda history: views.run_of(history, viewer, pipeline, run_key))
     desk: Desk = request.app.state.desk
     findings = desk.verify(record)
-    return _json({"findings": findings, "ok": all(one["outcome"] == "ok" for one in findings)})
+    outcomes = {one["outcome"] for one in findings}
+    return _json({"findings": findings, "matches": "mismatch" not in outcomes, "ok": outcomes <= {"ok"}})
 
 
 # -- both -------------------------------------------------------------------------------------------------
 
 
 def _pipelines(request: Request, viewer: views.Viewer, page: int) -> dict[str, Any]:
-    return _ask(request, lambda history: views.pipelines_view(history, viewer, page, _now()))
+    damaged = _damaged(request)
+    return _ask(request, lambda history: views.pipelines_view(history, viewer, page, _now(), damaged=damaged))
 
 
 def _pipeline(request: Request, viewer: views.Viewer, name: str, page: int, find: str) -> dict[str, Any]:
-    return _ask(
-        request,
-        lambda history: views.pipeline_view(history, viewer, name, _now(), page=page, find=find),
-    )
+    damaged = _damaged(request)
+
+    def answer(history: RunHistory) -> dict[str, Any]:
+        return views.pipeline_view(history, viewer, name, _now(), page=page, find=find, damaged=damaged)
+
+    return _ask(request, answer)
 
 
 def _run(request: Request, viewer: views.Viewer, pipeline: str, key: str) -> dict[str, Any]:
-    return views.run_view(_ask(request, lambda history: views.run_of(history, viewer, pipeline, key)))
+    damaged = (pipeline, key) in _damaged(request)
+    return _ask(request, lambda history: views.run_view(history, viewer, pipeline, key, damaged=damaged))
 
 
 def _transactions(request: Request, viewer: views.Viewer) -> dict[str, Any]:
@@ -203,6 +225,10 @@ def _transactions(request: Request, viewer: views.Viewer) -> dict[str, Any]:
         return views.transactions_view(found, viewer.pipelines(history), prefix, _now())
 
     return _ask(request, answer)
+
+
+def _health(request: Request, viewer: views.Viewer) -> dict[str, Any]:
+    return _ask(request, lambda history: views.health_view(history, viewer))
 
 
 def _html(request: Request, template: str, status: int = 200, **values: Any) -> Response:

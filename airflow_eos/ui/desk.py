@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_eos.engine.history import RunHistory
@@ -41,6 +41,7 @@ VERIFY_RECORDS = 1_000_000
 _START_ANEW = (LedgerReplaced, AuthorizationFailed, ConfigurationError)
 _FRESH_SECONDS = 1.0
 _WAITING_AT_MOST = 8
+_DAMAGED_KEPT = 1_000
 
 
 class Trouble(Exception):
@@ -70,6 +71,12 @@ class Desk:
         self._places = threading.BoundedSemaphore(_WAITING_AT_MOST)
         self._history: RunHistory | None = None
         self._read_at = 0.0
+        self._damaged: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def damaged(self) -> Collection[tuple[str, str]]:
+        """Runs, by pipeline and run key, whose output was not what they wrote when verified here last."""
+        return self._damaged
 
     def ask(self, question: Callable[[RunHistory], T]) -> T:
         """Answer from the ledger as it is now, give or take a second.
@@ -98,7 +105,7 @@ class Desk:
             raise Trouble(504, "The brokers are silent", text) from None
 
     def verify(self, record: RunRecord) -> list[dict[str, Any]]:
-        """Read a run's output again; one run at a time.
+        """Read a run's output again; one run at a time. What is found wrong is remembered: :attr:`damaged`.
 
         :raises Trouble: another one is being verified, it is too large, or it took too long.
         """
@@ -110,7 +117,9 @@ class Desk:
 
         def answer() -> list[dict[str, Any]]:
             try:
-                return [one.to_dict() for one in verify_output(self._deployment().kafka, record)]
+                findings = verify_output(self._deployment().kafka, record)
+                self._remember(record, damaged=any(one.outcome == "mismatch" for one in findings))
+                return [one.to_dict() for one in findings]
             finally:
                 self._verifying.release()
 
@@ -119,6 +128,11 @@ class Desk:
         except TimeoutError:
             text = f"It takes more than {VERIFY_SECONDS:.0f} seconds. `airflow eos verify` has the time."
             raise Trouble(504, "Not verified", text) from None
+
+    def _remember(self, record: RunRecord, *, damaged: bool) -> None:
+        its = (record.pipeline, record.run_key)
+        others = tuple(one for one in self._damaged if one != its)
+        self._damaged = (*others, its)[-_DAMAGED_KEPT:] if damaged else others
 
     def _fresh(self) -> RunHistory:
         if self._history is None:

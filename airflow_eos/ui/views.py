@@ -13,12 +13,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.engine.ladder import ladder_of
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.coverage import WRONG, Coverage, Kind, Lane, Segment, place
 from airflow_eos.model.record import AIRFLOW
 from airflow_eos.ui.desk import Trouble
+from airflow_eos.ui.epochs import rungs_of
+from airflow_eos.ui.timeline import WIDTH, shares_of, states_of
 
 if TYPE_CHECKING:
+    from airflow_eos.engine.checks import Check
     from airflow_eos.engine.history import PipelineHistory, RunHistory
     from airflow_eos.model.record import RunRecord
     from airflow_eos.wire.txn_requests import TransactionStatus
@@ -26,12 +30,20 @@ if TYPE_CHECKING:
 PIPELINES_A_PAGE = 50
 RUNS_A_PAGE = 50
 LANES_SHOWN = 64
+SHARES_SHOWN = 20
+"""Newest runs of a page whose time is drawn state by state."""
+TOPICS_SHOWN = 50
+"""Whose health is looked at."""
 SEGMENTS_SHOWN = 2_000
 """Of one lane in JSON."""
-_WIDTH = 1000.0
 _NARROW = 3.0
+_WORST_FIRST = ("fail", "warn", "unknown", "ok")
 _WEEK = dt.timedelta(days=7)
 _WORK_IDS = re.compile(r"(?:[0-9T:.Z-]+_[0-9T:.Z-]+\.)?[0-9a-f]{20}")
+
+
+Damaged = Collection[tuple[str, str]]
+"""Runs, by pipeline and run key, whose output was not what they wrote when it was verified last."""
 
 
 class Viewer:
@@ -78,13 +90,15 @@ def owner_of(pipeline: PipelineHistory) -> RunRecord | None:
     return next((one for one in reversed(pipeline.runs.values()) if one.dag_id), None)
 
 
-def pipelines_view(history: RunHistory, viewer: Viewer, page: int, now: dt.datetime) -> dict[str, Any]:
+def pipelines_view(
+    history: RunHistory, viewer: Viewer, page: int, now: dt.datetime, *, damaged: Damaged = ()
+) -> dict[str, Any]:
     """Return all pipelines of a user."""
     visible = viewer.pipelines(history)
     shown = visible[page * PIPELINES_A_PAGE : (page + 1) * PIPELINES_A_PAGE]
     covered = zip(shown, history.summaries(shown), strict=True)
     return {
-        "pipelines": [_pipeline_row(one, coverage, now) for one, coverage in covered],
+        "pipelines": [_pipeline_row(one, coverage, now, damaged) for one, coverage in covered],
         "page": page,
         "pages": _pages(len(visible), PIPELINES_A_PAGE),
         "warnings": _warnings(history),
@@ -92,7 +106,14 @@ def pipelines_view(history: RunHistory, viewer: Viewer, page: int, now: dt.datet
 
 
 def pipeline_view(
-    history: RunHistory, viewer: Viewer, name: str, now: dt.datetime, *, page: int = 0, find: str = ""
+    history: RunHistory,
+    viewer: Viewer,
+    name: str,
+    now: dt.datetime,
+    *,
+    page: int = 0,
+    find: str = "",
+    damaged: Damaged = (),
 ) -> dict[str, Any]:
     """Return one pipeline: its coverage, and a page of its runs, newest first."""
     pipeline = viewer.pipeline(history, name)
@@ -102,8 +123,9 @@ def pipeline_view(
     shown = matching[page * RUNS_A_PAGE : (page + 1) * RUNS_A_PAGE]
     lanes = sorted(coverage.lanes, key=lambda one: not any(it.kind in WRONG for it in one.segments))
     return {
-        **_pipeline_row(pipeline, coverage, now),
+        **_pipeline_row(pipeline, coverage, now, damaged),
         "problems": [place(*one) for one in coverage.problems],
+        "damaged": [_named(one) for one in visible.values() if (name, one.run_key) in damaged],
         "lanes": [_lane(one, visible) for one in lanes[:LANES_SHOWN]],
         "lanes_left_out": max(0, len(lanes) - LANES_SHOWN),
         "runs_shown": [_run_row(one) for one in shown],
@@ -112,6 +134,7 @@ def pipeline_view(
         "find": find,
         "page": page,
         "pages": _pages(len(matching), RUNS_A_PAGE),
+        "shares": shares_of(shown[:SHARES_SHOWN]),
         "warnings": _warnings(history),
     }
 
@@ -127,15 +150,28 @@ def run_of(history: RunHistory, viewer: Viewer, pipeline: str, run_key: str) -> 
     return found
 
 
-def run_view(record: RunRecord) -> dict[str, Any]:
-    """Return one run."""
+def run_view(
+    history: RunHistory, viewer: Viewer, pipeline: str, run_key: str, *, damaged: bool = False
+) -> dict[str, Any]:
+    """Return one run.
+
+    :param damaged: its output was not what it wrote when it was verified last.
+    :raises Trouble: see :func:`run_of`.
+    """
+    record = run_of(history, viewer, pipeline, run_key)
+    its = history.pipelines.get(pipeline)
+    runs = list(its.runs.values()) if its is not None else []
+    complete = its is not None and not its.earlier.runs and not its.pruned.runs
+    ladder = ladder_of(record, runs, complete=complete)
     reads = record.records_read_by_partition
     return {
         **_run_row(record),
+        "damaged": damaged,
         "try_number": record.try_number,
         "clear_number": record.clear_number,
         "group": record.group_id,
         "producer": record.producer.to_dict(),
+        "ladder": rungs_of(record, ladder, viewer.may_see),
         "task": _task(record),
         "ranges": [
             {
@@ -147,7 +183,7 @@ def run_view(record: RunRecord) -> dict[str, Any]:
             for one in record.ranges
         ],
         "receipts": [asdict(one) for one in record.receipts],
-        "states": _states(record),
+        "states": states_of(record),
         "notes": _texts(record.details.get("notes")),
         "versions": _flat(record.details.get("versions")),
         "record": record.to_json(),
@@ -172,13 +208,53 @@ def transactions_view(
     return {"transactions": rows}
 
 
+def health_view(history: RunHistory, viewer: Viewer) -> dict[str, Any]:
+    """Return what can be said of brokers and ledger, and of the topics of a user's pipelines.
+
+    To whom no pipeline is shown nothing is.
+    """
+    pipelines = viewer.pipelines(history)
+    newest = [next(one for one in reversed(its.runs.values()) if viewer.may_see(one)) for its in pipelines]
+    sources = {one.topic for record in newest for one in record.ranges}
+    sinks = {one.topic for record in newest for one in record.receipts}
+    shown = set(sorted(sources | sinks)[:TOPICS_SHOWN])
+    checks = history.health(sources=sources & shown, sinks=sinks & shown) if pipelines else []
+    rows = [one.to_dict() for one in sorted(checks, key=lambda one: _WORST_FIRST.index(one.status))]
+    failed = [one["name"] for one in rows if one["status"] == "fail"]
+    return {
+        "healthy": not failed,
+        "failed": failed,
+        "sentence": _health(checks),
+        "checks": rows,
+        "topics_left_out": len(sources | sinks) - len(shown),
+        "warnings": _warnings(history),
+    }
+
+
+def _health(checks: Sequence[Check]) -> str:
+    fails, warns, unseen = (
+        sum(one.status == status for one in checks) for status in ("fail", "warn", "unknown")
+    )
+    parts = [
+        f"{fails} of {len(checks)} checks {'fails' if fails == 1 else 'fail'}"
+        if fails
+        else f"No check of {len(checks)} fails",
+        *([f"{warns} {'warns' if warns == 1 else 'warn'}"] if warns else []),
+        *([f"{unseen} could not be made"] if unseen else []),
+    ]
+    return ", ".join(parts)
+
+
 # -- rows -------------------------------------------------------------------------------------------------
 
 
-def _pipeline_row(pipeline: PipelineHistory, coverage: Coverage, now: dt.datetime) -> dict[str, Any]:
+def _pipeline_row(
+    pipeline: PipelineHistory, coverage: Coverage, now: dt.datetime, damaged: Damaged
+) -> dict[str, Any]:
     owner = owner_of(pipeline)
     assert owner is not None
     modes = (one.mode for one in reversed(pipeline.runs.values()))
+    wrong = sum(name == pipeline.name for name, _ in damaged)
     recent = [one for one in pipeline.runs.values() if _is_since(one, now - _WEEK)]
     return {
         "pipeline": pipeline.name,
@@ -190,9 +266,19 @@ def _pipeline_row(pipeline: PipelineHistory, coverage: Coverage, now: dt.datetim
         "records_of_7_days": sum(one.records_written for one in recent),
         "runs": coverage.runs,
         "unread": coverage.unread,
-        "whole": coverage.is_whole,
-        "sentence": coverage.sentence,
+        "whole": coverage.is_whole and not wrong,
+        "sentence": f"{coverage.sentence}{_of_damaged(wrong)}",
     }
+
+
+def _of_damaged(runs: int) -> str:
+    if not runs:
+        return ""
+    return f"; and what {'1 run' if runs == 1 else f'{runs:,} runs'} wrote is not there as it was written"
+
+
+def _named(record: RunRecord) -> dict[str, Any]:
+    return {"run_key": record.run_key, "run_id": record.run_id}
 
 
 def _run_row(record: RunRecord) -> dict[str, Any]:
@@ -301,7 +387,7 @@ def _shapes(
 
     What is wrong is never too narrow.
     """
-    scale = _WIDTH / max(end - begin, 1)
+    scale = WIDTH / max(end - begin, 1)
     made: list[dict[str, Any]] = []
     for one in segments:
         x, width = (one.start - begin) * scale, (one.end - one.start) * scale
@@ -349,24 +435,6 @@ def _title(shape: Mapping[str, Any], visible: Mapping[str, RunRecord]) -> str:
 
 
 # -- small things -----------------------------------------------------------------------------------------
-
-
-def _states(record: RunRecord) -> list[dict[str, Any]]:
-    """Return each state with the share of the run that it took to come there."""
-    whole = max((seconds for _, seconds in record.trace), default=0.0) or 1.0
-    before, found = 0.0, []
-    for state, seconds in record.trace:
-        found.append(
-            {
-                "state": state,
-                "seconds": round(seconds - before, 3),
-                "x": round(before / whole * _WIDTH, 2),
-                "w": round(max(seconds - before, 0) / whole * _WIDTH, 2),
-                "open": state in ("WRITTEN", "STAGED", "PROVEN", "COMMITTED"),
-            }
-        )
-        before = seconds
-    return found
 
 
 def _task(record: RunRecord) -> dict[str, Any]:

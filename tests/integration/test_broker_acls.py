@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger
 from airflow_eos.engine.doctor import DoctorOptions, examine
+from airflow_eos.engine.history import RunHistory
 from airflow_eos.engine.queries import create_ledger
+from airflow_eos.engine.verification import verify_output
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError
 from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer
@@ -21,6 +26,7 @@ from airflow_eos_testing import EmbeddedKafka
 from tests.support.brokers import assert_hidden, make_transactions, message, tp, unique
 from tests.support.local_runs import Pipeline
 
+PAGE = Path(__file__).parents[2] / "docs" / "page.md"
 LEDGER = "kept-runs"  # no word of a message about ledgers
 
 
@@ -46,6 +52,9 @@ class User:
 
     def grant(self, *operations, **resource):
         self._kafka.grant(self.name, *operations, **resource)
+
+    def revoke(self, *operations, **resource):
+        self._kafka.revoke(self.name, *operations, **resource)
 
 
 @pytest.fixture
@@ -186,6 +195,52 @@ def test_the_doctor_finds_each_grant_that_is_missing(kafka, user, taken):
     kind, name, _ = GRANTS[taken]
     named = prefix if kind == "transactional_id" else names.get(name, name)
     assert any(named in f"{check.name} {check.found} {check.advice}" for check in failed), failed
+
+
+def documented_grants():
+    """Return what docs/page.md says that the page's principal needs: resources as named there, operations."""
+    table = re.findall(r"^   \| (.+?) \| (\w+(?:, \w+)*) \|$", PAGE.read_text(), re.MULTILINE)
+    return [(what, operations.upper().split(", ")) for what, operations in table if what != "resource"]
+
+
+def test_the_page_can_ask_all_it_asks_with_what_is_documented(kafka, user, cluster):
+    """Settings are what it does not see; nothing is fenced or written. Without Read on a sink it says so."""
+    pipeline = Pipeline(kafka, prefix=unique("eos"))
+    pipeline.publish(["a", "b"])
+    record = pipeline.run("r1")
+    prefix = keys.ids_prefix(pipeline.spec.prefix)
+    resources = {
+        "the ledger topic": {"topic": pipeline.ledger},
+        "source topics": {"topic": pipeline.source},
+        "sink topics": {"topic": pipeline.sink},
+        "transactional ids": {"transactional_id": prefix, "prefixed": True},
+        "cluster": {"cluster": True},
+    }
+    granted = documented_grants()
+    assert len(granted) == len(resources)
+    for what, operations in granted:
+        (resource,) = (its for name, its in resources.items() if what.startswith(name))
+        user.grant(*operations, **resource)
+    deployment = replace(pipeline.spec.deployment, kafka=user.config)
+    with RunHistory(deployment) as history:
+        history.refresh()
+        (its,) = history.pipelines.values()
+        assert history.coverage(its).is_whole
+        assert history.open_transactions() == {}
+        checks = history.health(sources=[pipeline.source], sinks=[pipeline.sink])
+        statuses = {one.name: one.status for one in checks}
+        unseen = {"partition verification", "time-outs", "expiry of ids", "ledger settings"}
+        assert {name for name, status in statuses.items() if status == "unknown"} == unseen
+        assert {status for name, status in statuses.items() if name not in unseen} == {"ok"}
+        assert {"ledger", "ledger records", "ledger topic replicas", "transactions left open"} < set(statuses)
+        assert {one.outcome for one in verify_output(user.config, record)} == {"ok"}
+        user.revoke("READ", topic=pipeline.sink)
+        blind = {one.name: one for one in history.health(sources=(), sinks=[pipeline.sink])}
+        assert blind["transactions left open"].status == "unknown"
+        assert pipeline.sink in blind["transactions left open"].found
+    doctor = keys.doctor_transactional_id(pipeline.spec.prefix)
+    with KafkaCluster(kafka.client_config()) as seen:
+        assert seen.describe_transaction(doctor) is None
 
 
 def test_the_doctor_names_the_group_of_runs_without_a_cursor(user):

@@ -14,6 +14,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka.admin import NewTopic
 
+from airflow_eos.engine.history import RunHistory
 from airflow_eos.engine.repair import repair
 from airflow_eos.exceptions import AuthorizationFailed, NotYetVisible
 from airflow_eos.ledger import keys
@@ -253,8 +254,19 @@ def test_a_retry_makes_the_commit_of_a_dead_attempt_visible(away, monkeypatch, l
     assert run.pipeline.run("r2").records_read == 0
 
 
+def health(run):
+    """Return what the page says of transactions that were left open."""
+    with RunHistory(run.pipeline.spec.deployment) as history:
+        history.refresh()
+        checks = history.health(sources=(), sinks=[run.pipeline.sink])
+    return next((one.status, one.found) for one in checks if one.name == "transactions left open")
+
+
 def test_the_command_ends_it_as_it_was_decided(away, monkeypatch):
-    """Dry run first; a commit is told from an abort by the ledger. Afterwards nothing is left."""
+    """Dry run first; a commit is told from an abort by the ledger. Afterwards nothing is left.
+
+    The page's health finds it, too.
+    """
     run = away("sink")
 
     def dies(self, *args, **kwargs):
@@ -266,6 +278,7 @@ def test_the_command_ends_it_as_it_was_decided(away, monkeypatch):
             run.run(State.PROVEN, run.lose)
     run.back()
     spec = run.pipeline.spec
+    assert health(run) == ("fail", f"{run.at_risk} from 0")
     (found,) = repair(spec.kafka, spec.ledger, spec.prefix)
     assert (found.partition, found.start_offset, found.decision) == (str(run.at_risk), 0, "commit")
     assert not found.done
@@ -273,6 +286,7 @@ def test_the_command_ends_it_as_it_was_decided(away, monkeypatch):
     assert [one.done for one in repair(spec.kafka, spec.ledger, spec.prefix, execute=True)] == [True]
     run.assert_exact()
     assert repair(spec.kafka, spec.ledger, spec.prefix) == []
+    assert health(run)[0] == "ok"
 
 
 @pytest.mark.chaos

@@ -8,20 +8,24 @@ import time
 from dataclasses import replace
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as Position
 
+from airflow_eos.broker import KafkaCluster
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.ledger import keys
 from airflow_eos.run.states import State
+from airflow_eos.ui import views
 from tests.support.airflow_app import (  # first of all: it sets Airflow's home
     airflow_app,
     password,
     served,
     token,
 )
-from tests.support.brokers import foreign_transaction
+from tests.support.brokers import foreign_transaction, unique, write
 from tests.support.browser import browser, with_browser
 from tests.support.local_runs import Paused, Pipeline
-from tests.support.patience import wait_until
+from tests.support.patience import eventually, wait_until
 
 MINE, THEIRS = "mine", "theirs"
 
@@ -80,9 +84,18 @@ def run_key(pipeline, run_id):
 
 
 PAGES = ["/pipeline?name={p}", "/run?pipeline={p}&key={k}"]
-PATHS = ["/", "/pipeline?name=p", "/run?pipeline=p&key=k", "/transactions", "/style.css", "/page.js"]
+PATHS = [
+    "/",
+    "/pipeline?name=p",
+    "/run?pipeline=p&key=k",
+    "/transactions",
+    "/health",
+    "/style.css",
+    "/page.js",
+]
 TWINS = [
-    f"/api/v1/{name}" for name in ("pipelines", "pipeline?name=p", "run?pipeline=p&key=k", "transactions")
+    f"/api/v1/{name}"
+    for name in ("pipelines", "pipeline?name=p", "run?pipeline=p&key=k", "transactions", "health")
 ]
 
 
@@ -150,7 +163,7 @@ def test_a_pipeline_has_its_sentence_its_lanes_and_its_runs(page, pipeline):
     name = pipeline.spec.pipeline
     text = page.get(f"/eos/pipeline?name={name}").text
     assert 'class="sentence whole"' in text
-    assert text.count("<svg") == 2
+    assert text.count('class="lane"') == 2
     found = page.get(f"/eos/api/v1/pipeline?name={name}").json()
     assert found["sentence"] == "3 runs tile offsets 0 to 5 of 2 partitions without gap or overlap"
     assert [one["run_id"] for one in found["runs_shown"]] == ["r2", "r1", "r0"]
@@ -191,6 +204,35 @@ def test_a_transaction_that_is_open_now_is_shown(page, pipeline, other):
     wait_until(lambda: page.get("/eos/api/v1/pipelines").json()["pipelines"][0]["runs"] == 4)
 
 
+def test_health_is_told_of_brokers_ledger_and_the_topics_that_one_may_see(page, pipeline, other, nameless):
+    """Read-only: the id that the doctor fences is not touched. Topics of other Dags are left out."""
+    found = page.get("/eos/api/v1/health").json()
+    assert (found["healthy"], found["failed"]) == (True, [])
+    statuses = {one["name"]: one["status"] for one in found["checks"]}
+    assert set(statuses.values()) == {"ok"}
+    topics = {name for name in statuses if name.startswith("topic ")}
+    assert topics == {f"topic {pipeline.source}", f"topic {pipeline.sink} replicas"}
+    assert found["sentence"] == f"No check of {len(statuses)} fails"
+    text = page.get("/eos/health").text
+    assert 'class="sentence whole"' in text
+    assert text.count("<button") == 1
+    for hidden in (other, nameless):
+        assert hidden.source not in text
+        assert hidden.sink not in text
+    with KafkaCluster(pipeline.spec.kafka) as cluster:
+        assert cluster.describe_transaction(keys.doctor_transactional_id("test")) is None
+
+
+def test_health_is_not_told_to_whom_no_pipeline_is_shown(app, page, pipeline, monkeypatch):
+    """Neither of brokers nor of the ledger."""
+    monkeypatch.setattr(views.Viewer, "may_see", lambda *_: False)
+    found = page.get("/eos/api/v1/health").json()
+    assert found["checks"] == []
+    text = page.get("/eos/health").text
+    assert "No run of a Dag that you may see is in the ledger" in text
+    assert pipeline.spec.ledger.topic not in text
+
+
 def take_out(pipeline, run_id):
     """Write a tombstone over a run's record, as whoever may write to the ledger can."""
     with ControlPlane(pipeline.spec.deployment) as control:
@@ -217,6 +259,7 @@ def test_hostile_names_are_text_and_nothing_else(embedded_kafka, page, pipeline)
         forged = replace(
             record,
             run_id=bad,
+            receipts=tuple(replace(one, topic=bad) for one in record.receipts),
             details={
                 **record.details,
                 "airflow": {"dag_id": MINE, "task_id": bad, "map_index": bad, "run_id": bad},
@@ -236,6 +279,7 @@ def test_hostile_names_are_text_and_nothing_else(embedded_kafka, page, pipeline)
             page.get("/eos/pipeline", params={"name": hostile.spec.pipeline}),
             page.get("/eos/pipeline", params={"name": bad, "find": bad}),
             page.get("/eos/run", params={"pipeline": hostile.spec.pipeline, "key": run_key(hostile, "r0")}),
+            page.get("/eos/health"),
         ]
     assert asked
     for answer in answers:
@@ -265,6 +309,11 @@ def test_somebody_logs_in_and_looks(app, pipeline):
         seen.open(f"{address}/plugin/exactly-once")
         seen.into("iframe")
         assert seen.text("h1") == "Pipelines"
+        seen.click("header nav a[href$='/health']")
+        seen.soon(lambda: seen.text("h1") == "Health")
+        assert "fails" in seen.text(".sentence")
+        assert seen.run("return document.querySelectorAll('tbody .status.ok').length") >= 8
+        seen.click("header nav a:first-child")
         seen.click(f"tbody th a[href$='{pipeline.spec.pipeline}']")
         seen.soon(lambda: seen.text("h1") == pipeline.spec.pipeline)
         assert "runs tile offsets 0 to" in seen.text(".sentence")
@@ -290,6 +339,183 @@ def test_a_record_taken_out_of_the_ledger_turns_the_sentence_red(page, pipeline)
     assert f"offsets 2 to 3 of {pipeline.source}-0 were read by no run" in text
     assert f"offset 1 of {pipeline.source}-1 was read by no run" in text
     assert "hatch" in text
+
+
+def shown(page, its, runs):
+    """Return the twin of a pipeline's page, once its runs are there: what was read is fresh for a second."""
+    path = f"/eos/api/v1/pipeline?name={its.spec.pipeline}"
+    return eventually(lambda: page.get(path).json(), lambda found: found.get("runs") == runs)
+
+
+@pytest.fixture(scope="module")
+def read_twice(embedded_kafka, pipeline):
+    """A pipeline whose group was changed: the new one began again, under no plan of the old one's."""
+    made = Pipeline(embedded_kafka, ledger=pipeline.spec.ledger, task=task(MINE))
+    made.publish(["a", "b"])
+    made.run("r0")
+    made.publish(["c"])
+    made.run("r1", group_id=unique("group"))
+    return made
+
+
+def test_offsets_that_two_runs_have_read_turn_the_sentence_red(page, read_twice):
+    """The overlap has a place, in the sentence and in the drawing."""
+    name = read_twice.spec.pipeline
+    found = shown(page, read_twice, 2)
+    wrong = f"1 overlap in what 2 runs read: offsets 0 to 1 of {read_twice.source}-0 were read by 2 runs"
+    assert (found["whole"], found["sentence"]) == (False, wrong)
+    (lane,) = (one for one in found["lanes"] if one["where"] == f"{read_twice.source}-0")
+    assert [(one["start"], one["end"], one["kind"]) for one in lane["segments"]] == [
+        (0, 2, "overlap"),
+        (2, 3, "read"),
+    ]
+    text = page.get(f"/eos/pipeline?name={name}").text
+    assert 'class="sentence broken"' in text
+    assert 'class="overlap"' in text
+
+
+@pytest.fixture(scope="module")
+def fenced(embedded_kafka, pipeline):
+    """Three runs; one that was stopped with its transaction open, and replaced; one that aborted its own."""
+    made = Pipeline(embedded_kafka, ledger=pipeline.spec.ledger, task=task(MINE))
+    for number in range(3):
+        made.publish([f"a{number}"])
+        made.run(f"r{number}")
+    made.publish(["b"])
+    stopped = Paused(made, State.OPEN, "r3")
+    made.run("r3", try_number=2)
+    stopped.resume()
+    made.publish(["c"])
+    failed = []
+
+    def fail_once(state):
+        if state is State.WRITTEN and not failed:
+            failed.append(state)
+            raise RuntimeError("once")
+
+    made.run("r4", on_state=fail_once)
+    return made
+
+
+def test_epochs_tell_who_fenced_whom(page, fenced):
+    """On a real broker a run takes one epoch; one that is stopped with a transaction open costs two more."""
+    shown(page, fenced, 5)
+
+    def ladder(run_id):
+        asked = {"pipeline": fenced.spec.pipeline, "key": run_key(fenced, run_id)}
+        found = page.get("/eos/api/v1/run", params=asked).json()["ladder"]
+        return [(one["whose"], one["epoch"], one["said"].partition(":")[0], one["run_id"]) for one in found]
+
+    assert ladder("r1") == [
+        ("run before", "0", "committed; fenced by this run", "r0"),
+        ("attempt 1", "1", "committed; fenced by the next run", ""),
+        ("next run", "2", "fenced this run; committed", "r2"),
+    ]
+    assert ladder("r3") == [
+        ("run before", "2", "committed; fenced by this run", "r2"),
+        ("no record", "below 5", "2 epochs that no run record names", ""),
+        ("attempt 1", "5", "committed; fenced by the next run", ""),
+        ("next run", "7", "fenced this run; committed", "r4"),
+    ]
+    assert ladder("r4") == [
+        ("run before", "5", "committed; fenced by this run", "r3"),
+        ("attempt 1", "below 7", "aborted by this run itself, which took the next epoch", ""),
+        ("attempt 2", "7", "committed", ""),
+    ]
+    text = page.get("/eos/run", params={"pipeline": fenced.spec.pipeline, "key": run_key(fenced, "r3")}).text
+    assert "2 epochs that no run record names" in text
+
+
+def test_a_pipelines_page_shows_where_the_time_of_its_runs_goes(page, fenced):
+    """One bar a run; what a bar shows is also said."""
+    found = shown(page, fenced, 5)["shares"]
+    assert [one["run_id"] for one in found["runs"]] == ["r4", "r3", "r2", "r1", "r0"]
+    assert found["states"] == [*[*(one.value for one in State)][:7], "ABORTED"]
+    for one in found["runs"]:
+        assert sum(part["seconds"] for part in one["parts"]) == pytest.approx(one["seconds"], abs=0.01)
+        assert [part["x"] for part in one["parts"]] == sorted(part["x"] for part in one["parts"])
+    assert max(sum(part["w"] for part in one["parts"]) for one in found["runs"]) == pytest.approx(1000, abs=1)
+    text = page.get("/eos/pipeline", params={"name": fenced.spec.pipeline}).text
+    assert 'aria-label="r4: ASKED 0.' in text
+    run = page.get("/eos/run", params={"pipeline": fenced.spec.pipeline, "key": run_key(fenced, "r4")})
+    assert 'aria-label="ABORTED: 0.' in run.text
+    states = page.get(run.url.path.replace("/eos/", "/eos/api/v1/") + "?" + run.url.query.decode()).json()
+    was_open = [one["state"] for one in states["states"] if one["open"]]
+    assert was_open == ["WRITTEN", "ABORTED", "WRITTEN"]
+
+
+@pytest.fixture
+def robbed(embedded_kafka, pipeline):
+    """A pipeline whose sink was made again, with all of the output but one record."""
+    made = Pipeline(embedded_kafka, ledger=pipeline.spec.ledger, task=task(MINE), partitions=1)
+    made.publish(["a", "b", "c"])
+    made.run("r0")
+    kept = made.output()[:-1]
+    embedded_kafka.delete_topic(made.sink)
+    embedded_kafka.create_topic(made.sink, partitions=1)
+    producer = Producer(embedded_kafka.client_config())
+    write(producer, made.sink, *((None, one) for one in kept))
+    return made
+
+
+def test_a_record_taken_out_of_the_output_turns_run_and_pipeline_red(page, robbed):
+    """As soon as Verify has found it: nobody knows of it before."""
+    name, key = robbed.spec.pipeline, run_key(robbed, "r0")
+    assert shown(page, robbed, 1)["whole"]
+    found = page.post("/eos/api/v1/verify", json={"pipeline": name, "run_key": key}).json()
+    assert (found["ok"], found["matches"]) == (False, False)
+    assert [(one["outcome"], one["recorded"]) for one in found["findings"]] == [("mismatch", 3)]
+    twin = page.get(f"/eos/api/v1/pipeline?name={name}").json()
+    assert not twin["whole"]
+    assert twin["sentence"].endswith("; and what 1 run wrote is not there as it was written")
+    assert twin["damaged"] == [{"run_key": key, "run_id": "r0"}]
+    assert 'class="sentence broken"' in page.get(f"/eos/pipeline?name={name}").text
+    text = page.get("/eos/run", params={"pipeline": name, "key": key}).text
+    assert 'class="sentence broken"' in text
+    assert "its output is not there as it was written" in text
+
+
+def test_output_that_was_deleted_since_is_no_error_and_not_whole(embedded_kafka, page, pipeline):
+    """Retention did it, perhaps: the pipeline's sentence stays as it is."""
+    made = another(embedded_kafka, pipeline, task=task(MINE))
+    (receipt,) = (one for one in made.run("r0").receipts if one.records)
+    cut = Position(made.sink, receipt.partition, receipt.last_offset + 1)
+    embedded_kafka.admin().delete_records([cut])[cut].result()
+    body = {"pipeline": made.spec.pipeline, "run_key": run_key(made, "r0")}
+    assert shown(page, made, 1)["whole"]
+    found = page.post("/eos/api/v1/verify", json=body).json()
+    assert (found["ok"], found["matches"]) == (False, True)
+    assert [one["outcome"] for one in found["findings"] if one["recorded"]] == ["expired"]
+    assert shown(page, made, 1)["whole"]
+
+
+@with_browser
+def test_what_is_wrong_is_seen_in_red(app, read_twice, robbed):
+    """An overlap at once, a record that is missing in the output when Verify was pressed."""
+    red = "rgb(168, 35, 27)"
+
+    def colour(selector):
+        return seen.run(f"return getComputedStyle(document.querySelector('{selector}')).color")
+
+    with served(app.app) as address, browser() as seen:
+        seen.prefer("light")
+        seen.open(f"{address}/eos/style.css")
+        seen.run(f"document.cookie = '_token={token('viewer')}; path=/'")
+        seen.open(f"{address}/eos/pipeline?name={read_twice.spec.pipeline}")
+        assert "1 overlap" in seen.text(".sentence")
+        assert colour(".sentence") == red
+        page = f"{address}/eos/pipeline?name={robbed.spec.pipeline}"
+        time.sleep(1.1)
+        seen.open(page)
+        assert "without gap or overlap" in seen.text(".sentence")
+        assert colour(".sentence") != red
+        seen.click("tbody th a")
+        seen.click("#verify")
+        seen.soon(lambda: "The output is not what the run wrote" in seen.text("#verified"))
+        assert colour("#verified") == red
+        seen.open(page)
+        assert "what 1 run wrote is not there" in seen.text(".sentence")
+        assert colour(".sentence") == red
 
 
 # -- brokers that do not answer ---------------------------------------------------------------------------
@@ -336,9 +562,10 @@ def test_a_silent_broker_costs_five_seconds_and_one_panel(app, page, silent):
         assert 4 < time.monotonic() - began < 7
         assert answer.status_code == 504
         assert "The brokers are silent" in answer.text
-        mounted.state.desk = Desk(where, answer_seconds=0.3)
-        twin = page.get("/eos/api/v1/pipelines")
-        assert (twin.status_code, twin.json()["title"]) == (504, "The brokers are silent")
+        for name in ("pipelines", "health"):
+            mounted.state.desk = Desk(where, answer_seconds=0.3)
+            twin = page.get(f"/eos/api/v1/{name}")
+            assert (twin.status_code, twin.json()["title"]) == (504, "The brokers are silent")
         for text in (answer.text, twin.text):
             assert not any(secret in text for secret in (str(silent), "hunter2", "Traceback", "127.0.0.1"))
     finally:

@@ -61,7 +61,7 @@ def test_the_pages_are_mounted_at_eos(plugin: Callable[..., EosPlugin]) -> None:
     (app,) = plugin().fastapi_apps
     assert app["url_prefix"] == "/eos"
     routes: dict[str, Any] = {route.path: route for route in app["app"].routes}
-    assert {"/", "/pipeline", "/run", "/transactions", "/api/v1/verify"} <= set(routes)
+    assert {"/", "/pipeline", "/run", "/transactions", "/health", "/api/v1/verify"} <= set(routes)
     assert not {"/docs", "/redoc", "/openapi.json"}.intersection(routes)
     assert app["app"].router.dependencies
 

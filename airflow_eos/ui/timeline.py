@@ -1,0 +1,74 @@
+"""Where the time of runs went, as rectangles: of one run state by state, of several one below the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.run.states import HOLDS_OPEN, State
+
+if TYPE_CHECKING:
+    from airflow_eos.model.record import RunRecord
+
+WIDTH = 1000.0
+"""Of all drawings."""
+_HOLDS_OPEN = frozenset(one.value for one in HOLDS_OPEN)
+
+
+def states_of(record: RunRecord) -> list[dict[str, Any]]:
+    """Return each state, in seconds, with the place in a drawing of the time that led to it.
+
+    ``open`` says whether the transaction was open meanwhile.
+    """
+    whole = max((seconds for _, seconds in record.trace), default=0.0) or 1.0
+    before, found, last = 0.0, [], ""
+    for state, seconds in record.trace:
+        found.append(
+            {
+                "state": state,
+                "seconds": round(seconds - before, 3),
+                "x": round(before / whole * WIDTH, 2),
+                "w": round(max(seconds - before, 0) / whole * WIDTH, 2),
+                "open": last in _HOLDS_OPEN,
+            }
+        )
+        before, last = seconds, state
+    return found
+
+
+def shares_of(records: Sequence[RunRecord]) -> dict[str, Any]:
+    """Return how long runs took to come to each state: a stacked bar of each, as long as the run took.
+
+    Several visits of a state are one part.
+    """
+    rows = []
+    for record in records:
+        seconds: dict[str, float] = {}
+        for one in states_of(record):
+            seconds[one["state"]] = seconds.get(one["state"], 0.0) + max(one["seconds"], 0.0)
+        rows.append((record, seconds))
+    longest = max((sum(seconds.values()) for _, seconds in rows), default=0.0) or 1.0
+    order = [one.value for one in State]
+    found = [
+        {
+            "run_key": record.run_key,
+            "run_id": record.run_id,
+            "seconds": round(sum(seconds.values()), 3),
+            "parts": _parts(seconds, longest, order),
+        }
+        for record, seconds in rows
+    ]
+    met = {state for _, seconds in rows for state in seconds}
+    return {"runs": found, "states": [state for state in order if state in met]}
+
+
+def _parts(seconds: Mapping[str, float], longest: float, order: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the parts of one bar; states of a newer version have none."""
+    x, found = 0.0, []
+    for state in order:
+        if state in seconds:
+            width = seconds[state] / longest * WIDTH
+            part = {"state": state, "seconds": round(seconds[state], 3)}
+            found.append({**part, "x": round(x, 2), "w": round(width, 2)})
+            x += width
+    return found
