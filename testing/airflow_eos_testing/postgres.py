@@ -82,15 +82,36 @@ class PostgresServer:
         """Return a SQLAlchemy URL without driver, ``postgresql://...``."""
         return f"postgresql://postgres@/{database}?host={self._home}"
 
+    def query(self, sql: str, **values: str) -> list[list[str]]:
+        """Run a statement and return its rows, all columns as text.
+
+        :param values: stand in the statement as ``:'name'``, quoted by PostgreSQL's own client.
+        :raises EmbeddedServerError: with what PostgreSQL said.
+        """
+        variables = [part for name, value in values.items() for part in ("-v", f"{name}={value}")]
+        quiet = ("-X", "-q", "-A", "-t", "-F", "\t", "-v", "ON_ERROR_STOP=1", "-d", "postgres")
+        rows = self._run("psql", *self._where(), *quiet, *variables, given=sql.encode())
+        return [row.split("\t") for row in rows.decode().splitlines()]
+
+    def back_up(self) -> bytes:
+        """Return a dump of the database as it is now."""
+        return self._run("pg_dump", *self._where(), "-F", "c", "postgres")
+
+    def restore(self, dump: bytes) -> None:
+        """Replace the database by what a dump holds; connections to it are ended."""
+        self._run("dropdb", *self._where(), "--force", "--maintenance-db=template1", "postgres")
+        self._run("createdb", *self._where(), "--maintenance-db=template1", "postgres")
+        self._run("pg_restore", *self._where(), "--exit-on-error", "-d", "postgres", given=dump)
+
     def _where(self) -> tuple[str, ...]:
         return "-h", str(self._home), "-U", "postgres"
 
-    def _run(self, program: str, *arguments: str) -> None:
-        done = subprocess.run(
-            [*_as_nobody(), _program(program), *arguments], capture_output=True, check=False
-        )
+    def _run(self, program: str, *arguments: str, given: bytes = b"") -> bytes:
+        command = [*_as_nobody(), _program(program), *arguments]
+        done = subprocess.run(command, input=given, capture_output=True, check=False)
         if done.returncode:
             raise EmbeddedServerError(f"{program} failed: {done.stderr.decode(errors='replace')[-2000:]}")
+        return done.stdout
 
     def _wait(self, log: Path) -> None:
         deadline = time.monotonic() + _START_TIMEOUT
