@@ -22,10 +22,11 @@ from airflow_eos_testing.airflow_processes import signal_all, stopped
 from airflow_eos_testing.exceptions import EmbeddedAirflowError
 from airflow_eos_testing.spark_connect import SparkConnectServer
 from tests.support.patience import eventually
+from tests.system.backfills import backfill
 from tests.system.gate import Gate
 from tests.system.platform_fixtures import big_airflow
 from tests.system.platform_run import begin_run, ends_once, hold_run
-from tests.system.retries_table import Pipeline, added, grown
+from tests.system.retries_table import Columns, Pipeline, added, grown
 
 pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machine
 
@@ -238,3 +239,40 @@ def test_whole_run_is_cleared_by_a_user(platform: AirflowPlatform, kafka: Embedd
             assert platform.xcom("mapped", run_id, "copy", map_index=index)["found"] is True
         assert platform.wait_for_run("mapped", run_id) == "success"
         assert mapped.look() == after
+
+
+@pytest.mark.chaos
+@on_celery
+@pytest.mark.timeout(900)
+def test_metadata_database_is_restored_from_before_the_runs(
+    platform: AirflowPlatform, kafka: EmbeddedKafka
+) -> None:
+    """Airflow knows nothing of its last runs and does them again: the ledger answers, nothing is repeated."""
+    unlimited = Pipeline(kafka, "unlimited", "unlimited.copy")
+    for dag_id in ("unlimited", "restored"):
+        platform.wait_for_dag(dag_id)
+    dump = platform.postgres.back_up()
+    held = begin_run(platform, unlimited, "unlimited", "forgotten")
+    ends_once(platform, held, committed_by=1, tries=["success"])
+    first = platform.xcom("unlimited", held.run_id, "copy")
+    columns = unlimited.look()
+    again = backfill(platform, kafka, "restored", days=2)
+
+    for name in platform.components:
+        platform.kill_component(name, tree=True)
+    platform.postgres.restore(dump)
+    platform.start_components(*platform.components)
+    with pytest.raises(EmbeddedAirflowError, match="refused with 404"):
+        platform.run_state("unlimited", held.run_id)
+
+    platform.trigger("unlimited", held.run_id)
+    assert platform.wait_for_run("unlimited", held.run_id) == "success"
+    assert platform.xcom("unlimited", held.run_id, "copy") == {**first, "found": True}
+    other = platform.trigger("unlimited")
+    assert platform.wait_for_run("unlimited", other) == "success"
+    assert platform.xcom("unlimited", other, "copy")["records_read"] == 0
+    after = unlimited.look()
+    assert after == Columns(columns.output, columns.offset, after.runs)
+    assert added(columns, after) == [(other, 1)]
+    platform.api.unpause("restored")
+    again(1, forgotten=True)
