@@ -8,16 +8,14 @@ by the same comparison; nothing is killed here. The exit code is 0 only when eve
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
-import urllib.request
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos_testing import read_topic
-from airflow_eos_testing.airflow_api import AirflowApi
+from airflow_eos_testing.airflow_api import AirflowApi, sign_in
 from demo.stream import load_flights
 from demo.tally import CLASSIFIED, DEAD_LETTERS, compare
 from spark_apps.flights_input import publish
@@ -47,7 +45,7 @@ def main() -> int:
     )
     records = parser.parse_args().records
     kafka = {"bootstrap.servers": os.environ["EOS_KAFKA"]}
-    airflow = sign_in(os.environ["EOS_AIRFLOW"], os.environ["AIRFLOW_ADMIN_PASSWORD"])
+    airflow = sign_in(os.environ["EOS_AIRFLOW"], "admin", os.environ["AIRFLOW_ADMIN_PASSWORD"])
     create_topics(kafka, [SOURCE, CLASSIFIED, DEAD_LETTERS])
     flights = after(load_flights(None, records), read_topic(kafka, SOURCE))
     publish({**kafka, "log_level": 3}, SOURCE, flights)
@@ -67,17 +65,6 @@ def main() -> int:
         _say(tally.complaints())
     _say(tally.line)
     return 0 if tally.exact else 1
-
-
-def sign_in(base_url: str, password: str) -> AirflowApi:
-    """Return the API under a token of the user ``admin``."""
-    request = urllib.request.Request(  # noqa: S310 - http inside the composition
-        f"{base_url}/auth/token",
-        data=json.dumps({"username": "admin", "password": password}).encode(),
-        headers={"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
-        return AirflowApi(base_url, json.load(answer)["access_token"])
 
 
 def after(flights: Sequence[Message], there: Iterable[Record]) -> list[Message]:

@@ -320,10 +320,12 @@ class AirflowStandalone:
             "PATCH", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}", {"new_state": state}
         )
 
-    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
+    def xcom(
+        self, dag_id: str, run_id: str, task_id: str, key: str = "return_value", *, map_index: int = -1
+    ) -> Any:
         """Return an XCom value, decoded from its JSON form."""
         path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
-        value = self.api.call("GET", f"{path}?deserialize=false")["value"]
+        value = self.api.call("GET", f"{path}?map_index={map_index}&deserialize=false")["value"]
         return json.loads(value) if isinstance(value, str) else value
 
     # -- task processes -----------------------------------------------------------------------------------

@@ -108,6 +108,20 @@ class AirflowApi:
             return error
 
 
+def sign_in(base_url: str, username: str, password: str) -> AirflowApi:
+    """Return the API under a token of the user.
+
+    :raises OSError: Airflow cannot be reached, or refused the password.
+    """
+    request = urllib.request.Request(  # noqa: S310 - http to loopback, or inside a composition
+        f"{base_url}/auth/token",
+        data=json.dumps({"username": username, "password": password}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310
+        return AirflowApi(base_url, json.load(answer)["access_token"])
+
+
 def _database_was_busy(answer: Any) -> bool:
     """Whether Airflow refused a request since its database did; keeps the text of the refusal readable."""
     if not isinstance(answer, urllib.error.HTTPError) or answer.code != HTTPStatus.INTERNAL_SERVER_ERROR:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import signal
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_eos_testing.session import session_members
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Iterator
 
 WRITERS = ("airflow scheduler", "airflow dag-processor", "airflow triggerer")
 """Titles of the components that write to the database unasked."""
@@ -32,7 +33,7 @@ def descendants(leader_pid: int, pids: Iterable[int]) -> list[int]:
     members = session_members(leader_pid)
     found = list(pids)
     for pid in found:  # grows while it is walked
-        found += [child for child in members if _parent(child) == pid and child not in found]
+        found += [child for child in members if parent_of(child) == pid and child not in found]
     return found
 
 
@@ -51,6 +52,16 @@ def signal_all(pids: Iterable[int], signum: int) -> list[int]:
     return signalled
 
 
+@contextmanager
+def stopped(pids: Collection[int]) -> Iterator[None]:
+    """Let processes stand still (SIGSTOP) for the length of the block."""
+    try:
+        signal_all(pids, signal.SIGSTOP)
+        yield
+    finally:
+        signal_all(pids, signal.SIGCONT)
+
+
 def _title(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -58,7 +69,8 @@ def _title(pid: int) -> str:
         return ""
 
 
-def _parent(pid: int) -> int:
+def parent_of(pid: int) -> int:
+    """Return the process that started this one; 0 where it is gone."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except (OSError, IndexError):

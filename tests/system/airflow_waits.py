@@ -17,5 +17,4 @@ def deferred(airflow: AirflowStandalone, dag_id: str, run_id: str, task_id: str,
     airflow.wait_for_task(dag_id, run_id, task_id, ["deferred"], try_number=try_number)
     key = f"dag_id='{dag_id}', task_id='{task_id}', run_id='{run_id}', try_number={try_number},"
     note = re.compile(f"Received executor event with state success for task instance .*{re.escape(key)}")
-    log = airflow.home / "standalone.log"
-    eventually(lambda: log.read_text(errors="replace"), note.search)
+    eventually(lambda: airflow.logs(lines=10_000), note.search)

@@ -101,22 +101,9 @@ def make_topics(kafka: EmbeddedKafka) -> None:
     tests = dict.fromkeys(
         ("held-in", "held-out", "waits-in", "waits-out", "woken-in", "orders", "orders-large"), 2
     )
-    pipelines = (
-        "unlimited",
-        "one",
-        "narrow",
-        "late",
-        "open",
-        "lost",
-        "driver",
-        "submitted",
-        "timed",
-        "rounds",
-        "mapped",
-    )
-    tests |= {f"{name}-{end}": 2 for name in pipelines for end in ("in", "out")}
+    tests |= {f"{name}-{end}": 2 for name in PIPELINES for end in ("in", "out")}
     tests |= dict.fromkeys(("cleared-in", "cleared-again", "cleared-never", "replayed-out"), 2)
-    backfilled = ("four", "ninety", "partitioned")
+    backfilled = ("four", "ninety", "quarter", "restored", "partitioned")
     tests |= {f"{name}-{end}": 4 for name in backfilled for end in ("in", "out", "cursor-out", "dead")}
     for name, partitions in {**TOPICS, **more, **tests}.items():
         kafka.create_topic(name, partitions, config=TOPIC_CONFIG)

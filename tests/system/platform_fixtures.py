@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.airflow import kafka_connection
@@ -17,10 +18,14 @@ DAG_FILES = ("shared_spark.py", "gates.py", "backfilled.py")
 
 
 @contextmanager
-def big_airflow(kafka: EmbeddedKafka, spark: SparkConnectServer, folder: Path) -> Iterator[AirflowPlatform]:
-    """Two schedulers on PostgreSQL, two Celery workers; the Dags look for their gates in the folder."""
-    deployed = folder / "platform"
-    (deployed / "dags").mkdir(parents=True)
+def big_airflow(
+    kafka: EmbeddedKafka, spark: SparkConnectServer, folder: Path, deployed: Path, **options: Any
+) -> Iterator[AirflowPlatform]:
+    """Two schedulers on PostgreSQL, laid out in an empty folder; its Dags look for their gates in another.
+
+    :param options: of :class:`AirflowPlatform`.
+    """
+    (deployed / "dags").mkdir()
     (deployed / "spark_apps").symlink_to(ROOT / "spark_apps")
     for name in DAG_FILES:
         (deployed / "dags" / name).symlink_to(ROOT / "tests" / "system" / "dags" / name)
@@ -34,5 +39,5 @@ def big_airflow(kafka: EmbeddedKafka, spark: SparkConnectServer, folder: Path) -
         "kafka_default": kafka_connection(kafka.bootstrap_servers),
         "spark_shared": spark.connection(),
     }
-    with AirflowPlatform(deployed / "dags", connections=connections, env=env) as running:
+    with AirflowPlatform(deployed / "dags", connections=connections, env=env, **options) as running:
         yield running

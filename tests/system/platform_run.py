@@ -16,7 +16,7 @@ class Held:
 
     :param before: the columns before it was triggered.
     :param sent: what it must write, each once.
-    :param process: of the task's first try.
+    :param process: of the task's first try; 0 if it is not known.
     """
 
     dag_id: str
@@ -24,17 +24,22 @@ class Held:
     pipeline: Pipeline
     before: Columns
     sent: Counter[bytes]
-    process: int
+    process: int = 0
 
 
 def hold_run(airflow: AirflowPlatform, pipeline: Pipeline, gate: Gate, dag_id: str, name: str) -> Held:
     """Publish, trigger, and wait until the task has come to the gate."""
+    gate.shut()
+    held = begin_run(airflow, pipeline, dag_id, name)
+    (process,) = gate.wait()
+    return Held(dag_id, held.run_id, pipeline, held.before, held.sent, process)
+
+
+def begin_run(airflow: AirflowPlatform, pipeline: Pipeline, dag_id: str, name: str) -> Held:
+    """Publish and trigger."""
     before = pipeline.look()
     sent = pipeline.publish(name)
-    gate.shut()
-    run_id = airflow.trigger(dag_id)
-    (process,) = gate.wait()
-    return Held(dag_id, run_id, pipeline, before, sent, process)
+    return Held(dag_id, airflow.trigger(dag_id), pipeline, before, sent)
 
 
 def ends_once(airflow: AirflowPlatform, held: Held, *, committed_by: int, tries: list[str]) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 import signal
 import time
 from collections import Counter
@@ -22,6 +21,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.model.spec import DEFAULT_PREFIX
 from airflow_eos_testing import EmbeddedKafka, read_topic
 from airflow_eos_testing.airflow import AirflowStandalone
+from airflow_eos_testing.airflow_processes import parent_of, stopped
 from tests.support.patience import eventually
 from tests.system.collector import Collector
 from tests.system.gate import Gate
@@ -142,15 +142,9 @@ def test_heartbeat_lost_while_the_old_process_lives(
     gate.shut()
     run_id = airflow.trigger("unlimited")
     (old,) = gate.wait()
-    supervisor = int(Path(f"/proc/{old}/stat").read_text().rpartition(")")[2].split()[1])
-    for process in (supervisor, old):
-        os.kill(process, signal.SIGSTOP)
-    try:
+    with stopped([parent_of(old), old]):
         gate.wait(2)  # the second try has taken the epoch
         assert airflow.task("unlimited", run_id, "copy")["try_number"] == 2
-    finally:
-        for process in (old, supervisor):
-            os.kill(process, signal.SIGCONT)
     # Its supervisor learns that the try is over and sends SIGTERM: on_kill ends nothing but its own.
     wait_until_gone(airflow, old)
     assert airflow.task("unlimited", run_id, "copy")["state"] == "running"
@@ -392,7 +386,7 @@ def test_mapped_tasks_have_a_cursor_each(airflow: AirflowStandalone, kafka: Embe
     sent = mapped.publish("mapped")
     run_id = airflow.trigger("mapped")
     assert airflow.wait_for_run("mapped", run_id) == "success"
-    first = [mapped_xcom(airflow, run_id, index) for index in (0, 1)]
+    first = [airflow.xcom("mapped", run_id, "copy", map_index=index) for index in (0, 1)]
     assert [[one[:2] for one in found["ranges"]] for found in first] == [
         [["mapped-in", 0]],
         [["mapped-in", 1]],
@@ -407,22 +401,14 @@ def test_mapped_tasks_have_a_cursor_each(airflow: AirflowStandalone, kafka: Embe
 
     airflow.clear("mapped", run_id, [["copy", 0]])
     airflow.wait_for_task("mapped", run_id, "copy", ["success"], try_number=2, map_index=0)
-    assert mapped_xcom(airflow, run_id, 0) == {**first[0], "found": True}
+    assert airflow.xcom("mapped", run_id, "copy", map_index=0) == {**first[0], "found": True}
     assert airflow.task("mapped", run_id, "copy", 1)["try_number"] == 1
 
     airflow.clear_run("mapped", run_id)
     for index, number in ((0, 3), (1, 2)):
         airflow.wait_for_task("mapped", run_id, "copy", ["success"], try_number=number, map_index=index)
-        assert mapped_xcom(airflow, run_id, index)["found"] is True
+        assert airflow.xcom("mapped", run_id, "copy", map_index=index)["found"] is True
     assert mapped.look() == after
-
-
-def mapped_xcom(airflow: AirflowStandalone, run_id: str, index: int) -> dict[str, Any]:
-    """Return what one mapped task returned."""
-    path = f"/dags/mapped/dagRuns/{run_id}/taskInstances/copy/xcomEntries/return_value"
-    value = airflow.api.call("GET", f"{path}?map_index={index}&deserialize=false")["value"]
-    found: dict[str, Any] = json.loads(value) if isinstance(value, str) else value
-    return found
 
 
 def tries(airflow: AirflowStandalone, dag_id: str, run_id: str) -> list[str]:

@@ -14,6 +14,8 @@ _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 _FROM = re.compile(r"# (\S+\.py)\n")
 _TARGET = re.compile(r"\bmake ([a-z]+)\b")
+EXECUTORS = {"L": "LocalExecutor", "C": "CeleryExecutor"}
+"""Of the set-ups in docs/retries.md, those on PostgreSQL; without a name it is S, the one on SQLite."""
 
 
 def name_of(page):
@@ -103,18 +105,33 @@ def test_every_test_that_a_page_names_exists():
     assert [pair for pair in sorted(named) if f"def {pair[1]}(" not in files.get(pair[0], "")] == []
 
 
-def test_every_row_of_the_retries_table_has_a_test_under_a_real_scheduler():
-    """Each row ends with the test that does what the row says, in a real Airflow."""
+def test_every_row_of_the_retries_table_has_tests_on_the_set_ups_that_it_names():
+    """Each row ends with the tests that do what the row says, and the Airflows under which they do."""
     text = (ROOT / "docs" / "retries.md").read_text()
     table = text[text.index("| what you do") : text.index("## Choosing")].strip().splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
-    system = {path.name for path in (ROOT / "tests" / "system").glob("test_*.py")}
     assert len(rows) > 20
     for row in rows:
-        found = re.fullmatch(r"`(test_\w+\.py)::test_\w+`", row[-1])
-        assert len(row) == 6, row
-        assert found is not None, row
-        assert found[1] in system, row
+        assert len(row) == 7, row
+        assert re.fullmatch(r"`test_\w+\.py::test_\w+`(, `test_\w+\.py::test_\w+`)*", row[-2]), row
+        seen = [set_ups(file, name) for file, name in re.findall(r"`(test_\w+\.py)::(test_\w+)`", row[-2])]
+        assert set(row[-1].split()) == set().union(*seen), row
+
+
+def set_ups(file, name):
+    """Return the set-ups of docs/retries.md under which a system test runs, by what it asks for."""
+    source = (ROOT / "tests" / "system" / file).read_text()
+    module = ast.parse(source)
+    (test,) = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    marks = {ast.unparse(decorator) for decorator in test.decorator_list}
+    asked = [ast.unparse(test), *(ast.unparse(node) for node in module.body if is_given(node, marks))]
+    found = {mark for mark, kind in EXECUTORS.items() if any(f"{kind!r}" in text for text in asked)}
+    return found | ({"S"} if "airflow" in {argument.arg for argument in test.args.args} else set())
+
+
+def is_given(node, names):
+    """Whether a statement gives one of the names its value."""
+    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in names
 
 
 def test_make_targets_in_the_documents_exist():

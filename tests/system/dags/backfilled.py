@@ -31,20 +31,19 @@ def common(name: str) -> dict[str, Any]:
     }
 
 
-for few_or_all in ("four", "ninety"):
-    with DAG(few_or_all, schedule=CronDataIntervalTimetable("@daily", timezone="UTC"), **DAYS):
+# The last two are for Airflows on PostgreSQL.
+for name in ("four", "ninety", "quarter", "restored"):
+    with DAG(name, schedule=CronDataIntervalTimetable("@daily", timezone="UTC"), **DAYS):
         ReadProcessWriteOperator(
             task_id="classify",
-            sink_topic=f"{few_or_all}-out",
+            sink_topic=f"{name}-out",
             ranges="data_interval",
             allowed_lateness=dt.timedelta(0),
-            **common(few_or_all),
+            **common(name),
         )
 
-    with DAG(f"{few_or_all}_cursor", schedule=None):
-        ReadProcessWriteOperator(
-            task_id="classify", sink_topic=f"{few_or_all}-cursor-out", **common(few_or_all)
-        )
+    with DAG(f"{name}_cursor", schedule=None):
+        ReadProcessWriteOperator(task_id="classify", sink_topic=f"{name}-cursor-out", **common(name))
 
 with DAG(
     "partitioned",

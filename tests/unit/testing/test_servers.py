@@ -56,3 +56,16 @@ def test_a_server_that_is_not_installed_is_an_error(server: type, monkeypatch: p
         monkeypatch.setattr(module, "find_spec", lambda _: None)
     with pytest.raises(EmbeddedServerError, match=r"airflow-eos-testing\[platform\]"):
         server().start()
+
+
+def test_a_database_is_restored_as_it_was_backed_up() -> None:
+    """Under an open connection, too: what came later is gone."""
+    with postgres.PostgresServer() as database:
+        database.query("CREATE TABLE seen (name text)")
+        database.query("INSERT INTO seen VALUES (:'name')", name="o'clock")
+        dump = database.back_up()
+        database.query("INSERT INTO seen VALUES ('later')")
+        database.restore(dump)
+        assert database.query("SELECT name, 1 FROM seen") == [["o'clock", "1"]]
+        with pytest.raises(EmbeddedServerError, match="syntax error"):
+            database.query("SELEKT")

@@ -1,0 +1,142 @@
+"""Backfills of the flights' days, checked by consumers of their own: what several Airflows have in common."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+
+from airflow_eos.model.record import RunRecord
+from airflow_eos_testing import EmbeddedKafka, read_topic
+from airflow_eos_testing.airflow import AirflowStandalone
+from tests.system.flights_support import canonical, expected_output, flights_input
+from tests.system.retries_table import Pipeline, added
+
+from flights_input import Message, publish  # isort: skip
+
+FIRST = dt.date(2001, 1, 1)
+
+
+def backfill(
+    airflow: AirflowStandalone, kafka: EmbeddedKafka, dag_id: str, *, days: int, at_once: int = 3
+) -> Callable[..., None]:
+    """Backfill the days, with a cursor beside them; return what backfills again and finds all unchanged.
+
+    :param at_once: Dag runs at a time.
+    """
+    source, given = flights_input()
+    print(source)
+    last = FIRST + dt.timedelta(days=days)
+    messages = [one for one in given if FIRST <= day_of(one) < last]
+    publish(kafka.client_config(), f"{dag_id}-in", messages)
+    wanted, dead = expected_output(messages)
+    airflow.wait_for_dag(dag_id)
+    airflow.api.unpause(dag_id)
+
+    pipeline = Pipeline(kafka, dag_id, dag_id)
+    before = pipeline.look()
+    create(airflow, dag_id, last, at_once=at_once)
+    cursor = airflow.trigger(f"{dag_id}_cursor")  # while the intervals are at work
+    first = wait(airflow, dag_id, days, tries=1)
+    assert airflow.wait_for_run(f"{dag_id}_cursor", cursor) == "success"
+    assert sum(one["records_written"] for one in first.values()) == len(messages)
+    assert {one["mode"] for one in first.values()} == {"interval"}
+    _check(kafka, dag_id, wanted, dead, messages)
+
+    assert airflow.xcom(f"{dag_id}_cursor", cursor, "classify")["records_read"] == len(messages)
+    columns = pipeline.look()
+    assert columns.offset == before.offset + len(messages)
+    assert sorted(added(before, columns)) == sorted((run, 1) for run in (*first, cursor))
+    _check_tiles(run for run in columns.runs if run.mode == "interval")
+
+    def again(tries: int, *options: str, forgotten: bool = False) -> None:
+        create(airflow, dag_id, last, *options, at_once=at_once)
+        seen = wait(airflow, dag_id, days, tries=tries)
+        assert seen == {run: {**one, "found": tries > 1 or forgotten} for run, one in first.items()}
+        assert pipeline.look() == columns, "what is committed stays, and intervals never move offsets"
+
+    return again
+
+
+def create(airflow: AirflowStandalone, dag_id: str, last: dt.date, *options: str, at_once: int = 3) -> None:
+    """Make a backfill of the days before the last one, by Airflow's command."""
+    command = [
+        *("backfill", "create", "--dag-id", dag_id, "--max-active-runs", str(at_once)),
+        *("--from-date", FIRST.isoformat(), "--to-date", (last - dt.timedelta(days=1)).isoformat()),
+        *options,
+    ]
+    _wait_for_the_last_one(airflow, dag_id)
+    with airflow.standing_still():
+        done = airflow.cli(*command)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _wait_for_the_last_one(airflow: AirflowStandalone, dag_id: str) -> None:
+    """Wait until no backfill of the Dag runs: the scheduler looks for ended ones every half minute."""
+    deadline = time.monotonic() + 120
+    while True:
+        known = airflow.api.call("GET", f"/backfills?dag_id={dag_id}")["backfills"]
+        open_ones = [one["id"] for one in known if one["completed_at"] is None]
+        if not open_ones:
+            return
+        assert time.monotonic() < deadline, f"{open_ones} do not end; {airflow.condition()}\n{airflow.logs()}"
+        time.sleep(0.5)
+
+
+def wait(airflow: AirflowStandalone, dag_id: str, days: int, *, tries: int) -> dict[str, dict]:
+    """Wait until the task of every day has succeeded in that try; return its XCom by run."""
+    deadline = time.monotonic() + 60 + 30 * days
+    while True:
+        runs = airflow.api.call("GET", f"/dags/{dag_id}/dagRuns?limit=100&run_type=backfill")["dag_runs"]
+        found = {run["dag_run_id"]: run["state"] for run in runs}
+        if len(found) == days and set(found.values()) == {"success"}:
+            numbers = {run: airflow.task(dag_id, run, "classify")["try_number"] for run in found}
+            if min(numbers.values()) >= tries:
+                assert set(numbers.values()) == {tries}, _failed_tries(airflow, numbers, tries, dag_id)
+                return {run: airflow.xcom(dag_id, run, "classify") for run in found}
+        assert "failed" not in found.values(), _failed(airflow, found, dag_id)
+        assert time.monotonic() < deadline, f"{found}; {airflow.condition()}\n{airflow.logs()}"
+        time.sleep(0.5)
+
+
+def _failed_tries(airflow: AirflowStandalone, numbers: dict[str, int], tries: int, dag_id: str) -> str:
+    logs = [
+        f"--- {run}, try {number} ---\n{airflow.task_log(dag_id, run, 'classify', number)[-4000:]}"
+        for run, last in numbers.items()
+        for number in range(tries, last)
+    ]
+    return "\n".join(logs)
+
+
+def _failed(airflow: AirflowStandalone, found: dict[str, str], dag_id: str) -> str:
+    run = next(run for run, state in found.items() if state == "failed")
+    return airflow.task_log(dag_id, run, "classify", airflow.task(dag_id, run, "classify")["try_number"])[
+        -6000:
+    ]
+
+
+def _check(kafka: EmbeddedKafka, name: str, wanted: Counter, dead: Counter, messages: list[Message]) -> None:
+    flights = read_topic(kafka.client_config(), f"{name}-out")
+    assert Counter((one.key, canonical(json.loads(one.value or b""))) for one in flights) == wanted
+    # The cursor's run wrote the same dead letters, once more.
+    letters = read_topic(kafka.client_config(), f"{name}-dead")
+    assert Counter(one.value for one in letters) == dead + dead
+    assert len(flights) + dead.total() == len(messages)
+
+
+def _check_tiles(runs: Iterable[RunRecord]) -> None:
+    """The ranges of all runs meet end to start in each partition, from its first record on."""
+    ranges: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for one in (one for run in runs for one in run.ranges):
+        ranges[one.partition].append((one.start, one.end))
+    for found in map(sorted, ranges.values()):
+        assert found[0][0] == 0
+        assert all(before[1] == after[0] for before, after in pairwise(found)), found
+
+
+def day_of(message: Message) -> dt.date:
+    """Return the day that a flight belongs to."""
+    return dt.datetime.fromtimestamp(message.timestamp / 1000, dt.timezone.utc).date()

@@ -1,0 +1,61 @@
+"""The leader of an Airflow's components: one that ended is started again when somebody asks for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from airflow_eos_testing import airflow_components
+from airflow_eos_testing.airflow_processes import parent_of, stopped
+from airflow_eos_testing.session import Session, session_members
+from tests.support.patience import eventually, wait_until
+
+COMMANDS = {name: ["sh", "-c", f"echo {name}; exec sleep 600"] for name in ("one", "two")}
+
+
+def test_a_component_is_started_again_and_only_that(tmp_path: Path) -> None:
+    """Its process id and its output are where they were; nobody else notices."""
+    leader = [sys.executable, "-I", "-S", airflow_components.__file__, json.dumps(COMMANDS)]
+    session = Session(leader, env=os.environ, home=tmp_path, log_path=tmp_path / "leader.log", keep=True)
+    try:
+        for name in COMMANDS:
+            wait_until(lambda log=tmp_path / f"{name}.log": said(log))
+        pids = {name: int(said(tmp_path / f"{name}.pid")) for name in COMMANDS}
+        assert {parent_of(pid) for pid in pids.values()} == {session.leader_pid}
+        os.kill(pids["one"], signal.SIGKILL)
+        eventually(lambda: session_members(session.leader_pid), lambda seen: pids["one"] not in seen)
+        (tmp_path / "one.again").touch()
+        wait_until(lambda: not (tmp_path / "one.again").exists())
+        again = int(said(tmp_path / "one.pid"))
+        assert again != pids["one"]
+        assert {again, pids["two"]} < set(session_members(session.leader_pid))
+        eventually(lambda: said(tmp_path / "one.log"), lambda text: text == "one\none\n")
+        assert said(tmp_path / "two.log") == "two\n"
+    finally:
+        session.end()
+
+
+def test_processes_stand_still_for_a_block() -> None:
+    """They go on behind it, also when one of them is gone."""
+    gone = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "600")
+    there = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "600")
+    try:
+        with stopped([gone, there]):
+            wait_until(lambda: state_of(there) == "T")
+            os.kill(gone, signal.SIGKILL)
+            os.waitpid(gone, 0)
+        wait_until(lambda: state_of(there) == "S")
+    finally:
+        os.kill(there, signal.SIGKILL)
+        os.waitpid(there, 0)
+
+
+def said(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
