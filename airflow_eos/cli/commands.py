@@ -485,7 +485,7 @@ def _moment(text: str, timezone: str | None) -> dt.datetime:
             return moment
         if timezone is None:
             raise WrongUsage(
-                f"--interval {text!r} names no zone: write 2026-11-21T05:00Z, or give --timezone"
+                f"--interval {text!r} names no zone: write {moment:%Y-%m-%dT%H:%MZ}, or give --timezone UTC"
             )
         return moment.set(tz=timezone)
     except InvalidTimezone as error:

@@ -11,7 +11,7 @@ from airflow_eos.ledger.keys import utc_text
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.ports import Cluster
 from airflow_eos.run.log_coverage import FUTURE_TOLERANCE, moment_text, timestamp_of
-from airflow_eos.run.retention import is_stamped_by_broker, kept
+from airflow_eos.run.retention import is_stamped_by_broker, kept, span_text
 
 Finding = tuple[str, Literal["ok", "warn", "unknown"], str, str]
 """Name, status, what was found, advice."""
@@ -64,7 +64,7 @@ def _source(
     name, keeps = f"topic {topic} retention", kept(settings)
     if settings is None or keeps is None:
         return _kept(name, topic, settings)
-    said = f"keeps records for {keeps}"
+    said = f"keeps records for {span_text(keeps)}"
     limit = timestamp_of(now - keeps)
     advice = "raise retention.ms, or set it to -1 while history is loaded: what is deleted unread is lost"
     if record is not None and record < limit:
@@ -78,7 +78,7 @@ def _sink(topic: str, settings: Mapping[str, str] | None, begins: int | None, no
     name, keeps = f"topic {topic} retention", kept(settings)
     if settings is None or keeps is None:
         return _kept(name, topic, settings)
-    said = f"keeps records for {keeps}"
+    said = f"keeps records for {span_text(keeps)}"
     if begins is None or begins >= timestamp_of(now - keeps) or is_stamped_by_broker(settings):
         return name, "ok", said, ""
     advice = "raise retention.ms, or return a timestamp column: output with its input's timestamps is deleted"

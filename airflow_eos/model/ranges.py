@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 StartPolicy = Literal["earliest", "latest", "fail"]
 DEFAULT_ALLOWED_LATENESS = dt.timedelta(minutes=5)
+INTERVAL_TIMETABLE = "airflow.sdk.CronDataIntervalTimetable"
+"""What gives a Dag with a cron schedule intervals; for the texts of errors."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -117,7 +119,7 @@ class Interval:
         if self.start >= self.end:
             raise ValueError(
                 f"the interval [{self.start.isoformat()}, {self.end.isoformat()}) is empty; a Dag with a "
-                "cron schedule gets real intervals from airflow.timetables.interval.CronDataIntervalTimetable"
+                f"cron schedule gets real intervals from {INTERVAL_TIMETABLE}"
             )
         if self.allowed_lateness < dt.timedelta(0):
             raise ValueError(f"allowed_lateness must not be negative, got {self.allowed_lateness}")

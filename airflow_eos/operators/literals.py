@@ -10,7 +10,7 @@ from airflow.sdk import CronTriggerTimetable, DeltaTriggerTimetable
 from airflow_eos import settings
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.names import checked_name, checked_topics
-from airflow_eos.model.ranges import Cursor
+from airflow_eos.model.ranges import INTERVAL_TIMETABLE, Cursor
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operators.offset_ranges import parse_ranges
 from airflow_eos.operators.task_identity import DATA_INTERVAL, accepting, accepts, as_range_mode
@@ -132,7 +132,7 @@ def check_schedule(operator: ReadsIntervals, dag: DAG) -> None:
             f"task {operator.task_id!r} reads ranges={DATA_INTERVAL!r}, and the schedule of Dag "
             f"{dag.dag_id!r} gives empty intervals: cron strings, presets such as '@daily' and timedeltas do "
             "in Airflow 3. Schedule the Dag with "
-            'airflow.timetables.interval.CronDataIntervalTimetable("@daily", timezone="UTC")'
+            f'{INTERVAL_TIMETABLE}("@daily", timezone="UTC")'
         )
 
 

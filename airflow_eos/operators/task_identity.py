@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.model.ranges import Cursor, Explicit, Interval, PartitionInterval, RangeMode
+from airflow_eos.model.ranges import (
+    INTERVAL_TIMETABLE,
+    Cursor,
+    Explicit,
+    Interval,
+    PartitionInterval,
+    RangeMode,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+log = logging.getLogger(__name__)
+
 DATA_INTERVAL: Literal["data_interval"] = "data_interval"
 Ranges = RangeMode | Literal["data_interval"]
-
-_TIMETABLE = "airflow.timetables.interval.CronDataIntervalTimetable"
 
 
 def clear_number(context: Context) -> int:
@@ -105,15 +113,37 @@ def resolve_ranges(
     if start is None or end is None:
         raise ConfigurationError(
             f"Dag run {dag_run.run_id!r} has no data interval, which ranges={DATA_INTERVAL!r} needs: trigger "
-            f"it with a logical date, schedule the Dag with {_TIMETABLE}, or use ranges=Cursor()"
+            f"it with a logical date, which gives it the last whole one before now, schedule the Dag with "
+            f"{INTERVAL_TIMETABLE}, or use ranges=Cursor()"
         )
     if start == end:
         raise ConfigurationError(
             f"Dag run {dag_run.run_id!r} has the empty data interval [{start.isoformat()}, "
             f"{end.isoformat()}): cron strings and presets such as '@hourly' give none in Airflow 3; "
-            f"schedule the Dag with {_TIMETABLE}"
+            f"schedule the Dag with {INTERVAL_TIMETABLE}"
         )
+    _warn_of_another_day(dag_run, start, end)
     return Interval(start, end, allowed_lateness)
+
+
+def _warn_of_another_day(dag_run: Any, start: dt.datetime, end: dt.datetime) -> None:
+    """Say so where a Dag run's logical date is far from the interval that is read.
+
+    Schedules and backfills give a run the start of its interval as its date. ``airflow dags trigger
+    --logical-date`` gives it the last whole interval before *now* with whatever date; the UI, the last one
+    before that date.
+    """
+    named = getattr(dag_run, "logical_date", None)
+    if named is not None and not start <= named <= end + (end - start):
+        log.warning(
+            "Dag run %r has the logical date %s and reads its data interval [%s, %s), which is far from it: "
+            "a logical date does not choose the interval of a run that is triggered. To read the interval of "
+            "that date: airflow backfill create --from-date and --to-date with its start",
+            dag_run.run_id,
+            named.isoformat(),
+            start.isoformat(),
+            end.isoformat(),
+        )
 
 
 def _partition_interval(

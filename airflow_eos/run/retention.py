@@ -32,6 +32,13 @@ _LONGEST_MS = 2**46
 """2,000 years: more than a calendar can go back is for ever."""
 
 
+def span_text(span: dt.timedelta) -> str:
+    """Return a span of time as people say it: from ten days on whole days, else to the second."""
+    if span >= dt.timedelta(days=10):
+        span = dt.timedelta(days=span.days)
+    return str(span - dt.timedelta(microseconds=span.microseconds)).removesuffix(", 0:00:00")
+
+
 def is_stamped_by_broker(settings: Mapping[str, str] | None) -> bool:
     """Return whether records get the time of their arrival."""
     return settings is not None and settings.get("message.timestamp.type") == "LogAppendTime"
@@ -55,8 +62,9 @@ def notes(
 def _of_sources(cluster: Cluster, topics: Collection[str], interval: Interval, now: dt.datetime) -> list[str]:
     age = now - interval.start
     return [
-        f"{topic} keeps records for {keeps} (retention.ms), the interval began {age} ago: what retention "
-        "deletes before it is read is lost; raise it where history is loaded"
+        f"{topic} keeps records for {span_text(keeps)} (retention.ms), the interval began "
+        f"{span_text(age)} ago: what retention deletes before it is read is lost; raise it where "
+        "history is loaded"
         for topic in sorted(topics)
         if (keeps := kept(cluster.topic_settings(topic))) is not None and keeps < age
     ]
@@ -81,7 +89,7 @@ def _of_sink(cluster: Cluster, plan: RunPlan, sink: str, now: dt.datetime) -> li
     if not expired:
         return []
     note = (
-        f"{sink} keeps records for {keeps} (retention.ms); these are older, of before "
+        f"{sink} keeps records for {span_text(keeps)} (retention.ms); these are older, of before "
         f"{keys.utc_text(oldest)}: {', '.join(expired)}. Where process passes their timestamps on, the "
         "brokers delete the output soon after its commit; raise retention.ms, or return a timestamp column"
     )

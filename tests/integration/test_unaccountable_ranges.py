@@ -298,7 +298,7 @@ def test_output_that_the_sink_will_delete_at_once_is_noted(embedded_kafka, range
         ranges = Explicit((OffsetRange(pipeline.source, 0, 0, 2),))
     record = pipeline.run(**({} if ranges is None else {"ranges": ranges}))
     (note,) = record.details["notes"]
-    assert f"{pipeline.sink} keeps records for 7 days" in note
+    assert f"{pipeline.sink} keeps records for 7 days (retention.ms)" in note
     assert f": {pipeline.source}-0 [0, 1). " in note
 
 

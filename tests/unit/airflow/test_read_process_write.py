@@ -259,6 +259,30 @@ def test_partition_of_the_run_is_read(dag: DAG, runs: list[FakeRun]) -> None:
     assert runs[0].spec.ranges == PartitionInterval("2026-11-20", Interval(START, START + DAY))
 
 
+@pytest.mark.parametrize(
+    ("logical_date", "warned"),
+    [
+        (START, False),
+        (START + DAY + dt.timedelta(hours=7), False),
+        (START + 3 * DAY, True),
+        (START - 3 * DAY, True),
+        (None, False),
+    ],
+    ids=["scheduled", "triggered-today", "later", "earlier", "none"],
+)
+def test_a_date_far_from_the_interval_that_is_read_is_a_warning(
+    dag: DAG,
+    runs: list[FakeRun],
+    logical_date: dt.datetime | None,
+    warned: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A run that is triggered for a day of the past reads another: green, and the day is not read."""
+    execute(make(dag, ranges="data_interval"), logical_date=logical_date)
+    assert runs[0].spec.ranges == Interval(START, START + DAY)
+    assert ("does not choose the interval" in caplog.text) is warned
+
+
 def test_given_ranges_are_taken_as_they_are(dag: DAG, runs: list[FakeRun]) -> None:
     """Explicit ranges are not touched by the Dag run's interval."""
     ranges = Explicit((OffsetRange("src", 0, 1, 2),))
