@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -358,6 +359,7 @@ def _lane(lane: Lane, visible: Mapping[str, RunRecord]) -> dict[str, Any]:
         "where": str(lane.where),
         "topic_id": lane.key.topic_id,
         "gone": lane.bounds is None,
+        "said": _said(lane, begin, end),
         "begin": begin,
         "end": end,
         "log_start": lane.bounds.log_start if lane.bounds else None,
@@ -368,6 +370,13 @@ def _lane(lane: Lane, visible: Mapping[str, RunRecord]) -> dict[str, Any]:
         "shapes": _shapes(segments, begin, end, visible),
         "shapes_again": _shapes(lane.again, begin, end, visible),
     }
+
+
+def _said(lane: Lane, begin: int, end: int) -> str:
+    """Say in words what the drawing of a lane shows."""
+    parts = Counter(one.kind.value for one in (*lane.segments, *lane.again))
+    counted = ", ".join(f"{number:,} {kind}" for kind, number in sorted(parts.items()))
+    return f"{lane.where}, offsets {begin} to {end}" + (f": {counted}" if counted else "")
 
 
 def _segment(one: Segment, visible: Mapping[str, RunRecord]) -> dict[str, Any]:

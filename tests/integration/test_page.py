@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
 from dataclasses import replace
+from urllib.parse import quote
 
 import pytest
 from confluent_kafka import Producer
@@ -16,6 +18,7 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.ledger import keys
 from airflow_eos.run.states import State
 from airflow_eos.ui import views
+from tests.support.accessible import faint, names, reached_by_tab
 from tests.support.airflow_app import (  # first of all: it sets Airflow's home
     airflow_app,
     password,
@@ -516,6 +519,53 @@ def test_what_is_wrong_is_seen_in_red(app, read_twice, robbed):
         seen.open(page)
         assert "what 1 run wrote is not there" in seen.text(".sentence")
         assert colour(".sentence") == red
+
+
+@with_browser
+def test_pages_can_be_used_without_a_mouse_and_without_sight(app, page, fenced, read_twice):
+    """Tab reaches all that can be pressed, in order and in sight; drawings have names; texts are legible."""
+    shown(page, fenced, 5)
+    name = fenced.spec.pipeline
+    key = quote(run_key(fenced, "r4"))
+    paths = {
+        "pipelines": "/",
+        "pipeline": f"/pipeline?name={name}",
+        "overlap": f"/pipeline?name={read_twice.spec.pipeline}",
+        "run": f"/run?pipeline={name}&key={key}",
+        "transactions": "/transactions",
+        "health": "/health",
+        "refused": "/pipeline?name=absent",
+    }
+    told = {}
+    with served(app.app) as address, browser() as seen:
+        seen.open(f"{address}/eos/style.css")
+        seen.run(f"document.cookie = '_token={token('viewer')}; path=/'")
+        for what, path in paths.items():
+            seen.open(f"{address}/eos{path}")
+            there, wrong = reached_by_tab(seen)
+            assert wrong == [], what
+            assert len(there) >= 5, what
+            told[what] = names(seen)
+            assert [one for one in told[what] if not one[1]] == [], what
+            for scheme in ("light", "dark"):
+                seen.prefer(scheme)
+                texts, unreadable = faint(seen)
+                assert (texts > 5, unreadable) == (True, []), (what, scheme)
+        # What only a mouse reaches in a drawing is a link of the table, too.
+        seen.open(f"{address}/eos{paths['pipeline']}")
+        drawn, listed = seen.run(
+            "const of = (which) => [...document.querySelectorAll(which)].map((one) => "
+            "one.getAttribute('href')); return [of('svg a'), of('tbody a')]"
+        )
+        assert set(drawn) == set(listed)
+    images = [name for role, name in told["pipeline"] if role == "image"]
+    assert f"{fenced.source}-0, offsets 0 to 5: 5 read" in images
+    assert any(one.startswith("r4: ASKED 0") and "ABORTED 0" in one for one in images)
+    (twice,) = (one for role, one in told["overlap"] if one.startswith(f"{read_twice.source}-0"))
+    assert twice.endswith(", offsets 0 to 3: 1 overlap, 1 read")
+    assert {"What was read", "What was written"} <= {one for role, one in told["run"] if role == "table"}
+    bars = [one for role, one in told["run"] if role == "image"]
+    assert any(re.fullmatch(r"WRITTEN: \S+ seconds, transaction open", one) for one in bars)
 
 
 # -- brokers that do not answer ---------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -94,8 +94,18 @@ class Browser:
     def prefer(self, scheme: str) -> None:
         """Let the system be ``light`` or ``dark``."""
         wanted = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-        body = {"cmd": "Emulation.setEmulatedMedia", "params": wanted}
-        _send("POST", f"{self._session}/goog/cdp/execute", body)
+        self.tell("Emulation.setEmulatedMedia", wanted)
+
+    def press(self, key: str) -> None:
+        """Press a key, and let it go."""
+        keys = [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")]
+        body = {"actions": [{"type": "key", "id": "keyboard", "actions": keys}]}
+        _send("POST", f"{self._session}/actions", body)
+
+    def tell(self, command: str, params: Mapping[str, Any] | None = None) -> Any:
+        """Return the answer to a command of Chrome's own protocol."""
+        body = {"cmd": command, "params": dict(params or {})}
+        return _send("POST", f"{self._session}/goog/cdp/execute", body)
 
     def soon(self, look: Callable[[], Any]) -> Any:
         """Return the first answer that is one; what fails is tried again."""

@@ -46,6 +46,7 @@
     said.textContent = text;
     if (!lines.length) return;
     const list = document.createElement("ul");
+    list.setAttribute("aria-label", "Partitions");
     for (const line of lines) {
       const item = document.createElement("li");
       item.textContent = line;

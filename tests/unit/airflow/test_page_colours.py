@@ -1,0 +1,52 @@
+"""Every pair of colours that text has on the page is legible, by day and by night."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import airflow_eos
+
+STYLE = (Path(airflow_eos.__file__).parent / "ui" / "static" / "style.css").read_text()
+_BLOCK = r"{[^{}]*--back:[^{}]*}"
+BLOCKS = [dict(re.findall(r"--([\w-]+): (#\w+);", one)) for one in re.findall(_BLOCK, STYLE)]
+DAY, NIGHT = BLOCKS[0], {**BLOCKS[0], **BLOCKS[1]}
+TEXTS = [
+    *((text, back) for text in ("text", "quiet", "link", "good", "bad") for back in ("back", "card")),
+    ("warn", "card"),
+    *((text, f"{text}-back") for text in ("good", "bad", "warn")),
+]
+
+
+def light(colour: str) -> float:
+    """Return the relative luminance of ``#rgb`` or ``#rrggbb``, as WCAG 2 defines it."""
+    digits = colour[1:] if len(colour) == 7 else "".join(one * 2 for one in colour[1:])
+    parts = (int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4))
+    linear = [one / 12.92 if one <= 0.03928 else ((one + 0.055) / 1.055) ** 2.4 for one in parts]
+    return sum(share * one for share, one in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(one: str, other: str) -> float:
+    darker, lighter = sorted((light(one), light(other)))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+@pytest.mark.parametrize("scheme", [DAY, NIGHT], ids=["day", "night"])
+@pytest.mark.parametrize(("text", "back"), TEXTS, ids=lambda one: one)
+def test_texts_are_legible(scheme: dict[str, str], text: str, back: str) -> None:
+    """At least 4.5, for text of any size."""
+    assert contrast(scheme[text], scheme[back]) >= 4.5
+
+
+def test_black_on_white_is_21() -> None:
+    """The measure itself."""
+    assert contrast("#000", "#ffffff") == pytest.approx(21)
+
+
+def test_night_is_the_same_whoever_asks_for_it() -> None:
+    """Airflow's own switch, or the system."""
+    assert len(BLOCKS) == 3
+    assert BLOCKS[1] == BLOCKS[2]
+    assert set(BLOCKS[1]) == set(BLOCKS[0])
