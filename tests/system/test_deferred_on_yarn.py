@@ -1,4 +1,4 @@
-"""A run that waits in a real triggerer for its driver on a real YARN: left alone, and marked."""
+"""A run that waits in a real triggerer for its driver on a real YARN: what happens to either meanwhile."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from pathlib import Path
 import pytest
 
 from airflow_eos_testing import EmbeddedKafka
-from airflow_eos_testing.airflow import AirflowStandalone, kafka_connection
+from airflow_eos_testing.airflow import kafka_connection
+from airflow_eos_testing.airflow_platform import AirflowPlatform
 from airflow_eos_testing.faults.half_send import is_half_written, let_go
 from airflow_eos_testing.faults.yarn_cluster import YarnCluster
 from tests.support.patience import eventually, wait_until
 from tests.system.airflow_env import ROOT
 from tests.system.airflow_waits import deferred
 from tests.system.retries_table import Pipeline, added, grown
+
+from flights_input import TOPIC_CONFIG  # isort: skip
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]  # processes start cold, on whatever machine
 
@@ -29,7 +32,7 @@ FILES = ("on_yarn.py", "on_yarn_app.py")
 class Place:
     """An Airflow, a YARN and a broker, and where the drivers of one test meet."""
 
-    airflow: AirflowStandalone
+    airflow: AirflowPlatform
     yarn: YarnCluster
     pipeline: Pipeline
     meeting: Path
@@ -44,14 +47,17 @@ class Place:
         (application,) = set(self.yarn.applications()) - known
         return run_id, application
 
-    def triggerer_looks(self, run_id: str) -> None:
-        """Wait until the trigger is at work: before, it has no on_kill."""
+    def triggerer_looks(self, run_id: str, triggerers: int = 1) -> None:
+        """Wait until the trigger is at work: before, it has no on_kill.
+
+        :param triggerers: how many have followed this run, this one included.
+        """
         log = self.airflow.home / "logs" / f"dag_id={DAG}" / f"run_id={run_id}" / f"task_id={TASK}"
 
-        def seen() -> bool:
-            return any("RUNNING" in path.read_text() for path in log.glob("attempt=*.log.trigger.*"))
+        def seen() -> int:
+            return sum("RUNNING" in path.read_text() for path in log.glob("attempt=*.log.trigger.*"))
 
-        wait_until(seen, 120)
+        wait_until(lambda: seen() >= triggerers, 120)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +70,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         shutil.copy(ROOT / "tests" / "system" / "dags" / name, folder / "dags")
     with YarnCluster(1) as yarn, EmbeddedKafka() as kafka:
         for topic in ("on-yarn-in", "on-yarn-out"):
-            kafka.create_topic(topic, partitions=4)
+            # The records' timestamps are years old: by time, a broker would delete them in minutes.
+            kafka.create_topic(topic, partitions=4, config=TOPIC_CONFIG)
         meeting = {"spark.yarn.appMasterEnv.EOS_TEST_MEETING": str(folder / "meeting")}
         env = {
             "HADOOP_CONF_DIR": str(yarn.settings),
@@ -75,7 +82,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             "kafka_default": kafka_connection(kafka.bootstrap_servers),
             "spark_yarn": {"conn_type": "spark", "host": "yarn", "extra": extra},
         }
-        with AirflowStandalone(folder / "dags", connections=connections, env=env) as airflow:
+        kind = {"executor": "LocalExecutor", "schedulers": 1}
+        with AirflowPlatform(folder / "dags", connections=connections, env=env, **kind) as airflow:
             pipeline = Pipeline(kafka, "on-yarn", f"{DAG}.{TASK}")
             yield Place(airflow, yarn, pipeline, folder / "meeting")
 
@@ -115,3 +123,42 @@ def test_a_deferred_task_that_is_marked_failed_ends_its_application(place: Place
     assert place.airflow.wait_for_run(DAG, run_id) == "success"
     after = place.pipeline.look()
     assert after == grown(before, sent, runs=after.runs)
+
+
+def test_a_deferred_task_that_is_cleared_is_done_by_another_application(place: Place) -> None:
+    """The triggerer ends the first one, half way; the next try submits another, which writes it all."""
+    before, sent = place.pipeline.look(), place.pipeline.publish("cleared")
+    run_id, application = place.half_way()
+    place.airflow.clear(DAG, run_id, [TASK])
+    assert place.yarn.wait_until_ended(application) == "KILLED"
+    let_go(place.meeting)
+    wait_until(lambda: not place.yarn.processes(application))
+    assert place.pipeline.look() == before
+    assert place.airflow.wait_for_run(DAG, run_id) == "success"
+    after = place.pipeline.look()
+    assert after == grown(before, sent, runs=after.runs)
+    assert added(before, after) == [(run_id, 2)]
+    assert [one["state"] for one in place.airflow.api.tries(DAG, run_id, TASK)][-1] == "success"
+
+
+def test_a_triggerer_that_is_killed_leaves_the_application_alone(place: Place) -> None:
+    """The next one follows the same driver; an end that no triggerer saw is found by the one after it."""
+    before, sent = place.pipeline.look(), place.pipeline.publish("orphaned")
+    run_id, application = place.half_way()
+    known = set(place.yarn.applications())
+    place.airflow.kill_component("triggerer", tree=True)
+    place.airflow.start_components("triggerer")
+    place.triggerer_looks(run_id, 2)
+    assert place.yarn.application(application)["state"] == "RUNNING"
+
+    place.airflow.kill_component("triggerer", tree=True)
+    let_go(place.meeting)
+    assert place.yarn.wait_until_ended(application) == "SUCCEEDED"
+    after = place.pipeline.look()
+    assert after == grown(before, sent, runs=after.runs)
+    assert place.airflow.task(DAG, run_id, TASK)["state"] == "deferred"
+    place.airflow.start_components("triggerer")
+    assert place.airflow.wait_for_run(DAG, run_id) == "success"
+    assert place.pipeline.look() == after
+    assert added(before, after) == [(run_id, 1)]
+    assert set(place.yarn.applications()) == known
