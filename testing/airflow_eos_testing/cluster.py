@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from airflow_eos_testing.broker import START_TIMEOUT, Broker
 from airflow_eos_testing.certificates import Certificates, make_certificates
 from airflow_eos_testing.exceptions import EmbeddedKafkaError
 from airflow_eos_testing.launch import Launcher
-from airflow_eos_testing.ports import HOST, free_ports
+from airflow_eos_testing.ports import HOST, free_ports, is_free
 from airflow_eos_testing.properties import NodePorts, server_properties, version_settings
 from airflow_eos_testing.security import SUPER_USER, Security, SecurityProtocol
 from airflow_eos_testing.watchdog import Watchdog
@@ -53,6 +54,7 @@ class EmbeddedKafka:
     :param transaction_version: the broker feature ``transaction.version`` (KIP-890): by default 2 on 4.x and
         1 on 3.9, where it needs ``unstable.feature.versions.enable``, which is then set.
     :param jvm_options: of each broker's JVM, in place of those that start quickest and optimise least.
+    :param port: of the first broker, for addresses that outlive it; default: a free one.
     :param keep: keep the folder with logs and data after the end, and log its path.
     :param start_timeout: seconds for all brokers to be ready.
     """
@@ -67,6 +69,7 @@ class EmbeddedKafka:
         broker_config: Mapping[str, Any] | None = None,
         transaction_version: int | None = None,
         jvm_options: Sequence[str] | None = None,
+        port: int | None = None,
         keep: bool = False,
         start_timeout: float = START_TIMEOUT,
     ) -> None:
@@ -78,6 +81,7 @@ class EmbeddedKafka:
         self.security = Security(security, acls)
         self.transaction_version = transaction_version
         self.keep = keep
+        self._port = port
         self._count = brokers
         self._broker_config = {key: str(value) for key, value in (broker_config or {}).items()}
         self._jvm_options = jvm_options
@@ -190,12 +194,16 @@ class EmbeddedKafka:
         topics.wait_for_brokers(self._admins(), self._count, max(1.0, deadline - time.monotonic()))
 
     def _choose_ports(self) -> dict[int, NodePorts]:
+        if self._port is not None and not is_free(self._port):
+            raise EmbeddedKafkaError(f"port {self._port} of {HOST} is taken: choose another one")
         internal = self.security.separate_internal_listener
         ports = iter(free_ports((3 if internal else 2) * self._count))
         nodes = {
             node_id: NodePorts(next(ports), next(ports), next(ports) if internal else None)
             for node_id in range(1, self._count + 1)
         }
+        if self._port is not None:
+            nodes[1] = replace(nodes[1], client=self._port)
         self._internal_address = f"{HOST}:{nodes[1].internal}"
         return nodes
 

@@ -36,7 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signum, _stop)
     try:
         kafka = EmbeddedKafka(
-            options.brokers, options.version, broker_config=dict(options.config), keep=options.keep
+            options.brokers,
+            options.version,
+            broker_config=dict(options.config),
+            port=options.port,
+            keep=options.keep,
         )
         with kafka:
             _run(kafka, options.topic)
@@ -71,8 +75,23 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m airflow_eos_testing.kafka", description=__doc__)
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=1)
     parser.add_argument("--version", default=DEFAULT_VERSION, help="Kafka version (default %(default)s)")
-    parser.add_argument("--topic", type=_topic, action="append", default=[], metavar="NAME[:PARTITIONS]")
-    parser.add_argument("--config", type=_setting, action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--port", type=int, help="of the first broker (default: a free one)")
+    parser.add_argument(
+        "--topic",
+        type=_topic,
+        action="append",
+        default=[],
+        metavar="NAME[:PARTITIONS]",
+        help="created at the start; repeatable",
+    )
+    parser.add_argument(
+        "--config",
+        type=_setting,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="broker setting, such as log.retention.ms=-1 before history is loaded; repeatable",
+    )
     parser.add_argument("--keep", action="store_true", help="keep logs and data at the end")
     return parser
 

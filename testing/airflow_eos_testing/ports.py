@@ -28,7 +28,7 @@ def free_ports(count: int) -> list[int]:
     ports: list[int] = []
     for _ in range(_ENOUGH):
         port = chooser.randrange(lowest, highest)
-        if port not in ports and _is_free(port):
+        if port not in ports and is_free(port):
             ports.append(port)
         if len(ports) == count:
             return ports
@@ -37,7 +37,8 @@ def free_ports(count: int) -> list[int]:
     )
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether nothing of this machine is bound to a port of loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         try:
             probe.bind((HOST, port))

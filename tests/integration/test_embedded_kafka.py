@@ -365,6 +365,15 @@ def test_a_port_taken_in_the_meantime_is_replaced(monkeypatch):
             kafka.create_topic("second-try")
 
 
+def test_a_port_of_ones_own_that_is_taken_is_not_replaced():
+    """Whoever names a port gets it, or is told."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        number = taken.getsockname()[1]
+        with pytest.raises(EmbeddedKafkaError, match=f"port {number} of 127.0.0.1 is taken"):
+            EmbeddedKafka(port=number).start()
+
+
 def test_the_callers_settings_reach_the_broker():
     """broker_config wins over the defaults."""
     with EmbeddedKafka(broker_config={"num.partitions": 7}) as kafka:
@@ -618,12 +627,15 @@ def test_every_protocol_serves_readers_and_writers(brokers, version, security):
 # -- command line and fixtures -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_the_command_prints_its_address_and_ends_clean(tmp_path, signum):
-    """The first line is the bootstrap servers; a signal ends it with exit code 0 and nothing left."""
+@pytest.mark.parametrize(("signum", "port"), [(signal.SIGINT, False), (signal.SIGTERM, True)])
+def test_the_command_prints_its_address_and_ends_clean(tmp_path, signum, port):
+    """The first line is the bootstrap servers, at a port of one's own if one is named; a signal ends it."""
     command = ["-m", "airflow_eos_testing.kafka", "--topic", "orders:3", "--topic", "other"]
+    chosen = str(cluster.free_ports(1)[0])
+    command += ["--port", chosen] if port else []
     with running(tmp_path, *command) as process:
         bootstrap = process.stdout.readline().strip()
+        assert (bootstrap == f"127.0.0.1:{chosen}") is port
         with contextlib.closing(
             Consumer({"bootstrap.servers": bootstrap, "group.id": "x", **QUIET})
         ) as client:
