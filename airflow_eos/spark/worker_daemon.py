@@ -65,9 +65,26 @@ def end_when_idle(
     signal.setitimer(signal.ITIMER_REAL, look, look)
 
 
+def quiet_when_spark_is_gone(worker: Callable[..., int]) -> Callable[..., int]:
+    """Return PySpark's loop of a worker without its traceback where Spark has closed the connection.
+
+    Spark does so when it has all that it wants of a task, or has failed it. The worker's last flush finds
+    that out, and its traceback would be an error in the log of a task that succeeds.
+    """
+
+    def ended(*arguments: object) -> int:
+        try:
+            return worker(*arguments)
+        except BrokenPipeError:
+            return 1
+
+    return ended
+
+
 if __name__ == "__main__":
-    from pyspark.daemon import manager
+    from pyspark import daemon
 
     preload()
     end_when_idle()
-    manager()
+    daemon.worker = quiet_when_spark_is_gone(daemon.worker)
+    daemon.manager()

@@ -21,7 +21,7 @@ from airflow_eos.spark.server.folder import CONN_ID, Held, ServerFolder
 from airflow_eos.spark.server.identity import ProcessIdentity, kill_session
 from airflow_eos.spark.server.sockets import connections_to, is_free, listens, reserve_ipv6
 from airflow_eos.spark.server.supervisor import Idleness, Restarts
-from airflow_eos.spark.worker_daemon import PRELOADED
+from airflow_eos.spark.worker_daemon import PRELOADED, quiet_when_spark_is_gone
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -285,6 +285,19 @@ def test_a_worker_daemon_ends_when_it_has_had_no_worker_for_a_while() -> None:
     """Not before, and no worker ends by it: Spark would keep one for each session there ever was."""
     done = subprocess.run([sys.executable, "-c", DAEMON], stdout=subprocess.PIPE, check=False, timeout=30)
     assert (done.returncode, done.stdout) == (7, b"had children\n")
+
+
+def test_a_worker_whose_spark_is_gone_says_nothing() -> None:
+    """Its last flush would leave a traceback in the log of a task that succeeds; other errors stay."""
+
+    def failing(error: Exception) -> int:
+        raise error
+
+    ended = quiet_when_spark_is_gone(failing)
+    assert ended(BrokenPipeError()) == 1
+    with pytest.raises(OSError, match="disk"):
+        ended(OSError("disk"))
+    assert quiet_when_spark_is_gone(lambda code: code)(0) == 0
 
 
 def test_what_the_worker_daemon_imports_is_there() -> None:
