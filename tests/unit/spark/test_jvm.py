@@ -90,7 +90,10 @@ spark = builder.getOrCreate()
 spark.range(3).collect()
 log = spark._jvm.org.apache.logging.log4j.LogManager
 log.getLogger("org.apache.spark.util.Utils").warn("Service 'x' could not bind")
-log.getLogger("org.apache.spark.executor.Executor").error("Exception in task 0.0")
+failure = spark._jvm.java.lang.RuntimeException("line\\n of a message")
+log.getLogger("org.apache.spark.executor.Executor").error("Exception in task 0.0", failure)
+log.getLogger("org.apache.spark.scheduler.TaskSetManager").warn("Lost task 0.0: x\\n\\tat org.apache.spark")
+log.getLogger("org.apache.spark.SparkContext").error("another", failure)
 """
 
 
@@ -130,10 +133,14 @@ def test_only_errors_of_a_session_go_to_standard_error(
     """A task log marks all that stands there as an error; two lines are the JVM's, before any setting."""
     _, out, err = session
     jvms = ("Picked up JAVA_TOOL_OPTIONS", "WARNING: Using incubator modules")
-    (said,) = [line for line in err if not line.startswith(jvms)]
+    said, *other = [line for line in err if not line.startswith(jvms)]
     assert said.endswith("ERROR Executor: Exception in task 0.0")
-    (warned,) = out
+    warned, lost = out
     assert warned.endswith("WARN Utils: Service 'x' could not bind")
+    # What a run tells itself of a task that failed is one line here, everything else is whole.
+    assert lost.endswith("WARN TaskSetManager: Lost task 0.0: x")
+    assert other[0].endswith("ERROR SparkContext: another")
+    assert any(line.startswith("\tat ") for line in other)
 
 
 @pytest.mark.parametrize(
