@@ -5,8 +5,8 @@ session a daemon of its own, so modules of another session, or of an older relea
 it would keep the daemon until the server ends, long after the session. One that has had no worker for a while
 ends itself; Spark starts another one where it is needed after all. Nothing of a Dag's is imported here.
 
-Spark closes the socket of a worker that was idle for a minute, or that it wants no more of. PySpark then writes a
-stack trace into the task log, since nobody listens any more; here such a worker ends without a word.
+Spark closes the socket of a worker that was idle for a minute, or that it wants no more of. PySpark then
+writes a stack trace into the task log, since nobody listens any more; here it ends without a word.
 """
 
 from __future__ import annotations
