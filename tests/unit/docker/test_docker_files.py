@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import socket
 import subprocess
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 from airflow_eos_testing.cluster import DEFAULT_VERSION
+from airflow_eos_testing.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCKER = ROOT / "docker"
@@ -245,14 +247,39 @@ def test_ctl_shows_no_secret(tmp_path):
     assert path.exists()
 
 
-def make_env(folder, brokers):
+PORTS = sorted(set(re.findall(r"\$\{(\w*PORT\w*):-\d+\}", (DOCKER / "compose.yaml").read_text())))
+
+
+@pytest.mark.parametrize(("name", "brokers"), [*((one, "3") for one in PORTS), ("KAFKA_PORT_1", "1")])
+def test_ctl_says_which_port_is_in_use(tmp_path, name, brokers):
+    """Before anything is made: compose would say so when everything else runs."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(subprocess.CalledProcessError) as caught:
+            make_env(tmp_path / "taken", brokers, **{name: str(port)})
+
+    assert f"port {port} is in use" in caught.value.stderr
+    assert f"{name}=" in caught.value.stderr
+    assert not (tmp_path / "taken" / ".env").exists()
+
+
+def test_ctl_wants_no_port_of_brokers_that_do_not_start(tmp_path):
+    """One broker has one port."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        path, _ = make_env(tmp_path / "one", "1", KAFKA_PORT_2=str(taken.getsockname()[1]))
+
+    assert path.exists()
+
+
+def make_env(folder, brokers, **ports):
     """Run ``ctl up`` in a copy, with a command that only echoes; return the file it made."""
     folder.mkdir()
     (folder / "ctl").write_text((DOCKER / "ctl").read_text())
     (folder / "ctl").chmod(0o755)
+    free = dict(zip(PORTS, map(str, free_ports(len(PORTS))), strict=True))
     done = subprocess.run(
         [folder / "ctl", "up"],
-        env={"PATH": "/usr/bin:/bin", "COMPOSE": "echo", "BROKERS": brokers},
+        env={"PATH": "/usr/bin:/bin", "COMPOSE": "echo", "BROKERS": brokers, **free, **ports},
         capture_output=True,
         text=True,
         check=True,
