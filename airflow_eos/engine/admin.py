@@ -78,7 +78,7 @@ def abort_transaction(
         "foreign": not ours,
         "producer_id": found.producer_id,
         "producer_epoch": found.producer_epoch,
-        **_times(found),
+        **times_of(found, utc_now()),
         "state_before": found.state.value,
         "state": after.state.value if after else None,
         "partitions": sorted(str(one) for one in found.partitions),
@@ -112,7 +112,7 @@ def open_transactions(kafka: Mapping[str, Any], prefix: str) -> list[dict[str, A
 def _open_ones(control: ControlPlane, transactional_ids: Sequence[str]) -> list[dict[str, Any]]:
     described = {name: control.cluster.describe_transaction(name) for name in transactional_ids}
     found = [
-        {"transactional_id": name, **_times(one)}
+        {"transactional_id": name, **times_of(one, utc_now())}
         for name, one in described.items()
         if one is not None and one.state in _OPEN
     ]
@@ -133,12 +133,16 @@ def _check_abort(name: str, prefix: str, epoch: int, expected: int | None, *, al
         )
 
 
-def _times(found: TransactionStatus) -> dict[str, Any]:
-    """Return when an open transaction began, how long ago, and when it is ended by itself."""
+def times_of(found: TransactionStatus, now: dt.datetime) -> dict[str, Any]:
+    """Return when an open transaction began, how long ago, and when it is ended by itself.
+
+    As ``{"started", "age_seconds", "timeout_seconds"}``: ISO, seconds, seconds; the first two are None where
+    nothing is open.
+    """
     times: dict[str, Any] = {"started": None, "age_seconds": None, "timeout_seconds": found.timeout_ms / 1000}
-    if found.state in _OPEN:  # of one that is over the coordinator keeps the start
+    if found.state in _OPEN and found.start_ms >= 0:  # of one that is over the coordinator keeps the start
         started = dt.datetime.fromtimestamp(found.start_ms / 1000, dt.timezone.utc)
-        age = max(0.0, (utc_now() - started).total_seconds())
+        age = max(0.0, (now - started).total_seconds())
         times |= {"started": keys.utc_text(started), "age_seconds": round(age, 1)}
     return times
 

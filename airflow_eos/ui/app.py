@@ -6,6 +6,8 @@ Airflow does not authenticate what a plugin mounts: every route depends on :func
 from __future__ import annotations
 
 import datetime as dt
+import functools
+import json
 import logging
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -43,6 +45,7 @@ _HEADERS = {
 _templates = Environment(
     loader=FileSystemLoader(_FOLDER / "templates"), autoescape=True, undefined=StrictUndefined
 )
+_templates.filters["json"] = functools.partial(json.dumps, ensure_ascii=False)
 _JSON = "/api/v1/"
 
 
@@ -192,7 +195,16 @@ def verify_json(
     desk: Desk = request.app.state.desk
     findings = desk.verify(record)
     outcomes = {one["outcome"] for one in findings}
-    return _json({"findings": findings, "matches": "mismatch" not in outcomes, "ok": outcomes <= {"ok"}})
+    return _json(
+        {
+            "pipeline": record.pipeline,
+            "matches": "mismatch" not in outcomes,
+            "ok": outcomes <= {"ok"},
+            "runs": 1,
+            "records": sum(one["found"] for one in findings),
+            "findings": findings,
+        }
+    )
 
 
 # -- both -------------------------------------------------------------------------------------------------

@@ -8,12 +8,13 @@ coverage, as offsets without a name.
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.engine.admin import times_of
 from airflow_eos.engine.ladder import ladder_of
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.coverage import WRONG, Coverage, Kind, Lane, Segment, place
@@ -166,15 +167,14 @@ def run_view(
     ladder = ladder_of(record, runs, complete=complete)
     reads = record.records_read_by_partition
     return {
+        **record.summary(),
         **_run_row(record),
         "damaged": damaged,
-        "try_number": record.try_number,
-        "clear_number": record.clear_number,
         "group": record.group_id,
         "producer": record.producer.to_dict(),
         "ladder": rungs_of(record, ladder, viewer.may_see),
         "task": _task(record),
-        "ranges": [
+        "reads": [
             {
                 "where": str(one.topic_partition),
                 "start": one.start,
@@ -183,11 +183,11 @@ def run_view(
             }
             for one in record.ranges
         ],
-        "receipts": [asdict(one) for one in record.receipts],
+        "receipts": [one.to_dict() for one in record.receipts],
         "states": states_of(record),
         "notes": _texts(record.details.get("notes")),
         "versions": _flat(record.details.get("versions")),
-        "record": record.to_json(),
+        "record": json.loads(record.to_json()),
     }
 
 
@@ -301,13 +301,13 @@ def _run_row(record: RunRecord) -> dict[str, Any]:
 
 
 def _transaction(one: TransactionStatus, now: dt.datetime) -> dict[str, Any]:
-    age = max(0.0, now.timestamp() - one.start_ms / 1000) if one.start_ms >= 0 else None
+    times = times_of(one, now)
+    age = times["age_seconds"]
     return {
+        **times,
         "state": one.state.value,
         "producer_id": one.producer_id,
         "producer_epoch": one.producer_epoch,
-        "age_seconds": None if age is None else round(age, 1),
-        "timeout_seconds": one.timeout_ms / 1000,
         "share": None if age is None else min(1.0, age * 1000 / max(one.timeout_ms, 1)),
         "partitions": sorted(str(where) for where in one.partitions),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import threading
@@ -14,6 +15,7 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Position
 
 from airflow_eos.broker import KafkaCluster
+from airflow_eos.cli.main import main
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.ledger import keys
 from airflow_eos.run.states import State
@@ -445,6 +447,54 @@ def test_a_pipelines_page_shows_where_the_time_of_its_runs_goes(page, fenced):
     states = page.get(run.url.path.replace("/eos/", "/eos/api/v1/") + "?" + run.url.query.decode()).json()
     was_open = [one["state"] for one in states["states"] if one["open"]]
     assert was_open == ["WRITTEN", "ABORTED", "WRITTEN"]
+
+
+def test_commands_and_pages_say_the_same(page, fenced, embedded_kafka, pipeline, capsys):
+    """Field by field: what `ledger`, `status` and `verify` print is in the twins, by the same names."""
+
+    def command(name, *options):
+        where = ["--bootstrap-servers", embedded_kafka.bootstrap_servers, "--prefix", "test"]
+        capsys.readouterr()
+        assert (
+            main([name, *where, "--ledger-topic", fenced.spec.ledger.topic, "--output", "json", *options])
+            == 0
+        )
+        return json.loads(capsys.readouterr().out)
+
+    def twin(run_id):
+        asked = {"pipeline": fenced.spec.pipeline, "key": run_key(fenced, run_id)}
+        return page.get("/eos/api/v1/run", params=asked).json()
+
+    shown(page, fenced, 5)
+    fenced_name = fenced.spec.pipeline
+    records = command("ledger", "--pipeline", fenced_name)["records"]
+    runs = [one["value"] for one in records if one["key"].startswith("run:")]
+    assert runs == [twin(one["run_id"])["record"] for one in runs]
+    assert len(runs) == 5
+    status = command("status")
+    summary, newest = status["pipelines"][fenced_name], twin("r4")
+    assert summary == {name: newest[name] for name in summary}
+    verified = command("verify", "--pipeline", fenced_name, "--run-key", run_key(fenced, "r4"))
+    body = {"pipeline": fenced_name, "run_key": run_key(fenced, "r4")}
+    found = page.post("/eos/api/v1/verify", json=body).json()
+    assert set(verified) - set(found) == {"pruned", "unreadable"}
+    assert set(found) - set(verified) == {"ok"}
+    assert {name: found[name] for name in verified if name in found} == {
+        name: one for name, one in verified.items() if name in found
+    }
+    waiting = another(embedded_kafka, pipeline, task=task(MINE))
+    waiting.publish(["y"])
+    paused = Paused(waiting, State.WRITTEN, "r1")
+    try:
+        (told,) = command("status")["open_transactions"]
+        (row,) = page.get("/eos/api/v1/transactions").json()["transactions"]
+        assert 0 <= row.pop("age_seconds") - told.pop("age_seconds") < 30
+        assert told == {name: row[name] for name in told}
+        assert set(told) == {"transactional_id", "started", "timeout_seconds"}
+    finally:
+        paused.resume()
+    checks = command("doctor")["checks"]
+    assert set(checks[0]) == set(page.get("/eos/api/v1/health").json()["checks"][0])
 
 
 @pytest.fixture
