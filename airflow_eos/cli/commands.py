@@ -304,10 +304,11 @@ def verify(target: Deployment, options: Namespace) -> Outcome:
         "runs": len(records),
         "pruned": pruned_runs(target.kafka, target.ledger, options.pipeline, prefix=target.prefix),
         "records": sum(one["found"] for one in findings),
+        "expired": sum(one["recorded"] for one in findings if one["outcome"] == "expired"),
         "findings": findings,
         "unreadable": unreadable,
     }
-    summary = {name: data[name] for name in ("pipeline", "matches", "runs", "pruned", "records")}
+    summary = {name: data[name] for name in ("pipeline", "matches", "runs", "pruned", "records", "expired")}
     rows = {"unreadable": [{"record": one} for one in unreadable]} if unreadable else {}
     return Outcome(
         data, {"summary": [summary], "findings": findings, **rows}, DONE if data["matches"] else FOUND

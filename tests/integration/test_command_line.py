@@ -653,6 +653,7 @@ def test_verify_tells_deleted_by_retention_from_lost(cli: Cli, pipeline: Pipelin
         future.result(30)
     code, found = cli("verify", "--pipeline", pipeline.spec.pipeline)
     assert (code, {one["outcome"] for one in found["findings"]}) == (0, {"expired"})
+    assert (found["matches"], found["records"], found["expired"]) == (True, 0, 20)
     pipeline.kafka.delete_topic(pipeline.sink)
     pipeline.kafka.create_topic(pipeline.sink, partitions=2)
     code, found = cli("verify", "--pipeline", pipeline.spec.pipeline)

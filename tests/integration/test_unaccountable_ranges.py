@@ -7,6 +7,7 @@ import time
 
 import pytest
 from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import OffsetSpec
 
 from airflow_eos.broker import KafkaCluster
 from airflow_eos.engine.lag import interval_progress
@@ -14,8 +15,10 @@ from airflow_eos.engine.preview import preview
 from airflow_eos.exceptions import IntervalNotReady, IntervalUnaccountable, OffsetsOutOfRange
 from airflow_eos.ledger.keys import BOUNDARIES
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval
+from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.readers import read_topic
 from tests.support.local_runs import Pipeline
+from tests.support.patience import wait_until
 
 DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
 YEAR_2100 = dt.datetime(2100, 1, 1, tzinfo=dt.timezone.utc)
@@ -300,6 +303,28 @@ def test_output_that_the_sink_will_delete_at_once_is_noted(embedded_kafka, range
     (note,) = record.details["notes"]
     assert f"{pipeline.sink} keeps records for 7 days (retention.ms)" in note
     assert f": {pipeline.source}-0 [0, 1). " in note
+
+
+@pytest.mark.chaos
+def test_what_retention_takes_before_it_is_read_is_refused():
+    """As after DeleteRecords, where the broker itself deletes: no green run over nothing, in no try."""
+    often = {"log.retention.check.interval.ms": 500, "log.initial.task.delay.ms": 500}
+    with EmbeddedKafka(broker_config=often) as kafka:
+        unread = Pipeline(kafka, partitions=1, source_config=WEEK)
+        publish(unread, "m1", at(1))
+        publish(unread, "m6", at(6))
+        wait_until(lambda: log_start(unread, unread.source) == 2)
+        for attempt in ("first", "again"):
+            with pytest.raises(IntervalUnaccountable, match="the log starts at offset 2, no record"):
+                unread.run(attempt, ranges=between(0, 5))
+        assert (pinned(unread), unread.output()) == ([], [])
+
+
+def log_start(pipeline, topic):
+    (found,) = (
+        pipeline.kafka.admin().list_offsets({ClientPartition(topic, 0): OffsetSpec.earliest()}).values()
+    )
+    return found.result(30).offset
 
 
 def test_output_that_stays_is_not_noted(embedded_kafka):

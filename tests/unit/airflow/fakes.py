@@ -13,6 +13,7 @@ from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import RunSpec
+from tests.support.run_records import run_record
 
 START = dt.datetime(2026, 11, 20, tzinfo=dt.timezone.utc)
 DAY = dt.timedelta(days=1)
@@ -23,11 +24,7 @@ def a_record(**changes: Any) -> RunRecord:
     fields: dict[str, Any] = {
         "run_key": cursor_run_key("pipelines.copy", "scheduled__2026-11-20"),
         "pipeline": "pipelines.copy",
-        "mode": "cursor",
         "run_id": "scheduled__2026-11-20",
-        "clear_number": 0,
-        "try_number": 1,
-        "group_id": "g",
         "ranges": (OffsetRange("src", 0, 5, 15),),
         "records_read_by_partition": {"src-0": 10},
         "receipts": (
@@ -38,7 +35,7 @@ def a_record(**changes: Any) -> RunRecord:
         "started_at": "2026-11-20T00:00:00Z",
         "staged_at": "2026-11-20T00:00:09Z",
     }
-    return RunRecord(**{**fields, **changes})
+    return run_record(**{**fields, **changes})
 
 
 class FakeRun:

@@ -10,27 +10,12 @@ from airflow_eos.broker.ledger_reader import LedgerChange
 from airflow_eos.engine.history import RunHistory
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.coverage import LogBounds, coverage_of
-from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ledger import LedgerText
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
-from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import Deployment
+from tests.support.run_records import run_record
 
-RUN = RunRecord(
-    run_key="",
-    pipeline="p",
-    mode="cursor",
-    run_id="r",
-    clear_number=0,
-    try_number=1,
-    group_id="g",
-    ranges=(),
-    records_read_by_partition={},
-    receipts=(),
-    producer=ProducerIdentity("airflow-eos.cursor.g", 1, 0),
-    started_at="2026-01-01T00:00:00.000Z",
-    staged_at="2026-01-01T00:00:01.000Z",
-)
+RUN = run_record()
 
 
 class Reader:

@@ -12,6 +12,7 @@ from airflow_eos.ledger.coverage import Coverage, Earlier, Kind, LogBounds, Rese
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.model.record import RunRecord
+from tests.support.run_records import run_record
 
 A, B = TopicPartition("src", 0), TopicPartition("src", 1)
 IDS = {"src": "id"}
@@ -19,23 +20,15 @@ IDS = {"src": "id"}
 
 def run(number: int, *ranges: tuple[int, int, int], **changes) -> RunRecord:
     """A run over ranges of ``src``, each as partition, start and end."""
-    record = RunRecord(
-        run_key=f"run/p/{number}",
-        pipeline="p",
-        mode="cursor",
-        run_id=str(number),
-        clear_number=0,
-        try_number=1,
-        group_id="g",
-        ranges=tuple(OffsetRange("src", *one) for one in ranges),
-        records_read_by_partition={},
-        receipts=(),
-        producer=ProducerIdentity("airflow-eos.cursor.g", 1, number),
-        started_at=f"2026-01-01T00:00:{number:02}Z",
-        staged_at=f"2026-01-01T00:00:{number:02}Z",
-        details={"topic_ids": IDS},
-    )
-    return replace(record, **changes)
+    fields = {
+        "run_key": f"run/p/{number}",
+        "run_id": str(number),
+        "ranges": tuple(OffsetRange("src", *one) for one in ranges),
+        "producer": ProducerIdentity("airflow-eos.cursor.g", 1, number),
+        "staged_at": f"2026-01-01T00:00:{number:02}Z",
+        "details": {"topic_ids": IDS},
+    }
+    return run_record(**{**fields, **changes})
 
 
 def cover(*records: RunRecord, start: int = 0, stable: int = 100, **options) -> Coverage:

@@ -9,28 +9,13 @@ from hypothesis import strategies as st
 
 from airflow_eos.ledger.coverage import Earlier, LogBounds, Reset, coverage_of
 from airflow_eos.ledger.drawn import Drawn
-from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.model.record import RunRecord
+from tests.support.run_records import run_record
 
 BOUNDS = {TopicPartition("src", number): LogBounds(2, 40) for number in range(2)}
 IDS = {"src": "id"}
-FIRST = RunRecord(
-    run_key="run/p/0",
-    pipeline="p",
-    mode="cursor",
-    run_id="0",
-    clear_number=0,
-    try_number=1,
-    group_id="g",
-    ranges=(),
-    records_read_by_partition={},
-    receipts=(),
-    producer=ProducerIdentity("airflow-eos.cursor.g", 1, 0),
-    started_at="2026-01-01T00:00:00Z",
-    staged_at="2026-01-01T00:00:00Z",
-    details={"topic_ids": IDS},
-)
+FIRST = run_record(details={"topic_ids": IDS})
 reads = st.tuples(
     st.integers(0, 1), st.integers(0, 30), st.integers(0, 15), st.sampled_from(["", "#1", "given"])
 )

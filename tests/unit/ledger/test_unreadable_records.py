@@ -20,21 +20,16 @@ from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.model.record import RunRecord, named_writer
 from airflow_eos.run.boundaries import Boundary
+from tests.support.run_records import run_record
 
-RUN = RunRecord(
+RUN = run_record(
     run_key="key",
     pipeline="pipe",
-    mode="cursor",
-    run_id="r1",
-    clear_number=0,
-    try_number=1,
     group_id="group",
     ranges=(OffsetRange("src", 0, 1, 2),),
     records_read_by_partition={"src-0": 1},
     receipts=(PartitionReceipt("out", 0, 5, 5, 1, 70, 1, 0),),
     producer=ProducerIdentity("test.id", 7, 1),
-    started_at="then",
-    staged_at="now",
 )
 CURSOR = CursorRecord(
     "group",

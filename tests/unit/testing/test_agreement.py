@@ -8,13 +8,12 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_eos.ledger.keys import cursor_run_key
-from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import OffsetRange
-from airflow_eos.model.record import RunRecord
 from airflow_eos_testing import agreement
 from airflow_eos_testing.agreement import WatchingReader, ledger_complaints
 from airflow_eos_testing.readers import Record
+from tests.support.run_records import run_record
 
 
 def run(number, start, end, written):
@@ -28,22 +27,11 @@ def run(number, start, end, written):
         last_sequence=written - 1,
         batches=1,
     )
-    return RunRecord(
+    return run_record(
         run_key=cursor_run_key("p", str(number)),
-        pipeline="p",
-        mode="cursor",
         run_id=str(number),
-        clear_number=0,
-        try_number=1,
-        group_id="g",
         ranges=(OffsetRange("src", 0, start, end),),
-        records_read_by_partition={},
         receipts=(receipt,),
-        producer=ProducerIdentity("t", 1, 0),
-        started_at="",
-        staged_at="",
-        trace=(),
-        details={},
     )
 
 

@@ -9,9 +9,9 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.output import PartitionReceipt
-from airflow_eos.model.record import RunRecord
 from airflow_eos_testing.exceptions import EmbeddedKafkaError
 from airflow_eos_testing.log_dump import DumpedBatch, dumped, log_complaints
+from tests.support.run_records import run_record
 
 
 def data(first, last, sequence, epoch, *, transactional=True):
@@ -39,21 +39,7 @@ RECEIPT = PartitionReceipt(
     batches=2,
     last_sequence=2,
 )
-RECORD = RunRecord(
-    run_key="k",
-    pipeline="p",
-    mode="cursor",
-    run_id="r",
-    clear_number=0,
-    try_number=1,
-    group_id="g",
-    ranges=(),
-    records_read_by_partition={},
-    receipts=(RECEIPT,),
-    producer=ProducerIdentity("id", 7, 3),
-    started_at="",
-    staged_at="",
-)
+RECORD = run_record(receipts=(RECEIPT,), producer=ProducerIdentity("id", 7, 3))
 
 
 def complaints(lines, *records):
