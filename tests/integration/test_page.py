@@ -414,13 +414,13 @@ def test_epochs_tell_who_fenced_whom(page, fenced):
     assert ladder("r1") == [
         ("run before", "0", "committed; fenced by this run", "r0"),
         ("attempt 1", "1", "committed; fenced by the next run", ""),
-        ("next run", "2", "fenced this run; committed", "r2"),
+        ("next run", "2", "committed; it fenced this run", "r2"),
     ]
     assert ladder("r3") == [
         ("run before", "2", "committed; fenced by this run", "r2"),
         ("no record", "below 5", "2 epochs that no run record names", ""),
         ("attempt 1", "5", "committed; fenced by the next run", ""),
-        ("next run", "7", "fenced this run; committed", "r4"),
+        ("next run", "7", "committed; it fenced this run", "r4"),
     ]
     assert ladder("r4") == [
         ("run before", "5", "committed; fenced by this run", "r3"),
