@@ -487,7 +487,8 @@ def test_commands_and_pages_say_the_same(page, fenced, embedded_kafka, pipeline,
     paused = Paused(waiting, State.WRITTEN, "r1")
     try:
         (told,) = command("status")["open_transactions"]
-        (row,) = page.get("/eos/api/v1/transactions").json()["transactions"]
+        asked = "/eos/api/v1/transactions"
+        (row,) = eventually(lambda: page.get(asked).json()["transactions"], len)
         assert 0 <= row.pop("age_seconds") - told.pop("age_seconds") < 30
         assert told == {name: row[name] for name in told}
         assert set(told) == {"transactional_id", "started", "timeout_seconds"}
