@@ -61,7 +61,7 @@ def ladder_of(record: RunRecord, runs: Sequence[RunRecord], *, complete: bool) -
     epoch, tries = record.producer.producer_epoch, len(attempts)
     if before is not None and is_fenced(before, record):
         unrecorded = 0 if usual is None else epoch - before.producer.producer_epoch - usual * tries
-    elif before is not None or complete:
+    elif (before is None and complete) or (before is not None and has_another_producer_id(before, record)):
         # The first to take the id is given epoch 0.
         unrecorded = epoch if tries == 1 else 0 if usual is None else epoch - usual * (tries - 1)
     else:
@@ -74,6 +74,11 @@ def is_fenced(one: RunRecord, by: RunRecord) -> bool:
     ours, theirs = one.producer, by.producer
     same = (ours.transactional_id, ours.producer_id) == (theirs.transactional_id, theirs.producer_id)
     return same and ours.producer_epoch < theirs.producer_epoch
+
+
+def has_another_producer_id(one: RunRecord, other: RunRecord) -> bool:
+    """Return whether epochs of two runs cannot be compared."""
+    return one.producer.producer_id != other.producer.producer_id
 
 
 def _usual_step(runs: Sequence[RunRecord]) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.engine.ladder import Ladder, is_fenced
+from airflow_eos.engine.ladder import Ladder, has_another_producer_id, is_fenced
 
 if TYPE_CHECKING:
     from airflow_eos.model.record import RunRecord
@@ -38,8 +38,8 @@ def rungs_of(record: RunRecord, ladder: Ladder, may_see: Callable[[RunRecord], b
 
     if before is not None:
         its = before.producer
-        said = "fenced by this run" if is_fenced(before, record) else "the id has another producer id since"
-        rung("run before", its.producer_id, str(its.producer_epoch), f"committed; {said}", before)
+        said = _beside(before, record, "; fenced by this run", "; the id has another producer id since")
+        rung("run before", its.producer_id, str(its.producer_epoch), f"committed{said}", before)
     if ladder.unrecorded:
         number = ladder.unrecorded
         said = (
@@ -54,6 +54,13 @@ def rungs_of(record: RunRecord, ladder: Ladder, may_see: Callable[[RunRecord], b
         rung(f"attempt {number}", producer.producer_id, epoch, f"{_ENDED[ended]}{fenced}")
     if after is not None:
         its = after.producer
-        said = "fenced this run" if is_fenced(record, after) else "under another producer id"
-        rung("next run", its.producer_id, str(its.producer_epoch), f"{said}; committed", after)
+        said = _beside(record, after, "; it fenced this run", "; the id has another producer id since")
+        rung("next run", its.producer_id, str(its.producer_epoch), f"committed{said}", after)
     return found
+
+
+def _beside(one: RunRecord, other: RunRecord, fenced: str, renamed: str) -> str:
+    """Return what the epochs of two runs prove of the first one; nothing, perhaps."""
+    if is_fenced(one, other):
+        return fenced
+    return renamed if has_another_producer_id(one, other) else ""

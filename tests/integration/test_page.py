@@ -414,13 +414,13 @@ def test_epochs_tell_who_fenced_whom(page, fenced):
     assert ladder("r1") == [
         ("run before", "0", "committed; fenced by this run", "r0"),
         ("attempt 1", "1", "committed; fenced by the next run", ""),
-        ("next run", "2", "fenced this run; committed", "r2"),
+        ("next run", "2", "committed; it fenced this run", "r2"),
     ]
     assert ladder("r3") == [
         ("run before", "2", "committed; fenced by this run", "r2"),
         ("no record", "below 5", "2 epochs that no run record names", ""),
         ("attempt 1", "5", "committed; fenced by the next run", ""),
-        ("next run", "7", "fenced this run; committed", "r4"),
+        ("next run", "7", "committed; it fenced this run", "r4"),
     ]
     assert ladder("r4") == [
         ("run before", "5", "committed; fenced by this run", "r3"),
@@ -487,7 +487,8 @@ def test_commands_and_pages_say_the_same(page, fenced, embedded_kafka, pipeline,
     paused = Paused(waiting, State.WRITTEN, "r1")
     try:
         (told,) = command("status")["open_transactions"]
-        (row,) = page.get("/eos/api/v1/transactions").json()["transactions"]
+        asked = "/eos/api/v1/transactions"
+        (row,) = eventually(lambda: page.get(asked).json()["transactions"], len)
         assert 0 <= row.pop("age_seconds") - told.pop("age_seconds") < 30
         assert told == {name: row[name] for name in told}
         assert set(told) == {"transactional_id", "started", "timeout_seconds"}

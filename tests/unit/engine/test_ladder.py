@@ -69,6 +69,13 @@ def test_a_new_producer_id_starts_at_0() -> None:
     assert unrecorded([run(0), run(1), run(2, producer_id=9), run(3, producer_id=9)], 2) == 2
 
 
+def test_records_of_one_epoch_prove_nothing() -> None:
+    """No run writes such: each takes an epoch."""
+    runs = [run(5), replace(run(5), run_key="run/p/other")]
+    assert unrecorded(runs, 1) == 0
+    assert not is_fenced(*runs)
+
+
 def test_a_runs_own_epochs_are_its_attempts() -> None:
     """They count as steps of its own."""
     runs = [run(0), run(1), run(3, states=AGAIN)]
