@@ -103,7 +103,7 @@ def make_topics(kafka: EmbeddedKafka) -> None:
     )
     tests |= {f"{name}-{end}": 2 for name in PIPELINES for end in ("in", "out")}
     tests |= dict.fromkeys(("cleared-in", "cleared-again", "cleared-never", "replayed-out"), 2)
-    backfilled = ("four", "ninety", "quarter", "restored", "partitioned")
+    backfilled = ("four", "ninety", "shared", "restored", "partitioned")
     tests |= {f"{name}-{end}": 4 for name in backfilled for end in ("in", "out", "cursor-out", "dead")}
     for name, partitions in {**TOPICS, **more, **tests}.items():
         kafka.create_topic(name, partitions, config=TOPIC_CONFIG)

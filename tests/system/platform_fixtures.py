@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,25 +19,33 @@ DAG_FILES = ("shared_spark.py", "gates.py", "backfilled.py")
 
 @contextmanager
 def big_airflow(
-    kafka: EmbeddedKafka, spark: SparkConnectServer, folder: Path, deployed: Path, **options: Any
+    kafka: EmbeddedKafka,
+    spark: SparkConnectServer,
+    folder: Path,
+    deployed: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> Iterator[AirflowPlatform]:
     """Two schedulers on PostgreSQL, laid out in an empty folder; its Dags look for their gates in another.
 
+    :param env: further environment variables; they win.
     :param options: of :class:`AirflowPlatform`.
     """
     (deployed / "dags").mkdir()
     (deployed / "spark_apps").symlink_to(ROOT / "spark_apps")
     for name in DAG_FILES:
         (deployed / "dags" / name).symlink_to(ROOT / "tests" / "system" / "dags" / name)
-    env = {
+    given = {
         "EOS_TEST_FOLDER": str(folder),
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
         "AIRFLOW__OPENLINEAGE__DISABLED": "True",
+        **(env or {}),
     }
     connections = {
         "kafka_default": kafka_connection(kafka.bootstrap_servers),
         "spark_shared": spark.connection(),
     }
-    with AirflowPlatform(deployed / "dags", connections=connections, env=env, **options) as running:
+    with AirflowPlatform(deployed / "dags", connections=connections, env=given, **options) as running:
         yield running

@@ -1,6 +1,6 @@
 """Two schedulers on PostgreSQL, with Celery workers or the LocalExecutor: what dies, stands, or is lost.
 
-Rows of docs/retries.md. One Airflow of each kind is started for all of them, and made whole between tests.
+Rows of docs/retries.md. One Airflow of each kind is started for all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from airflow_eos.model.spec import DEFAULT_PREFIX
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.airflow_api import AirflowApi
 from airflow_eos_testing.airflow_platform import AirflowPlatform
-from airflow_eos_testing.airflow_processes import signal_all, stopped
+from airflow_eos_testing.airflow_processes import parent_of, signal_all, stopped
 from airflow_eos_testing.exceptions import EmbeddedAirflowError
 from airflow_eos_testing.spark_connect import SparkConnectServer
 from tests.support.patience import eventually
@@ -30,14 +30,14 @@ from tests.system.retries_table import Columns, Pipeline, added, grown
 
 pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machine
 
-on_celery = pytest.mark.parametrize("big", ["CeleryExecutor"], indirect=True)
-on_local_executor = pytest.mark.parametrize("big", ["LocalExecutor"], indirect=True)
-on_both = pytest.mark.parametrize("big", ["CeleryExecutor", "LocalExecutor"], indirect=True)
+on_celery = pytest.mark.parametrize("platform", ["CeleryExecutor"], indirect=True)
+on_local_executor = pytest.mark.parametrize("platform", ["LocalExecutor"], indirect=True)
+on_both = pytest.mark.parametrize("platform", ["CeleryExecutor", "LocalExecutor"], indirect=True)
 killed_alone_or_not = pytest.mark.parametrize("tree", [False, True], ids=["alone", "with-its-tasks"])
 
 
 @pytest.fixture(scope="module")
-def big(
+def platform(
     kafka: EmbeddedKafka,
     spark_connect: SparkConnectServer,
     folder: Path,
@@ -49,13 +49,12 @@ def big(
         yield running
 
 
-@pytest.fixture
-def platform(big: AirflowPlatform) -> AirflowPlatform:
-    """The Airflow with every component at work."""
-    dead = [name for name in big.components if not big.is_running(name)]
-    if dead:
-        big.start_components(*dead)
-    return big
+@pytest.fixture(autouse=True)
+def whole(platform: AirflowPlatform, request: pytest.FixtureRequest) -> None:
+    """Start what earlier tests have killed; ``make test`` goes on with what is left, to save time."""
+    dead = [name for name in platform.components if not platform.is_running(name)]
+    if dead and request.node.get_closest_marker("chaos") is not None:
+        platform.start_components(*dead)
 
 
 @pytest.fixture
@@ -212,6 +211,25 @@ def test_scheduler_killed_with_a_committed_task(
     ends_once(platform, held, committed_by=1, tries=["failed", "success"])
     assert platform.xcom("reports_late", held.run_id, "copy")["found"] is True
     assert late.look() == committed
+
+
+@pytest.mark.chaos
+@on_both
+@at_open
+def test_twin_works_while_the_heartbeat_of_the_first_is_lost(
+    platform: AirflowPlatform, held_open: Pipeline, gate: Gate
+) -> None:
+    """The supervisor stands, its task does not: two processes work on one run, which is committed once."""
+    held = hold_run(platform, held_open, gate, "stays_open", "twin")
+    with stopped([parent_of(held.process)]):
+        gate.wait(2)
+        gate.open()
+        ends_once(platform, held, committed_by=2, tries=["failed", "success"])
+        assert held.process in platform.processes()
+    eventually(platform.processes, lambda seen: held.process not in seen, seconds=90)
+    # Its first write met the epoch of the second.
+    assert "a newer attempt exists" in platform.task_log("stays_open", held.run_id, "copy", 1)
+    ends_once(platform, held, committed_by=2, tries=["failed", "success"])
 
 
 @pytest.mark.chaos

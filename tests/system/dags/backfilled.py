@@ -32,7 +32,7 @@ def common(name: str) -> dict[str, Any]:
 
 
 # The last two are for Airflows on PostgreSQL.
-for name in ("four", "ninety", "quarter", "restored"):
+for name in ("four", "ninety", "shared", "restored"):
     with DAG(name, schedule=CronDataIntervalTimetable("@daily", timezone="UTC"), **DAYS):
         ReadProcessWriteOperator(
             task_id="classify",

@@ -21,8 +21,8 @@ def test_a_component_is_started_again_and_only_that(tmp_path: Path) -> None:
     leader = [sys.executable, "-I", "-S", airflow_components.__file__, json.dumps(COMMANDS)]
     session = Session(leader, env=os.environ, home=tmp_path, log_path=tmp_path / "leader.log", keep=True)
     try:
-        for name in COMMANDS:
-            wait_until(lambda log=tmp_path / f"{name}.log": said(log))
+        files = [tmp_path / f"{name}.{end}" for name in COMMANDS for end in ("log", "pid")]
+        wait_until(lambda: all(map(said, files)))
         pids = {name: int(said(tmp_path / f"{name}.pid")) for name in COMMANDS}
         assert {parent_of(pid) for pid in pids.values()} == {session.leader_pid}
         os.kill(pids["one"], signal.SIGKILL)
