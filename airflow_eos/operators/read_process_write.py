@@ -24,13 +24,19 @@ from airflow_eos.operators.telemetry import RunTelemetry
 from airflow_eos.wire.client_config import ClientConfig
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    import datetime as dt
+    from collections.abc import Mapping
+
+    from airflow.sdk import Context, RetryPolicy
     from pyspark.sql import SparkSession
 
     from airflow_eos.engine import RunAttempt
     from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.record import RunRecord
-    from airflow_eos.model.spec import RunSpec
+    from airflow_eos.model.spec import Compression, LedgerSettings, MarkOutput, OnCommitted, RunSpec
+    from airflow_eos.operators.offset_ranges import GivenRanges
+    from airflow_eos.operators.run_parameters import OnEmpty
+    from airflow_eos.operators.task_identity import Ranges
 
 
 class ReadProcessWriteOperator(RunParameters, PySparkOperator):
@@ -81,18 +87,57 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
     )
     ui_color = "#f4e3ff"
 
-    def __init__(
-        self,
-        *,
-        process: Process | str,
-        **kwargs: Any,
-    ) -> None:
-        if not callable(process) and not isinstance(process, str):
-            raise ConfigurationError(f"process must be a function or a string, got {type(process).__name__}")
-        super().__init__(python_callable=_unused, **kwargs)
-        self.process = process
-        self._run: RunAttempt | None = None
-        self._killed = False
+    if TYPE_CHECKING:
+        process: Process | str
+        _run: RunAttempt | None
+        _killed: bool
+
+        # What editors show and type checkers check; at run time each class takes what it knows.
+        def __init__(
+            self,
+            *,
+            process: Process | str,
+            topics: Sequence[str] | str,
+            group_id: str,
+            sink_topic: str | None = None,
+            dead_letter_topic: str | None = None,
+            max_dead_letters: int = 100,
+            kafka_config_id: str = "kafka_default",
+            ranges: Ranges | None = None,
+            allowed_lateness: dt.timedelta = ...,
+            partition_duration: dt.timedelta | None = None,
+            accept_deleted: bool | str = False,
+            skip_offsets: GivenRanges = (),
+            pipeline: str | None = None,
+            prefix: str | None = None,
+            source_partition: int | str | None = None,
+            on_committed: OnCommitted = "skip",
+            mark_output: MarkOutput = "never",
+            on_empty: OnEmpty = "succeed",
+            transaction_timeout: dt.timedelta = ...,
+            delivery_timeout: dt.timedelta = ...,
+            max_send_attempts: int = 3,
+            compression: Compression = "zstd",
+            ledger: LedgerSettings | None = None,
+            max_active_tis_per_dag: int | None = ...,
+            retry_policy: RetryPolicy | None = ...,
+            conn_id: str | None = None,
+            config_kwargs: Mapping[str, Any] | None = None,
+            op_kwargs: Mapping[str, Any] | None = None,
+            **kwargs: Any,
+        ) -> None: ...
+
+    else:
+
+        def __init__(self, *, process: Process | str, **kwargs: Any) -> None:
+            if not callable(process) and not isinstance(process, str):
+                raise ConfigurationError(
+                    f"process must be a function or a string, got {type(process).__name__}"
+                )
+            super().__init__(python_callable=_unused, **kwargs)
+            self.process = process
+            self._run = None
+            self._killed = False
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run, or find the run in the ledger; return :meth:`RunRecord.summary` for XCom.

@@ -24,11 +24,16 @@ from airflow_eos.spark.encryption import ADVICE
 from airflow_eos.wire.client_config import ClientConfig
 
 if TYPE_CHECKING:
+    import datetime as dt
+
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-    from airflow.sdk import Context
+    from airflow.sdk import Context, RetryPolicy
 
     from airflow_eos.model.record import RunRecord
-    from airflow_eos.model.spec import RunSpec
+    from airflow_eos.model.spec import Compression, LedgerSettings, MarkOutput, OnCommitted, RunSpec
+    from airflow_eos.operators.offset_ranges import GivenRanges
+    from airflow_eos.operators.run_parameters import OnEmpty
+    from airflow_eos.operators.task_identity import Ranges
 
 # Of a kill, after the wait for a driver that runs here: enough for a signal and a request.
 _PROVIDERS_SECONDS = 0.5
@@ -87,30 +92,73 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         files: str | None
         py_files: str | None
         application_args: list[Any] | None
+        process: str | None
+        deferrable: bool
+        _submitted: SubmittedFiles | None
+        _killed: bool
+        _module: str | None
 
-    def __init__(
-        self,
-        *,
-        process: str | None = None,
-        application: str = "",
-        deferrable: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        if bool(process) == bool(application):
-            raise ConfigurationError("give either process or application: one of them is what is submitted")
-        super().__init__(application=application, **kwargs)
-        ignored = {"yarn_rm_auth": self._yarn_rm_auth, "post_submit_commands": self.post_submit_commands}
-        given = [name for name, value in ignored.items() if value]
-        if deferrable and given:
-            raise ConfigurationError(
-                f"{' and '.join(given)} would be ignored with deferrable=True, where the triggerer waits for "
-                "the driver; leave one of them out"
-            )
-        self.process = process
-        self.deferrable = deferrable
-        self._submitted: SubmittedFiles | None = None
-        self._killed = False
-        self._module: str | None = None
+        # What editors show and type checkers check; at run time each class takes what it knows.
+        def __init__(
+            self,
+            *,
+            topics: Sequence[str] | str,
+            group_id: str,
+            process: str | None = None,
+            application: str = "",
+            deferrable: bool = False,
+            sink_topic: str | None = None,
+            dead_letter_topic: str | None = None,
+            max_dead_letters: int = 100,
+            kafka_config_id: str = "kafka_default",
+            ranges: Ranges | None = None,
+            allowed_lateness: dt.timedelta = ...,
+            partition_duration: dt.timedelta | None = None,
+            accept_deleted: bool | str = False,
+            skip_offsets: GivenRanges = (),
+            pipeline: str | None = None,
+            prefix: str | None = None,
+            source_partition: int | str | None = None,
+            on_committed: OnCommitted = "skip",
+            mark_output: MarkOutput = "never",
+            on_empty: OnEmpty = "succeed",
+            transaction_timeout: dt.timedelta = ...,
+            delivery_timeout: dt.timedelta = ...,
+            max_send_attempts: int = 3,
+            compression: Compression = "zstd",
+            ledger: LedgerSettings | None = None,
+            max_active_tis_per_dag: int | None = ...,
+            retry_policy: RetryPolicy | None = ...,
+            **kwargs: Any,
+        ) -> None: ...
+
+    else:
+
+        def __init__(
+            self,
+            *,
+            process: str | None = None,
+            application: str = "",
+            deferrable: bool = False,
+            **kwargs: Any,
+        ) -> None:
+            if bool(process) == bool(application):
+                raise ConfigurationError(
+                    "give either process or application: one of them is what is submitted"
+                )
+            super().__init__(application=application, **kwargs)
+            ignored = {"yarn_rm_auth": self._yarn_rm_auth, "post_submit_commands": self.post_submit_commands}
+            given = [name for name, value in ignored.items() if value]
+            if deferrable and given:
+                raise ConfigurationError(
+                    f"{' and '.join(given)} would be ignored with deferrable=True, where the triggerer waits "
+                    "for the driver; leave one of them out"
+                )
+            self.process = process
+            self.deferrable = deferrable
+            self._submitted = None
+            self._killed = False
+            self._module = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Ask the ledger, submit or take up a job, ask the ledger; return the summary for XCom.
