@@ -26,7 +26,11 @@ OPTIONS_VARIABLE = "SPARK_SUBMIT_OPTS"
 SMALL_PLAN = 100_000
 """Offsets up to which a run is over before the optimising compiler has paid off."""
 
-SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+FEW_CORES = 2
+"""Of this process: a collector that works beside Spark's tasks then works in their place."""
+
+SERIAL_COLLECTOR = "-XX:+UseSerialGC"
+SHORT_LIVED = ("-XX:TieredStopAtLevel=1", SERIAL_COLLECTOR, "-XX:-UsePerfData")
 _TIMEOUT = 180.0
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
@@ -50,13 +54,22 @@ def options_for(offsets: int, folder: Path, *, rows: bool = True) -> str:
     :param rows: whether they pass the JVM as rows; else there is little in it that is worth more, ever.
     :param folder: where archives are, see :func:`write_archive`.
     """
-    options = [*log_options(), *(SHORT_LIVED if offsets <= SMALL_PLAN or not rows else ())]
+    options = log_options()
+    if offsets <= SMALL_PLAN or not rows:
+        options += SHORT_LIVED
+    elif _cores() <= FEW_CORES:
+        options.append(SERIAL_COLLECTOR)
     archive = archive_of(folder, java())
     if class_data.is_trusted(archive):
         options += class_data.use_options(archive)
     else:
         log.info("Spark starts in about half the time after: airflow eos warm-spark (none in %s)", folder)
     return " ".join(options)
+
+
+def _cores() -> int:
+    """Cores that this process may use; where the system does not say, those that there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def log_options() -> list[str]:

@@ -48,6 +48,15 @@ def test_the_optimising_compiler_is_for_many_rows(
     assert f"-XX:SharedArchiveFile={archive}" in options
 
 
+@pytest.mark.parametrize(("cores", "offsets", "serial"), [(2, 10**9, True), (3, 10**9, False), (3, 1, True)])
+def test_the_serial_collector_is_for_few_cores_or_records(
+    archive: Path, monkeypatch: pytest.MonkeyPatch, cores: int, offsets: int, serial: bool
+) -> None:
+    """With more cores Java chooses itself."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(cores)))
+    assert (jvm.SERIAL_COLLECTOR in jvm.options_for(offsets, archive.parent).split()) is serial
+
+
 @pytest.mark.parametrize("writable", ["archive", "folder", "nothing", "absent"])
 def test_an_archive_that_others_could_write_is_not_used(
     archive: Path, writable: str, caplog: pytest.LogCaptureFixture
