@@ -19,7 +19,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from airflow_eos.broker import ledger_scan
-from airflow_eos.engine.admin import index_ledger
+from airflow_eos.engine.ledger_upkeep import index_ledger
 from airflow_eos.engine.run import RunAttempt
 from airflow_eos.ledger import keys
 from airflow_eos.model.spec import LedgerSettings, RunSpec

@@ -21,7 +21,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from airflow_eos.broker import KafkaCluster
-from airflow_eos.engine.admin import index_ledger
+from airflow_eos.engine.ledger_upkeep import index_ledger
 from airflow_eos.engine.run import RunAttempt
 from airflow_eos.ledger import keys
 from airflow_eos.model.spec import LedgerSettings, RunSpec

@@ -13,7 +13,7 @@ from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 from airflow_eos.cli.definition import COMMANDS, EXIT_CODES, Command, Option
 
 if TYPE_CHECKING:
-    from airflow_eos.cli.commands import Gauge
+    from airflow_eos.cli.status import Gauge
     from airflow_eos.model.spec import Deployment
 
 _CONN_ID = Option(

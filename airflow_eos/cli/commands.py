@@ -5,27 +5,18 @@ from __future__ import annotations
 import datetime as dt
 import re
 from argparse import Namespace
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from airflow_eos.cli.definition import DONE, FOUND
-from airflow_eos.cli.outcome import Outcome, Row
-from airflow_eos.exceptions import ConfigurationError, LedgerUnreadable, UnknownTopic
+from airflow_eos.cli.outcome import Outcome, Row, WrongUsage
+from airflow_eos.cli.rows import record_row
+from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
-from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import Deployment, RunSpec
 from airflow_eos.wire.client_config import ClientConfig
-
-Gauge = tuple[str, float, Mapping[str, str]]
-"""A metric: name, value, tags."""
-
-
-class WrongUsage(Exception):
-    """The options do not fit together; exit code 2."""
 
 
 def init(target: Deployment, options: Namespace) -> Outcome:
@@ -95,155 +86,6 @@ def plan(target: Deployment, options: Namespace) -> Outcome:
     return Outcome(found, {"run": [run], "ranges": ranges, "notes": notes})
 
 
-def status(target: Deployment, options: Namespace) -> Outcome:
-    """Show ledger, cursors and runs; 3 when something named is not there, or a limit is passed."""
-    from airflow_eos.engine.admin import open_transactions
-    from airflow_eos.engine.queries import ledger_names, ledger_status
-
-    asked_runs = [_run(text) for text in options.run]
-    everything = not options.group and not asked_runs
-    if not everything and (options.max_gaps is not None or options.send_metrics):
-        raise WrongUsage("--max-gaps and --send-metrics are for all there is: leave --group and --run out")
-    if options.send_metrics and options.send_gauges is None:
-        raise WrongUsage("--send-metrics sends by Airflow's own metrics: use `airflow eos status`")
-    names = ledger_names(target.kafka, target.ledger, prefix=target.prefix) if everything else None
-    groups = names.groups if names else options.group
-    found = ledger_status(target.kafka, target.ledger, groups=groups, runs=asked_runs, prefix=target.prefix)
-    exceeded: list[Row] = []
-    for group, cursor in found["cursors"].items():
-        if cursor is not None:
-            _add_progress(target, group, cursor)
-            exceeded += _exceeded(group, cursor, options)
-    missing = _missing(target, found)
-    latest = names.runs if names else {}
-    if everything:
-        found["pipelines"] = {name: record.summary() for name, record in latest.items()}
-        found["open_transactions"] = open_transactions(target.kafka, target.prefix)
-        found["gaps"] = [one.to_dict() for one in names.gaps] if names else []
-        exceeded += _exceeded_by_all(found, options)
-    found |= {"missing": [one["not in the ledger"] for one in missing], "exceeded": exceeded}
-    tables = {
-        "ledger": [found["ledger"]],
-        "cursors": [_cursor_row(group, one) for group, one in found["cursors"].items()],
-        "pipelines, their latest runs": [
-            {"pipeline": name, "at": one.staged_at, **_run_row(one.summary())} for name, one in latest.items()
-        ],
-        "runs": [
-            _run_row({"run_key": name, **(one or {"state": "no record"})})
-            for name, one in found["runs"].items()
-        ],
-        "open transactions": found.get("open_transactions", []),
-        "gaps between committed intervals": found.get("gaps", []),
-        "missing": missing,
-        "limits passed": exceeded,
-    }
-    shown = {title: rows for title, rows in tables.items() if rows}
-    if options.send_metrics:
-        options.send_gauges(gauges(found, target.prefix))
-    return Outcome(found, shown, FOUND if missing or exceeded else DONE)
-
-
-def gauges(found: Mapping[str, Any], prefix: str) -> list[Gauge]:
-    """Return what `status` found as metrics: name, value and tags; what cannot be known is left out."""
-    sent: list[Gauge] = []
-    for group, cursor in found["cursors"].items():
-        if (cursor or {}).get("lag") is not None:
-            sent.append(("eos.group.lag", cursor["lag"], {"group": group}))
-        if "open_transaction" in (cursor or {}):
-            open_now = cursor["open_transaction"]
-            age = open_now["age_seconds"] if open_now else 0
-            sent.append(("eos.group.open_transaction", age, {"group": group}))
-    for pipeline in found["pipelines"]:
-        count = sum(one["pipeline"] == pipeline for one in found["gaps"])
-        sent.append(("eos.pipeline.gaps", count, {"pipeline": pipeline}))
-    oldest = next(iter(found["open_transactions"]), None)
-    sent.append(("eos.open_transaction", oldest["age_seconds"] if oldest else 0, {"prefix": prefix}))
-    return sent
-
-
-def _exceeded_by_all(found: Mapping[str, Any], options: Namespace) -> list[Row]:
-    """Return the limits that pipelines, and transactions that are no cursor's, have passed."""
-    open_now = [(cursor or {}).get("open_transaction") for cursor in found["cursors"].values()]
-    cursors = {one["transactional_id"] for one in open_now if one}
-    rows: list[Row] = [
-        {
-            "transactional_id": one["transactional_id"],
-            "limit": "max-open",
-            "allowed": options.max_open,
-            "found": one["age_seconds"],
-        }
-        for one in found["open_transactions"]
-        if options.max_open is not None
-        and one["age_seconds"] > options.max_open
-        and one["transactional_id"] not in cursors
-    ]
-    for pipeline, count in sorted(Counter(one["pipeline"] for one in found["gaps"]).items()):
-        if options.max_gaps is not None and count > options.max_gaps:
-            limit = {"limit": "max-gaps", "allowed": options.max_gaps, "found": count}
-            rows.append({"pipeline": pipeline, **limit})
-    return rows
-
-
-def _missing(target: Deployment, found: Mapping[str, Mapping[str, Any]]) -> list[Row]:
-    """Return which of the groups and runs that were named are not in the ledger, with what is there."""
-    from airflow_eos.engine.queries import ledger_names, near
-
-    groups = [name for name, one in found["cursors"].items() if one is None]
-    runs = [name for name, one in found["runs"].items() if one is None]
-    if not groups and not runs:
-        return []
-    known = ledger_names(target.kafka, target.ledger, prefix=target.prefix)
-    rows = [{"not in the ledger": name, "there": near(name, known.groups)} for name in groups]
-    for name in runs:
-        pipeline = name.partition("/")[0]
-        latest = known.runs.get(pipeline)
-        there = f"the latest run is {latest.run_id!r}" if latest else near(pipeline, tuple(known.runs))
-        rows.append({"not in the ledger": name, "there": there})
-    return list(rows)
-
-
-def _add_progress(target: Deployment, group: str, cursor: dict[str, Any]) -> None:
-    """Add to what the ledger says of a group what it has to read, and the transaction it has open."""
-    from airflow_eos.engine.admin import oldest_open_transaction
-    from airflow_eos.engine.lag import unread
-
-    topics = cursor.pop("topics", None)
-    if topics is None:
-        return  # it cannot be read
-    ids = [keys.cursor_transactional_id(target.prefix, group)]
-    try:
-        left = unread(target.kafka, group, topics, ledger=target.ledger, prefix=target.prefix)
-    except UnknownTopic as error:
-        cursor |= {"lag": None, "unknown": error.message}
-    else:
-        cursor["lag"] = left.offsets
-        if cursor["layout"] == "mapped":
-            ids = [
-                keys.cursor_transactional_id(target.prefix, group, one.topic_partition) for one in left.ranges
-            ]
-    cursor["open_transaction"] = oldest_open_transaction(target.kafka, ids)
-
-
-def _exceeded(group: str, cursor: Mapping[str, Any], options: Namespace) -> list[Row]:
-    """Return the limits that a group has passed; what cannot be known is not within one."""
-    open_now = cursor.get("open_transaction")
-    facts = {
-        "max-lag": (options.max_lag, cursor.get("lag")),
-        "max-open": (options.max_open, open_now["age_seconds"] if open_now else 0),
-    }
-    return [
-        {"group": group, "limit": name, "allowed": allowed, "found": found}
-        for name, (allowed, found) in facts.items()
-        if allowed is not None and (found is None or found > allowed or "unreadable" in cursor)
-    ]
-
-
-def _cursor_row(group: str, cursor: Mapping[str, Any] | None) -> Row:
-    row: dict[str, Any] = {"group": group, **(cursor or {"cursor": "none"})}
-    open_now = row.pop("open_transaction", None)
-    return {**row, "open for": f"{open_now['age_seconds']} s"} if open_now else row
-
-
 def ledger(target: Deployment, options: Namespace) -> Outcome:
     """List records."""
     from airflow_eos.engine.queries import ledger_records, no_such_pipeline
@@ -268,7 +110,7 @@ def ledger(target: Deployment, options: Namespace) -> Outcome:
     found.sort(key=lambda one: (_staged_at(one["value"]), one["key"]))
     if options.limit:
         found = found[-options.limit :]
-    return Outcome({"records": found}, {"records": [_record_row(one) for one in found]})
+    return Outcome({"records": found}, {"records": [record_row(one) for one in found]})
 
 
 def _staged_at(value: Any) -> str:
@@ -317,7 +159,7 @@ def verify(target: Deployment, options: Namespace) -> Outcome:
 
 def abort(target: Deployment, options: Namespace) -> Outcome:
     """End a transaction."""
-    from airflow_eos.engine.admin import abort_transaction
+    from airflow_eos.engine.open_transactions import abort_transaction
 
     if bool(options.transactional_id) == bool(options.group):
         raise WrongUsage("give --transactional-id or --group")
@@ -358,7 +200,7 @@ def repair(target: Deployment, options: Namespace) -> Outcome:
 
 def dismiss(target: Deployment, options: Namespace) -> Outcome:
     """Make a key unused."""
-    from airflow_eos.engine.admin import dismiss_record
+    from airflow_eos.engine.ledger_upkeep import dismiss_record
 
     if not options.key or options.routing is None:
         raise WrongUsage("give --key and --routing")
@@ -375,7 +217,7 @@ def dismiss(target: Deployment, options: Namespace) -> Outcome:
 
 def sign(target: Deployment, options: Namespace) -> Outcome:
     """Say from where on records are signed."""
-    from airflow_eos.engine.admin import sign_ledger
+    from airflow_eos.engine.ledger_upkeep import sign_ledger
 
     found = sign_ledger(target.kafka, target.ledger, prefix=target.prefix, execute=options.yes)
     rows: list[Row] = [
@@ -387,7 +229,7 @@ def sign(target: Deployment, options: Namespace) -> Outcome:
 
 def index(target: Deployment, options: Namespace) -> Outcome:
     """Say what the index of each partition speaks for now."""
-    from airflow_eos.engine.admin import index_ledger
+    from airflow_eos.engine.ledger_upkeep import index_ledger
 
     del options
     done = index_ledger(target.kafka, target.ledger, prefix=target.prefix)
@@ -405,7 +247,7 @@ def index(target: Deployment, options: Namespace) -> Outcome:
 
 def prune(target: Deployment, options: Namespace) -> Outcome:
     """Remove old run records."""
-    from airflow_eos.engine.admin import prune_ledger
+    from airflow_eos.engine.ledger_upkeep import prune_ledger
 
     found = prune_ledger(
         target.kafka,
@@ -431,7 +273,7 @@ def _utc(text: str) -> dt.datetime:
 
 def reset_offsets(target: Deployment, options: Namespace) -> Outcome:
     """Move a cursor."""
-    from airflow_eos.engine.admin import Reset, reset_cursor
+    from airflow_eos.engine.cursor_reset import Reset, reset_cursor
 
     try:
         reset = Reset(
@@ -446,13 +288,6 @@ def reset_offsets(target: Deployment, options: Namespace) -> Outcome:
     found = reset_cursor(target.kafka, target.ledger, target.prefix, reset, execute=options.yes)
     title = "moved" if found["done"] else "would be moved; add --yes"
     return Outcome(found, {title: found["offsets"]})
-
-
-def _run(text: str) -> tuple[str, str]:
-    pipeline, slash, run_id = text.partition("/")
-    if not (pipeline and slash and run_id):
-        raise WrongUsage(f"--run {text!r} must be PIPELINE/RUN_ID, for example demo/2026-11-21T05")
-    return pipeline, run_id
 
 
 def _offset(text: str) -> tuple[TopicPartition, int]:
@@ -493,118 +328,3 @@ def _moment(text: str, timezone: str | None) -> dt.datetime:
         raise WrongUsage(f"--timezone {timezone!r} is unknown, for example Europe/Berlin") from error
     except ValueError as error:
         raise WrongUsage(f"--interval {text!r} is no ISO time: {error}") from error
-
-
-def _run_row(run: Mapping[str, Any]) -> Row:
-    counts = ("records_read", "records_late", "records_written")
-    return {name: run.get(name) for name in ("run_key", "state", "mode", "run_id", "try_number", *counts)}
-
-
-def _record_row(record: Mapping[str, Any]) -> Row:
-    value = record["value"]
-    if keys.is_run_record(record["key"]):
-        try:
-            run = RunRecord.from_json(value, record["key"])
-        except LedgerUnreadable as error:
-            place = f"partition {record['partition']}, offset {record['offset']}"
-            return {"key": record["key"], "at": "", "what": f"unreadable, {place}: {error}"}
-        what = f"{run.counts} by {run.run_id}, try {run.try_number}"
-        return {"key": record["key"], "at": run.staged_at, "what": what}
-    return {"key": record["key"], "at": "", "what": _short(value)}
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    if isinstance(value, Mapping):
-        text = ", ".join(f"{name}={one}" for name, one in value.items() if name != "v")
-    limit = 100
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
-
-
-def warm_spark(_target: None, options: Namespace) -> Outcome:
-    """Write Spark's class-data archive."""
-    from airflow_eos.spark import jvm
-
-    folder = options.folder or options.class_data_folder
-    if folder is None:
-        raise ConfigurationError("without Airflow there is no [eos] class_data_folder: give --folder")
-    archive = jvm.write_archive(Path(folder), jvm.java())
-    data = {"archive": str(archive), "bytes": archive.stat().st_size}
-    return Outcome(data, {"class data": [data]})
-
-
-def spark_start(_target: None, options: Namespace) -> Outcome:
-    """Start a Spark Connect server."""
-    from airflow_eos.spark.server import control
-    from airflow_eos.spark.server.folder import CONN_ID
-
-    folder = _server_folder(options)
-    archives = options.class_data_folder
-    found, started = control.start(
-        folder,
-        control.Settings(
-            port=options.port,
-            memory=options.memory,
-            master=options.master,
-            idle_minutes=options.idle_minutes,
-            class_data_folder=None if archives is None else Path(archives),
-        ),
-    )
-    connection = {"conn_id": CONN_ID, "made by": control.import_command(folder)}
-    title = "Spark Connect server, started" if started else "Spark Connect server, which ran before"
-    data = {"started": started, **found, "connection": connection}
-    return Outcome(data, {title: [_told(found)], "Airflow connection": [connection]})
-
-
-def spark_status(_target: None, options: Namespace) -> Outcome:
-    """Show the Spark Connect server; 3 when it takes no connections."""
-    from airflow_eos.spark.server import control
-
-    found = control.status(_server_folder(options))
-    return Outcome(found, {"Spark Connect server": [_told(found)]}, DONE if found["running"] else FOUND)
-
-
-def spark_stop(_target: None, options: Namespace) -> Outcome:
-    """Stop the Spark Connect server."""
-    from airflow_eos.spark.server import control
-
-    folder = _server_folder(options)
-    data = {"stopped": control.stop(folder), "folder": str(folder)}
-    return Outcome(data, {"Spark Connect server": [data]})
-
-
-def _server_folder(options: Namespace) -> Path:
-    folder = options.folder or options.spark_server_folder
-    if folder is None:
-        raise ConfigurationError("without Airflow there is no AIRFLOW_HOME: give --folder")
-    return Path(folder)
-
-
-def _told(found: Mapping[str, Any]) -> Row:
-    """Return what a person asks for."""
-    names = ("running", "phase", "reason", "address", "connections", "pid", "since", "restarts", "log")
-    return {name: found[name] for name in names if found[name] not in (None, "")}
-
-
-def call(name: str, target: Deployment | None, options: Namespace) -> Outcome:
-    """Run a command by the name of its function."""
-    functions: Sequence[Any] = (
-        init,
-        doctor,
-        plan,
-        status,
-        ledger,
-        verify,
-        repair,
-        abort,
-        dismiss,
-        sign,
-        index,
-        prune,
-        reset_offsets,
-        warm_spark,
-        spark_start,
-        spark_status,
-        spark_stop,
-    )
-    return next(one for one in functions if one.__name__ == name)(target, options)

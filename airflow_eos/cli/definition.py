@@ -33,7 +33,7 @@ class Option:
 class Command:
     """One command.
 
-    :param function: name in :mod:`airflow_eos.cli.commands`.
+    :param function: its name, see :func:`airflow_eos.cli.execution.call`.
     :param finds: whether it may end with exit code 3.
     :param cluster: whether it asks brokers, and so takes a connection.
     """

@@ -6,10 +6,13 @@ import json
 import shutil
 import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from airflow_eos.cli.commands import WrongUsage, call
+from airflow_eos.cli import commands, spark_commands
 from airflow_eos.cli.definition import REFUSED, USAGE, Command
+from airflow_eos.cli.outcome import Outcome, WrongUsage
+from airflow_eos.cli.status import status
 from airflow_eos.exceptions import EosError
 from airflow_eos.model.spec import Deployment
 from airflow_eos.printable import printable
@@ -36,3 +39,28 @@ def carry_out(command: Command, options: Namespace, find_target: Callable[[Names
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     print(outcome.render(options.output, width))  # noqa: T201
     return outcome.code
+
+
+def call(name: str, target: Deployment | None, options: Namespace) -> Outcome:
+    """Run a command by the name of its function."""
+    functions: Sequence[Any] = (
+        commands.init,
+        commands.doctor,
+        commands.plan,
+        status,
+        commands.ledger,
+        commands.verify,
+        commands.repair,
+        commands.abort,
+        commands.dismiss,
+        commands.sign,
+        commands.index,
+        commands.prune,
+        commands.reset_offsets,
+        spark_commands.warm_spark,
+        spark_commands.spark_start,
+        spark_commands.spark_status,
+        spark_commands.spark_stop,
+    )
+    found: Outcome = next(one for one in functions if one.__name__ == name)(target, options)
+    return found

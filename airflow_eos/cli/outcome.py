@@ -16,6 +16,10 @@ Row = Mapping[str, Any]
 _LEAST_ROOM = 20  # for a value, on the narrowest terminal
 
 
+class WrongUsage(Exception):
+    """The options do not fit together; exit code 2."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The answer of a command.

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.engine.admin import times_of
 from airflow_eos.engine.ladder import ladder_of
+from airflow_eos.engine.open_transactions import times_of
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.coverage import WRONG, Coverage, Kind, Lane, Segment, place
 from airflow_eos.model.record import AIRFLOW

@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_eos.engine import find_committed
-from airflow_eos.engine.admin import dismiss_record, sign_ledger
 from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.engine.ledger_upkeep import dismiss_record, sign_ledger
 from airflow_eos.engine.queries import create_ledger, ledger_records, run_records
 from airflow_eos.exceptions import ConfigurationError, LedgerReplaced, LedgerTampered, LedgerUnreadable
 from airflow_eos.ledger import keys

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_eos.cli.main import main
-from airflow_eos.engine import admin
+from airflow_eos.engine import ledger_upkeep
 from airflow_eos.engine.committed import find_committed, find_committed_by_key
 from airflow_eos.engine.history import RunHistory
 from airflow_eos.engine.queries import ledger_names, ledger_records, ledger_status
@@ -45,7 +45,7 @@ def spec(request, embedded_kafka, kafka_topic):
 @pytest.fixture
 def young(monkeypatch):
     """Records of this very moment may be pruned."""
-    monkeypatch.setattr(admin, "MIN_AGE", -DAY)
+    monkeypatch.setattr(ledger_upkeep, "MIN_AGE", -DAY)
 
 
 def run(spec, run_id="r0", **changes):
@@ -54,7 +54,7 @@ def run(spec, run_id="r0", **changes):
 
 def prune(spec, *, execute=True, **changes):
     before = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=1)
-    return admin.prune_ledger(
+    return ledger_upkeep.prune_ledger(
         spec.kafka, spec.ledger, before, prefix=spec.prefix, execute=execute, **changes
     )["pipelines"]
 
@@ -149,7 +149,7 @@ def test_records_that_may_be_needed_are_not_pruned(spec):
     with pytest.raises(ConfigurationError, match="less than a day ago"):
         prune(spec)
     old = dt.datetime.now(dt.timezone.utc) - 2 * DAY
-    found = admin.prune_ledger(spec.kafka, spec.ledger, old, prefix=spec.prefix)
+    found = ledger_upkeep.prune_ledger(spec.kafka, spec.ledger, old, prefix=spec.prefix)
     assert found["pipelines"] == {}
 
 
@@ -160,7 +160,7 @@ def test_the_command_says_first_what_it_would_do(spec, young, capsys, monkeypatc
         run(spec, f"r{number}")
     common = ["prune", "--before", "2100-01-01", "--bootstrap-servers", spec.kafka["bootstrap.servers"]]
     common += ["--ledger-topic", spec.ledger.topic, "--prefix", spec.prefix, "--output", "json"]
-    monkeypatch.setattr(admin, "MIN_AGE", -dt.timedelta(days=50_000))
+    monkeypatch.setattr(ledger_upkeep, "MIN_AGE", -dt.timedelta(days=50_000))
     assert main(common) == 0
     assert json.loads(capsys.readouterr().out)["done"] is False
     assert len(records(spec, keys.RUN_RECORDS)) == 3

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Producer
 
-from airflow_eos.engine.admin import Reset, reset_cursor
 from airflow_eos.engine.committed import find_committed, find_committed_by_key
+from airflow_eos.engine.cursor_reset import Reset, reset_cursor
 from airflow_eos.exceptions import DifferentWork, GroupOwned
 from airflow_eos.ledger.keys import cursor_run_key
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval

@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from airflow_eos.cli.commands import _record_row, _run_row
+from airflow_eos.cli.rows import record_row, run_row
 from airflow_eos.engine.run import Run
 from airflow_eos.model.output import NOT_COUNTED, total
 from airflow_eos.model.spec import RunSpec
@@ -38,8 +38,8 @@ def test_late_records_are_named_wherever_a_run_is_shown():
     late = a_record(mode="interval", records_late=3)
     assert late.counts == "10 read (3 of them late), 10 written"
     assert late.summary()["records_late"] == 3
-    assert _run_row(late.summary())["records_late"] == 3
-    row = _record_row({"key": f"run:{late.run_key}", "value": json.loads(late.to_json())})
+    assert run_row(late.summary())["records_late"] == 3
+    row = record_row({"key": f"run:{late.run_key}", "value": json.loads(late.to_json())})
     assert row["what"] == f"{late.counts} by {late.run_id}, try 1"
     for none in (0, NOT_COUNTED):
         assert a_record(records_late=none).counts == "10 read, 10 written"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_eos.engine.admin import open_transactions
+from airflow_eos.engine.open_transactions import open_transactions
 from airflow_eos.exceptions import BrokersUnavailable, EosError
 from airflow_eos.operators import last_answer
 from airflow_eos.operators.child_processes import children_of

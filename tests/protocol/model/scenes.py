@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.engine import admin
+from airflow_eos.engine import cursor_reset
 from airflow_eos.exceptions import CursorMoved, EosError, LedgerPruned
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
@@ -184,8 +184,10 @@ def reset(scene: Scene, offsets: Mapping[TopicPartition, int]) -> None:
     )
     base = spec()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(admin, "ControlPlane", lambda asked: contextlib.nullcontext(control))
-        admin.reset_cursor(base.kafka, base.ledger, base.prefix, admin.Reset(base.group_id, offsets=offsets))
+        patch.setattr(cursor_reset, "ControlPlane", lambda asked: contextlib.nullcontext(control))
+        cursor_reset.reset_cursor(
+            base.kafka, base.ledger, base.prefix, cursor_reset.Reset(base.group_id, offsets=offsets)
+        )
 
 
 def spec(run_id: str = "r1", **changes: Any) -> RunSpec:

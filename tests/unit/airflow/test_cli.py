@@ -15,7 +15,7 @@ from airflow_eos.cli import commands
 from airflow_eos.cli import main as plain
 from airflow_eos.cli.airflow_commands import get_eos_cli_commands, get_parser
 from airflow_eos.cli.definition import COMMANDS, COMMON, DONE, EXIT_CODES
-from airflow_eos.cli.outcome import Outcome
+from airflow_eos.cli.outcome import Outcome, WrongUsage
 from airflow_eos.exceptions import LedgerMissing
 from airflow_eos.model.spec import Deployment
 from airflow_eos_testing import class_data
@@ -178,5 +178,5 @@ def test_days_of_a_zone_are_as_long_as_they_were_there():
 )
 def test_a_time_that_means_nothing_is_refused_by_name(start, timezone, says):
     """Nothing is guessed: not the zone, not the day."""
-    with pytest.raises(commands.WrongUsage, match=re.escape(says)):
+    with pytest.raises(WrongUsage, match=re.escape(says)):
         the_interval(start, "2026-03-30T00:00Z", timezone)

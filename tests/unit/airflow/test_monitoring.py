@@ -13,7 +13,7 @@ import pytest
 import yaml
 from airflow.sdk.observability import stats
 
-from airflow_eos.cli import airflow_commands, commands
+from airflow_eos.cli import airflow_commands, status
 from airflow_eos.cli.airflow_commands import get_parser
 from airflow_eos.cli.main import main
 from airflow_eos.engine.gaps import Gap, gaps
@@ -46,7 +46,7 @@ FOUND: dict[str, Any] = {
 
 def sent_names() -> set[str]:
     """Return the names of all metrics, from the code that sends them."""
-    code = [ROOT / "airflow_eos" / "operators" / "telemetry.py", ROOT / "airflow_eos" / "cli" / "commands.py"]
+    code = [ROOT / "airflow_eos" / "operators" / "telemetry.py", ROOT / "airflow_eos" / "cli" / "status.py"]
     calls = r"(?:stats\.\w+|sent\.append\(?)\(\"(eos\.[\w.]+)\""
     return {name for file in code for name in re.findall(calls, file.read_text())}
 
@@ -102,7 +102,7 @@ def test_what_calls_somebody_is_also_seen(metric: str, place: Callable[[], dict[
 
 def test_alerts_and_dashboard_group_by_tags_that_are_sent() -> None:
     """Labels of templates, and of sums."""
-    labels = {"dag_id", "task_id"} | {tag for _, _, tags in commands.gauges(FOUND, "p") for tag in tags}
+    labels = {"dag_id", "task_id"} | {tag for _, _, tags in status.gauges(FOUND, "p") for tag in tags}
     for file in ("alerts.yaml", "dashboard.json"):
         text = (FOLDER / file).read_text()
         used = set(re.findall(r"\{\{ *(?:\$labels\.)?(\w+) *\}\}", text))
@@ -130,7 +130,7 @@ def test_every_gauge_is_in_the_documentation() -> None:
 
 def test_what_status_found_becomes_gauges() -> None:
     """What cannot be known is left out, what is not there is 0."""
-    assert commands.gauges(FOUND, "p") == [
+    assert status.gauges(FOUND, "p") == [
         ("eos.group.lag", 7, {"group": "orders"}),
         ("eos.group.open_transaction", 12.5, {"group": "orders"}),
         ("eos.group.lag", 0, {"group": "idle"}),
@@ -151,7 +151,7 @@ def test_gauges_go_the_way_of_airflows_own(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(
         "airflow_eos.engine.queries.ledger_status", lambda *_, **__: {"ledger": {}, "cursors": {}, "runs": {}}
     )
-    monkeypatch.setattr("airflow_eos.engine.admin.open_transactions", lambda *_: [])
+    monkeypatch.setattr("airflow_eos.engine.open_transactions.open_transactions", lambda *_: [])
     given = get_parser().parse_args(["eos", "status", "--send-metrics", "--prefix", "p"])
     given.func(given)
     assert sent == [("initialized",), ("eos.open_transaction", 0, {"prefix": "p"})]
@@ -222,8 +222,8 @@ def test_runs_over_other_topics_or_partitions_are_no_neighbours() -> None:
 def test_limits_of_pipelines_and_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cursor's transaction is told of once, with its group."""
     options = Namespace(max_gaps=1, max_open=10)
-    assert commands._exceeded_by_all(FOUND, options) == [
+    assert status._exceeded_by_all(FOUND, options) == [
         {"transactional_id": "p.interval.x", "limit": "max-open", "allowed": 10, "found": 99.0},
         {"pipeline": "daily", "limit": "max-gaps", "allowed": 1, "found": 2},
     ]
-    assert commands._exceeded_by_all(FOUND, Namespace(max_gaps=2, max_open=None)) == []
+    assert status._exceeded_by_all(FOUND, Namespace(max_gaps=2, max_open=None)) == []

@@ -1,0 +1,50 @@
+"""Rows of tables that several commands show, and names that several take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_eos.cli.outcome import Row, WrongUsage
+from airflow_eos.exceptions import LedgerUnreadable
+from airflow_eos.ledger import keys
+from airflow_eos.model.record import RunRecord
+
+
+def run_named(text: str) -> tuple[str, str]:
+    """Return pipeline and run id of a run as options name it.
+
+    :raises WrongUsage: it is none.
+    """
+    pipeline, slash, run_id = text.partition("/")
+    if not (pipeline and slash and run_id):
+        raise WrongUsage(f"--run {text!r} must be PIPELINE/RUN_ID, for example demo/2026-11-21T05")
+    return pipeline, run_id
+
+
+def run_row(run: Mapping[str, Any]) -> Row:
+    """Return what tables show of a run's summary."""
+    counts = ("records_read", "records_late", "records_written")
+    return {name: run.get(name) for name in ("run_key", "state", "mode", "run_id", "try_number", *counts)}
+
+
+def record_row(record: Mapping[str, Any]) -> Row:
+    """Return what tables show of a ledger record, of whatever kind."""
+    value = record["value"]
+    if keys.is_run_record(record["key"]):
+        try:
+            run = RunRecord.from_json(value, record["key"])
+        except LedgerUnreadable as error:
+            place = f"partition {record['partition']}, offset {record['offset']}"
+            return {"key": record["key"], "at": "", "what": f"unreadable, {place}: {error}"}
+        what = f"{run.counts} by {run.run_id}, try {run.try_number}"
+        return {"key": record["key"], "at": run.staged_at, "what": what}
+    return {"key": record["key"], "at": "", "what": _short(value)}
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    if isinstance(value, Mapping):
+        text = ", ".join(f"{name}={one}" for name, one in value.items() if name != "v")
+    limit = 100
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -1,0 +1,167 @@
+"""`airflow eos status`: what there is, how far it is behind, which limits are passed."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_eos.cli.definition import DONE, FOUND
+from airflow_eos.cli.outcome import Outcome, Row, WrongUsage
+from airflow_eos.cli.rows import run_named, run_row
+from airflow_eos.exceptions import UnknownTopic
+from airflow_eos.ledger import keys
+from airflow_eos.model.spec import Deployment
+
+Gauge = tuple[str, float, Mapping[str, str]]
+"""A metric: name, value, tags."""
+
+
+def status(target: Deployment, options: Namespace) -> Outcome:
+    """Show ledger, cursors and runs; 3 when something named is not there, or a limit is passed."""
+    from airflow_eos.engine.open_transactions import open_transactions
+    from airflow_eos.engine.queries import ledger_names, ledger_status
+
+    asked_runs = [run_named(text) for text in options.run]
+    everything = not options.group and not asked_runs
+    if not everything and (options.max_gaps is not None or options.send_metrics):
+        raise WrongUsage("--max-gaps and --send-metrics are for all there is: leave --group and --run out")
+    if options.send_metrics and options.send_gauges is None:
+        raise WrongUsage("--send-metrics sends by Airflow's own metrics: use `airflow eos status`")
+    names = ledger_names(target.kafka, target.ledger, prefix=target.prefix) if everything else None
+    groups = names.groups if names else options.group
+    found = ledger_status(target.kafka, target.ledger, groups=groups, runs=asked_runs, prefix=target.prefix)
+    exceeded: list[Row] = []
+    for group, cursor in found["cursors"].items():
+        if cursor is not None:
+            _add_progress(target, group, cursor)
+            exceeded += _exceeded(group, cursor, options)
+    missing = _missing(target, found)
+    latest = names.runs if names else {}
+    if everything:
+        found["pipelines"] = {name: record.summary() for name, record in latest.items()}
+        found["open_transactions"] = open_transactions(target.kafka, target.prefix)
+        found["gaps"] = [one.to_dict() for one in names.gaps] if names else []
+        exceeded += _exceeded_by_all(found, options)
+    found |= {"missing": [one["not in the ledger"] for one in missing], "exceeded": exceeded}
+    tables = {
+        "ledger": [found["ledger"]],
+        "cursors": [_cursor_row(group, one) for group, one in found["cursors"].items()],
+        "pipelines, their latest runs": [
+            {"pipeline": name, "at": one.staged_at, **run_row(one.summary())} for name, one in latest.items()
+        ],
+        "runs": [
+            run_row({"run_key": name, **(one or {"state": "no record"})})
+            for name, one in found["runs"].items()
+        ],
+        "open transactions": found.get("open_transactions", []),
+        "gaps between committed intervals": found.get("gaps", []),
+        "missing": missing,
+        "limits passed": exceeded,
+    }
+    shown = {title: rows for title, rows in tables.items() if rows}
+    if options.send_metrics:
+        options.send_gauges(gauges(found, target.prefix))
+    return Outcome(found, shown, FOUND if missing or exceeded else DONE)
+
+
+def gauges(found: Mapping[str, Any], prefix: str) -> list[Gauge]:
+    """Return what `status` found as metrics: name, value and tags; what cannot be known is left out."""
+    sent: list[Gauge] = []
+    for group, cursor in found["cursors"].items():
+        if (cursor or {}).get("lag") is not None:
+            sent.append(("eos.group.lag", cursor["lag"], {"group": group}))
+        if "open_transaction" in (cursor or {}):
+            open_now = cursor["open_transaction"]
+            age = open_now["age_seconds"] if open_now else 0
+            sent.append(("eos.group.open_transaction", age, {"group": group}))
+    for pipeline in found["pipelines"]:
+        count = sum(one["pipeline"] == pipeline for one in found["gaps"])
+        sent.append(("eos.pipeline.gaps", count, {"pipeline": pipeline}))
+    oldest = next(iter(found["open_transactions"]), None)
+    sent.append(("eos.open_transaction", oldest["age_seconds"] if oldest else 0, {"prefix": prefix}))
+    return sent
+
+
+def _exceeded_by_all(found: Mapping[str, Any], options: Namespace) -> list[Row]:
+    """Return the limits that pipelines, and transactions that are no cursor's, have passed."""
+    open_now = [(cursor or {}).get("open_transaction") for cursor in found["cursors"].values()]
+    cursors = {one["transactional_id"] for one in open_now if one}
+    rows: list[Row] = [
+        {
+            "transactional_id": one["transactional_id"],
+            "limit": "max-open",
+            "allowed": options.max_open,
+            "found": one["age_seconds"],
+        }
+        for one in found["open_transactions"]
+        if options.max_open is not None
+        and one["age_seconds"] > options.max_open
+        and one["transactional_id"] not in cursors
+    ]
+    for pipeline, count in sorted(Counter(one["pipeline"] for one in found["gaps"]).items()):
+        if options.max_gaps is not None and count > options.max_gaps:
+            limit = {"limit": "max-gaps", "allowed": options.max_gaps, "found": count}
+            rows.append({"pipeline": pipeline, **limit})
+    return rows
+
+
+def _missing(target: Deployment, found: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+    """Return which of the groups and runs that were named are not in the ledger, with what is there."""
+    from airflow_eos.engine.queries import ledger_names, near
+
+    groups = [name for name, one in found["cursors"].items() if one is None]
+    runs = [name for name, one in found["runs"].items() if one is None]
+    if not groups and not runs:
+        return []
+    known = ledger_names(target.kafka, target.ledger, prefix=target.prefix)
+    rows = [{"not in the ledger": name, "there": near(name, known.groups)} for name in groups]
+    for name in runs:
+        pipeline = name.partition("/")[0]
+        latest = known.runs.get(pipeline)
+        there = f"the latest run is {latest.run_id!r}" if latest else near(pipeline, tuple(known.runs))
+        rows.append({"not in the ledger": name, "there": there})
+    return list(rows)
+
+
+def _add_progress(target: Deployment, group: str, cursor: dict[str, Any]) -> None:
+    """Add to what the ledger says of a group what it has to read, and the transaction it has open."""
+    from airflow_eos.engine.lag import unread
+    from airflow_eos.engine.open_transactions import oldest_open_transaction
+
+    topics = cursor.pop("topics", None)
+    if topics is None:
+        return  # it cannot be read
+    ids = [keys.cursor_transactional_id(target.prefix, group)]
+    try:
+        left = unread(target.kafka, group, topics, ledger=target.ledger, prefix=target.prefix)
+    except UnknownTopic as error:
+        cursor |= {"lag": None, "unknown": error.message}
+    else:
+        cursor["lag"] = left.offsets
+        if cursor["layout"] == "mapped":
+            ids = [
+                keys.cursor_transactional_id(target.prefix, group, one.topic_partition) for one in left.ranges
+            ]
+    cursor["open_transaction"] = oldest_open_transaction(target.kafka, ids)
+
+
+def _exceeded(group: str, cursor: Mapping[str, Any], options: Namespace) -> list[Row]:
+    """Return the limits that a group has passed; what cannot be known is not within one."""
+    open_now = cursor.get("open_transaction")
+    facts = {
+        "max-lag": (options.max_lag, cursor.get("lag")),
+        "max-open": (options.max_open, open_now["age_seconds"] if open_now else 0),
+    }
+    return [
+        {"group": group, "limit": name, "allowed": allowed, "found": found}
+        for name, (allowed, found) in facts.items()
+        if allowed is not None and (found is None or found > allowed or "unreadable" in cursor)
+    ]
+
+
+def _cursor_row(group: str, cursor: Mapping[str, Any] | None) -> Row:
+    row: dict[str, Any] = {"group": group, **(cursor or {"cursor": "none"})}
+    open_now = row.pop("open_transaction", None)
+    return {**row, "open for": f"{open_now['age_seconds']} s"} if open_now else row

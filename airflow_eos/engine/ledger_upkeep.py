@@ -1,0 +1,159 @@
+"""What is done to a ledger by hand: a record dismissed, records signed, indexed, pruned."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_eos.engine.control_plane import ControlPlane, utc_now
+from airflow_eos.engine.index_keeper import rebuilt
+from airflow_eos.engine.pruner import Pruner
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.ledger import keys
+from airflow_eos.model.ledger import LedgerMessage, LedgerText
+from airflow_eos.model.signature import signed_from_json
+from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings
+from airflow_eos.model.versioned import has_version
+
+
+def dismiss_record(
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings,
+    key: str,
+    *,
+    routing: str,
+    prefix: str = DEFAULT_PREFIX,
+    execute: bool = True,
+) -> dict[str, Any]:
+    """Write a tombstone over a ledger record that no run wrote, or garbage, where there is none of ours.
+
+    The key is unused then: a run that it names is done (again).
+
+    :param key: as the ledger has it, such as ``run:<run key>``.
+    :param routing: the pipeline of a run, the group of a cursor.
+    :param execute: False only says what is there.
+    :raises ConfigurationError: no such record, or one of ours is there too, which is what counts.
+    """
+    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+        tp = control.authority.place(routing)
+        view = control.ledger.view(tp.partition, [key])
+        offset = view.no_evidence.get(key)
+        value = control.authority.peek([key], routing=routing).get(key)
+        if isinstance(value, LedgerText) and not has_version(value):
+            # In somebody's transaction; a run's record may have been there.
+            offset, value = value.where[1], None
+        if offset is None or value is not None:
+            raise ConfigurationError(
+                f"{tp} holds no record of {key!r} that could be dismissed: "
+                + ("there is none of others" if offset is None else "there is one of ours, which counts")
+            )
+        if execute:
+            session = control.transactions.fence(keys.ledger_transactional_id(prefix, settings.topic))
+            try:
+                session.begin()
+                session.stage("", {}, [LedgerMessage(key, None, routing)])
+                session.commit()
+            finally:
+                session.close()
+    return {"key": key, "partition": tp.partition, "offset": offset, "done": execute}
+
+
+def sign_ledger(
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+    execute: bool = True,
+) -> dict[str, Any]:
+    """Let what a ledger holds now count without a signature, and nothing that is written later.
+
+    For a ledger that was used before it had a key.
+
+    :param execute: False only says from which offsets on records would have to be signed.
+    :raises ConfigurationError: the settings have no key.
+    :raises LedgerMissing: there is no ledger.
+    """
+    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+        if not control.ledger.key:
+            raise ConfigurationError("there is no key to sign with: set [eos] ledger_key")
+        # Not verified: its identity may be what lacks the signature.
+        partitions = control.ledger.describe().topic_partitions
+        ends = {tp.partition: end for tp, end in sorted(control.cluster.log_ends(partitions).items())}
+        if execute:
+            message = LedgerMessage(keys.SIGNED_KEY, signed_from_json(ends), keys.LEDGER_IDENTITY_ROUTING)
+            session = control.transactions.fence(keys.ledger_transactional_id(prefix, settings.topic))
+            try:
+                session.begin()
+                session.stage("", {}, [message])
+                session.commit()
+            finally:
+                session.close()
+    return {"from": ends, "done": execute}
+
+
+def index_ledger(
+    kafka: Mapping[str, Any], settings: LedgerSettings, *, prefix: str = DEFAULT_PREFIX
+) -> list[dict[str, Any]]:
+    """Index all that is decided in each partition of the ledger, whatever has to be read for it.
+
+    :raises LedgerMissing: there is no ledger.
+    :raises OutcomeUnknown: others kept writing the index of a partition.
+    """
+    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+        known = control.verify_ledger()
+        keeper = control.index_keeper(known.prefix)
+        done = {partition: rebuilt(keeper, partition) for partition in range(known.partitions)}
+    return [
+        {"partition": partition, "through": one.through, "keys": one.keys, "leaves": one.leaves}
+        for partition, one in done.items()
+    ]
+
+
+MIN_AGE = dt.timedelta(days=1)
+"""Younger records are not pruned: a retry, or an answer that was lost, may still need them."""
+
+
+def prune_ledger(
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings,
+    before: dt.datetime,
+    *,
+    pipeline: str | None = None,
+    prefix: str = DEFAULT_PREFIX,
+    execute: bool = True,
+) -> dict[str, Any]:
+    """Remove the records of runs that committed before a moment; it reads the whole ledger.
+
+    See :class:`~airflow_eos.engine.pruner.Pruner`.
+
+    :param before: aware.
+    :param pipeline: only its runs.
+    :param execute: False only says how many there are.
+    :raises ConfigurationError: the moment is less than a day ago.
+    :raises LedgerMissing: there is no ledger.
+    :raises OutcomeUnknown: what an earlier one left open was ended; call again.
+    """
+    if before > utc_now() - MIN_AGE:
+        raise ConfigurationError(
+            f"{keys.utc_text(before)} is less than a day ago: records that a retry may still need are kept"
+        )
+    moment = keys.utc_text(before)
+    counts: dict[str, dict[str, int]] = {}
+    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+        known = control.verify_ledger()
+        pruner = Pruner(
+            control.cluster, control.ledger, control.transactions, control.authority, known.prefix
+        )
+        partitions = [*range(known.partitions)]
+        if pipeline is not None:
+            partitions = [control.ledger.partition_for(pipeline)]
+        for partition in partitions:
+            runs = pruner.old_runs(partition, moment, pipeline)
+            if execute:
+                pruner.prune(partition, moment, runs)
+            for one in runs:
+                count = counts.setdefault(one.pipeline, {"runs": 0, "records": 0})
+                count["runs"] += 1
+                count["records"] += len(one.run_keys)
+    return {"before": moment, "pipelines": dict(sorted(counts.items())), "done": execute}
