@@ -90,7 +90,7 @@ def epoch(text: str) -> int:
 
 
 COMMON = (
-    Option("--output", "default: table", {"choices": ("table", "json"), "default": "table"}),
+    Option("--output", "default: table", {"choices": ("table", "json", "yaml", "plain"), "default": "table"}),
     Option("--ledger-topic", "default: [eos] ledger_topic, or airflow-eos-ledger", {"metavar": "TOPIC"}),
     Option("--prefix", "first part of transactional ids, default: [eos] prefix, or airflow-eos", {}),
 )

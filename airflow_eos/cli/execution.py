@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from argparse import Namespace
@@ -11,7 +10,7 @@ from typing import Any
 
 from airflow_eos.cli import commands, spark_commands
 from airflow_eos.cli.definition import REFUSED, USAGE, Command
-from airflow_eos.cli.outcome import Outcome, WrongUsage
+from airflow_eos.cli.outcome import DOCUMENTS, Outcome, WrongUsage, document
 from airflow_eos.cli.status import status
 from airflow_eos.exceptions import EosError
 from airflow_eos.model.spec import Deployment
@@ -21,8 +20,8 @@ from airflow_eos.printable import printable
 def carry_out(command: Command, options: Namespace, find_target: Callable[[Namespace], Deployment]) -> int:
     """Run one command, print what it found, and return the exit code.
 
-    An error is one line on standard error; with ``--output json`` standard output holds an object with the
-    only key ``error``.
+    An error is one line on standard error; with ``--output json`` or ``yaml`` standard output holds an object
+    with the only key ``error``.
     """
     try:
         target = find_target(options) if command.cluster else None
@@ -32,8 +31,8 @@ def carry_out(command: Command, options: Namespace, find_target: Callable[[Names
         return USAGE
     except EosError as error:
         kind = type(error).__name__
-        if options.output == "json":
-            print(json.dumps({"error": {"type": kind, "message": error.message}}, indent=2))  # noqa: T201
+        if options.output in DOCUMENTS:
+            print(document({"error": {"type": kind, "message": error.message}}, options.output))  # noqa: T201
         print(printable(f"{kind}: {error}"), file=sys.stderr)  # noqa: T201
         return REFUSED
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None

@@ -13,6 +13,8 @@ from airflow_eos.printable import printable
 
 Row = Mapping[str, Any]
 
+DOCUMENTS = ("json", "yaml")
+"""Forms in which everything that was found is one document; an error, too."""
 _LEAST_ROOM = 20  # for a value, on the narrowest terminal
 
 
@@ -24,9 +26,9 @@ class WrongUsage(Exception):
 class Outcome:
     """The answer of a command.
 
-    :param data: printed by ``--output json``, exactly.
-    :param tables: printed by ``--output table``, one after the other under their titles; no rows: a dash.
-        Control characters are escaped.
+    :param data: printed by ``--output json`` and ``yaml``, exactly.
+    :param tables: printed by ``--output table`` and ``plain``, one after the other under their titles; no
+        rows: a dash. Control characters are escaped.
     :param code: exit code.
     """
 
@@ -40,15 +42,32 @@ class Outcome:
         :param width: columns of the terminal; a table that is wider stands upright, a line for each value.
             None: a line for each row, whatever it takes.
         """
-        if output == "json":
-            return json.dumps(self.data, indent=2)
+        if output in DOCUMENTS:
+            return document(self.data, output)
+        if output == "plain":
+            return "\n\n".join(_plain(title, rows) for title, rows in self.tables.items())
         return "\n\n".join(_table(title, rows, width) for title, rows in self.tables.items())
+
+
+def document(data: Any, output: str) -> str:
+    """Return data as one of :data:`DOCUMENTS`."""
+    if output == "json":
+        return json.dumps(data, indent=2)
+    import yaml  # type: ignore[import-untyped]
+
+    # By way of JSON: tuples and texts of ours are lists and texts there, and here the same.
+    return str(yaml.safe_dump(json.loads(json.dumps(data)), sort_keys=False, allow_unicode=False)).rstrip()
+
+
+def _plain(title: str, rows: Sequence[Row]) -> str:
+    """Return a table for other programs: a line for each row, whatever it takes, and no rule."""
+    return "\n".join([title, *_lines(rows, "  ", rule=False)]) if rows else f"{title}\n-"
 
 
 def _table(title: str, rows: Sequence[Row], width: int | None) -> str:
     if not rows:
         return f"{title}\n-"
-    text = _flat(title, rows)
+    text = "\n".join([title, *_lines(rows, " | ", rule=True)])
     if width is None or max(map(len, text.splitlines())) <= width:
         return text
     return "\n".join([title, *(_upright(number, row, width) for number, row in enumerate(rows, 1))])
@@ -66,13 +85,14 @@ def _upright(number: int, row: Row, width: int) -> str:
     return "\n".join(lines)
 
 
-def _flat(title: str, rows: Sequence[Row]) -> str:
+def _lines(rows: Sequence[Row], between: str, *, rule: bool) -> list[str]:
     names = list(dict.fromkeys(name for row in rows for name in row))
     lines = [names, *([_text(row.get(name)) for name in names] for row in rows)]
     widths = [max(len(line[n]) for line in lines) for n in range(len(names))]
-    lines.insert(1, ["=" * width for width in widths])
-    text = [" | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
-    return "\n".join([title, *(line.rstrip() for line in text)])
+    if rule:
+        lines.insert(1, ["=" * width for width in widths])
+    padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
+    return [between.join(line).rstrip() for line in padded]
 
 
 def _text(value: Any) -> str:

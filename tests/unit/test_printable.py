@@ -7,6 +7,7 @@ import logging
 from argparse import Namespace
 
 import pytest
+import yaml
 
 from airflow_eos.broker.librdkafka import QuietLog
 from airflow_eos.cli.definition import COMMANDS
@@ -39,6 +40,10 @@ def test_tables_escape_and_json_is_exact(text):
     assert all(line.isprintable() for line in table.splitlines())
     assert json.loads(outcome.render("json")) == {"key": text}
     assert outcome.render("json").replace("\n", "").isprintable()
+    assert outcome.render("plain").count("\n") == 2
+    assert all(line.isprintable() for line in outcome.render("plain").splitlines())
+    assert yaml.safe_load(outcome.render("yaml")) == {"key": text}
+    assert outcome.render("yaml").replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize("text", HOSTILE)

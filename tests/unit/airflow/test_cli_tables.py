@@ -1,16 +1,19 @@
-"""Tables on a narrow terminal."""
+"""How what was found is printed: tables, also on a narrow terminal, and documents."""
 
 from __future__ import annotations
 
+import json
 import sys
 from argparse import Namespace
 from typing import Any
 
 import pytest
+import yaml
 
 from airflow_eos.cli import execution
 from airflow_eos.cli.definition import COMMANDS
 from airflow_eos.cli.outcome import Outcome
+from airflow_eos.exceptions import LedgerMissing
 
 LONG = " ".join(["word"] * 40)
 ROWS = [{"name": "a", "found": LONG, "advice": None}, {"name": "b", "found": "x" * 70, "advice": "do it"}]
@@ -20,6 +23,30 @@ def test_a_table_that_fits_stays_one() -> None:
     """A line for each row."""
     text = Outcome({}, {"t": [{"a": 1, "b": "two"}]}).render("table", 80)
     assert text.splitlines() == ["t", "a | b", "= | ===", "1 | two"]
+
+
+def test_plain_is_for_other_programs() -> None:
+    """Columns between spaces, no rule, a line for each row; a bar in a value stays."""
+    text = Outcome({}, {"t": [{"a": 1, "b": "x | y"}, {"a": 12, "b": LONG}], "none": []}).render("plain", 40)
+    assert text.splitlines() == ["t", "a   b", "1   x | y", f"12  {LONG}", "", "none", "-"]
+
+
+def test_yaml_says_what_json_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the same order; an error is an object there, too."""
+    data = {"b": (1, None, True), "a": {"text": "yes", "none": []}}
+    assert yaml.safe_load(Outcome(data).render("yaml")) == json.loads(Outcome(data).render("json"))
+    assert Outcome(data).render("yaml").startswith("b:")
+
+    def fails(*_: Any) -> Outcome:
+        raise LedgerMissing("there is none")
+
+    monkeypatch.setattr(execution, "call", fails)
+    where: Any = lambda _: None  # noqa: E731
+    assert execution.carry_out(COMMANDS[0], Namespace(output="yaml"), where) == 1
+    found = yaml.safe_load(capsys.readouterr().out)
+    assert found == {"error": {"type": "LedgerMissing", "message": "there is none"}}
 
 
 @pytest.mark.parametrize("width", [40, 80])
