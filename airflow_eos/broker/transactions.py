@@ -116,7 +116,12 @@ class KafkaTransactions(LinkUser):
         with BrokerConnections(self._config, bootstrap_timeout=timeout) as connections:
             left = max(deadline - time.monotonic(), 0.0)
             answer = end_txn(connections, identity, commit=False, timeout=left)
-        log.info("asked the coordinator to abort what %s has open, if anything: %s", identity, answer.value)
+        log.info(
+            "asked the coordinator to abort what %r may have open (producer epoch %d): %s",
+            identity.transactional_id,
+            identity.producer_epoch,
+            answer.value,
+        )
         return answer
 
     def abort_again(

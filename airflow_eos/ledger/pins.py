@@ -101,7 +101,13 @@ class Pins:
                 raise
             except Exception as failure:  # noqa: BLE001 - whatever it was, the ledger says what came of it
                 answer = self._transactions.abort(session.identity)
-                log.info("pin %s: %s (%s); asking the ledger again", key, failure, answer.value)
+                log.info(
+                    "the ledger entry %r was not written here (%s; its transaction: %s): the ledger is asked "
+                    "whether another task has written it",
+                    key,
+                    failure,
+                    answer.value,
+                )
                 if answer is EndTxnAnswer.ENDED or answer is EndTxnAnswer.FENCED:
                     return None
             return self._seen(key, routing)
@@ -118,7 +124,7 @@ class Pins:
         """
         verdict = self._authority.look([key], routing=routing, prefixes=prefixes)
         if any(one.producer_id == session.identity.producer_id for one in verdict.open_records):
-            log.warning("pin %s: the marker of an earlier one is missing; it is pinned again", key)
+            log.warning("the ledger entry %r was left without its end; that is ended, and it is written", key)
             session.close()
             self._transactions.abort_again(session.identity, [self._authority.place(routing)])
             return None

@@ -159,7 +159,7 @@ class RunProtocol:
         except Exception:
             self._kill.await_commit(budget.left())
             raise
-        log.info("killed: EndTxn(abort) of %s: %s", self._identity.transactional_id, answer.value)
+        log.info("killed: the transaction of %r: %s", self._identity.transactional_id, answer.value)
 
     def _ask(self, work: _Work, *, fenced: bool) -> RunRecord | None:
         """Ask the authority; a record is the answer to give, None means: do the work (again)."""

@@ -199,7 +199,7 @@ def test_task_told_to_stop_ends_its_transaction(
     eventually(state, lambda seen: seen == "CompleteAbort")
     assert pipeline.look() == before
     # By the task's own clock: our questions take their time, too.
-    ended = eventually(lambda: said_at(airflow, "stays_open", run_id, "killed: EndTxn(abort)"), bool)
+    ended = eventually(lambda: said_at(airflow, "stays_open", run_id, "killed: the transaction of"), bool)
     assert ended - told < 5
     gate.open()
     wait_success(airflow, "stays_open", run_id)
