@@ -83,6 +83,8 @@ def _measure(servers: str, where: str, number: int, rounds: int) -> dict[str, An
             yarn = stack.enter_context(YarnCluster(number))
             os.environ["HADOOP_CONF_DIR"] = str(yarn.settings)
             master, settings = "yarn", {**yarn.spark_conf(), "spark.executor.memory": "1g"}
+            # The folder of a container is too long for one.
+            settings["spark.python.unix.domain.socket.enabled"] = "false"
             # As everywhere here: the compilers and collectors that Java chooses itself.
             del settings["spark.driver.extraJavaOptions"], settings["spark.executor.extraJavaOptions"]
         else:

@@ -41,6 +41,13 @@ _TYPES: dict[str, type[EosError]] = {
 _CUT = re.compile(r'\{"type": "(\w+)", "message": "((?:[^"\\]|\\.)*)')
 _LOST_TASK = re.compile(r"(?:most recent failure|reason): (?:Lost task [^:]*: )?(.*)")
 _NOISE = ("An exception was thrown from the Python worker", "[PYTHON_EXCEPTION]", "SQLSTATE")
+_NO_WORKER, _PATH_WAS = "Error from python worker:\n", "\nPYTHONPATH was:"
+_LONG_SOCKET = "AF_UNIX path too long"
+_SHORTER_SOCKET = (
+    "Python workers listen in the folder of a container, whose path is too long for a Unix socket: leave "
+    "spark.python.unix.domain.socket.enabled out, or set spark.python.unix.domain.socket.dir to a short one "
+    "that only the executors' user can write"
+)
 _INFRASTRUCTURE = (
     "ExecutorLostFailure",
     "SparkOutOfMemoryError",
@@ -138,7 +145,7 @@ def root_cause(error: BaseException) -> str:
     """Return one line that says what went wrong: the Python exception of the task, or Spark's own message."""
     text = str(error)
     if "Traceback (most recent call last):" in text:
-        found = _python_cause(text)
+        found = _daemon_cause(text) or _python_cause(text)
         if found:
             return _shortened(found)
     lost = _LOST_TASK.search(text)
@@ -233,7 +240,17 @@ def environment_error(error: BaseException, fix: str) -> EosError:
             f"Spark could not ask the executors for their versions: {root_cause(error)}; another try may "
             "find others, see the executors' logs"
         )
-    return EnvironmentMismatch(f"executors cannot run this package: {root_cause(error)}. {fix}")
+    cause = root_cause(error)
+    if _LONG_SOCKET in cause:
+        fix = _SHORTER_SOCKET
+    return EnvironmentMismatch(f"executors cannot run this package: {cause}. {fix}")
+
+
+def _daemon_cause(text: str) -> str | None:
+    """Return why no Python worker has started: the end of what Spark quotes, indented, of its output."""
+    quoted = text.rpartition(_NO_WORKER)[2].partition(_PATH_WAS)[0] if _NO_WORKER in text else ""
+    lines = [line.strip() for line in quoted.splitlines() if line.strip()]
+    return lines[-1] if lines else None
 
 
 def _python_cause(text: str) -> str | None:

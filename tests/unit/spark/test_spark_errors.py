@@ -115,6 +115,34 @@ def test_a_python_error_in_a_task_becomes_its_last_line_and_the_authors_line_of_
     assert line == "ValueError: cannot parse record 77 (/home/me/dags/flights.py, line 43, in parse)"
 
 
+NO_WORKER = """
+Caused by: org.apache.spark.SparkException:
+Error from python worker:
+  Traceback (most recent call last):
+    File "/data/yarn/local/container_1/pyspark.zip/pyspark/daemon.py", line 127, in manager
+      listen_sock.bind(socket_path)
+  {said}
+PYTHONPATH was:
+  /data/spark-core.jar
+org.apache.spark.SparkException: EOFException occurred while reading the port number from pyspark.daemon's
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "fix"),
+    [
+        ("OSError: AF_UNIX path too long", "leave spark.python.unix.domain.socket.enabled out"),
+        ("ModuleNotFoundError: No module named 'pyspark'", "install it"),
+    ],
+)
+def test_a_python_worker_that_does_not_start_is_described_by_its_own_words(said, fix):
+    """Not by Spark's, which come behind them; a socket in a long folder has a remedy of its own."""
+    error = environment_error(PySparkException(NO_WORKER.format(said=said)), "install it")
+    assert type(error) is exceptions.EnvironmentMismatch
+    assert error.message.startswith(f"executors cannot run this package: {said}. ")
+    assert fix in error.message
+
+
 def test_an_error_on_the_driver_names_the_line_that_raised_it():
     """A transform often fails before any task runs."""
     with pytest.raises(ZeroDivisionError) as caught:
