@@ -120,7 +120,7 @@ def _staged_at(value: Any) -> str:
 def verify(target: Deployment, options: Namespace) -> Outcome:
     """Read output again; 3 when something does not match."""
     from airflow_eos.engine.queries import no_such_pipeline, pruned_runs, refuse_pruned, run_records
-    from airflow_eos.engine.verification import verify_output
+    from airflow_eos.engine.verification import verified_counts, verify_output
 
     records, unreadable = run_records(
         target.kafka, target.ledger, pipeline=options.pipeline, prefix=target.prefix
@@ -145,8 +145,7 @@ def verify(target: Deployment, options: Namespace) -> Outcome:
         "matches": not wrong and not unreadable,
         "runs": len(records),
         "pruned": pruned_runs(target.kafka, target.ledger, options.pipeline, prefix=target.prefix),
-        "records": sum(one["found"] for one in findings),
-        "expired": sum(one["recorded"] for one in findings if one["outcome"] == "expired"),
+        **verified_counts(findings),
         "findings": findings,
         "unreadable": unreadable,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -108,3 +108,14 @@ def _count(connections: BrokerConnections, record: RunRecord, receipt: Partition
             expected = (header.base_sequence + header.last_offset_delta + 1) % 2**31
             found += header.record_count
     return found
+
+
+def verified_counts(findings: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return how many records were compared, and how many cannot be any more: ``records``, ``expired``.
+
+    :param findings: as :meth:`Finding.to_dict` gives them.
+    """
+    return {
+        "records": sum(one["found"] for one in findings),
+        "expired": sum(one["recorded"] for one in findings if one["outcome"] == "expired"),
+    }

@@ -191,6 +191,8 @@ def verify_json(
     """Read a run's output again. JSON bodies only: no form of another site can send one with the cookie."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Trouble(415, "JSON only", "Send application/json.")
+    from airflow_eos.engine.verification import verified_counts
+
     record = _ask(request, lambda history: views.run_of(history, viewer, pipeline, run_key))
     desk: Desk = request.app.state.desk
     findings = desk.verify(record)
@@ -201,7 +203,7 @@ def verify_json(
             "matches": "mismatch" not in outcomes,
             "ok": outcomes <= {"ok"},
             "runs": 1,
-            "records": sum(one["found"] for one in findings),
+            **verified_counts(findings),
             "findings": findings,
         }
     )

@@ -55,6 +55,7 @@ def test_the_comparison_runs_every_contender_and_reports(tmp_path):
     assert set(report["contenders"]) <= drawn
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_the_curves_are_measured_and_drawn(tmp_path):
     """Every point of every curve has its seconds; outputs are counted; JSON and chart agree."""
@@ -79,6 +80,7 @@ def test_the_curves_are_measured_and_drawn(tmp_path):
     assert set(seconds) <= drawn
 
 
+@pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_the_pages_are_right_and_measured(tmp_path, monkeypatch):
     """Each page and its twin in JSON, behind more runs than are drawn one by one."""
