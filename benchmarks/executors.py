@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PARTITIONS = 8
-PROCESSES = {"DataFrame": jobs.transform, "Arrow": jobs.transform_arrow}
 LOCAL, STANDALONE, YARN = "local[2]", "standalone", "yarn"
 CASES = ((LOCAL, 0), (STANDALONE, 1), (STANDALONE, 2), (STANDALONE, 4), (YARN, 4))
 
@@ -44,7 +43,7 @@ def executors(out: Path, rounds: int, records: int) -> int:
         kafka.create_topic("src", partitions=PARTITIONS)
         publish(servers, "src", records, PARTITIONS)
         for where, number in CASES:
-            sinks = {name: f"{where.strip('[2]')}-{number}-{name}" for name in PROCESSES}
+            sinks = {name: _sink(where, number, name) for name in jobs.PROCESSES}
             for sink in sinks.values():
                 kafka.create_topic(sink, partitions=PARTITIONS)
             # A session of its own: a process of its own.
@@ -64,6 +63,10 @@ def executors(out: Path, rounds: int, records: int) -> int:
     if not wrong:
         print(f"executors: each output holds its {(rounds + WARM_UPS) * records} records")
     return 1 if wrong else 0
+
+
+def _sink(where: str, number: int, process: str) -> str:
+    return f"{where.partition('[')[0]}-{number}-{process}"
 
 
 def _line(found: dict[str, Any]) -> str:
@@ -91,8 +94,8 @@ def _measure(servers: str, where: str, number: int, rounds: int) -> dict[str, An
             master = where
         spark = spark_session(master, connector=False, **settings)
         jobs_of = {
-            name: _job(jobs.Cluster(spark, servers, 0), f"{where.strip('[2]')}-{number}-{name}", process)
-            for name, process in PROCESSES.items()
+            name: _job(jobs.Cluster(spark, servers, 0), _sink(where, number, name), process)
+            for name, process in jobs.PROCESSES.items()
         }
         series = run_rounds(jobs_of, rounds)
         used = _executors(spark)

@@ -51,6 +51,10 @@ def transform_arrow(batch: Any) -> Any:
     return pa.record_batch({"key": batch["key"], "value": value})
 
 
+PROCESSES = {"DataFrame": transform, "Arrow": transform_arrow}
+"""Both ways to write the same work."""
+
+
 def kafka_source(cluster: Cluster) -> DataFrame:
     """Spark's own source over the whole topic."""
     return (

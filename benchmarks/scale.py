@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FEW, SOME = 1_000, 2_000_000
-PROCESSES = {"DataFrame": jobs.transform, "Arrow": jobs.transform_arrow}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,7 @@ def scale(out: Path, records: int) -> int:
     report: dict[str, Any] = {}
     with benchmark_broker() as kafka, tempfile.TemporaryDirectory(prefix="airflow-eos-scale-") as disk:
         servers = kafka.bootstrap_servers
-        for topic in (*sizes, *PROCESSES):
+        for topic in (*sizes, *jobs.PROCESSES):
             kafka.create_topic(topic, partitions=PARTITIONS)
         spark = spark_session(connector=False, **{"spark.local.dir": disk})
         cluster = jobs.Cluster(spark, servers, 0)
@@ -78,7 +77,7 @@ def scale(out: Path, records: int) -> int:
         for _ in range(records // some):
             jobs.exactly_once(cluster, "many", jobs.transform_arrow, source_topics=("some",))
         expected: dict[str, int] = {}
-        for name, process in PROCESSES.items():
+        for name, process in jobs.PROCESSES.items():
             jobs.exactly_once(cluster, name, process, source_topics=("some",))  # warms up
             runs = {size: _measured(cluster, name, process, size, Path(disk)) for size in sizes}
             predicted = Predicted.of(runs["few"], runs["some"], sizes["many"])
@@ -89,7 +88,7 @@ def scale(out: Path, records: int) -> int:
             expected[name] = some + sum(run.records for run in runs.values())
             print(f"scale: {name}: {_line(runs['many'], predicted)}", flush=True)
         spark.stop()
-        written = {name: count_records(servers, name) for name in PROCESSES}
+        written = {name: count_records(servers, name) for name in jobs.PROCESSES}
     (out / "scale.json").write_text(json.dumps(report, indent=2) + "\n")
     if written != expected:
         print(f"scale: records in the outputs: {written}, expected: {expected}", file=sys.stderr)

@@ -75,7 +75,7 @@ def _measure_on(master: str, servers: str, rounds: int) -> dict[str, Any]:
     spark = spark_session(master, connector=False)
     cluster = jobs.Cluster(spark, servers, 0)
     contenders = {}
-    for name, process in (("DataFrame", jobs.transform), ("Arrow", jobs.transform_arrow)):
+    for name, process in jobs.PROCESSES.items():
         for size in SIZES:
             contenders[f"{size} records, {name}"] = _run(cluster, process, f"src{size}", "out")
         if master == "local[2]":

@@ -115,13 +115,12 @@ class Pruner:
         try:
             buckets = {keys.pruned_key(pipeline, one.key) for one in batch}
             horizon_key = keys.horizon_key(pipeline)
-            records = [keys.run_record_key(one) for run in batch for one in run.run_keys]
-            known = self._authority.settle_in(partition, [*buckets, horizon_key, *records])
+            known = self._authority.settle_in(partition, [*buckets, horizon_key, *_record_keys(batch)])
             new = [one for one in batch if not _is_pruned(known, pipeline, one.key)]
             if not new:
                 return 0
             producer = session.identity.producer_id, session.identity.producer_epoch
-            tombstones = [keys.run_record_key(one) for run in new for one in run.run_keys]
+            tombstones = _record_keys(new)
             going = {key: known[key] for key in tombstones if key in known}
             values = _digests(known, before, pipeline, new, producer)
             values[horizon_key] = _beyond(known.get(horizon_key), before, pipeline, going, len(new)).to_json(
@@ -255,6 +254,10 @@ def _last_ones(runs: Sequence[OldRun]) -> set[tuple[str, str]]:
         if keys.id_kind(one.transactional_id) in _CURSOR_IDS:
             last[one.pipeline, one.transactional_id] = one.pipeline, one.key
     return set(last.values())
+
+
+def _record_keys(runs: Sequence[OldRun]) -> list[str]:
+    return [keys.run_record_key(one) for run in runs for one in run.run_keys]
 
 
 def _is_pruned(known: Mapping[str, str], pipeline: str, run_key: str) -> bool:
