@@ -211,6 +211,8 @@ def test_a_transaction_that_is_open_now_is_shown(page, pipeline, other):
 
 def test_health_is_told_of_brokers_ledger_and_the_topics_that_one_may_see(page, pipeline, other, nameless):
     """Read-only: the id that the doctor fences is not touched. Topics of other Dags are left out."""
+    with KafkaCluster(pipeline.spec.kafka) as cluster:
+        before = cluster.describe_transaction(keys.doctor_transactional_id("test"))
     found = page.get("/eos/api/v1/health").json()
     assert (found["healthy"], found["failed"]) == (True, [])
     statuses = {one["name"]: one["status"] for one in found["checks"]}
@@ -225,7 +227,7 @@ def test_health_is_told_of_brokers_ledger_and_the_topics_that_one_may_see(page, 
         assert hidden.source not in text
         assert hidden.sink not in text
     with KafkaCluster(pipeline.spec.kafka) as cluster:
-        assert cluster.describe_transaction(keys.doctor_transactional_id("test")) is None
+        assert cluster.describe_transaction(keys.doctor_transactional_id("test")) == before
 
 
 def test_health_is_not_told_to_whom_no_pipeline_is_shown(app, page, pipeline, monkeypatch):
