@@ -13,7 +13,7 @@ RUNS, WARM, MB = 9, 5, 20
 
 
 def noise(batch):
-    """Return megabytes, beside the kB that this worker holds: what is allocated, not what the heap has kept."""
+    """Return megabytes, beside the kB that this worker holds: what is allocated, not what its heap keeps."""
     import ctypes
     import os
 
