@@ -46,7 +46,8 @@ check: setup ## Lint, format, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-bench: setup ## Measure against Spark's own Kafka source and sink
+bench: setup ## Measure a fresh process, then a warm session, against Spark, Flink and others; RECORDS= ROUNDS=
+	$(BIN)/python -m benchmarks fresh
 	$(BIN)/python -m benchmarks
 
 chaos: setup ## Faults at every state, then MINUTES=12 at random; SEED=1 KAFKA=3.9.2. Then the long tests

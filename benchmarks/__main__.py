@@ -1,13 +1,13 @@
 """Measure whole runs against Spark's own Kafka job and others, in interleaved rounds on one machine.
 
-``python -m benchmarks`` is the comparison (``make bench``); ``python -m benchmarks micro`` measures encoding
-and reading alone, ``python -m benchmarks scaling`` sizes, cores and fixed costs, ``python -m benchmarks
-small`` a small run in a fresh process and as a task of Airflow, ``python -m benchmarks fresh`` the first jobs
-of a fresh process beside Flink, Kafka Streams and plain clients, ``python -m benchmarks ledger`` a run
-behind many others, ``python -m benchmarks curves`` a run by its partitions, pipelines and runs at once,
-``python -m benchmarks page`` each page in Airflow behind many runs, ``python -m benchmarks scale`` one run
-over 100,000,000 records, ``python -m benchmarks executors`` a run by its executor processes. Reports go to
-``--out``, as JSON and SVG.
+``python -m benchmarks`` is the comparison in a warm session (``make bench``, behind ``fresh``); ``python -m
+benchmarks micro`` measures encoding and reading alone, ``python -m benchmarks scaling`` sizes, cores and
+fixed costs, ``python -m benchmarks small`` a small run in a fresh process and as a task of Airflow, ``python
+-m benchmarks fresh`` the first jobs of a fresh process beside Flink, Kafka Streams and plain clients,
+``python -m benchmarks ledger`` a run behind many others, ``python -m benchmarks curves`` a run by its
+partitions, pipelines and runs at once, ``python -m benchmarks page`` each page in Airflow behind many runs,
+``python -m benchmarks scale`` one run over 100,000,000 records, ``python -m benchmarks executors`` a run by
+its executor processes. Reports go to ``--out``, as JSON and SVG.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 
 MEASUREMENTS = {
-    "compare": ("records", "rounds", "cold_rounds", "out"),
+    "compare": ("records", "rounds", "out"),
     "micro": ("out", "rounds"),
     "scaling": ("out", "rounds"),
     "small": ("out", "rounds"),
@@ -46,7 +46,6 @@ def main() -> int:
     )
     parser.add_argument("--records", type=int, default=os.environ.get("RECORDS") or None)
     parser.add_argument("--rounds", type=int, default=int(os.environ.get("ROUNDS") or 5))
-    parser.add_argument("--cold-rounds", type=int, default=2, help="rounds of fresh processes; 0 for none")
     parser.add_argument(
         "--only", nargs="*", default=(), help="fresh: contenders that take part, as arrow flink"
     )

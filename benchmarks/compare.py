@@ -1,14 +1,13 @@
-"""The comparison: whole jobs, halves of jobs, floors, and the cold first job of a fresh process."""
+"""The comparison in a warm session: whole jobs, halves of jobs, and floors."""
 
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos_testing import count_records
-from benchmarks import cold, jobs
+from benchmarks import jobs
 from benchmarks.broker import benchmark_broker
 from benchmarks.chart import report_chart
 from benchmarks.floors import fetch_raw, produce_raw
@@ -25,7 +24,7 @@ TUNED, DEFAULTS = "Spark at-least-once, tuned", "Spark at-least-once, defaults"
 LOOP = "confluent-kafka loop, 10,000 per txn"
 
 
-def compare(records: int, rounds: int, cold_rounds: int, out: Path) -> int:
+def compare(records: int, rounds: int, out: Path) -> int:
     """Measure, write ``compare.json`` and ``compare.svg``, print the closing line; 1 for a wrong count."""
     from airflow_eos.wire.client_config import ClientConfig
 
@@ -35,8 +34,6 @@ def compare(records: int, rounds: int, cold_rounds: int, out: Path) -> int:
             kafka.create_topic(topic, partitions=PARTITIONS)
         print(f"publishing {records} records ...", flush=True)
         megabytes = publish(servers, jobs.SOURCE, records) / 1e6
-
-        fresh = _cold(servers, records, cold_rounds)
 
         spark = spark_session()
         cluster = jobs.Cluster(spark, servers, records)
@@ -56,57 +53,41 @@ def compare(records: int, rounds: int, cold_rounds: int, out: Path) -> int:
         series = run_rounds(contenders, rounds)
         spark.stop()
         written = {topic: count_records(servers, topic) for topic in ("frame", "arrow")}
-    expected = dict.fromkeys(written, records * (WARM_UPS + rounds + cold_rounds))
+    expected = dict.fromkeys(written, records * (WARM_UPS + rounds))
     if written != expected:
         print(f"bench: {written} records in the outputs, {expected} expected", file=sys.stderr)
         return 1
-    report = _report(series, fresh, records, rounds, megabytes)
+    report = _report(series, records, rounds, megabytes)
     (out / "compare.json").write_text(json.dumps(report, indent=2) + "\n")
     (out / "compare.svg").write_text(report_chart(report))
     _print(report)
     return 0
 
 
-def _cold(servers: str, records: int, rounds: int) -> dict[str, list[dict[str, float]]]:
-    found: dict[str, list[dict[str, float]]] = {job: [] for job in cold.JOBS}
-    sinks = {"tuned": "tuned", "dataframe": "frame", "arrow": "arrow"}
-    for number in range(1, rounds + 1):
-        for job in cold.JOBS:
-            times = cold.measure(job, servers, records, jobs.SOURCE, sinks[job])
-            parts = ", ".join(f"{part} {seconds:.2f} s" for part, seconds in times.items())
-            print(f"  fresh process {number}: {job:10} {parts}", flush=True)
-            found[job].append(times)
-    return found
-
-
 def _report(
     series: dict[str, Series],
-    fresh: dict[str, list[dict[str, float]]],
     records: int,
     rounds: int,
     megabytes: float,
 ) -> dict[str, Any]:
     tuned = series[TUNED]
-    whole = {job: [times["whole"] for times in found] for job, found in fresh.items()}
     report: dict[str, Any] = {
         "records": records,
         "rounds": rounds,
         "partitions": PARTITIONS,
         "megabytes": round(megabytes, 1),
         "contenders": {name: found.summary(records, megabytes) for name, found in series.items()},
-        "cold_seconds": fresh,
         "ratios": {},
         "shares": {},
         "transaction_open": {},
     }
-    for short, name, job in (("dataframe", FRAME, "dataframe"), ("arrow", ARROW, "arrow")):
+    for short, name in (("dataframe", FRAME), ("arrow", ARROW)):
         ours = series[name]
         report["ratios"][short] = {
             "seconds": ratio(ours.seconds, tuned.seconds),
             "cpu": ratio(ours.cpu, tuned.cpu),
             "defaults_seconds": ratio(ours.seconds, series[DEFAULTS].seconds),
             "loop_seconds": ratio(ours.seconds, series[LOOP].seconds),
-            "cold_seconds": ratio(whole[job], whole["tuned"]) if whole["tuned"] else None,
         }
         report["shares"][short] = shares(ours.stages)
         report["transaction_open"][short] = open_share(ours.stages)
@@ -122,7 +103,7 @@ def _print(report: dict[str, Any]) -> None:
             f"peak MB: {peaks}"
         )
     for short, found in report["ratios"].items():
-        texts = [f"{key} {value:.2f}" for key, value in found.items() if value is not None]
+        texts = [f"{key} {value:.2f}" for key, value in found.items()]
         print(
             f"{short}: {', '.join(texts)}; "
             f"transaction open {report['transaction_open'][short]:.0%} of the run"
@@ -131,11 +112,6 @@ def _print(report: dict[str, Any]) -> None:
             f"{short}: "
             + ", ".join(f"{state} {share:.0%}" for state, share in report["shares"][short].items())
         )
-    for job, found in report["cold_seconds"].items():
-        if found:
-            parts = {part: statistics.median(times[part] for times in found) for part in found[0]}
-            texts = ", ".join(f"{part} {seconds:.2f} s" for part, seconds in parts.items())
-            print(f"fresh process, {job}: {texts}")
     ratios = report["ratios"]
     print(
         f"bench: dataframe {ratios['dataframe']['seconds']:.2f}, arrow {ratios['arrow']['seconds']:.2f} "

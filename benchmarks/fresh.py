@@ -13,6 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.exceptions import EosError
 from airflow_eos_testing import count_records
 from airflow_eos_testing.spark_jvm import write_archive
 from benchmarks import java_peers
@@ -24,10 +25,11 @@ from benchmarks.rounds import ratio
 from benchmarks.spark_kafka_jars import connector_jars
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
 JOBS = 5
+FRAME, ARROW = "airflow-eos, DataFrame", "airflow-eos, Arrow"
 SPARK, FLINK, STREAMS, CLIENTS = (
     "Spark at-least-once, tuned",
     "Flink, exactly once",
@@ -36,8 +38,8 @@ SPARK, FLINK, STREAMS, CLIENTS = (
 )
 CONTENDERS = {
     SPARK: "tuned",
-    "airflow-eos, DataFrame": "dataframe",
-    "airflow-eos, Arrow": "arrow",
+    FRAME: "dataframe",
+    ARROW: "arrow",
     FLINK: "flink",
     STREAMS: "streams",
     CLIENTS: "clients",
@@ -65,7 +67,8 @@ def fresh(records: int, rounds: int, out: Path, only: Collection[str] = ()) -> i
     contenders = {name: kind for name, kind in CONTENDERS.items() if not only or kind in only}
     # Archive, jars and classes are there before the first clock runs.
     write_archive()
-    commands = {kind: command(kind) for kind in contenders.values()}
+    commands = _commands(contenders, only)
+    contenders = {name: kind for name, kind in contenders.items() if kind in commands}
     found: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
     with benchmark_broker() as kafka:
         servers = kafka.bootstrap_servers
@@ -90,7 +93,19 @@ def fresh(records: int, rounds: int, out: Path, only: Collection[str] = ()) -> i
         print(f"fresh: {name}: {_line(row)}")
         for what, value in row["ratios"].items():
             print(f"fresh: {name}: {what}: {value:.2f}")
+    print(_closing(report["contenders"], rounds))
     return 0
+
+
+def _closing(found: dict[str, dict[str, Any]], rounds: int) -> str:
+    """Say what the first job takes of that of the best peers; nothing of who did not take part."""
+    said = [
+        f"{short} {found[name]['ratios'][what]:.2f} of {peer}"
+        for short, name in (("dataframe", FRAME), ("arrow", ARROW))
+        for peer in (SPARK, FLINK)
+        if name in found and (what := f"first job, of {peer}") in found[name]["ratios"]
+    ]
+    return f"fresh: first job, start included: {', '.join(said)} (median of {rounds} rounds)"
 
 
 def measure(
@@ -136,6 +151,22 @@ def command(kind: str) -> list[str]:
     if kind == CONTENDERS[SPARK]:
         connector_jars()
     return [sys.executable, "-m", "benchmarks.fresh_job", kind]
+
+
+def _commands(contenders: Mapping[str, str], only: Collection[str]) -> dict[str, list[str]]:
+    """Return how each is started; a peer that cannot be had is left out, unless it was asked for."""
+    found = {kind: _command_of(name, kind, asked=kind in only) for name, kind in contenders.items()}
+    return {kind: command for kind, command in found.items() if command is not None}
+
+
+def _command_of(name: str, kind: str, *, asked: bool) -> list[str] | None:
+    try:
+        return command(kind)
+    except (EosError, OSError, RuntimeError, subprocess.SubprocessError) as error:
+        if asked or name not in (FLINK, STREAMS, CLIENTS):
+            raise
+        print(f"fresh: without {name}: {error}", flush=True)
+        return None
 
 
 def _summary(found: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, Any]]:

@@ -46,4 +46,4 @@ def fetch(folder: Path, organisation: str, name: str, version: str) -> None:
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     if not (folder / f"{name}-{version}.jar").is_file():
-        raise SystemExit(f"{name} {version} could not be fetched:\n{done.stdout[-2000:]}")
+        raise RuntimeError(f"{name} {version} could not be fetched:\n{done.stdout[-2000:]}")

@@ -15,6 +15,7 @@ from airflow_eos.broker.permissions import TopicCare
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
 from airflow_eos.run import laws
+from airflow_eos.run.retention import span_text
 
 Status = Literal["ok", "warn", "fail", "unknown"]
 
@@ -71,11 +72,13 @@ def timeouts(control: ControlPlane, delivery: dt.timedelta, transaction: dt.time
     """Whether a run's time-outs fit together, and the brokers allow them (law 10)."""
     maximum = control.cluster.transaction_max_timeout_ms()
     laws.timeouts_fit(delivery, transaction, maximum)
-    found = f"delivery {delivery}, transaction {transaction}"
+    found = f"delivery {span_text(delivery)}, transaction {span_text(transaction)}"
     if maximum is None:
         yield Check("time-outs", "unknown", f"{found}, transaction.max.timeout.ms may not be read")
     else:
-        yield Check("time-outs", "ok", f"{found}, brokers allow {dt.timedelta(milliseconds=maximum)}")
+        yield Check(
+            "time-outs", "ok", f"{found}, brokers allow {span_text(dt.timedelta(milliseconds=maximum))}"
+        )
 
 
 def expiry(control: ControlPlane) -> Iterator[Check]:
@@ -84,7 +87,8 @@ def expiry(control: ControlPlane) -> Iterator[Check]:
     if expiration is None:
         yield Check("expiry of ids", "unknown", "transactional.id.expiration.ms may not be read")
         return
-    found = f"unused transactional ids are forgotten after {dt.timedelta(milliseconds=expiration)}"
+    after = span_text(dt.timedelta(milliseconds=expiration))
+    found = f"unused transactional ids are forgotten after {after}"
     if expiration < _SAFE_EXPIRATION.total_seconds() * 1000:
         advice = (
             "raise transactional.id.expiration.ms (7 days by default): a run that reads and computes for "

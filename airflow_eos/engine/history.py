@@ -16,8 +16,10 @@ from airflow_eos.engine.health import Known, health
 from airflow_eos.exceptions import LedgerUnreadable, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
-from airflow_eos.ledger.coverage import Coverage, Earlier, LogBounds, Reset, coverage_of
+from airflow_eos.ledger.coverage import Coverage, coverage_of
 from airflow_eos.ledger.drawn import Drawn
+from airflow_eos.ledger.earlier import Earlier
+from airflow_eos.ledger.lanes import LogBounds, Reset
 from airflow_eos.model.horizon import Horizon
 from airflow_eos.model.kafka import TransactionState
 from airflow_eos.model.ledger import LedgerText

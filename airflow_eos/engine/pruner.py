@@ -17,8 +17,8 @@ from typing import NamedTuple
 from airflow_eos.exceptions import LedgerUnreadable, OutcomeUnknown, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority, answer_of
-from airflow_eos.ledger.coverage import Earlier
 from airflow_eos.ledger.cursor import CursorRecord
+from airflow_eos.ledger.earlier import Earlier
 from airflow_eos.model.horizon import Horizon, PrunedRuns
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import TopicPartition

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from airflow_eos.ledger.coverage import Coverage, Earlier, LogBounds, Reset, coverage_of
+from airflow_eos.ledger.coverage import Coverage, coverage_of
+from airflow_eos.ledger.earlier import Earlier
+from airflow_eos.ledger.lanes import LogBounds, Reset
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
 

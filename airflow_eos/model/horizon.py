@@ -67,7 +67,7 @@ class Horizon:
     :param pipeline: its name.
     :param before: the latest moment before which records were pruned, UTC.
     :param runs: how many runs were pruned.
-    :param read: what they have read, as :meth:`airflow_eos.ledger.coverage.Earlier.to_dict` writes it.
+    :param read: what they have read, as :meth:`airflow_eos.ledger.earlier.Earlier.to_dict` writes it.
     :param intervals: their intervals, joined where they touch: ``[topics, partition, start, end]``.
     """
 

@@ -33,10 +33,17 @@ _LONGEST_MS = 2**46
 
 
 def span_text(span: dt.timedelta) -> str:
-    """Return a span of time as people say it: from ten days on whole days, else to the second."""
+    """Return a span as people say it: ``7 days``, ``1 hour 30 minutes``; from ten days on whole days."""
     if span >= dt.timedelta(days=10):
         span = dt.timedelta(days=span.days)
-    return str(span - dt.timedelta(microseconds=span.microseconds)).removesuffix(", 0:00:00")
+    left, parts = int(span.total_seconds()), []
+    for size, unit in ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second")):
+        number, left = divmod(left, size)
+        parts.append(f"{number:,} {unit}{'' if number == 1 else 's'}" if number else "")
+    largest = next((at for at, part in enumerate(parts) if part), None)
+    if largest is None:
+        return "0 seconds"
+    return " ".join(part for part in parts[largest : largest + 2] if part)
 
 
 def is_stamped_by_broker(settings: Mapping[str, str] | None) -> bool:

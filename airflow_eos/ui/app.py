@@ -23,6 +23,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from airflow_eos import __version__, settings
 from airflow_eos.ui import views
 from airflow_eos.ui.desk import Desk, Trouble
+from airflow_eos.ui.viewer import Viewer
 
 if TYPE_CHECKING:
     from airflow_eos.engine.history import RunHistory
@@ -79,12 +80,12 @@ def create_app(desk: Desk | None = None) -> FastAPI:
 _router = APIRouter()
 
 
-def _viewer(user: GetUserDep) -> views.Viewer:
+def _viewer(user: GetUserDep) -> Viewer:
     """Return what the user of this request may see."""
-    return views.Viewer(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"))
+    return Viewer(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"))
 
 
-Viewer = Annotated[views.Viewer, Depends(_viewer)]
+Asking = Annotated[Viewer, Depends(_viewer)]
 Page = Annotated[int, Query(ge=0, le=100_000)]
 Text = Annotated[str, Query(max_length=2_000)]
 
@@ -107,31 +108,31 @@ def _damaged(request: Request) -> Collection[tuple[str, str]]:
 
 
 @_router.get("/", response_class=HTMLResponse)
-def pipelines_page(request: Request, viewer: Viewer, page: Page = 0) -> Response:
+def pipelines_page(request: Request, viewer: Asking, page: Page = 0) -> Response:
     """All pipelines."""
     return _html(request, "pipelines.html", **_pipelines(request, viewer, page))
 
 
 @_router.get("/pipeline", response_class=HTMLResponse)
-def pipeline_page(request: Request, viewer: Viewer, name: Text, page: Page = 0, find: Text = "") -> Response:
+def pipeline_page(request: Request, viewer: Asking, name: Text, page: Page = 0, find: Text = "") -> Response:
     """One pipeline."""
     return _html(request, "pipeline.html", **_pipeline(request, viewer, name, page, find))
 
 
 @_router.get("/run", response_class=HTMLResponse)
-def run_page(request: Request, viewer: Viewer, pipeline: Text, key: Text) -> Response:
+def run_page(request: Request, viewer: Asking, pipeline: Text, key: Text) -> Response:
     """One run."""
     return _html(request, "run.html", **_run(request, viewer, pipeline, key))
 
 
 @_router.get("/transactions", response_class=HTMLResponse)
-def transactions_page(request: Request, viewer: Viewer) -> Response:
+def transactions_page(request: Request, viewer: Asking) -> Response:
     """The transactions that are open now."""
     return _html(request, "transactions.html", **_transactions(request, viewer))
 
 
 @_router.get("/health", response_class=HTMLResponse)
-def health_page(request: Request, viewer: Viewer) -> Response:
+def health_page(request: Request, viewer: Asking) -> Response:
     """What the doctor would say, as far as it can be seen without writing."""
     return _html(request, "health.html", **_health(request, viewer))
 
@@ -152,31 +153,31 @@ def script() -> Response:
 
 
 @_router.get("/api/v1/pipelines")
-def pipelines_json(request: Request, viewer: Viewer, page: Page = 0) -> Response:
+def pipelines_json(request: Request, viewer: Asking, page: Page = 0) -> Response:
     """All pipelines."""
     return _json(_pipelines(request, viewer, page))
 
 
 @_router.get("/api/v1/pipeline")
-def pipeline_json(request: Request, viewer: Viewer, name: Text, page: Page = 0, find: Text = "") -> Response:
+def pipeline_json(request: Request, viewer: Asking, name: Text, page: Page = 0, find: Text = "") -> Response:
     """One pipeline, with its coverage and a page of its runs."""
     return _json(_pipeline(request, viewer, name, page, find))
 
 
 @_router.get("/api/v1/run")
-def run_json(request: Request, viewer: Viewer, pipeline: Text, key: Text) -> Response:
+def run_json(request: Request, viewer: Asking, pipeline: Text, key: Text) -> Response:
     """One run."""
     return _json(_run(request, viewer, pipeline, key))
 
 
 @_router.get("/api/v1/transactions")
-def transactions_json(request: Request, viewer: Viewer) -> Response:
+def transactions_json(request: Request, viewer: Asking) -> Response:
     """The transactions that are open now."""
     return _json(_transactions(request, viewer))
 
 
 @_router.get("/api/v1/health")
-def health_json(request: Request, viewer: Viewer) -> Response:
+def health_json(request: Request, viewer: Asking) -> Response:
     """What the doctor would say, as far as it can be seen without writing."""
     return _json(_health(request, viewer))
 
@@ -184,7 +185,7 @@ def health_json(request: Request, viewer: Viewer) -> Response:
 @_router.post("/api/v1/verify")
 def verify_json(
     request: Request,
-    viewer: Viewer,
+    viewer: Asking,
     pipeline: Annotated[str, Body(max_length=2_000)],
     run_key: Annotated[str, Body(max_length=2_000)],
 ) -> Response:
@@ -212,12 +213,12 @@ def verify_json(
 # -- both -------------------------------------------------------------------------------------------------
 
 
-def _pipelines(request: Request, viewer: views.Viewer, page: int) -> dict[str, Any]:
+def _pipelines(request: Request, viewer: Viewer, page: int) -> dict[str, Any]:
     damaged = _damaged(request)
     return _ask(request, lambda history: views.pipelines_view(history, viewer, page, _now(), damaged=damaged))
 
 
-def _pipeline(request: Request, viewer: views.Viewer, name: str, page: int, find: str) -> dict[str, Any]:
+def _pipeline(request: Request, viewer: Viewer, name: str, page: int, find: str) -> dict[str, Any]:
     damaged = _damaged(request)
 
     def answer(history: RunHistory) -> dict[str, Any]:
@@ -226,12 +227,12 @@ def _pipeline(request: Request, viewer: views.Viewer, name: str, page: int, find
     return _ask(request, answer)
 
 
-def _run(request: Request, viewer: views.Viewer, pipeline: str, key: str) -> dict[str, Any]:
+def _run(request: Request, viewer: Viewer, pipeline: str, key: str) -> dict[str, Any]:
     damaged = (pipeline, key) in _damaged(request)
     return _ask(request, lambda history: views.run_view(history, viewer, pipeline, key, damaged=damaged))
 
 
-def _transactions(request: Request, viewer: views.Viewer) -> dict[str, Any]:
+def _transactions(request: Request, viewer: Viewer) -> dict[str, Any]:
     prefix = settings.default_prefix()
 
     def answer(history: RunHistory) -> dict[str, Any]:
@@ -241,7 +242,7 @@ def _transactions(request: Request, viewer: views.Viewer) -> dict[str, Any]:
     return _ask(request, answer)
 
 
-def _health(request: Request, viewer: views.Viewer) -> dict[str, Any]:
+def _health(request: Request, viewer: Viewer) -> dict[str, Any]:
     return _ask(request, lambda history: views.health_view(history, viewer))
 
 

@@ -10,18 +10,20 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.engine.ladder import ladder_of
 from airflow_eos.engine.open_transactions import times_of
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.coverage import WRONG, Coverage, Kind, Lane, Segment, place
+from airflow_eos.ledger.coverage import Coverage
+from airflow_eos.ledger.coverage_text import place
+from airflow_eos.ledger.lanes import WRONG
 from airflow_eos.model.record import AIRFLOW
-from airflow_eos.ui.desk import Trouble
 from airflow_eos.ui.epochs import rungs_of
-from airflow_eos.ui.timeline import WIDTH, shares_of, states_of
+from airflow_eos.ui.lane_drawing import lane_of
+from airflow_eos.ui.timeline import shares_of, states_of
+from airflow_eos.ui.viewer import Viewer, not_shown, owner_of
 
 if TYPE_CHECKING:
     from airflow_eos.engine.checks import Check
@@ -36,9 +38,6 @@ SHARES_SHOWN = 20
 """Newest runs of a page whose time is drawn state by state."""
 TOPICS_SHOWN = 50
 """Whose health is looked at."""
-SEGMENTS_SHOWN = 2_000
-"""Of one lane in JSON."""
-_NARROW = 3.0
 _WORST_FIRST = ("fail", "warn", "unknown", "ok")
 _WEEK = dt.timedelta(days=7)
 _WORK_IDS = re.compile(r"(?:[0-9T:.Z-]+_[0-9T:.Z-]+\.)?[0-9a-f]{20}")
@@ -46,50 +45,6 @@ _WORK_IDS = re.compile(r"(?:[0-9T:.Z-]+_[0-9T:.Z-]+\.)?[0-9a-f]{20}")
 
 Damaged = Collection[tuple[str, str]]
 """Runs, by pipeline and run key, whose output was not what they wrote when it was verified last."""
-
-
-class Viewer:
-    """Who looks.
-
-    :param dag_ids: Dags whose runs this user may see.
-    """
-
-    def __init__(self, dag_ids: Collection[str]) -> None:
-        self._dag_ids = frozenset(dag_ids) - {""}
-
-    def may_see(self, record: RunRecord) -> bool:
-        """Whether the record names a Dag that this user may see."""
-        return record.dag_id in self._dag_ids
-
-    def pipelines(self, history: RunHistory) -> list[PipelineHistory]:
-        """Return the pipelines that are shown, sorted by name."""
-        found = [one for one in history.pipelines.values() if self._owns(one)]
-        return sorted(found, key=lambda one: one.name)
-
-    def pipeline(self, history: RunHistory, name: str) -> PipelineHistory:
-        """Return one of them.
-
-        :raises Trouble: there is no such pipeline, or it is not shown; which of both is not said.
-        """
-        found = history.pipelines.get(name)
-        if found is None or not self._owns(found):
-            raise not_shown("pipeline")
-        return found
-
-    def _owns(self, pipeline: PipelineHistory) -> bool:
-        owner = owner_of(pipeline)
-        return owner is not None and self.may_see(owner)
-
-
-def not_shown(what: str) -> Trouble:
-    """Return the answer to a question for what is not there, or is not this user's."""
-    text = f"There is no such {what}, or it belongs to a Dag that you may not see."
-    return Trouble(403, "Not shown", text)
-
-
-def owner_of(pipeline: PipelineHistory) -> RunRecord | None:
-    """Return the newest record of a pipeline that names a Dag."""
-    return next((one for one in reversed(pipeline.runs.values()) if one.dag_id), None)
 
 
 def pipelines_view(
@@ -128,7 +83,7 @@ def pipeline_view(
         **_pipeline_row(pipeline, coverage, now, damaged),
         "problems": [place(*one) for one in coverage.problems],
         "damaged": [_named(one) for one in visible.values() if (name, one.run_key) in damaged],
-        "lanes": [_lane(one, visible) for one in lanes[:LANES_SHOWN]],
+        "lanes": [lane_of(one, visible) for one in lanes[:LANES_SHOWN]],
         "lanes_left_out": max(0, len(lanes) - LANES_SHOWN),
         "runs_shown": [_run_row(one) for one in shown],
         "runs_earlier": pipeline.earlier.runs,
@@ -346,101 +301,6 @@ def _warnings(history: RunHistory) -> list[str]:
     if history.unreadable:
         found.append(f"{len(history.unreadable):,} records of the ledger cannot be read, and are left out.")
     return found
-
-
-# -- lanes ------------------------------------------------------------------------------------------------
-
-
-def _lane(lane: Lane, visible: Mapping[str, RunRecord]) -> dict[str, Any]:
-    segments = lane.segments
-    begin = segments[0].start if segments else 0
-    end = max((one.end for one in segments), default=begin)
-    return {
-        "where": str(lane.where),
-        "topic_id": lane.key.topic_id,
-        "gone": lane.bounds is None,
-        "said": _said(lane, begin, end),
-        "begin": begin,
-        "end": end,
-        "log_start": lane.bounds.log_start if lane.bounds else None,
-        "last_stable_offset": lane.bounds.stable if lane.bounds else None,
-        "segments": [_segment(one, visible) for one in segments[:SEGMENTS_SHOWN]],
-        "segments_left_out": max(0, len(segments) - SEGMENTS_SHOWN),
-        "again": [_segment(one, visible) for one in lane.again[:SEGMENTS_SHOWN]],
-        "shapes": _shapes(segments, begin, end, visible),
-        "shapes_again": _shapes(lane.again, begin, end, visible),
-    }
-
-
-def _said(lane: Lane, begin: int, end: int) -> str:
-    """Say in words what the drawing of a lane shows."""
-    parts = Counter(one.kind.value for one in (*lane.segments, *lane.again))
-    counted = ", ".join(f"{number:,} {kind}" for kind, number in sorted(parts.items()))
-    return f"{lane.where}, offsets {begin} to {end}" + (f": {counted}" if counted else "")
-
-
-def _segment(one: Segment, visible: Mapping[str, RunRecord]) -> dict[str, Any]:
-    return {
-        "start": one.start,
-        "end": one.end,
-        "kind": one.kind.value,
-        "runs": [run for run in one.runs if run in visible],
-        "deleted": one.deleted,
-    }
-
-
-def _shapes(
-    segments: Sequence[Segment], begin: int, end: int, visible: Mapping[str, RunRecord]
-) -> list[dict[str, Any]]:
-    """Return rectangles of a drawing that is 1000 wide; what is too narrow to be seen is drawn as one.
-
-    What is wrong is never too narrow.
-    """
-    scale = WIDTH / max(end - begin, 1)
-    made: list[dict[str, Any]] = []
-    for one in segments:
-        x, width = (one.start - begin) * scale, (one.end - one.start) * scale
-        last = made[-1] if made else None
-        alike = last is not None and (last["kind"], last["deleted"]) == (one.kind.value, one.deleted)
-        if last is not None and alike and one.kind is Kind.READ and min(width, last["w"]) < _NARROW:
-            last.update(w=x + width - last["x"], end=one.end, count=last["count"] + 1, run_key=None)
-        else:
-            if one.kind in WRONG:
-                width = max(width, 2 * _NARROW)
-            known = [run for run in one.runs if run in visible]
-            made.append(
-                {
-                    "x": x,
-                    "w": width,
-                    "start": one.start,
-                    "end": one.end,
-                    "kind": one.kind.value,
-                    "deleted": one.deleted,
-                    "count": 1,
-                    "run_key": known[0] if len(known) == 1 else None,
-                }
-            )
-    for one_shape in made:
-        one_shape["title"] = _title(one_shape, visible)
-        one_shape["x"], one_shape["w"] = round(one_shape["x"], 2), round(one_shape["w"], 2)
-    return made
-
-
-def _title(shape: Mapping[str, Any], visible: Mapping[str, RunRecord]) -> str:
-    span = f"offsets {shape['start']:,} to {shape['end'] - 1:,}"
-    said = {
-        Kind.READ.value: f"read by {shape['count']:,} runs" if shape["count"] > 1 else "read",
-        Kind.AGAIN.value: "read again, on purpose",
-        Kind.GAP.value: "read by no run",
-        Kind.OVERLAP.value: "read by several runs",
-        Kind.LEFT_OUT.value: "left out on purpose",
-        Kind.BEFORE.value: "before the first run",
-        Kind.UNREAD.value: "not read yet",
-        Kind.BEYOND.value: "read, and behind the end of the log now",
-    }[shape["kind"]]
-    deleted = ", deleted since" if shape["deleted"] else ""
-    run = visible.get(shape["run_key"] or "")
-    return f"{span}: {said}{deleted}" + (f" ({run.run_id})" if run is not None else "")
 
 
 # -- small things -----------------------------------------------------------------------------------------

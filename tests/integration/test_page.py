@@ -19,7 +19,7 @@ from airflow_eos.cli.main import main
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.ledger import keys
 from airflow_eos.run.states import State
-from airflow_eos.ui import views
+from airflow_eos.ui.viewer import Viewer
 from tests.support.accessible import faint, names, reached_by_tab
 from tests.support.airflow_app import (  # first of all: it sets Airflow's home
     airflow_app,
@@ -232,7 +232,7 @@ def test_health_is_told_of_brokers_ledger_and_the_topics_that_one_may_see(page, 
 
 def test_health_is_not_told_to_whom_no_pipeline_is_shown(app, page, pipeline, monkeypatch):
     """Neither of brokers nor of the ledger."""
-    monkeypatch.setattr(views.Viewer, "may_see", lambda *_: False)
+    monkeypatch.setattr(Viewer, "may_see", lambda *_: False)
     found = page.get("/eos/api/v1/health").json()
     assert found["checks"] == []
     text = page.get("/eos/health").text

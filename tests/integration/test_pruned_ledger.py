@@ -16,7 +16,7 @@ from airflow_eos.engine.queries import ledger_names, ledger_records, ledger_stat
 from airflow_eos.engine.run import Run, RunAttempt
 from airflow_eos.exceptions import ConfigurationError, LedgerPruned
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.coverage import Kind
+from airflow_eos.ledger.lanes import Kind
 from airflow_eos.model.ranges import Cursor, Interval
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from tests.support.brokers import unique

@@ -351,4 +351,4 @@ def test_a_source_that_keeps_less_than_the_age_of_its_interval_is_noted(embedded
     publish(pipeline, "young", now)
     day = Interval(now - dt.timedelta(days=1), now, dt.timedelta(0))
     (note,) = pipeline.run(ranges=day).details["notes"]
-    assert f"{pipeline.source} keeps records for 1:00:00" in note
+    assert f"{pipeline.source} keeps records for 1 hour" in note

@@ -12,7 +12,7 @@ from airflow_eos_testing.spark_connect import SparkConnectServer
 from tests.system.backfills import backfill
 from tests.system.platform_fixtures import big_airflow
 
-DAYS, WORKERS = 12, 4
+DAYS, WORKERS = 90, 4
 NOBODY_DIES = {
     "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "120",
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "300",

@@ -9,7 +9,8 @@ import pytest
 from airflow_eos.broker.ledger_reader import LedgerChange
 from airflow_eos.engine.history import RunHistory
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.coverage import LogBounds, coverage_of
+from airflow_eos.ledger.coverage import coverage_of
+from airflow_eos.ledger.lanes import LogBounds
 from airflow_eos.model.ledger import LedgerText
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.model.spec import Deployment

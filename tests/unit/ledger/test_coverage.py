@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_eos.ledger.coverage import Coverage, Earlier, Kind, LogBounds, Reset, Spans, coverage_of
+from airflow_eos.ledger.coverage import Coverage, coverage_of
+from airflow_eos.ledger.earlier import Earlier
+from airflow_eos.ledger.lanes import Kind, LogBounds, Reset
+from airflow_eos.ledger.spans import Spans
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.model.record import RunRecord

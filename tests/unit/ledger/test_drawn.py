@@ -7,8 +7,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_eos.ledger.coverage import Earlier, LogBounds, Reset, coverage_of
+from airflow_eos.ledger.coverage import coverage_of
 from airflow_eos.ledger.drawn import Drawn
+from airflow_eos.ledger.earlier import Earlier
+from airflow_eos.ledger.lanes import LogBounds, Reset
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.model.record import RunRecord
 from tests.support.run_records import run_record

@@ -1,0 +1,110 @@
+"""How a pipeline's page draws one partition: which offsets were read by whom, which by nobody."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.ledger.lanes import WRONG, Kind, Lane, Segment
+from airflow_eos.ui.timeline import WIDTH
+
+if TYPE_CHECKING:
+    from airflow_eos.model.record import RunRecord
+
+SEGMENTS_SHOWN = 2_000
+"""Of one lane in JSON."""
+_NARROW = 3.0
+
+
+def lane_of(lane: Lane, visible: Mapping[str, RunRecord]) -> dict[str, Any]:
+    """Return a lane, its segments, and the rectangles that draw it; only visible runs are named."""
+    segments = lane.segments
+    begin = segments[0].start if segments else 0
+    end = max((one.end for one in segments), default=begin)
+    return {
+        "where": str(lane.where),
+        "topic_id": lane.key.topic_id,
+        "gone": lane.bounds is None,
+        "said": _said(lane, begin, end),
+        "begin": begin,
+        "end": end,
+        "log_start": lane.bounds.log_start if lane.bounds else None,
+        "last_stable_offset": lane.bounds.stable if lane.bounds else None,
+        "segments": [_segment(one, visible) for one in segments[:SEGMENTS_SHOWN]],
+        "segments_left_out": max(0, len(segments) - SEGMENTS_SHOWN),
+        "again": [_segment(one, visible) for one in lane.again[:SEGMENTS_SHOWN]],
+        "shapes": _shapes(segments, begin, end, visible),
+        "shapes_again": _shapes(lane.again, begin, end, visible),
+    }
+
+
+def _said(lane: Lane, begin: int, end: int) -> str:
+    """Say in words what the drawing of a lane shows."""
+    parts = Counter(one.kind.value for one in (*lane.segments, *lane.again))
+    counted = ", ".join(f"{number:,} {kind}" for kind, number in sorted(parts.items()))
+    return f"{lane.where}, offsets {begin} to {end}" + (f": {counted}" if counted else "")
+
+
+def _segment(one: Segment, visible: Mapping[str, RunRecord]) -> dict[str, Any]:
+    return {
+        "start": one.start,
+        "end": one.end,
+        "kind": one.kind.value,
+        "runs": [run for run in one.runs if run in visible],
+        "deleted": one.deleted,
+    }
+
+
+def _shapes(
+    segments: Sequence[Segment], begin: int, end: int, visible: Mapping[str, RunRecord]
+) -> list[dict[str, Any]]:
+    """Return rectangles of a drawing that is 1000 wide; what is too narrow to be seen is drawn as one.
+
+    What is wrong is never too narrow.
+    """
+    scale = WIDTH / max(end - begin, 1)
+    made: list[dict[str, Any]] = []
+    for one in segments:
+        x, width = (one.start - begin) * scale, (one.end - one.start) * scale
+        last = made[-1] if made else None
+        alike = last is not None and (last["kind"], last["deleted"]) == (one.kind.value, one.deleted)
+        if last is not None and alike and one.kind is Kind.READ and min(width, last["w"]) < _NARROW:
+            last.update(w=x + width - last["x"], end=one.end, count=last["count"] + 1, run_key=None)
+        else:
+            if one.kind in WRONG:
+                width = max(width, 2 * _NARROW)
+            known = [run for run in one.runs if run in visible]
+            made.append(
+                {
+                    "x": x,
+                    "w": width,
+                    "start": one.start,
+                    "end": one.end,
+                    "kind": one.kind.value,
+                    "deleted": one.deleted,
+                    "count": 1,
+                    "run_key": known[0] if len(known) == 1 else None,
+                }
+            )
+    for one_shape in made:
+        one_shape["title"] = _title(one_shape, visible)
+        one_shape["x"], one_shape["w"] = round(one_shape["x"], 2), round(one_shape["w"], 2)
+    return made
+
+
+def _title(shape: Mapping[str, Any], visible: Mapping[str, RunRecord]) -> str:
+    span = f"offsets {shape['start']:,} to {shape['end'] - 1:,}"
+    said = {
+        Kind.READ.value: f"read by {shape['count']:,} runs" if shape["count"] > 1 else "read",
+        Kind.AGAIN.value: "read again, on purpose",
+        Kind.GAP.value: "read by no run",
+        Kind.OVERLAP.value: "read by several runs",
+        Kind.LEFT_OUT.value: "left out on purpose",
+        Kind.BEFORE.value: "before the first run",
+        Kind.UNREAD.value: "not read yet",
+        Kind.BEYOND.value: "read, and behind the end of the log now",
+    }[shape["kind"]]
+    deleted = ", deleted since" if shape["deleted"] else ""
+    run = visible.get(shape["run_key"] or "")
+    return f"{span}: {said}{deleted}" + (f" ({run.run_id})" if run is not None else "")

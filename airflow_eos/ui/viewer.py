@@ -1,0 +1,56 @@
+"""Which pipelines and runs a user may see: those of the Dags that Airflow shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from airflow_eos.ui.desk import Trouble
+
+if TYPE_CHECKING:
+    from airflow_eos.engine.history import PipelineHistory, RunHistory
+    from airflow_eos.model.record import RunRecord
+
+
+class Viewer:
+    """Who looks.
+
+    :param dag_ids: Dags whose runs this user may see.
+    """
+
+    def __init__(self, dag_ids: Collection[str]) -> None:
+        self._dag_ids = frozenset(dag_ids) - {""}
+
+    def may_see(self, record: RunRecord) -> bool:
+        """Whether the record names a Dag that this user may see."""
+        return record.dag_id in self._dag_ids
+
+    def pipelines(self, history: RunHistory) -> list[PipelineHistory]:
+        """Return the pipelines that are shown, sorted by name."""
+        found = [one for one in history.pipelines.values() if self._owns(one)]
+        return sorted(found, key=lambda one: one.name)
+
+    def pipeline(self, history: RunHistory, name: str) -> PipelineHistory:
+        """Return one of them.
+
+        :raises Trouble: there is no such pipeline, or it is not shown; which of both is not said.
+        """
+        found = history.pipelines.get(name)
+        if found is None or not self._owns(found):
+            raise not_shown("pipeline")
+        return found
+
+    def _owns(self, pipeline: PipelineHistory) -> bool:
+        owner = owner_of(pipeline)
+        return owner is not None and self.may_see(owner)
+
+
+def not_shown(what: str) -> Trouble:
+    """Return the answer to a question for what is not there, or is not this user's."""
+    text = f"There is no such {what}, or it belongs to a Dag that you may not see."
+    return Trouble(403, "Not shown", text)
+
+
+def owner_of(pipeline: PipelineHistory) -> RunRecord | None:
+    """Return the newest record of a pipeline that names a Dag."""
+    return next((one for one in reversed(pipeline.runs.values()) if one.dag_id), None)
