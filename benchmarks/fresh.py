@@ -67,7 +67,7 @@ def fresh(records: int, rounds: int, out: Path, only: Collection[str] = ()) -> i
     contenders = {name: kind for name, kind in CONTENDERS.items() if not only or kind in only}
     # Archive, jars and classes are there before the first clock runs.
     write_archive()
-    commands = _commands(contenders, only)
+    commands = commands(contenders, only)
     contenders = {name: kind for name, kind in contenders.items() if kind in commands}
     found: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
     with benchmark_broker() as kafka:
@@ -153,7 +153,7 @@ def command(kind: str) -> list[str]:
     return [sys.executable, "-m", "benchmarks.fresh_job", kind]
 
 
-def _commands(contenders: Mapping[str, str], only: Collection[str]) -> dict[str, list[str]]:
+def commands(contenders: Mapping[str, str], only: Collection[str]) -> dict[str, list[str]]:
     """Return how each is started; a peer that cannot be had is left out, unless it was asked for."""
     found = {kind: _command_of(name, kind, asked=kind in only) for name, kind in contenders.items()}
     return {kind: command for kind, command in found.items() if command is not None}

@@ -10,6 +10,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from airflow_eos_testing.exceptions import EmbeddedKafkaError
+from benchmarks import fresh
 from benchmarks.airflow_task import moments_of
 from benchmarks.chart import timeline_chart
 from benchmarks.rounds import WARM_UPS, open_share, ratio, run_rounds, shares
@@ -130,3 +132,31 @@ def test_the_parts_of_a_task_are_drawn_one_behind_the_other():
     assert third == pytest.approx(first)
     texts = {text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")}
     assert texts == {"A task", "a", "b", "one", "two", "4.0 s", "2.0 s"}
+
+
+def without_flink(kind):
+    """Start every contender but Flink, whose jars are not to be had."""
+    if kind == "flink":
+        raise EmbeddedKafkaError("no repository answers")
+    return [kind]
+
+
+def test_a_peer_that_cannot_be_had_is_left_out_and_said(monkeypatch, capsys):
+    """The rest is measured."""
+    monkeypatch.setattr(fresh, "command", without_flink)
+    assert set(fresh.commands(fresh.CONTENDERS, ())) == set(fresh.CONTENDERS.values()) - {"flink"}
+    assert capsys.readouterr().out == "fresh: without Flink, exactly once: no repository answers\n"
+
+
+@pytest.mark.parametrize(("kind", "only"), [("flink", ["flink"]), ("arrow", [])])
+def test_what_was_asked_for_or_is_ours_is_never_left_out(monkeypatch, kind, only):
+    """The benchmark fails."""
+
+    def failing(asked):
+        if asked == kind:
+            raise RuntimeError("not to be had")
+        return [asked]
+
+    monkeypatch.setattr(fresh, "command", failing)
+    with pytest.raises(RuntimeError, match="not to be had"):
+        fresh.commands(fresh.CONTENDERS, only)
