@@ -67,8 +67,8 @@ def fresh(records: int, rounds: int, out: Path, only: Collection[str] = ()) -> i
     contenders = {name: kind for name, kind in CONTENDERS.items() if not only or kind in only}
     # Archive, jars and classes are there before the first clock runs.
     write_archive()
-    commands = commands(contenders, only)
-    contenders = {name: kind for name, kind in contenders.items() if kind in commands}
+    started = commands(contenders, only)
+    contenders = {name: kind for name, kind in contenders.items() if kind in started}
     found: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
     with benchmark_broker() as kafka:
         servers = kafka.bootstrap_servers
@@ -77,7 +77,7 @@ def fresh(records: int, rounds: int, out: Path, only: Collection[str] = ()) -> i
         publish(servers, "src", records)
         for number in range(1, rounds + 1):
             for name, kind in contenders.items():
-                times = measure(commands[kind], servers, "src", kind, records)
+                times = measure(started[kind], servers, "src", kind, records)
                 found[name].append(times)
                 print(f"  round {number}: {name}: {_line(times)}", flush=True)
         written = {kind: count_records(servers, kind) for kind in contenders.values()}
