@@ -93,19 +93,19 @@ def fresh(records: int, rounds: int, out: Path, only: Collection[str] = ()) -> i
         print(f"fresh: {name}: {_line(row)}")
         for what, value in row["ratios"].items():
             print(f"fresh: {name}: {what}: {value:.2f}")
-    print(_closing(report["contenders"], rounds))
+    if said := _said(report["contenders"]):
+        print(f"fresh: first job, start included: {', '.join(said)} (median of {rounds} rounds)")
     return 0
 
 
-def _closing(found: dict[str, dict[str, Any]], rounds: int) -> str:
-    """Say what the first job takes of that of the best peers; nothing of who did not take part."""
-    said = [
+def _said(found: dict[str, dict[str, Any]]) -> list[str]:
+    """Say what the first job takes of that of Spark and Flink; nothing of who did not take part."""
+    return [
         f"{short} {found[name]['ratios'][what]:.2f} of {peer}"
         for short, name in (("dataframe", FRAME), ("arrow", ARROW))
         for peer in (SPARK, FLINK)
         if name in found and (what := f"first job, of {peer}") in found[name]["ratios"]
     ]
-    return f"fresh: first job, start included: {', '.join(said)} (median of {rounds} rounds)"
 
 
 def measure(
