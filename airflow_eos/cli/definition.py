@@ -251,8 +251,8 @@ COMMANDS = (
         "Compare the output of runs with the ledger",
         "Read the output of committed runs again, as a read_committed consumer would, and compare it with "
         "the receipts in the ledger: checksums, sequence, number of records. What retention has deleted "
-        "since is reported as expired. Exit code 3 when something does not match, 1 when the ledger has no "
-        "run of the pipeline.",
+        "since is reported as expired, what the cleaner of a compacted topic may have taken as compacted. "
+        "Exit code 3 when something does not match, 1 when the ledger has no run of the pipeline.",
         "verify",
         (
             _PIPELINE,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_eos.broker import Link
+from airflow_eos.broker import KafkaCluster, Link
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.wire.fetch import fetch_answers
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from airflow_eos.model.record import RunRecord
     from airflow_eos.wire.connection import BrokerConnections
 
-Outcome = Literal["ok", "mismatch", "expired"]
+Outcome = Literal["ok", "mismatch", "compacted", "expired"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One target partition of one run.
 
-    :param outcome: ``expired``: retention has deleted some of it since, nothing can be said.
+    :param outcome: ``expired``: retention has deleted some of it since, nothing can be said; ``compacted``:
+        the topic is, and what is gone may have been replaced by a later record of its key.
     :param recorded: records the ledger says were written.
     :param found: records a ``read_committed`` consumer sees of this run.
     :param detail: what is wrong; empty otherwise.
@@ -46,16 +47,21 @@ class Finding:
 def verify_output(kafka: Mapping[str, Any], record: RunRecord) -> list[Finding]:
     """Compare every receipt of a run with the log: checksums, number of records, sequence, visibility.
 
-    Records of other producers may lie in between; the run's are those of its producer id and epoch. A
-    compacted topic may have lost records that a later key replaced: then fewer are found.
+    Records of other producers may lie in between; the run's are those of its producer id and epoch.
 
     :raises EosError: the log cannot be read.
     """
-    with Link(kafka) as link, link.connections() as connections:
-        return [_verify(connections, record, receipt) for receipt in record.receipts]
+    with (
+        Link(kafka) as link,
+        KafkaCluster(kafka, link=link) as cluster,
+        link.connections() as connections,
+    ):
+        return [_verify(cluster, connections, record, receipt) for receipt in record.receipts]
 
 
-def _verify(connections: BrokerConnections, record: RunRecord, receipt: PartitionReceipt) -> Finding:
+def _verify(
+    cluster: KafkaCluster, connections: BrokerConnections, record: RunRecord, receipt: PartitionReceipt
+) -> Finding:
     tp = TopicPartition(receipt.topic, receipt.partition)
 
     def finding(outcome: Outcome, found: int, detail: str = "") -> Finding:
@@ -72,22 +78,25 @@ def _verify(connections: BrokerConnections, record: RunRecord, receipt: Partitio
     if stable <= receipt.last_offset:
         detail = f"the last stable offset is {stable}, the run wrote up to {receipt.last_offset}"
         return finding("mismatch", 0, f"{detail}: the log was truncated, or the topic made again")
-    try:
-        found = _count(connections, record, receipt)
-    except _OutOfSequence as error:
-        return finding("mismatch", 0, str(error))
-    if found != receipt.records:
-        return finding("mismatch", found, f"{receipt.records - found} records are not visible")
-    return finding("ok", found)
+    found, gap = _count(connections, record, receipt)
+    gone = receipt.records - found
+    if not gone and not gap:
+        return finding("ok", found)
+    counted = "1 record is" if gone == 1 else f"{gone:,} records are"
+    if gone <= 0:
+        more = f"{-gone:,} more than were written" if gone else ""
+        return finding("mismatch", found, "; ".join(filter(None, (more, gap))))
+    settings = cluster.topic_settings(receipt.topic)
+    if settings is not None and "compact" in settings.get("cleanup.policy", "").split(","):
+        because = "the topic is compacted, later records of their keys may have replaced them"
+        return finding("compacted", found, f"{counted} gone: {because}")
+    unread = "" if settings is not None else "whether the topic is compacted may not be read"
+    return finding("mismatch", found, "; ".join(filter(None, (f"{counted} missing", gap, unread))))
 
 
-class _OutOfSequence(Exception):
-    """A batch of the run does not follow the one before it."""
-
-
-def _count(connections: BrokerConnections, record: RunRecord, receipt: PartitionReceipt) -> int:
-    """Return how many records of the run a consumer sees, in sequence."""
-    found, expected = 0, 0
+def _count(connections: BrokerConnections, record: RunRecord, receipt: PartitionReceipt) -> tuple[int, str]:
+    """Return how many records of the run a consumer sees, and where the first batch is out of sequence."""
+    found, expected, gap = 0, 0, ""
     answers = fetch_answers(
         connections, receipt.topic, receipt.partition, receipt.first_offset, receipt.last_offset + 1
     )
@@ -101,21 +110,23 @@ def _count(connections: BrokerConnections, record: RunRecord, receipt: Partition
             if header.base_offset > receipt.last_offset:
                 continue
             batch.check_crc()
-            if header.base_sequence != expected:
-                raise _OutOfSequence(
-                    f"offset {header.base_offset} has sequence {header.base_sequence}, not {expected}"
-                )
+            if header.base_sequence != expected and not gap:
+                gap = f"offset {header.base_offset} has sequence {header.base_sequence}, not {expected}"
             expected = (header.base_sequence + header.last_offset_delta + 1) % 2**31
             found += header.record_count
-    return found
+    return found, gap
 
 
 def verified_counts(findings: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Return how many records were compared, and how many cannot be any more: ``records``, ``expired``.
 
+    What compaction may have taken counts as expired.
+
     :param findings: as :meth:`Finding.to_dict` gives them.
     """
     return {
         "records": sum(one["found"] for one in findings),
-        "expired": sum(one["recorded"] for one in findings if one["outcome"] == "expired"),
+        "expired": sum(
+            one["recorded"] - one["found"] for one in findings if one["outcome"] in ("expired", "compacted")
+        ),
     }

@@ -1,0 +1,82 @@
+"""What Verify says of output from whose middle records are gone: a real broker's cleaner takes them out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+
+from airflow_eos.broker import KafkaCluster
+from airflow_eos.engine.verification import verified_counts, verify_output
+from airflow_eos_testing import EmbeddedKafka, read_topic
+from tests.support.local_runs import LocalDataPlane, Pipeline
+from tests.support.patience import wait_until
+
+COMPACT = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.001",
+    "delete.retention.ms": "0",
+    "segment.ms": "200",
+}
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(broker_config={"log.cleaner.backoff.ms": "100"}) as running:
+        yield running
+
+
+class OneByOne(LocalDataPlane):
+    """A batch for each record."""
+
+    batch_bytes = 1
+
+
+def compacted(kafka: EmbeddedKafka, data: Any, lost: str) -> tuple[Pipeline, Any]:
+    """Commit ten records into a compacted topic, replace one of the middle, and wait until it is gone."""
+    pipeline = Pipeline(kafka, sink_config=COMPACT, partitions=1)
+    pipeline.publish([f"v{n}" for n in range(10)])
+    record = pipeline.run("r1", data=data)
+    assert {one.outcome for one in verify_output(kafka.client_config(), record)} == {"ok"}
+    producer = Producer({**kafka.client_config(), "linger.ms": 0})
+
+    def gone() -> bool:
+        # A segment rolls by its age when the next record comes; the active one is never cleaned.
+        producer.produce(pipeline.sink, key=lost, value="later")
+        assert producer.flush(30) == 0
+        return lost.encode() not in {one.value for one in read_topic(kafka.bootstrap_servers, pipeline.sink)}
+
+    wait_until(gone)
+    return pipeline, record
+
+
+@pytest.mark.parametrize("data", [LocalDataPlane, OneByOne])
+def test_what_compaction_has_taken_is_no_mismatch_unless_nothing_compacts(
+    kafka: EmbeddedKafka, data: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One record of a batch, and a whole batch: of a compacted topic that is what its readers asked for."""
+    pipeline, record = compacted(kafka, data, "v5")
+    (found,) = verify_output(kafka.client_config(), record)
+    assert (found.outcome, found.recorded, found.found) == ("compacted", 10, 9)
+    assert "1 record is gone: the topic is compacted" in found.detail
+    assert verified_counts([found.to_dict()]) == {"records": 9, "expired": 1}
+
+    # The same log, and nobody who may have taken the record.
+    entry = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)
+    topic = ConfigResource(ConfigResource.Type.TOPIC, pipeline.sink, incremental_configs=[entry])
+    admin = kafka.admin()
+    admin.incremental_alter_configs([topic])[topic].result(30)
+    asked = ConfigResource(ConfigResource.Type.TOPIC, pipeline.sink)
+    wait_until(lambda: admin.describe_configs([asked])[asked].result(30)["cleanup.policy"].value == "delete")
+    (found,) = verify_output(kafka.client_config(), record)
+    assert (found.outcome, found.recorded, found.found) == ("mismatch", 10, 9)
+    assert "1 record is missing" in found.detail
+    left = Counter(one.value for one in read_topic(kafka.bootstrap_servers, pipeline.sink))
+    assert [left[b"v%d" % n] for n in range(10)] == [n != 5 for n in range(10)]
+    monkeypatch.setattr(KafkaCluster, "topic_settings", lambda *_: None)
+    (found,) = verify_output(kafka.client_config(), record)
+    assert found.detail.endswith("whether the topic is compacted may not be read")
