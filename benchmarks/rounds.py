@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from dataclasses import asdict, dataclass, field
@@ -12,8 +13,8 @@ from benchmarks.processes import Watch
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-WARM_UPS = 2
-"""The JVM still compiles what the first round of 2,000,000 records has used."""
+WARM_UPS = int(os.environ.get("WARM_UPS", "2"))
+"""The JVM still compiles what the first round of 2,000,000 records has used; 0 measures nothing well."""
 
 
 @dataclass
