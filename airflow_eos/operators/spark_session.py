@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from airflow.providers.common.compat.sdk import BaseHook
 from airflow_eos.exceptions import ConfigurationError, SparkUnavailable
 from airflow_eos.settings import class_data_folder
 from airflow_eos.spark import jvm, local_python, worker_daemon
+from airflow_eos.spark.jvm_stderr import sorted_first_lines
 from airflow_eos.spark.session import is_loopback, retry_soon
 
 if TYPE_CHECKING:
@@ -171,7 +173,9 @@ class TaskSession:
             if "spark.remote" in self._settings:
                 _wait_for_server(self._settings["spark.remote"], SERVER_PATIENCE)
             settings = {**self._jvm_options(offsets, rows=rows), **_worker_settings(workers), **settings}
-        self._session = session = SparkSession.builder.config(map=settings).getOrCreate()
+        starts_a_jvm = found is None and "spark.remote" not in settings
+        with sorted_first_lines() if starts_a_jvm else nullcontext():
+            self._session = session = SparkSession.builder.config(map=settings).getOrCreate()
         if found is None:
             self._started = session
             retry_soon(session, settings.get("spark.remote", ""))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_eos.spark.jvm import OPTIONS_VARIABLE
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.airflow import AirflowStandalone, kafka_connection
 from airflow_eos_testing.spark_connect import SparkConnectServer
@@ -75,7 +76,9 @@ def airflow(
     example = (ROOT / "dags" / "flights.py").read_text()
     assert FLIGHTS_CLOCK in example
     (deployed / "dags" / "flights.py").unlink()
-    (deployed / "dags" / "flights.py").write_text(example.replace(FLIGHTS_CLOCK, "schedule=None"))
+    # It starts Spark as an operator does where nobody has given options for a JVM.
+    bare = f"\nimport os\n\nos.environ.pop({OPTIONS_VARIABLE!r}, None)\n"
+    (deployed / "dags" / "flights.py").write_text(example.replace(FLIGHTS_CLOCK, "schedule=None") + bare)
     env = {
         "EOS_TEST_FOLDER": str(folder),
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),

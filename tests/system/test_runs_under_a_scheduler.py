@@ -20,7 +20,10 @@ pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machi
 
 
 def test_cleared_run_is_found_and_writes_nothing(airflow: AirflowStandalone, kafka: EmbeddedKafka) -> None:
-    """Clear after the commit: the task succeeds from the ledger, readers see each flight once."""
+    """Clear after the commit: the task succeeds from the ledger, readers see each flight once.
+
+    No line of a healthy task is marked an error, though a JVM has started.
+    """
     messages = [*generate_flights(2000, malformed=0.02), *MALFORMED]
     publish(kafka.client_config(), "flights", messages)
     classified, dead = expected_output(messages)
@@ -33,6 +36,9 @@ def test_cleared_run_is_found_and_writes_nothing(airflow: AirflowStandalone, kaf
     assert airflow.wait_for_run("flights", run_id) == "success", airflow.task_log(
         "flights", run_id, "classify", 1
     )
+    lines = [json.loads(line) for line in airflow.task_log("flights", run_id, "classify", 1).splitlines()]
+    assert [line for line in lines if line["level"] in ("error", "critical")] == []
+    assert {line["level"] for line in lines if "Using incubator modules" in line["event"]} == {"info"}
     first = airflow.xcom("flights", run_id, "classify")
     assert (first["found"], first["records_read"], first["records_written"]) == (
         False,
