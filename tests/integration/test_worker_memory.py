@@ -45,7 +45,9 @@ def noise_of_rows(frame):
     )
 
 
-@pytest.mark.parametrize("process", [arrow_process(noise), noise_of_rows])
+@pytest.mark.parametrize(
+    "process", [arrow_process(noise), pytest.param(noise_of_rows, marks=pytest.mark.chaos)]
+)
 def test_what_was_sent_is_let_go(broker, spark, process):
     """After nine runs workers hold no more of one run than after five."""
     source = broker.numbered("src", 2, MB * 50)
