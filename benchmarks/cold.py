@@ -1,6 +1,6 @@
-"""One job in a fresh process, as a scheduled task pays for it.
+"""One run with a DataFrame process in a fresh process of its own, as a scheduled task pays for it.
 
-``python -m benchmarks.cold JOB SERVERS RECORDS SOURCE SINK``
+``python -m benchmarks.cold SERVERS RECORDS SOURCE SINK``
 
 Started and timed from outside: interpreter, imports, JVM, session and job, to the end of the process. With
 ``SPARK_REMOTE`` in the environment the session is one of that Spark Connect server.
@@ -15,18 +15,16 @@ import sys
 import time
 from collections.abc import Mapping
 
-JOBS = ("tuned", "dataframe", "arrow")
-
 
 def measure(
-    job: str, servers: str, records: int, source: str, sink: str, environment: Mapping[str, str] | None = None
+    servers: str, records: int, source: str, sink: str, environment: Mapping[str, str] | None = None
 ) -> dict[str, float]:
     """Return the seconds of one fresh process: ``whole``, and of its parts ``session`` and ``job``.
 
     :param environment: variables to set for it.
     """
     begun = time.perf_counter()
-    command = [sys.executable, "-m", "benchmarks.cold", job, servers, str(records), source, sink]
+    command = [sys.executable, "-m", "benchmarks.cold", servers, str(records), source, sink]
     done = subprocess.run(
         command,
         env={**os.environ, **(environment or {})},
@@ -40,24 +38,21 @@ def measure(
     return {"whole": whole, **json.loads(done.stdout.splitlines()[-1])}
 
 
-def main(job: str, servers: str, records: str, source: str, sink: str) -> None:
+def main(servers: str, records: str, source: str, sink: str) -> None:
     """Run one job, stop the session, print what took how long."""
     begun = time.perf_counter()
     from benchmarks import jobs
     from benchmarks.session import connect_session, spark_session
 
     remote = os.environ.get("SPARK_REMOTE")
-    spark = connect_session(remote) if remote else spark_session(connector=job == "tuned")
+    spark = connect_session(remote) if remote else spark_session(connector=False)
     session = time.perf_counter()
     cluster = jobs.Cluster(spark, servers, int(records), source)
-    if job == "tuned":
-        jobs.at_least_once(cluster, sink, jobs.TUNED)
-    else:
-        jobs.exactly_once(cluster, sink, jobs.transform if job == "dataframe" else jobs.transform_arrow)
+    jobs.exactly_once(cluster, sink, jobs.transform)
     ended = time.perf_counter()
     spark.stop()
     print(json.dumps({"session": session - begun, "job": ended - session}))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:6])
+    main(*sys.argv[1:5])

@@ -10,6 +10,7 @@ from airflow_eos_testing import count_records
 from benchmarks import jobs
 from benchmarks.broker import benchmark_broker
 from benchmarks.chart import report_chart
+from benchmarks.contenders import ARROW, FRAME, TUNED
 from benchmarks.floors import fetch_raw, produce_raw
 from benchmarks.records import PARTITIONS, publish
 from benchmarks.rounds import WARM_UPS, Series, open_share, ratio, run_rounds, shares
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-FRAME, ARROW = "airflow-eos, DataFrame", "airflow-eos, Arrow"
-TUNED, DEFAULTS = "Spark at-least-once, tuned", "Spark at-least-once, defaults"
+DEFAULTS = "Spark at-least-once, defaults"
 LOOP = "confluent-kafka loop, 10,000 per txn"
 
 

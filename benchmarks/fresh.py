@@ -19,6 +19,7 @@ from airflow_eos_testing.spark_jvm import write_archive
 from benchmarks import java_peers
 from benchmarks.broker import benchmark_broker
 from benchmarks.chart import bar_chart
+from benchmarks.contenders import ARROW, FRAME, TUNED
 from benchmarks.processes import PeakMemory, cpu_seconds
 from benchmarks.records import PARTITIONS, publish
 from benchmarks.rounds import ratio
@@ -29,15 +30,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 JOBS = 5
-FRAME, ARROW = "airflow-eos, DataFrame", "airflow-eos, Arrow"
-SPARK, FLINK, STREAMS, CLIENTS = (
-    "Spark at-least-once, tuned",
+FLINK, STREAMS, CLIENTS = (
     "Flink, exactly once",
     "Kafka Streams, exactly once",
     "plain Java clients, transactions",
 )
 CONTENDERS = {
-    SPARK: "tuned",
+    TUNED: "tuned",
     FRAME: "dataframe",
     ARROW: "arrow",
     FLINK: "flink",
@@ -47,14 +46,14 @@ CONTENDERS = {
 
 
 RATIOS = (
-    ("first job", "first", SPARK),
+    ("first job", "first", TUNED),
     ("first job", "first", FLINK),
     ("first job", "first", STREAMS),
     ("second job", "second", CLIENTS),
-    ("second job", "second", SPARK),
-    ("fifth job", "last", SPARK),
-    ("CPU of the first job", "cpu_first", SPARK),
-    ("peak memory", "peak_mb", SPARK),
+    ("second job", "second", TUNED),
+    ("fifth job", "last", TUNED),
+    ("CPU of the first job", "cpu_first", TUNED),
+    ("peak memory", "peak_mb", TUNED),
 )
 """What is said of each contender: a figure of :func:`measure`, and the peer it is compared with."""
 
@@ -103,7 +102,7 @@ def _said(found: dict[str, dict[str, Any]]) -> list[str]:
     return [
         f"{short} {found[name]['ratios'][what]:.2f} of {peer}"
         for short, name in (("dataframe", FRAME), ("arrow", ARROW))
-        for peer in (SPARK, FLINK)
+        for peer in (TUNED, FLINK)
         if name in found and (what := f"first job, of {peer}") in found[name]["ratios"]
     ]
 
@@ -148,7 +147,7 @@ def command(kind: str) -> list[str]:
     """Return how a contender is started, with all it needs fetched and compiled."""
     if kind in (CONTENDERS[FLINK], CONTENDERS[STREAMS], CONTENDERS[CLIENTS]):
         return java_peers.command(kind)
-    if kind == CONTENDERS[SPARK]:
+    if kind == CONTENDERS[TUNED]:
         connector_jars()
     return [sys.executable, "-m", "benchmarks.fresh_job", kind]
 

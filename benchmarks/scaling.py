@@ -46,7 +46,7 @@ def scaling(out: Path, rounds: int) -> int:
                     f"peak MB: worker {found['worker_mb']:.0f}, driver {found['driver_mb']:.0f}",
                     flush=True,
                 )
-        fresh = [cold.measure("dataframe", servers, 0, "src1000", "out") for _ in range(rounds)]
+        fresh = [cold.measure(servers, 0, "src1000", "out") for _ in range(rounds)]
         kafka.create_topic("src", partitions=PARTITIONS)
         # The first task after a start of Airflow is not like the others.
         tasks = airflow_task.measure(servers, 1_000, rounds + 1)[airflow_task.INSIDE][1:]

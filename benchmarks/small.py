@@ -64,9 +64,8 @@ def small(out: Path, rounds: int) -> int:
         publish(kafka.bootstrap_servers, "src", RECORDS)
         for number in range(rounds + 1):
             for name, environment in set_ups.items():
-                whole = cold.measure(
-                    "dataframe", kafka.bootstrap_servers, RECORDS, "src", "out", environment
-                )["whole"]
+                times = cold.measure(kafka.bootstrap_servers, RECORDS, "src", "out", environment)
+                whole = times["whole"]
                 if number:
                     found[name].append(whole)
                     print(f"round {number}: {name}: {whole:.1f} s", flush=True)

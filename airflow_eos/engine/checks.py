@@ -15,7 +15,7 @@ from airflow_eos.broker.permissions import TopicCare
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
 from airflow_eos.run import laws
-from airflow_eos.run.retention import span_text
+from airflow_eos.wording import span_text
 
 Status = Literal["ok", "warn", "fail", "unknown"]
 

@@ -11,7 +11,8 @@ from airflow_eos.ledger.keys import utc_text
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.ports import Cluster
 from airflow_eos.run.log_coverage import FUTURE_TOLERANCE, moment_text, timestamp_of
-from airflow_eos.run.retention import is_stamped_by_broker, kept, span_text
+from airflow_eos.run.retention import is_stamped_by_broker, kept
+from airflow_eos.wording import span_text
 
 Finding = tuple[str, Literal["ok", "warn", "unknown"], str, str]
 """Name, status, what was found, advice."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_eos.broker import KafkaCluster, Link
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.isolation import data_batches
+from airflow_eos.run.retention import is_compacted
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.offsets import list_offsets
+from airflow_eos.wording import counted
 
 if TYPE_CHECKING:
     from airflow_eos.model.output import PartitionReceipt
@@ -56,11 +59,16 @@ def verify_output(kafka: Mapping[str, Any], record: RunRecord) -> list[Finding]:
         KafkaCluster(kafka, link=link) as cluster,
         link.connections() as connections,
     ):
-        return [_verify(cluster, connections, record, receipt) for receipt in record.receipts]
+        # Asked only where records are missing, and then once for all partitions of a topic.
+        settings_of = cache(cluster.topic_settings)
+        return [_verify(settings_of, connections, record, receipt) for receipt in record.receipts]
 
 
 def _verify(
-    cluster: KafkaCluster, connections: BrokerConnections, record: RunRecord, receipt: PartitionReceipt
+    settings_of: Callable[[str], Mapping[str, str] | None],
+    connections: BrokerConnections,
+    record: RunRecord,
+    receipt: PartitionReceipt,
 ) -> Finding:
     tp = TopicPartition(receipt.topic, receipt.partition)
 
@@ -82,16 +90,17 @@ def _verify(
     gone = receipt.records - found
     if not gone and not gap:
         return finding("ok", found)
-    counted = "1 record is" if gone == 1 else f"{gone:,} records are"
-    if gone <= 0:
-        more = f"{-gone:,} more than were written" if gone else ""
-        return finding("mismatch", found, "; ".join(filter(None, (more, gap))))
-    settings = cluster.topic_settings(receipt.topic)
-    if settings is not None and "compact" in settings.get("cleanup.policy", "").split(","):
-        because = "the topic is compacted, later records of their keys may have replaced them"
-        return finding("compacted", found, f"{counted} gone: {because}")
-    unread = "" if settings is not None else "whether the topic is compacted may not be read"
-    return finding("mismatch", found, "; ".join(filter(None, (f"{counted} missing", gap, unread))))
+    if gone > 0:
+        missing = f"{counted(gone, 'record')} {'is' if gone == 1 else 'are'}"
+        settings = settings_of(receipt.topic)
+        if is_compacted(settings):
+            because = "the topic is compacted, later records of their keys may have replaced them"
+            return finding("compacted", found, f"{missing} gone: {because}")
+        unread = "" if settings is not None else "whether the topic is compacted may not be read"
+        said = (f"{missing} missing", gap, unread)
+    else:
+        said = (f"{-gone:,} more than were written" if gone else "", gap, "")
+    return finding("mismatch", found, "; ".join(filter(None, said)))
 
 
 def _count(connections: BrokerConnections, record: RunRecord, receipt: PartitionReceipt) -> tuple[int, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_eos.ledger.lanes import WRONG, Kind, Lane, Segment
+from airflow_eos.wording import counted
 
 _PLACES_SHOWN = 3  # in the sentence
 
@@ -15,32 +16,26 @@ def sentence(
     """Say how many runs tile which offsets, or what is wrong first."""
     if not runs:
         return "No run is committed"
-    counted = "1 run" if runs == 1 else f"{runs:,} runs"
     parts = [one for one in lanes if any(it.kind not in (Kind.UNREAD, Kind.BEFORE) for it in one.segments)]
     if not parts:
-        return f"{counted} had nothing to read"
+        return f"{counted(runs, 'run')} had nothing to read"
     if problems:
-        return f"{_counts(problems)} in what {counted} read: {_places(problems)}"
+        return f"{_counts(problems)} in what {counted(runs, 'run')} read: {_places(problems)}"
     seen = [it for one in parts for it in one.segments if it.kind not in (Kind.UNREAD, Kind.BEFORE)]
     first, last = min(it.start for it in seen), max(it.end for it in seen) - 1
-    partitions = "1 partition" if len(parts) == 1 else f"{len(parts):,} partitions"
     again = {run for one in parts for it in one.again for run in it.runs}
     only_again = again - {run for it in seen for run in it.runs}
     tiling = runs - len(only_again) - reprocessings
     repeating = len(again) + reprocessings
-    counted = "1 run" if tiling == 1 else f"{tiling:,} runs"
     left_out = sum(it.kind is Kind.LEFT_OUT for it in seen)
     notes = [
-        *([f"{_some(repeating, 'run')} read some of it again, on purpose"] if repeating else []),
-        *([f"{_some(left_out, 'range')} left out on purpose"] if left_out else []),
+        *([f"{counted(repeating, 'run')} read some of it again, on purpose"] if repeating else []),
+        *([f"{counted(left_out, 'range')} left out on purpose"] if left_out else []),
     ]
     verb = "tiles" if tiling == 1 else "tile"
-    whole = f"{counted} {verb} offsets {first:,} to {last:,} of {partitions} without gap or overlap"
+    offsets = f"offsets {first:,} to {last:,} of {counted(len(parts), 'partition')}"
+    whole = f"{counted(tiling, 'run')} {verb} {offsets} without gap or overlap"
     return "; ".join((whole, *notes))
-
-
-def _some(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 _NAMES = {

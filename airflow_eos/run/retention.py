@@ -16,6 +16,7 @@ from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Interval
 from airflow_eos.ports import Cluster
 from airflow_eos.run.log_coverage import timestamp_of
+from airflow_eos.wording import span_text
 
 log = logging.getLogger(__name__)
 
@@ -32,23 +33,14 @@ _LONGEST_MS = 2**46
 """2,000 years: more than a calendar can go back is for ever."""
 
 
-def span_text(span: dt.timedelta) -> str:
-    """Return a span as people say it: ``7 days``, ``1 hour 30 minutes``; from ten days on whole days."""
-    if span >= dt.timedelta(days=10):
-        span = dt.timedelta(days=span.days)
-    left, parts = int(span.total_seconds()), []
-    for size, unit in ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second")):
-        number, left = divmod(left, size)
-        parts.append(f"{number:,} {unit}{'' if number == 1 else 's'}" if number else "")
-    largest = next((at for at, part in enumerate(parts) if part), None)
-    if largest is None:
-        return "0 seconds"
-    return " ".join(part for part in parts[largest : largest + 2] if part)
-
-
 def is_stamped_by_broker(settings: Mapping[str, str] | None) -> bool:
     """Return whether records get the time of their arrival."""
     return settings is not None and settings.get("message.timestamp.type") == "LogAppendTime"
+
+
+def is_compacted(settings: Mapping[str, str] | None) -> bool:
+    """Return whether a cleaner takes records that a later one of their key replaces."""
+    return settings is not None and "compact" in settings.get("cleanup.policy", "")
 
 
 def notes(

@@ -48,6 +48,7 @@ def sorted_first_lines() -> Iterator[None]:
 
 
 def _flush() -> None:
+    # Python's own may be none, closed, or gone: then it holds nothing that could come late.
     with contextlib.suppress(AttributeError, OSError, ValueError):
         sys.stderr.flush()
 

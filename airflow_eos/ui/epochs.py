@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.engine.ladder import Ladder, has_another_producer_id, is_fenced
+from airflow_eos.wording import counted
 
 if TYPE_CHECKING:
     from airflow_eos.model.record import RunRecord
@@ -43,7 +44,7 @@ def rungs_of(record: RunRecord, ladder: Ladder, may_see: Callable[[RunRecord], b
     if ladder.unrecorded:
         number = ladder.unrecorded
         said = (
-            f"{'1 epoch' if number == 1 else f'{number:,} epochs'} that no run record names: taken by "
+            f"{counted(number, 'epoch')} that no run record names: taken by "
             "attempts that committed nothing, or spent on ending what one had left open; fenced by this run"
         )
         rung("no record", producer.producer_id, f"below {producer.producer_epoch}", said)

@@ -24,6 +24,7 @@ from airflow_eos.ui.epochs import rungs_of
 from airflow_eos.ui.lane_drawing import lane_of
 from airflow_eos.ui.timeline import shares_of, states_of
 from airflow_eos.ui.viewer import Viewer, not_shown, owner_of
+from airflow_eos.wording import counted
 
 if TYPE_CHECKING:
     from airflow_eos.engine.checks import Check
@@ -230,7 +231,7 @@ def _pipeline_row(
 def _of_damaged(runs: int) -> str:
     if not runs:
         return ""
-    return f"; and what {'1 run' if runs == 1 else f'{runs:,} runs'} wrote is not there as it was written"
+    return f"; and what {counted(runs, 'run')} wrote is not there as it was written"
 
 
 def _named(record: RunRecord) -> dict[str, Any]:

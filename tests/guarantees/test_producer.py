@@ -8,7 +8,7 @@ import time
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient
 
 from airflow_eos.exceptions import RunFailed
 from airflow_eos.run.states import State
@@ -24,6 +24,7 @@ from tests.guarantees.driver import in_a_process
 from tests.guarantees.experiment import Experiment, described, judged, values
 from tests.support.local_runs import LocalDataPlane
 from tests.support.patience import eventually
+from tests.support.topic_settings import change_topic
 
 NOT_ENOUGH_REPLICAS = 19
 TWO_DOWN_SECONDS = 4
@@ -49,15 +50,7 @@ def need_replicas(experiment, count):
     # A client of its own: librdkafka asks the controller it heard of last, and waits for it if it has died.
     running = [broker.address for broker in experiment.kafka.brokers if broker.is_alive]
     admin = AdminClient({**experiment.kafka.client_config(), "bootstrap.servers": ",".join(running)})
-    resource = ConfigResource(
-        ResourceType.TOPIC,
-        experiment.sink,
-        incremental_configs=[
-            ConfigEntry("min.insync.replicas", str(count), incremental_operation=AlterConfigOpType.SET)
-        ],
-    )
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(30)
+    change_topic(admin, experiment.sink, {"min.insync.replicas": str(count)})
 
 
 # -- P1: too few replicas --------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as Position
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin import AdminClient
 
 from airflow_eos.broker import KafkaLedger
 from airflow_eos.cli.definition import COMMANDS
@@ -28,6 +28,7 @@ from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, TopicParti
 from airflow_eos.run.states import State
 from tests.support.local_runs import LocalDataPlane, LocalSealed, Paused, Pipeline
 from tests.support.patience import wait_until
+from tests.support.topic_settings import change_topic_and_wait
 
 NOON = dt.datetime(2026, 11, 1, 12, tzinfo=dt.timezone.utc)
 Cli = Callable[..., tuple[int, Any]]
@@ -189,12 +190,7 @@ def test_doctor_names_what_is_wrong_and_what_to_do(cli: Cli, pipeline: Pipeline)
     pipeline.run()
     move_group(pipeline, 1)
     admin = AdminClient(pipeline.kafka.client_config())
-    entry = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, pipeline.ledger, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(30)
-    # The controller has it; the broker, which is asked, hears of it later.
-    asked = ConfigResource(ConfigResource.Type.TOPIC, pipeline.ledger)
-    wait_until(lambda: admin.describe_configs([asked])[asked].result(30)["cleanup.policy"].value == "delete")
+    change_topic_and_wait(admin, pipeline.ledger, {"cleanup.policy": "delete"})
     group = f"group {pipeline.spec.group_id}"
     code, found = cli(
         "doctor",

@@ -25,6 +25,7 @@ from airflow_eos.wire.txn_requests import end_txn
 from airflow_eos_testing import EmbeddedKafka
 from tests.support import wire_requests as support
 from tests.support.patience import wait_until
+from tests.support.topic_settings import COMPACTED_SOON, QUICK_CLEANER
 from tests.support.wire_requests import end_of, partition, read, texts, transaction, values_of
 
 
@@ -320,15 +321,11 @@ def test_a_deleted_topic_ends_the_read(embedded_kafka, connections, kafka_topic)
 
 def test_a_compacted_log_with_holes_is_read_exactly():
     """Whole batches and single records are gone: what is left is read; a range of holes ends."""
-    quick = {"log.cleaner.backoff.ms": "100"}
-    compact = {
-        "cleanup.policy": "compact",
-        "min.cleanable.dirty.ratio": "0.001",
-        "delete.retention.ms": "0",
-        "segment.ms": "200",
-    }
-    with EmbeddedKafka(broker_config=quick) as kafka, BrokerConnections(kafka.client_config()) as connections:
-        where = partition(kafka.create_topic("compacted", config=compact))
+    with (
+        EmbeddedKafka(broker_config=QUICK_CLEANER) as kafka,
+        BrokerConnections(kafka.client_config()) as connections,
+    ):
+        where = partition(kafka.create_topic("compacted", config=COMPACTED_SOON))
         # One batch per flush: a second one could overtake a refused one.
         producer = Producer({**kafka.client_config(), "linger.ms": 60_000})
         for n in range(100):

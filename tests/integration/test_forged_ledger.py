@@ -21,10 +21,11 @@ from airflow_eos.recordbatch.partitioner import partitions_for
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.readers import read_topic
-from tests.support.hostile import change_topic, produce_bytes
+from tests.support.hostile import produce_bytes
 from tests.support.local_runs import Pipeline
 from tests.support.patience import eventually
 from tests.support.record_batches import Record, nullable, varint, write
+from tests.support.topic_settings import change_topic
 
 COUNT = 40
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from airflow_eos.broker import KafkaCluster
 from airflow_eos.broker.transactions import KafkaSession
@@ -28,6 +27,7 @@ from airflow_eos.wire.offsets import list_offsets
 from airflow_eos_testing import EmbeddedKafka
 from tests.support.local_runs import Pipeline
 from tests.support.patience import eventually, wait_until
+from tests.support.topic_settings import COMPACTED_SOON, change_topic
 
 DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
 RECORDS = 50
@@ -64,12 +64,8 @@ class Timed(Pipeline):
         self.kafka.create_topic(self.ledger, partitions=2, config={"cleanup.policy": "compact"})
 
     def configure_ledger(self, **settings):
-        changes = [
-            ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
-            for key, value in settings.items()
-        ]
-        resource = ConfigResource(ResourceType.TOPIC, self.ledger, incremental_configs=changes)
-        self.kafka.admin().incremental_alter_configs([resource])[resource].result()
+        named = {key.replace("_", "."): value for key, value in settings.items()}
+        change_topic(self.kafka.admin(), self.ledger, named)
 
 
 @contextmanager
@@ -246,13 +242,7 @@ def test_doctor_tells_a_lost_ledger_from_a_new_one(committed):
 def test_compaction_never_moves_the_log_start(embedded_kafka):
     """Not even where the first records, and then all of them, are gone: only deletion does."""
     name = f"compacted-{uuid.uuid4().hex[:8]}"
-    config = {
-        "cleanup.policy": "compact",
-        "segment.ms": "100",
-        "min.cleanable.dirty.ratio": "0.01",
-        "delete.retention.ms": "0",
-    }
-    embedded_kafka.create_topic(name, partitions=1, config=config)
+    embedded_kafka.create_topic(name, partitions=1, config=COMPACTED_SOON)
     producer = Producer({**embedded_kafka.client_config(), "linger.ms": 0})
     where = TopicPartition(name, 0)
 

@@ -8,25 +8,18 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from airflow_eos.broker import KafkaCluster
 from airflow_eos.engine.verification import verified_counts, verify_output
 from airflow_eos_testing import EmbeddedKafka, read_topic
 from tests.support.local_runs import LocalDataPlane, Pipeline
 from tests.support.patience import wait_until
-
-COMPACT = {
-    "cleanup.policy": "compact",
-    "min.cleanable.dirty.ratio": "0.001",
-    "delete.retention.ms": "0",
-    "segment.ms": "200",
-}
+from tests.support.topic_settings import COMPACTED_SOON, QUICK_CLEANER, change_topic_and_wait
 
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[EmbeddedKafka]:
-    with EmbeddedKafka(broker_config={"log.cleaner.backoff.ms": "100"}) as running:
+    with EmbeddedKafka(broker_config=QUICK_CLEANER) as running:
         yield running
 
 
@@ -38,7 +31,7 @@ class OneByOne(LocalDataPlane):
 
 def compacted(kafka: EmbeddedKafka, data: Any, lost: str) -> tuple[Pipeline, Any]:
     """Commit ten records into a compacted topic, replace one of the middle, and wait until it is gone."""
-    pipeline = Pipeline(kafka, sink_config=COMPACT, partitions=1)
+    pipeline = Pipeline(kafka, sink_config=COMPACTED_SOON, partitions=1)
     pipeline.publish([f"v{n}" for n in range(10)])
     record = pipeline.run("r1", data=data)
     assert {one.outcome for one in verify_output(kafka.client_config(), record)} == {"ok"}
@@ -66,12 +59,7 @@ def test_what_compaction_has_taken_is_no_mismatch_unless_nothing_compacts(
     assert verified_counts([found.to_dict()]) == {"records": 9, "expired": 1}
 
     # The same log, and nobody who may have taken the record.
-    entry = ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)
-    topic = ConfigResource(ConfigResource.Type.TOPIC, pipeline.sink, incremental_configs=[entry])
-    admin = kafka.admin()
-    admin.incremental_alter_configs([topic])[topic].result(30)
-    asked = ConfigResource(ConfigResource.Type.TOPIC, pipeline.sink)
-    wait_until(lambda: admin.describe_configs([asked])[asked].result(30)["cleanup.policy"].value == "delete")
+    change_topic_and_wait(kafka.admin(), pipeline.sink, {"cleanup.policy": "delete"})
     (found,) = verify_output(kafka.client_config(), record)
     assert (found.outcome, found.recorded, found.found) == ("mismatch", 10, 9)
     assert "1 record is missing" in found.detail

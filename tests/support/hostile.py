@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from kafka.protocol.producer import ProduceRequest
 
 from airflow_eos.model.ranges import TopicPartition
@@ -31,14 +27,3 @@ def produce_bytes(config: ClientConfig, tp: TopicPartition, batch: bytes) -> Non
     with BrokerConnections(config) as connections:
         answer = connections.call(request, connections.leaders([tp.topic])[tp])
     assert [part.error_code for one in answer.responses for part in one.partition_responses] == [0]
-
-
-def change_topic(admin: Any, topic: str, settings: Mapping[str, str]) -> None:
-    """Set some settings of a topic."""
-    entries = [
-        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-        for name, value in settings.items()
-    ]
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result()

@@ -6,7 +6,7 @@ import datetime as dt
 
 import pytest
 
-from airflow_eos.run.retention import span_text
+from airflow_eos.wording import span_text
 
 
 @pytest.mark.parametrize(

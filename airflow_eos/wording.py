@@ -1,0 +1,24 @@
+"""Numbers and spans of time as people say them."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: ``1 run``, ``1,204 runs``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def span_text(span: dt.timedelta) -> str:
+    """Return a span of time: ``7 days``, ``1 hour 30 minutes``; from ten days on whole days."""
+    if span >= dt.timedelta(days=10):
+        span = dt.timedelta(days=span.days)
+    left, parts = int(span.total_seconds()), []
+    for size, unit in ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second")):
+        number, left = divmod(left, size)
+        parts.append(counted(number, unit) if number else "")
+    largest = next((at for at, part in enumerate(parts) if part), None)
+    if largest is None:
+        return counted(0, "second")
+    return " ".join(part for part in parts[largest : largest + 2] if part)

@@ -1,0 +1,6 @@
+"""Names of what several measurements compare."""
+
+from __future__ import annotations
+
+FRAME, ARROW = "airflow-eos, DataFrame", "airflow-eos, Arrow"
+TUNED = "Spark at-least-once, tuned"

@@ -1,0 +1,42 @@
+"""Settings of topics, changed by hand as an operator does, and those with which a cleaner is quick."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+
+from tests.support.patience import wait_until
+
+QUICK_CLEANER = {"log.cleaner.backoff.ms": "100"}
+"""Of a broker."""
+COMPACTED_SOON = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.001",
+    "delete.retention.ms": "0",
+    "segment.ms": "200",
+}
+"""Of a topic: a segment rolls by its age when the next record comes, and the active one is never cleaned."""
+
+
+def change_topic(admin: Any, topic: str, settings: Mapping[str, str]) -> None:
+    """Set some settings of a topic."""
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in settings.items()
+    ]
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=entries)
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+def change_topic_and_wait(admin: Any, topic: str, settings: Mapping[str, str]) -> None:
+    """Set them, and wait until brokers show it: the controller has them first."""
+    change_topic(admin, topic, settings)
+    asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
+
+    def shown() -> bool:
+        found = admin.describe_configs([asked])[asked].result(30)
+        return all(found[name].value == value for name, value in settings.items())
+
+    wait_until(shown)
