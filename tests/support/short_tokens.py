@@ -15,12 +15,15 @@ SECONDS = 6.0
 def short_token(log: str) -> tuple[str, float]:
     """Return a token without signature (RFC 7515, appendix A.5), and note process and time in a file.
 
+    Issued at a whole second, as issuers do: a broker's clock has milliseconds, and a token that comes within
+    the one of its fractions is refused as a token of the future.
+
     :param log: the file; comes from ``sasl.oauthbearer.config``.
     """
     now = time.time()
     with Path(log).open("a") as file:
         file.write(f"{os.getpid()} {now}\n")
-    parts = ({"alg": "none"}, {"sub": "short", "iat": now, "exp": now + SECONDS})
+    parts = ({"alg": "none"}, {"sub": "short", "iat": int(now), "exp": now + SECONDS})
     texts = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts]
     return ".".join([*texts, ""]), now + SECONDS
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from airflow_eos.exceptions import EnvironmentMismatch
 from airflow_eos.spark import preflight, probe
 from airflow_eos.spark.by_value import _module_of, module_by_value, pickled_by_value
-from airflow_eos.spark.code_shipping import _OURS, _archive, our_modules
+from airflow_eos.spark.code_shipping import _DRIVERS, _OURS, _archive, _our_files, our_modules
 from airflow_eos.spark.preflight import differences
 
 MINE = {
@@ -146,6 +147,41 @@ def test_the_shipped_archive_runs_without_the_package_installed(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == probe.code_digest(our_modules())
+
+
+def imports(tree):
+    """Return the names that code imports when it runs, also late: all but those for a type checker."""
+    unused = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node not in unused:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import) and node not in unused:
+            yield from (alias.name for alias in node.names)
+
+
+def modules(entries):
+    """Return the source file of each module by its name."""
+    return {
+        name[: -len(".py")].replace("/", ".").removesuffix(".__init__"): file
+        for name, file in _our_files(entries)
+    }
+
+
+@pytest.mark.parametrize("entries", [_OURS, _DRIVERS], ids=["executors", "driver"])
+def test_an_archive_has_all_that_its_modules_import(entries):
+    """Where it is unpacked, nothing else of this package is installed."""
+    shipped, all_ours = modules(entries), modules(("",))
+    needed = {name for file in shipped.values() for name in imports(ast.parse(file.read_text()))}
+    needed &= set(all_ours)  # the rest are others' modules, and names of classes and functions
+    assert len(needed) > len(shipped) / 2
+    assert sorted(needed - set(shipped)) == []
 
 
 def test_code_that_differs_has_another_digest():
