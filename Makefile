@@ -49,6 +49,7 @@ check: setup ## Lint, format, types, layers
 bench: setup ## Measure a fresh process, then a warm session, against Spark, Flink and others; RECORDS= ROUNDS=
 	$(BIN)/python -m benchmarks fresh
 	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks way
 
 chaos: setup ## Faults at every state, then MINUTES=12 at random; SEED=1 KAFKA=3.9.2. Then the long tests
 	@mkdir -p .cache

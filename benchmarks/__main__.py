@@ -7,7 +7,8 @@ fixed costs, ``python -m benchmarks small`` a small run in a fresh process and a
 ``python -m benchmarks ledger`` a run behind many others, ``python -m benchmarks curves`` a run by its
 partitions, pipelines and runs at once, ``python -m benchmarks page`` each page in Airflow behind many runs,
 ``python -m benchmarks scale`` one run over 100,000,000 records, ``python -m benchmarks executors`` a run by
-its executor processes. Reports go to ``--out``, as JSON and SVG.
+its executor processes, ``python -m benchmarks way`` what a small run calls and sends. Reports go to
+``--out``, as JSON and SVG.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ MEASUREMENTS = {
     "page": ("out", "rounds"),
     "scale": ("out", "records"),
     "executors": ("out", "rounds", "records"),
+    "way": ("out",),
 }
 """The options that each is called with; its function and its module have its name."""
 RECORDS = {"curves": 20_000, "scale": 100_000_000}

@@ -56,6 +56,27 @@ def test_the_comparison_runs_every_contender_and_reports(tmp_path, monkeypatch):
     assert set(report["contenders"]) <= drawn
 
 
+@pytest.mark.timeout(600)
+def test_the_way_of_a_small_run_stays_within_its_bounds(tmp_path):
+    """What the driver calls and sends for a small run: a change that makes it longer is seen here."""
+    bounds = {
+        "functions": 470,
+        "modules": 84,
+        "package_changes": 210,
+        "commit_frames": 9,
+        "describe_topics": 8,
+    }
+    # Each look for the end of the transaction sends five; brokers are not always as fast with its markers.
+    requests = 62 + 2 * 5
+    done = benchmark(tmp_path, "way")
+    assert done.returncode == 0, done.stdout[-5_000:]
+    report = json.loads((tmp_path / "way.json").read_text())
+    run, empty = report["small run"], report["empty run"]
+    assert {name: count for name, count in run.items() if name in bounds and count > bounds[name]} == {}
+    assert 0 < sum(empty["requests"].values()) < sum(run["requests"].values()) <= requests
+    assert all(0 < empty[name] <= run[name] for name in bounds)
+
+
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
 def test_the_curves_are_measured_and_drawn(tmp_path):
