@@ -8,11 +8,12 @@ with it. One can be made of every record and every exception: what its topic wou
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_eos.exceptions import EosError, ProcessFailed
 from airflow_eos.recordbatch.columns import HEADERS_TYPE, with_headers
@@ -163,13 +164,15 @@ class DeadLetters:
         short = cause[:_SHORT]
         yield self._letter(record, value, key, own, cause)
         yield self._letter(record, value, key, own, short)
-        yield self._letter(record, value, key, none, short, "headers")
+        cut = ["headers"] if pc.sum(pc.list_value_length(own)).as_py() else []
+        if cut:
+            yield self._letter(record, value, key, none, short, cut)
         sizes = {"value": len(value.as_buffer() or b""), "key": len(key.as_buffer() or b"")}
-        said = ", ".join(f"{name} of {size} bytes" for name, size in sizes.items() if size > _SHORT)
         left = max(sizes.values())
         while left > 0:
             left //= 2
-            yield self._letter(record, value, key, none, short, f"headers, {said}", left)
+            longer = [f"{name} of {size} bytes" for name, size in sizes.items() if size > left]
+            yield self._letter(record, value, key, none, short, [*cut, *longer], left)
 
     def _letter(
         self,
@@ -178,7 +181,7 @@ class DeadLetters:
         key: pa.Scalar,
         headers: pa.Array,
         cause: str,
-        cut: str = "",
+        cut: Sequence[str] = (),
         at_most: int | None = None,
     ) -> pa.Table:
         """Return a dead letter.
@@ -201,7 +204,7 @@ class DeadLetters:
             added.append(("source.timestamp", str(moment)))
             timestamp = pa.nulls(1, timestamp.type)
         if cut:
-            added.append((CUT, cut))
+            added.append((CUT, ", ".join(cut)))
         columns = {
             "value": _cut(value, at_most),
             "key": _cut(key, at_most),

@@ -249,7 +249,7 @@ def test_a_dead_letter_that_its_topic_would_refuse_is_cut(broker, spark):
     assert by_own.value == given[1]["value"]
     assert headers[1]["source.cut"] == b"headers"
     assert given[2]["value"].startswith(by_itself.value)
-    assert headers[2]["source.cut"] == b"headers, value of 6003 bytes, key of 3000 bytes"
+    assert headers[2]["source.cut"] == b"value of 6003 bytes, key of 3000 bytes"
     assert by_time.value == b"bad"
     assert headers[3]["source.timestamp"] == b"%d" % (NOW + DAY)
     assert by_time.timestamp < NOW + HOUR
@@ -404,6 +404,24 @@ def test_what_process_asks_of_airflow_reaches_it_and_nothing_is_committed(broker
     again = replace(spec, dead_letter_topic=None)
     record = read_process_write(spark, again, lambda df: df.select("value"))
     assert record.records_read == 10
+
+
+@pytest.mark.parametrize("name", ["TaskDeferred", "AirflowTaskTerminated"])
+def test_what_ends_a_task_from_outside_passes_and_nothing_is_committed(broker, spark, name):
+    """It is no Exception: nothing of ours takes it for a failure."""
+    from airflow.sdk import exceptions
+
+    source, sink = numbered(broker), broker.topic("out")
+    spec = spec_of(broker, source, sink)
+    kind = getattr(exceptions, name)
+
+    def process(_df):
+        raise kind(trigger=None, method_name="resume") if name == "TaskDeferred" else kind("SIGTERM")
+
+    with pytest.raises(kind):
+        read_process_write(spark, spec, process)
+    assert values(broker, sink) == []
+    assert read_process_write(spark, spec, lambda df: df.select("value")).records_read == 10
 
 
 # -- other slips ------------------------------------------------------------------------------------------

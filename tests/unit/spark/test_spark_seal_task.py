@@ -402,3 +402,37 @@ def test_exceptions_that_are_no_exception_are_located_too(monkeypatch, error):
         return batch.select(["value"])
 
     assert "process failed at src-3, offset 5, nothing was written" in error_of(leave, monkeypatch, [1, 5, 6])
+
+
+@pytest.mark.parametrize("limit", [200, 400, 1000, 5000, 20_000])
+@pytest.mark.parametrize("headers", [None, [{"key": "own", "value": bytes(range(250)) * 20}]])
+def test_a_dead_letter_fits_its_topic_or_says_what_is_cut(monkeypatch, limit, headers):
+    """As much of the record as the topic takes; an error is always said."""
+    noise = np.random.default_rng(7).bytes(4000)
+    row = {
+        "key": b"k",
+        "value": b"-" + noise,
+        "topic": "src",
+        "partition": 3,
+        "offset": 7,
+        "timestamp": dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc),
+        "headers": headers,
+    }
+    schema = pa.schema([*dead_letters.SCHEMA, ("partition", pa.int32()), ("offset", pa.int64())])
+    target = TargetTopic("dlq", {0: 1}, limit)
+    sealer = task(compression="none")
+    dead = DeadLetters(
+        DeadLetterRule("dlq", 1), parse, target=target, fits=lambda letter: sealer.fits(letter, target)
+    )
+    assert list(dead.results(pa.RecordBatch.from_pylist([row], schema))) == []
+    assert sealer.fits(pa.Table.from_batches([dead.batch()]), target) == (limit > 300)
+    (letter,) = dead.batch().to_pylist()
+    found = {one["key"]: one["value"] for one in letter["headers"]}
+    assert found["error"].startswith(b"ValueError: negative")
+    assert found["source.offset"] == b"7"
+    assert ("own" in found) == (headers is not None and limit == 20_000)
+    whole = letter["value"] == row["value"]
+    assert whole == (limit >= 5000)
+    cut = found.get("source.cut", b"").decode()
+    assert ("headers" in cut) == (headers is not None and limit < 20_000)
+    assert ("value of 4001 bytes" in cut) == (not whole)
