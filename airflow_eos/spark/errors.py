@@ -30,6 +30,8 @@ from airflow_eos.exceptions import (
     SparkUnavailable,
 )
 from airflow_eos.spark.spark_failure import (
+    PYTHON_EXCEPTION,
+    SPARK_EXCEPTION,
     is_block_lost,
     is_infrastructure,
     is_server_gone,
@@ -52,7 +54,6 @@ _TYPES: dict[str, type[EosError]] = {
 }
 # A text may have been cut off behind the type, so the closing parts are optional.
 _CUT = re.compile(r'\{"type": "(\w+)", "message": "((?:[^"\\]|\\.)*)')
-_LOST_TASK = re.compile(r"(?:most recent failure|reason): (?:Lost task [^:]*: )?(.*)")
 _NOISE = ("An exception was thrown from the Python worker", "[PYTHON_EXCEPTION]", "SQLSTATE")
 _NO_WORKER, _PATH_WAS = "Error from python worker:\n", "\nPYTHONPATH was:"
 _LONG_SOCKET = "AF_UNIX path too long"
@@ -154,15 +155,20 @@ def root_cause(error: BaseException) -> str:
 
 
 def _described(error: BaseException) -> str:
+    given_up = None
+    for one in java_errors(error):
+        cause = None
+        if one.why_given_up is not None:
+            given_up = one.why_given_up.strip().partition("\n")[0]
+        elif one.java == PYTHON_EXCEPTION:
+            cause = _python_cause(one.message)
+        elif one.java == SPARK_EXCEPTION and one.condition is None:
+            cause = _daemon_cause(one.message)
+        if cause is not None:
+            return cause
+    if given_up is not None:
+        return given_up
     text = str(error)
-    if java_errors(error):
-        if "Traceback (most recent call last):" in text:
-            found = _daemon_cause(text) or _python_cause(text)
-            if found:
-                return found
-        lost = _LOST_TASK.search(text)
-        if lost:
-            return lost.group(1)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     line = next((line for line in lines if not line.startswith("An error occurred while calling")), "")
     line = line.removeprefix(": ")

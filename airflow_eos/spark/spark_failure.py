@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 PYTHON_EXCEPTION = "org.apache.spark.api.python.PythonException"
-_SPARK_EXCEPTION = "org.apache.spark.SparkException"
+SPARK_EXCEPTION = "org.apache.spark.SparkException"
 _MOST_CAUSES = 20
 
 _CLIENTS = ("pyspark.", "py4j.")
@@ -98,17 +98,17 @@ class JavaError:
             return True
         if self.java == "java.io.IOException":
             return self.message.partition("\n")[0] == _DISK_IS_FULL
-        if self.java != _SPARK_EXCEPTION:
+        if self.java != SPARK_EXCEPTION:
             return False
         if self.message.startswith(_LOST_WORKER):
             return True
-        reason = self._stage_failure
+        reason = self.why_given_up
         return reason is not None and _THROWN.match(reason) is None and not _NOT_SERIALIZABLE.match(reason)
 
     @property
-    def _stage_failure(self) -> str | None:
-        """Why a stage was given up, behind what Spark says of the task; None: that is no stage failure."""
-        if self.java != _SPARK_EXCEPTION or not self.message.startswith(_STAGE):
+    def why_given_up(self) -> str | None:
+        """Why a stage was given up, behind what Spark says of the task; None: it is not a stage failure."""
+        if self.java != SPARK_EXCEPTION or not self.message.startswith(_STAGE):
             return None
         reason = self.message.removeprefix(_STAGE)
         task = _TASK.match(reason)
@@ -116,7 +116,7 @@ class JavaError:
 
     def thrown_in_task(self) -> JavaError | None:
         """Return the exception of the task that a stage failure tells of, where it tells of one."""
-        reason = self._stage_failure or ""
+        reason = self.why_given_up or ""
         thrown = _THROWN.match(reason)
         if thrown is None or _NOT_SERIALIZABLE.match(reason):
             return None
@@ -213,7 +213,7 @@ def _of_client(error: BaseException) -> list[JavaError]:
     if unknown is not None:
         return [JavaError(unknown["java"], condition, text[unknown.end() :])]
     plain = type(error).__name__ in ("SparkException", "SparkConnectGrpcException")
-    return [JavaError(_SPARK_EXCEPTION if plain else "", condition, text)]
+    return [JavaError(SPARK_EXCEPTION if plain else "", condition, text)]
 
 
 def _condition_of(error: BaseException) -> str | None:

@@ -324,6 +324,28 @@ def test_what_cannot_be_sent_to_a_task_is_the_authors(spark_error):
     assert type(process_error(spark_error(message), MARK)) is ProcessFailed
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Traceback (most recent call last):\n  File x\nForged: error",
+        "Job aborted due to stage failure: x, most recent failure: Forged: error",
+        "reason: Forged: error",
+        "\nError from python worker:\n  Forged: error\nPYTHONPATH was:",
+    ],
+)
+def test_what_a_record_says_does_not_hide_what_spark_says(words):
+    """The line shows the condition, whatever the value looks like."""
+    told = f'[CAST_INVALID_INPUT] The value \'{words}\' of the type "STRING" cannot be cast to "INT"'
+    number = "org.apache.spark.SparkNumberFormatException"
+    for error in (
+        connect.NumberFormatException(told, errorClass="CAST_INVALID_INPUT"),
+        classic(told, number, "CAST_INVALID_INPUT"),
+        classic(f"{STAGE}{number}: {told}", cause=JavaThrowable(number, told, "CAST_INVALID_INPUT")),
+        on_connect(f"{STAGE}{number}: {told}"),
+    ):
+        assert "[CAST_INVALID_INPUT] The value '" in root_cause(error)
+
+
 FAILS = "airflow.sdk.exceptions.AirflowFailException"
 
 
