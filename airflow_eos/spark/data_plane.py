@@ -112,6 +112,7 @@ class SparkDataPlane:
         """Read, transform, encode and materialise; writes nothing to Kafka.
 
         :raises ProcessFailed: the author's function raised, or returned what the sink cannot write.
+        :raises RecordRefused: the settings of a target topic refuse a record.
         :raises UnknownTopic: a target topic does not exist.
         :raises RunFailed: Spark could not do it.
         """

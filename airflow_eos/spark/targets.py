@@ -25,6 +25,7 @@ _BEFORE, _AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.ma
 _DIFFERENCE = "message.timestamp.difference.max.ms"  # of brokers below 4.0, where it is not the default
 _SETTINGS = [_MAX_BYTES, _CLEANUP, _TIMESTAMPS, _BEFORE, _AFTER, _DIFFERENCE]
 _NO_LIMIT = (1 << 63) - 1
+_NO_TIMESTAMP = -1  # brokers take it, whatever the limits
 _TOPIC_RESOURCE = 2  # ConfigResource.Type of Kafka's protocol
 
 CLOCKS_DIFFER_MS = 12 * 3_600_000
@@ -84,7 +85,7 @@ class TargetTopic:
     def takes_timestamp(self, milliseconds: int) -> bool:
         """Whether a timestamp is inside of the topic's limits, by this host's clock."""
         earliest, latest = self._limits(0)
-        return earliest <= milliseconds <= latest
+        return earliest <= milliseconds <= latest or milliseconds == _NO_TIMESTAMP
 
     def _limits(self, tolerance: int) -> tuple[int, int]:
         now = time.time_ns() // 1_000_000
@@ -93,15 +94,17 @@ class TargetTopic:
 
 
 def _first_outside(column: pa.ChunkedArray, earliest: int, latest: int) -> tuple[int, int] | None:
-    """Return row and value of the first number outside of limits."""
+    """Return row and value of the first timestamp outside of limits."""
     bounds = pc.min_max(column)
     if bounds["min"].as_py() is None:
         return None
     if bounds["min"].as_py() >= earliest and bounds["max"].as_py() <= latest:
         return None
-    outside = pc.or_(pc.less(column, earliest), pc.greater(column, latest))
+    outside = pc.and_(
+        pc.or_(pc.less(column, earliest), pc.greater(column, latest)), pc.not_equal(column, _NO_TIMESTAMP)
+    )
     row = pc.index(outside, True).as_py()
-    return row, column[row].as_py()
+    return None if row < 0 else (row, column[row].as_py())
 
 
 def describe_targets(connections: BrokerConnections, topics: Iterable[str]) -> dict[str, TargetTopic]:

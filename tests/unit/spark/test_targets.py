@@ -71,6 +71,8 @@ def test_a_timestamp_is_refused_here_only_far_beyond_the_limits(off):
     target.check(2, None, times(now(), near))
     with pytest.raises(RecordRefused, match=f"timestamp {far} ms"):
         target.check(3, None, times(now(), None, far))
+    target.check(2, None, times(now(), -1))
+    assert target.takes_timestamp(-1)
     assert not target.takes_timestamp(near)
     assert target.takes_timestamp(now())
 
