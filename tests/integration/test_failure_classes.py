@@ -348,6 +348,16 @@ def test_a_record_that_is_too_large_for_the_sink_is_named(broker, spark, process
     check_refused(error, source, caplog, sends=0)
 
 
+def test_a_record_without_a_timestamp_is_taken_whatever_the_limits(broker, spark, fn):
+    """The counter-test: -1 is Kafka's word for none."""
+    sink = broker.topic("out", **{"message.timestamp.before.max.ms": str(HOUR)})
+    spec = spec_of(broker, numbered(broker), sink)
+    read_process_write(
+        spark, spec, lambda df: df.select("value", fn.timestamp_millis(fn.lit(-1)).alias("timestamp"))
+    )
+    assert [one.timestamp for one in read_topic(broker.bootstrap, sink)] == [-1] * 10
+
+
 def test_a_sink_that_sets_its_own_time_takes_any_timestamp(broker, spark):
     """The counter-test: LogAppendTime."""
     source = broker.topic("src", **{"message.timestamp.after.max.ms": str(2**63 - 1)})
