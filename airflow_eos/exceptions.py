@@ -41,7 +41,8 @@
     │   ├── ProducerFenced            the broker refused the producer's epoch
     │   ├── DeliveryTimedOut
     │   ├── DuplicateReceipt          an acknowledgement belongs to another attempt
-    │   ├── RecordTooLarge
+    │   ├── RecordRefused             the settings of the topic refuse a record, whoever sends it again
+    │   │   └── RecordTooLarge
     │   ├── SecondAttempt             a send task was started twice
     │   └── ProtocolViolation         the broker answered what must not happen (a bug, stop)
     ├── DecodeError                   bytes from the log are not a record batch we can read
@@ -53,6 +54,8 @@
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from airflow_eos.printable import printable
 
@@ -201,7 +204,16 @@ class OutputLost(RunError):
 
 
 class ProcessFailed(RunError):
-    """The author's ``process`` raised, or returned columns the sink cannot write."""
+    """The author's ``process`` raised, or returned columns the sink cannot write.
+
+    :param raised: qualified names of the class that ``process`` raised and of its bases; empty: not known.
+    """
+
+    raised: tuple[str, ...] = ()
+
+    def __init__(self, *args: object, raised: Iterable[str] = ()) -> None:
+        super().__init__(*args)
+        self.raised = tuple(raised)
 
 
 class SealedBlockLost(RunError):
@@ -224,7 +236,11 @@ class DuplicateReceipt(SendError):
     """An acknowledgement belongs to another attempt of the same epoch."""
 
 
-class RecordTooLarge(SendError):
+class RecordRefused(SendError):
+    """The settings or the policy of a topic refuse a record: sent again it would be refused again."""
+
+
+class RecordTooLarge(RecordRefused):
     """A single record exceeds the topic's ``max.message.bytes``."""
 
 

@@ -16,8 +16,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.engine.run import RunAttempt
-from airflow_eos.exceptions import ConfigurationError, EosError
+from airflow_eos.exceptions import ConfigurationError, EosError, ProcessFailed
 from airflow_eos.model.spec_json import spec_from_json
+from airflow_eos.task_signals import signal_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,8 +69,15 @@ def main(process: Callable[..., Any], arguments: Sequence[str] | None = None) ->
         return _carry_out(_read_spec(name), process, spark, termination)
     except EosError as error:
         text = " ".join(str(error).split())
-        print(f"{failure_mark(name)} {type(error).__name__}: {text}", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"{failure_mark(name)} {_kind(error)}: {text}", file=sys.stderr, flush=True)  # noqa: T201
         raise SystemExit(_FAILED_CODE) from error
+
+
+def _kind(error: EosError) -> str:
+    """Return the class of an error, and what ``process`` raised, where that tells Airflow something."""
+    raised = error.raised if isinstance(error, ProcessFailed) else ()
+    signal = next((name for name in raised if signal_of([name]) is not None), None)
+    return type(error).__name__ + ("" if signal is None else f" [{signal}]")
 
 
 def failure_mark(specification: str) -> str:

@@ -23,7 +23,8 @@ _RUNNING: dict[str, frozenset[str]] = {
     "kubernetes": frozenset({"PENDING", "RUNNING", "UNKNOWN"}),
 }
 _NOT_LEADING = "in ALIVE state"  # what only a leading master can do
-_YARN_UNKNOWN = "HTTP 404"  # a resource manager that was started anew, as the provider puts it
+# A resource manager that was started anew, as the provider puts it: what follows may be anybody's words.
+_YARN_UNKNOWN = "YARN RM REST API returned HTTP 404 for application "
 _SUCCEEDED = frozenset({"FINISHED", "SUCCEEDED"})
 
 
@@ -198,7 +199,7 @@ class _Yarn:
         try:
             return str(self._hook.query_yarn_application_status(self._driver_id))
         except RuntimeError as error:
-            if _YARN_UNKNOWN in str(error):
+            if str(error).startswith(_YARN_UNKNOWN):
                 return "NOT_FOUND"
             raise
 

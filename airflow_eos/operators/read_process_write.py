@@ -15,6 +15,7 @@ from airflow_eos.exceptions import (
     RunAlreadyCommitted,
     RunFenced,
 )
+from airflow_eos.operators.author_signals import asked_of_airflow
 from airflow_eos.operators.last_answer import outcome
 from airflow_eos.operators.process_function import Process, load_process, ship_by_value, with_arguments
 from airflow_eos.operators.run_parameters import RunParameters
@@ -143,7 +144,8 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
         """Run, or find the run in the ledger; return :meth:`RunRecord.summary` for XCom.
 
         :raises EosError: the run did not commit; the retry policy says whether another try may help.
-        :raises AirflowSkipException: nothing was read, and ``on_empty`` is ``skip``.
+        :raises AirflowSkipException: nothing was read, and ``on_empty`` is ``skip``; or ``process`` said so.
+        :raises AirflowFailException: ``process`` raised it.
         """
         return self.finish(context, self._execute(context))
 
@@ -183,6 +185,9 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
             record = self._execute_or_find(self._run, spec, telemetry)
         except EosError as error:
             telemetry.failed(error)
+            asked = asked_of_airflow(error)
+            if asked is not None:
+                raise asked from None
             raise
         else:
             telemetry.answered(record)

@@ -18,6 +18,7 @@ from airflow_eos.exceptions import (
     NoStartingPoint,
     OffsetsOutOfRange,
     OutputLost,
+    RecordRefused,
     RunAlreadyCommitted,
     TopicRecreated,
 )
@@ -36,6 +37,7 @@ FINAL: tuple[type[EosError], ...] = (
     NoStartingPoint,
     OffsetsOutOfRange,
     OutputLost,
+    RecordRefused,
     RunAlreadyCommitted,
     TopicRecreated,
 )

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import RetryDecision, RetryPolicy
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_eos.exceptions import EosError, NotYetVisible, OutcomeUnknown, RunFenced
+from airflow_eos.exceptions import NotYetVisible, OutcomeUnknown, ProcessFailed, RunFenced
+from airflow_eos.operators.author_signals import asked_of_airflow
 from airflow_eos.operators.retriable import is_final
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class TransactionRetryPolicy(RetryPolicy):
                                            record; not (yet) -> retry with back-off, so that the newer
                                            attempt can finish
     ``NotYetVisible``                      retry with back-off: it is committed, a retry waits for leaders
+    a record that the sink's settings      fail: they would refuse it again
+    refuse (``RecordRefused``)
     ``AirflowFailException`` in process    fail
     anything else                          the task's own ``retries`` and ``retry_delay``
     =====================================  ==================================================================
@@ -61,7 +64,9 @@ class TransactionRetryPolicy(RetryPolicy):
         """Decide about a failed try; runs in the task's process."""
         if is_final(exception):
             return RetryDecision.fail(f"{type(exception).__name__}: another try would meet the same")
-        if isinstance(exception, EosError) and isinstance(exception.__cause__, AirflowFailException):
+        if isinstance(exception, ProcessFailed) and isinstance(
+            asked_of_airflow(exception), AirflowFailException
+        ):
             return RetryDecision.fail("process raised AirflowFailException")
         if isinstance(exception, NotYetVisible):
             return RetryDecision.retry(

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from airflow_eos import exceptions
-from airflow_eos.exceptions import ConfigurationError, EosError, OutputLost, RunFailed
+from airflow_eos.exceptions import ConfigurationError, EosError, OutputLost, ProcessFailed, RunFailed
+from airflow_eos.operators.author_signals import asked_of_airflow
 from airflow_eos.operators.child_processes import terminate_children
 from airflow_eos.operators.last_answer import outcome
 from airflow_eos.operators.run_parameters import RunParameters
@@ -222,6 +223,9 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             record = work()
         except EosError as error:
             telemetry.failed(error)
+            asked = asked_of_airflow(error)
+            if asked is not None:
+                raise asked from None
             raise
         telemetry.committed(record, elsewhere=True)
         return record
@@ -442,9 +446,11 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         mark = re.escape(failure_mark(self._submitted.spec.name))
         lines = getattr(self._hook, "_last_submit_log_lines", ())
         for line in reversed(list(lines)):
-            found = re.search(rf"{mark} (\w+): (.*)", line)
+            found = re.search(rf"{mark} (\w+)((?: \[[\w.]+\])?): (.*)", line)
             if found:
                 kind = getattr(exceptions, found[1], None)
+                if kind is ProcessFailed:
+                    return ProcessFailed(found[3], raised=(found[2].strip(" []"),))
                 if isinstance(kind, type) and issubclass(kind, EosError):
-                    return kind(found[2])
+                    return kind(found[3])
         return None

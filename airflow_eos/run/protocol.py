@@ -21,7 +21,7 @@ from airflow_eos.exceptions import (
     OutcomeUnknown,
     PlanError,
     ProcessFailed,
-    RecordTooLarge,
+    RecordRefused,
     RunFailed,
     RunFenced,
 )
@@ -56,7 +56,7 @@ MAX_ENDED_OLDER = 4
 Each of two (a commit, an abort) may have left something open in two places (topics, ledger and offsets)."""
 
 # An attempt that failed for one of these would fail again under a new epoch.
-_NOT_WORTH_RESENDING = (AuthorizationFailed, ConfigurationError, PlanError, ProcessFailed, RecordTooLarge)
+_NOT_WORTH_RESENDING = (AuthorizationFailed, ConfigurationError, PlanError, ProcessFailed, RecordRefused)
 
 
 @dataclass(slots=True)

@@ -178,7 +178,9 @@ class _SealPart:
 
 def _heads(task: int, elements: Iterable[bytes]) -> Iterator[tuple[Any, ...]]:
     for element in elements:
-        yield task, *opaque_rows.head(element)[0]
+        head, start = opaque_rows.head(element)
+        is_note = head.topic is None and head.size is not None
+        yield task, *head, bytes(element[start:]) if is_note else None
 
 
 @dataclass(frozen=True, slots=True)

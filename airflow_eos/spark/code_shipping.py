@@ -34,6 +34,7 @@ _OURS = (
     "closeable.py",
     "exceptions.py",
     "printable.py",
+    "task_signals.py",
     "lazy_exports.py",
     "model",
     "recordbatch",

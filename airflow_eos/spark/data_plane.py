@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.exceptions import ProcessFailed, RunFailed
+from airflow_eos.exceptions import EosError, ProcessFailed, RecordRefused, RunFailed
 from airflow_eos.model.output import SealedManifest
 from airflow_eos.spark.blocks import planned_blocks
 from airflow_eos.spark.by_value import pickled_by_value
@@ -24,7 +24,7 @@ from airflow_eos.spark.errors import ErrorMark, process_error, process_failed, s
 from airflow_eos.spark.failing_records import SEARCH_SECONDS, failing_part, named
 from airflow_eos.spark.preflight import Environment, check_environment
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
-from airflow_eos.spark.sealing import FrameSealing, make_sealing
+from airflow_eos.spark.sealing import make_sealing
 from airflow_eos.spark.session import cancel_tag, executed_once, speculates, tagged
 from airflow_eos.spark.stage_log import progress
 from airflow_eos.spark.task_log import hide_tasks
@@ -112,6 +112,7 @@ class SparkDataPlane:
         """Read, transform, encode and materialise; writes nothing to Kafka.
 
         :raises ProcessFailed: the author's function raised, or returned what the sink cannot write.
+        :raises RecordRefused: the settings of a target topic refuse a record.
         :raises UnknownTopic: a target topic does not exist.
         :raises RunFailed: Spark could not do it.
         """
@@ -216,7 +217,7 @@ class SparkDataPlane:
                 # With one executor only there is none that could hold a second replica.
                 counts = blocks.keep(replicated=not environment.local)
                 if sealing.dead_letters is not None:
-                    sealing.dead_letters.check(counts.dead_letters)
+                    sealing.dead_letters.check(counts.dead_letters, counts.first_dead_letter)
                 read, late = sealing.reads(blocks.source, counts)
             except BaseException:
                 blocks.free()
@@ -242,22 +243,29 @@ class SparkDataPlane:
             yield
         except InconsistentSeal:
             raise
+        except EosError:
+            raise  # of this process: nothing of it comes from Spark
         except Exception as error:
-            found = process_error(error, self._mark)
+            failure = process_error(error, self._mark)
             # Of an error that a task has named, Spark's stack says nothing that the error does not.
-            if self._mark.find(str(error)) is not None:
-                raise found from None
-            if sealing is None or type(found) is not ProcessFailed:
-                raise found from error
+            named_by_task = self._mark.found_in(error) is not None
+            if sealing is not None and isinstance(failure, RecordRefused):
+                raise _read_at(failure, *self._where(sealing, ranges, type(failure))) from None
+            if named_by_task:
+                raise failure from None
+            if sealing is None or type(failure) is not ProcessFailed:
+                raise failure from error
             log.info("::group::What Spark says of the failure\n%s\n::endgroup::", error)
-            raise process_failed(error, *self._where(sealing, ranges)) from None
+            raise process_failed(error, *self._where(sealing, ranges, ProcessFailed)) from None
 
-    def _where(self, sealing: Sealing, ranges: Sequence[OffsetRange]) -> tuple[str, str]:
-        """Return on which records the process raises, for messages; empty where it cannot be told."""
-        if not isinstance(sealing, FrameSealing) or self._cancelled.is_set():
+    def _where(
+        self, sealing: Sealing, ranges: Sequence[OffsetRange], kind: type[EosError]
+    ) -> tuple[str, str]:
+        """Return which records end in this kind of error, for messages; empty where it cannot be told."""
+        if self._cancelled.is_set():
             return "", ""
         log.info(
-            "process failed; looking for the records on which it does, for up to %.0f s: parts of what was "
+            "Sealing failed; looking for the records that it fails on, for up to %.0f s: parts of what was "
             "read are processed again, nothing is written",
             SEARCH_SECONDS,
         )
@@ -266,11 +274,12 @@ class SparkDataPlane:
             self._check_cancelled()
             try:
                 sealing.try_on(part)
-            except Exception as error:  # noqa: BLE001 - what is no failure of the process names no record
-                return type(process_error(error, self._mark)) is ProcessFailed
+            except Exception as error:  # noqa: BLE001 - another failure names no record
+                return type(process_error(error, self._mark)) is kind
             return False
 
-        over = threading.Timer(SEARCH_SECONDS, cancel_tag, (self._spark, self._tag))
+        # A little later than the search's own end, so that a try that is cancelled ends after that.
+        over = threading.Timer(SEARCH_SECONDS + 0.1, cancel_tag, (self._spark, self._tag))
         over.daemon = True
         over.start()
         try:
@@ -279,3 +288,8 @@ class SparkDataPlane:
             return "", ""
         finally:
             over.cancel()
+
+
+def _read_at(failure: RecordRefused, where: str, way: str) -> RecordRefused:
+    """Return the refusal of a record with the place that it was read at."""
+    return type(failure)(f"{failure.message}. The record was read{where}{way}" if where else failure.message)

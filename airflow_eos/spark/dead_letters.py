@@ -2,23 +2,26 @@
 
 Halves of a batch are tried until the records are found, so that all others are processed; the size of a batch
 is no part of the contract. Dead letters are rows of the output like any other: sealed, counted and committed
-with it.
+with it. One can be made of every record and every exception: what its topic would refuse is cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import builtins
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_eos.exceptions import EosError, ProcessFailed
-from airflow_eos.recordbatch.columns import HEADERS_TYPE
-from airflow_eos.spark.errors import root_cause
+from airflow_eos.recordbatch.columns import HEADERS_TYPE, with_headers
+from airflow_eos.spark.errors import process_failed, root_cause
+from airflow_eos.task_signals import class_names, signal_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from airflow_eos.spark.targets import TargetTopic
 
 SCHEMA = pa.schema(
     [
@@ -29,8 +32,29 @@ SCHEMA = pa.schema(
         ("timestamp", pa.timestamp("us", tz="UTC")),
     ]
 )
-NOT_THE_RECORDS = (EosError, MemoryError, ImportError)
+NOT_THE_RECORDS = (EosError, MemoryError, ImportError, KeyboardInterrupt)
 """Errors that are never those of a record; a process raises ``ProcessFailed`` to fail the run."""
+_GROUP = getattr(builtins, "BaseExceptionGroup", ())  # of Python 3.11
+_SHORT = 100
+CUT = "source.cut"
+"""Header of a dead letter that lacks something of its record: says what."""
+
+
+def is_records(error: BaseException) -> bool:
+    """Whether an exception of the process is the fault of the record that it got.
+
+    Also ``SystemExit`` and other exceptions that are no ``Exception``, as libraries raise them. A group is,
+    where all in it are.
+    """
+    if isinstance(error, _GROUP):
+        return all(is_records(one) for one in error.exceptions)
+    return not isinstance(error, NOT_THE_RECORDS) and signal_of(class_names(error)) is None
+
+
+def place_of(record: pa.RecordBatch) -> str:
+    """Return topic, partition and offset of a batch's first record."""
+    topic, partition, offset = (record.column(name)[0].as_py() for name in ("topic", "partition", "offset"))
+    return f"{topic}-{partition}, offset {offset}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +68,21 @@ class DeadLetterRule:
     topic: str
     at_most: int
 
-    def check(self, found: int) -> None:
-        """Raise where all tasks together found too many.
+    def check(self, count: int, first: str | None) -> None:
+        """Raise where all tasks together have too many.
 
-        :raises ProcessFailed: they did.
+        :param first: place and error of one of them.
+        :raises ProcessFailed: they have.
         """
-        if found > self.at_most:
-            raise self.too_many(found)
+        if count > self.at_most:
+            raise self.too_many(count, first)
 
-    def too_many(self, found: int, last: str = "") -> ProcessFailed:
+    def too_many(self, count: int, first: str | None) -> ProcessFailed:
         """Return the error of a run with more than that."""
+        example = "" if first is None else f" The first: {first}."
         return ProcessFailed(
-            f"process failed on {found} records or more, and max_dead_letters is {self.at_most}; nothing was "
-            f"written{last}; correct the function, or allow more"
+            f"process failed on {count} records or more, and max_dead_letters is {self.at_most}; nothing was "
+            f"written.{example} Correct the function, or allow more"
         )
 
 
@@ -64,17 +90,27 @@ class DeadLetterRule:
 class DeadLetters:
     """The dead letters of one seal task.
 
-    :param call: the author's function.
+    :param call: the author's function, and what makes rows of its result.
+    :param failed: makes the error of a run that fails, of an exception that is not a record's.
+    :param target: the topic of dead letters, where its settings are known.
+    :param fits: whether that topic takes a dead letter of this size.
     """
 
     rule: DeadLetterRule
     call: Callable[[pa.RecordBatch], Any]
-    _rows: list[dict[str, Any]] = field(default_factory=list)
+    failed: Callable[[pa.RecordBatch, BaseException], ProcessFailed] = field(
+        default=lambda _part, error: process_failed(error)
+    )
+    target: TargetTopic | None = None
+    fits: Callable[[pa.Table], bool] = field(default=lambda _letter: True)
+    first: str | None = None
+    """Place and error of the first one."""
+    _letters: list[pa.Table] = field(default_factory=list)
 
     @property
     def count(self) -> int:
         """How many there are."""
-        return len(self._rows)
+        return len(self._letters)
 
     def results(self, batch: pa.RecordBatch) -> Iterator[Any]:
         """Yield what the function returns for a batch, in order; keep the records on which it raises.
@@ -84,44 +120,103 @@ class DeadLetters:
         waiting = [batch]
         while waiting:
             part = waiting.pop()
+            failure: BaseException | None = None
             try:
                 result = self.call(part)
-            except NOT_THE_RECORDS:
+            except (EosError, KeyboardInterrupt):
                 raise
-            except Exception as error:
-                if not part.num_rows:
-                    raise
-                if part.num_rows == 1:
-                    self._keep(part, error)
-                    continue
+            except BaseException as error:
+                if not part.num_rows or not is_records(error):
+                    raise self.failed(part, error) from error
+                failure = error
+            if failure is None:
+                yield result
+            elif part.num_rows == 1:
+                self._keep(part, root_cause(failure))
+            else:
                 middle = part.num_rows // 2
                 waiting += [part.slice(middle), part.slice(0, middle)]
-            else:
-                yield result
 
     def batch(self) -> pa.RecordBatch:
         """Return the dead letters as rows for the sink, in the order in which they were read."""
-        return pa.RecordBatch.from_pylist(self._rows, SCHEMA)
+        letters = pa.concat_tables([SCHEMA.empty_table(), *self._letters]).combine_chunks()
+        return pa.RecordBatch.from_arrays([one.combine_chunks() for one in letters.columns], schema=SCHEMA)
 
-    def _keep(self, record: pa.RecordBatch, error: Exception) -> None:
-        (row,) = record.to_pylist()
-        cause = root_cause(error)
-        if len(self._rows) >= self.rule.at_most:
-            place = f"{row['topic']}-{row['partition']}, offset {row['offset']}"
-            raise self.rule.too_many(len(self._rows) + 1, f"; the last one: {place}: {cause}") from error
-        said = {
-            "error": cause,
-            "source.topic": row["topic"],
-            "source.partition": str(row["partition"]),
-            "source.offset": str(row["offset"]),
-        }
-        headers: Sequence[dict[str, Any]] = row.get("headers") or ()
-        self._rows.append(
-            {
-                "value": row["value"],
-                "key": row.get("key"),
-                "topic": self.rule.topic,
-                "headers": [*headers, *({"key": key, "value": text.encode()} for key, text in said.items())],
-                "timestamp": row["timestamp"],
-            }
+    def _keep(self, record: pa.RecordBatch, cause: str) -> None:
+        if self.first is None:
+            self.first = f"{place_of(record)}: {cause}"
+        if self.count >= self.rule.at_most:
+            raise self.rule.too_many(self.count + 1, self.first)
+        for letter in self._ever_smaller(record, cause):
+            self._letters.append(letter)
+            if self.fits(letter):
+                return
+            self._letters.pop()
+        self._letters.append(letter)  # the sealer says what is wrong with the topic
+
+    def _ever_smaller(self, record: pa.RecordBatch, cause: str) -> Iterator[pa.Table]:
+        """Yield the dead letter whole, then with less and less of what only makes it large."""
+        none = pa.nulls(1, HEADERS_TYPE)
+        names = record.schema.names
+        value = record.column("value")[0]
+        key = record.column("key")[0] if "key" in names else pa.scalar(None, pa.binary())
+        own = record.column("headers") if "headers" in names else none
+        short = cause[:_SHORT]
+        yield self._letter(record, value, key, own, cause)
+        yield self._letter(record, value, key, own, short)
+        cut = ["headers"] if pc.sum(pc.list_value_length(own)).as_py() else []
+        if cut:
+            yield self._letter(record, value, key, none, short, cut)
+        sizes = {"value": len(value.as_buffer() or b""), "key": len(key.as_buffer() or b"")}
+        left = max(sizes.values())
+        while left > 0:
+            left //= 2
+            longer = [f"{name} of {size} bytes" for name, size in sizes.items() if size > left]
+            yield self._letter(record, value, key, none, short, [*cut, *longer], left)
+
+    def _letter(
+        self,
+        record: pa.RecordBatch,
+        value: pa.Scalar,
+        key: pa.Scalar,
+        headers: pa.Array,
+        cause: str,
+        cut: Sequence[str] = (),
+        at_most: int | None = None,
+    ) -> pa.Table:
+        """Return a dead letter.
+
+        :param cut: what it lacks.
+        :param at_most: bytes of value and of key.
+        """
+        topic, partition, offset = (
+            record.column(name)[0].as_py() for name in ("topic", "partition", "offset")
         )
+        added = [
+            ("error", cause),
+            ("source.topic", topic),
+            ("source.partition", str(partition)),
+            ("source.offset", str(offset)),
+        ]
+        timestamp = record.column("timestamp")
+        moment = timestamp.cast(pa.int64())[0].as_py() // 1000
+        if self.target is not None and not self.target.takes_timestamp(moment):
+            added.append(("source.timestamp", str(moment)))
+            timestamp = pa.nulls(1, timestamp.type)
+        if cut:
+            added.append((CUT, ", ".join(cut)))
+        columns = {
+            "value": _cut(value, at_most),
+            "key": _cut(key, at_most),
+            "topic": pa.array([self.rule.topic]),
+            "headers": headers,
+            "timestamp": timestamp,
+        }
+        return with_headers(pa.table(columns), added).select(SCHEMA.names).cast(SCHEMA)
+
+
+def _cut(scalar: pa.Scalar, at_most: int | None) -> pa.Array:
+    data = scalar.as_buffer()
+    if data is not None and at_most is not None:
+        data = data.slice(0, min(at_most, data.size))
+    return pa.array([None if data is None else data.to_pybytes()], pa.binary())

@@ -2,14 +2,16 @@
 
 A task's exception reaches the driver as text inside Spark's exception, classic and Connect alike. So an error
 of this package travels as a marked JSON object in that text, and is the same exception again on the driver;
-anything else came from the author's transform, or from Spark. The mark holds a nonce: what the transform
-raises may quote records, and whoever writes those must not choose how a run ends.
+anything else came from the author's transform, or from Spark, whose own fields tell these two apart
+(:mod:`airflow_eos.spark.spark_failure`). The mark holds a nonce: what the transform raises may quote records,
+and whoever writes those must not choose how a run ends.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
+import logging
 import re
 import secrets
 import traceback
@@ -27,9 +29,22 @@ from airflow_eos.exceptions import (
     SendError,
     SparkUnavailable,
 )
+from airflow_eos.spark.spark_failure import (
+    PYTHON_EXCEPTION,
+    SPARK_EXCEPTION,
+    is_block_lost,
+    is_infrastructure,
+    is_server_gone,
+    java_errors,
+    module_of,
+    python_class,
+)
+from airflow_eos.task_signals import class_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+log = logging.getLogger(__name__)
 
 _MARK = "airflow-eos-error:"
 _TYPES: dict[str, type[EosError]] = {
@@ -39,7 +54,6 @@ _TYPES: dict[str, type[EosError]] = {
 }
 # A text may have been cut off behind the type, so the closing parts are optional.
 _CUT = re.compile(r'\{"type": "(\w+)", "message": "((?:[^"\\]|\\.)*)')
-_LOST_TASK = re.compile(r"(?:most recent failure|reason): (?:Lost task [^:]*: )?(.*)")
 _NOISE = ("An exception was thrown from the Python worker", "[PYTHON_EXCEPTION]", "SQLSTATE")
 _NO_WORKER, _PATH_WAS = "Error from python worker:\n", "\nPYTHONPATH was:"
 _LONG_SOCKET = "AF_UNIX path too long"
@@ -48,60 +62,32 @@ _SHORTER_SOCKET = (
     "spark.python.unix.domain.socket.enabled out, or set spark.python.unix.domain.socket.dir to a short one "
     "that only the executors' user can write"
 )
-_INFRASTRUCTURE = (
-    "ExecutorLostFailure",
-    "SparkOutOfMemoryError",
-    "OutOfMemoryError",
-    "No space left on device",
-    "Python worker exited unexpectedly",
-    "Python worker failed to connect back",
-    "has been cancelled",
-    "cancelled part of cancelled job",
-    "OPERATION_CANCELED",
-    "OPERATION_ABANDONED",
-    "FetchFailed",
-    "spark.driver.maxResultSize",
-)
-# What Spark's client itself says, not what it hands on, when the server is away, or is another one by now.
-_GONE = (
-    "INVALID_HANDLE.SESSION_",
-    "NO_ACTIVE_SESSION",
-    "SESSION_NOT_SAME",
-    "RETRIES_EXCEEDED",
-    "StatusCode.UNAVAILABLE",
-)
-_CUT_OFF = (
-    "failed to connect to all addresses",
-    "Connection refused",
-    "Connection reset by peer",
-    "Socket closed",
-)
-_JAVA_FRAME = re.compile(r"^\s+at \S+\(", re.MULTILINE)
 _GONE_TEXT = "the Spark Connect server died, was started anew or has closed this session"
-_CLIENTS = (
-    "pyspark.errors.exceptions.connect",
-    "pyspark.errors.exceptions.base",
-    "pyspark.sql.connect",
-    "grpc",
-)
 _SQLSTATE = re.compile(r" *SQLSTATE: \w{5}\b")
-_NO_BLOCK = ("CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND", "Checkpoint block ", "DATAFRAME_NOT_FOUND")
 _NOT_AUTHORS = ("/pyspark/", "pyspark.zip", "/airflow_eos/", "airflow_eos-", "/py4j/", "<frozen ")
 _LINE_LIMIT = 600
+
+
+# What code that an author wrote may raise where its words are asked for; not what ends a task from outside.
+_AUTHORS = (Exception, SystemExit, GeneratorExit)
 
 
 class TaskError(Exception):
     """An error of this package on its way out of a task; its text is read by :meth:`ErrorMark.find`."""
 
 
-def error_to_dict(error: EosError) -> dict[str, str]:
+def error_to_dict(error: EosError) -> dict[str, Any]:
     """Return the JSON form of an error."""
-    return {"type": type(error).__name__, "message": error.message}
+    data: dict[str, Any] = {"type": type(error).__name__, "message": error.message}
+    if isinstance(error, ProcessFailed) and error.raised:
+        data["raised"] = list(error.raised)
+    return data
 
 
 def error_from_dict(data: Mapping[str, Any]) -> EosError:
     """Read the JSON form."""
-    return _TYPES.get(str(data["type"]), EosError)(str(data["message"]))
+    kind, message = _TYPES.get(str(data["type"]), EosError), str(data["message"])
+    return kind(message, raised=data.get("raised", ())) if issubclass(kind, ProcessFailed) else kind(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +105,27 @@ class ErrorMark:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Mark errors of this package that leave the block; for code that runs in tasks."""
+        """Mark errors that leave the block; for code of this package that runs in tasks.
+
+        Those of the author's function are ``ProcessFailed`` by then, where the block calls it: whatever else
+        leaves is this package's own failure, or its environment's.
+        """
         try:
             yield
         except EosError as error:
             # Without the cause: the driver wants one line, and the executor's log has the rest.
             raise TaskError(self.text(error)) from None
+        except Exception as error:
+            log.exception("a task of this package failed")
+            failure = RunFailed(f"a task failed outside of process: {root_cause(error)}")
+            raise TaskError(self.text(failure)) from None
+
+    def found_in(self, error: BaseException) -> EosError | None:
+        """Return the error of ours that Spark's exception carries, None when it carries none."""
+        try:
+            return self.find(str(error))
+        except _AUTHORS:  # an author's exception, whose text cannot be read
+            return None
 
     def find(self, text: str) -> EosError | None:
         """Return the first error that was marked so in a text, None when there is none."""
@@ -142,42 +143,49 @@ class ErrorMark:
 
 
 def root_cause(error: BaseException) -> str:
-    """Return one line that says what went wrong: the Python exception of the task, or Spark's own message."""
+    """Return one line that says what went wrong: the Python exception of the task, or Spark's own message.
+
+    It is made of any exception, and can be encoded, whatever class, text and arguments an author gave it.
+    """
+    try:
+        line = _described(error)
+    except _AUTHORS as second:
+        line = f"{type(error).__name__}, whose text cannot be read: it raises {type(second).__name__}"
+    return _shortened(_encodable(line))
+
+
+def _described(error: BaseException) -> str:
+    given_up = None
+    for one in java_errors(error):
+        cause = None
+        if one.why_given_up is not None:
+            given_up = one.why_given_up.strip().partition("\n")[0]
+        elif one.java == PYTHON_EXCEPTION:
+            cause = _python_cause(one.message)
+        elif one.java == SPARK_EXCEPTION and one.condition is None:
+            cause = _daemon_cause(one.message)
+        if cause is not None:
+            return cause
+    if given_up is not None:
+        return given_up
     text = str(error)
-    if "Traceback (most recent call last):" in text:
-        found = _daemon_cause(text) or _python_cause(text)
-        if found:
-            return _shortened(found)
-    lost = _LOST_TASK.search(text)
-    if lost:
-        return _shortened(lost.group(1))
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     line = next((line for line in lines if not line.startswith("An error occurred while calling")), "")
     line = line.removeprefix(": ")
-    if type(error).__module__.startswith(("pyspark", "py4j")) and line:
-        return _shortened(line)
+    if module_of(error).startswith(("pyspark", "py4j")) and line:
+        return line
     name = type(error).__name__
     where = _driver_line(error)
-    return _shortened((f"{name}: {line}" if line else name) + (f" ({where})" if where else ""))
-
-
-def is_server_gone(error: BaseException) -> bool:
-    """Whether Spark Connect's client has lost its server or its session; nothing of what a task raised."""
-    text = str(error)
-    if not type(error).__module__.startswith(_CLIENTS) or "Traceback (most recent call last):" in text:
-        return False
-    if any(reason in text for reason in _GONE):
-        return True
-    # A server that tells of it in Java is there: somebody else was cut off, a Python worker for instance.
-    return any(reason in text for reason in _CUT_OFF) and not _JAVA_FRAME.search(text)
+    if len(line) > _LINE_LIMIT:
+        line = line[:_LINE_LIMIT] + "..."
+    return (f"{name}: {line}" if line else name) + (f" ({where})" if where else "")
 
 
 def process_error(error: BaseException, mark: ErrorMark) -> EosError:
     """Translate what a call of the author's function, or the stage that runs it, has raised."""
     if isinstance(error, EosError):
         return error
-    text = str(error)
-    ours = mark.find(text)
+    ours = mark.found_in(error)
     if ours is not None:
         return ours
     if is_server_gone(error):
@@ -185,7 +193,7 @@ def process_error(error: BaseException, mark: ErrorMark) -> EosError:
             f"{_GONE_TEXT} while it sealed the output: {root_cause(error)}; nothing was written, another try "
             "takes a new session"
         )
-    if any(reason in text for reason in _INFRASTRUCTURE):
+    if is_infrastructure(error):
         return RunFailed(
             f"Spark could not finish the seal stage: {root_cause(error)}; see the executors' logs"
         )
@@ -198,9 +206,11 @@ def process_failed(error: BaseException, where: str = "", way: str = "") -> Proc
     :param where: `` at ...``, where that is known.
     :param way: how to go on without correcting the function.
     """
+    raised = python_class(error)
     return ProcessFailed(
         f"process failed{where}, nothing was written: {root_cause(error)}; correct the function, then run "
-        f"the task again{way}"
+        f"the task again{way}",
+        raised=class_names(error) if raised is None else (raised,),
     )
 
 
@@ -208,13 +218,12 @@ def send_error(error: BaseException, mark: ErrorMark) -> EosError:
     """Translate what the send stage has raised."""
     if isinstance(error, EosError):
         return error
-    text = str(error)
-    if any(reason in text for reason in _NO_BLOCK):
+    if is_block_lost(error):
         return SealedBlockLost(
             "sealed batches are gone with their executor, the ranges must be sealed again: "
             f"{root_cause(error)}"
         )
-    ours = mark.find(text)
+    ours = mark.found_in(error)
     if ours is not None:
         return ours
     if is_server_gone(error):
@@ -235,7 +244,7 @@ def environment_error(error: BaseException, fix: str) -> EosError:
         return SparkUnavailable(
             f"{_GONE_TEXT} before anything was read: {root_cause(error)}; another try takes a new session"
         )
-    if any(reason in str(error) for reason in _INFRASTRUCTURE):
+    if is_infrastructure(error):
         return RunFailed(
             f"Spark could not ask the executors for their versions: {root_cause(error)}; another try may "
             "find others, see the executors' logs"
@@ -279,6 +288,11 @@ def _driver_line(error: BaseException) -> str:
 
 def _is_authors(path: str) -> bool:
     return not any(part in path for part in _NOT_AUTHORS)
+
+
+def _encodable(text: str) -> str:
+    """Return a text without halves of surrogate pairs, which JSON may hold and UTF-8 cannot."""
+    return str.encode(text, "utf-8", "backslashreplace").decode()
 
 
 def _shortened(line: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_eos.recordbatch.decode import way_on
@@ -28,31 +28,46 @@ Raises = Callable[[Sequence["OffsetRange"]], bool]
 """Tells whether the process raises on the records of these ranges, and of no others."""
 
 
+@dataclass(frozen=True, slots=True)
+class FailingPart:
+    """What a search has come to.
+
+    :param ranges: the smallest ranges that were seen to raise; empty: none were.
+    :param cut_after: seconds after which the search was given up; None: it came to its end.
+    """
+
+    ranges: Sequence[OffsetRange]
+    cut_after: float | None = None
+
+
 def failing_part(
     ranges: Sequence[OffsetRange], raises: Raises, seconds: float, clock: Callable[[], float] = time.monotonic
-) -> Sequence[OffsetRange]:
-    """Return the smallest ranges that were seen to raise; empty: none were.
+) -> FailingPart:
+    """Look for the smallest ranges that raise.
 
     :param ranges: what was read when it raised.
-    :param seconds: no try begins after them.
+    :param seconds: no try begins after them, and what a try says that ends after them does not count.
     """
     deadline = clock() + seconds
     part: Sequence[OffsetRange] = [one for one in ranges if one.span]
-    if not part or raises([]):
-        return []
     seen: Sequence[OffsetRange] = []
+    if not part:
+        return FailingPart(seen)
+    without_records = raises([])
+    if clock() >= deadline:
+        return FailingPart(seen, seconds)
+    if without_records:
+        return FailingPart(seen)
     while sum(one.span for one in part) > 1:
-        found: Sequence[OffsetRange] | None = None
         for half in halves(part):
             if clock() >= deadline:
-                return seen
+                return FailingPart(seen, seconds)
             if raises(half):
-                found = half
+                seen = part = half
                 break
-        if found is None:
-            return seen
-        seen = part = found
-    return seen or part
+        else:
+            return FailingPart(seen, seconds if clock() >= deadline else None)
+    return FailingPart(seen or part)
 
 
 def halves(ranges: Sequence[OffsetRange]) -> tuple[Sequence[OffsetRange], Sequence[OffsetRange]]:
@@ -68,19 +83,26 @@ def halves(ranges: Sequence[OffsetRange]) -> tuple[Sequence[OffsetRange], Sequen
     return first, second
 
 
-def named(part: Sequence[OffsetRange]) -> tuple[str, str]:
+def named(part: FailingPart) -> tuple[str, str]:
     """Return where a process raises and, of one record, how to go on behind it; for messages."""
-    if not part:
-        return "", ""
+    cut = (
+        ""
+        if part.cut_after is None
+        else f" (the search for the record was given up after {part.cut_after:.0f} s)"
+    )
+    if not part.ranges:
+        return (f" somewhere in what was read{cut}" if cut else ""), ""
     places = [
         f"{one.topic_partition}, "
         + (f"offset {one.start}" if one.span == 1 else f"offsets {one.start} to {one.end - 1}")
-        for one in part[:3]
+        for one in part.ranges[:3]
     ]
-    if len(part) > len(places):
-        places.append(f"{len(part) - len(places)} more ranges")
+    if len(part.ranges) > len(places):
+        places.append(f"{len(part.ranges) - len(places)} more ranges")
+    if cut:
+        return f" somewhere in {'; '.join(places)}{cut}", ""
     way = ""
-    if len(part) == 1 and part[0].span == 1:
-        only = part[0]
+    only = part.ranges[0]
+    if len(part.ranges) == 1 and only.span == 1:
         way = f" ({way_on(only.topic, only.partition, [(only.start, only.end)])})"
     return f" at {'; '.join(places)}", way

@@ -35,13 +35,31 @@ def sink_columns(df: Any, sink_topic: str | None, source_topics: Sequence[str]) 
     :raises ProcessFailed: naming column, type and what to do.
     """
     if not hasattr(df, "mapInArrow"):
-        raise ProcessFailed(f"process returned {type(df).__name__}; it must return a DataFrame")
+        raise ProcessFailed(_no_frame(df))
     if df.isStreaming:
         raise ProcessFailed(
             "process returned a streaming DataFrame; return a batch one, made from its argument"
         )
     found = _checked(df, sink_topic)
     return df.select(*(_converted(name, sink_topic, source_topics) for name in _KINDS if name in found))
+
+
+def _no_frame(result: Any) -> str:
+    """Say what a process returned, and what to do about it."""
+    if result is None:
+        return "process returned NoneType; it must return a Spark DataFrame: is its return statement missing?"
+    kind = type(result)
+    returned = f"process returned a {kind.__module__}.{kind.__qualname__}; it must return a Spark DataFrame"
+    if callable(result) and not isinstance(result, type):
+        return f"{returned}: return what the function returns, not the function"
+    local = hasattr(result, "__arrow_c_stream__") or hasattr(result, "__dataframe__")
+    if local or kind.__module__.partition(".")[0] in ("pandas", "polars", "pyarrow"):
+        return (
+            f"{returned}. Leave out the call that collected it (toPandas, toArrow); for functions of local "
+            "data use df.mapInPandas or df.mapInArrow, or declare process with @arrow_process, which gets "
+            "and returns such data"
+        )
+    return returned
 
 
 def _checked(df: DataFrame, sink_topic: str | None) -> set[str]:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_eos.exceptions import EosError, ProcessFailed
+from airflow_eos.exceptions import EosError, ProcessFailed, RecordTooLarge
 from airflow_eos.recordbatch.columns import with_headers
 from airflow_eos.recordbatch.compression import Compressor
 from airflow_eos.recordbatch.decode import way_on
@@ -92,6 +93,27 @@ class SealTask:
             sealer.close()
             tidy()
 
+    def fits(self, rows: pa.Table, target: TargetTopic | None) -> bool:
+        """Tell whether the largest record of some rows is small enough for a topic."""
+        if target is None:
+            return True
+        table = with_headers(rows, self.headers) if self.headers else rows
+        columns = {name: table.column(name) for name in ("value", "key", "headers")}
+        try:
+            for _ in seal(
+                columns["value"],
+                np.zeros(table.num_rows, np.int32),
+                topic=target.topic,
+                key=columns["key"],
+                headers=columns["headers"],
+                compressor=self.compression,
+                max_message_bytes=target.max_message_bytes,
+            ):
+                pass
+        except RecordTooLarge:
+            return False
+        return True
+
     @property
     def flush_bytes(self) -> int:
         """Bytes of rows gathered before they are sealed."""
@@ -169,7 +191,8 @@ class _Sealer:
     def _seal_topic(self, topic: str, table: pa.Table, rows: SealedRows) -> None:
         target = self._target(topic)
         columns = {name: table.column(name) for name in table.column_names}
-        key = columns.get("key")
+        key, timestamp = columns.get("key"), columns.get("timestamp")
+        target.check(table.num_rows, key, timestamp)
         seed = self._null_keys.setdefault(topic, self._seal_partition * NULL_KEY_RUN)
         partition = partitions_for(
             table.num_rows,
@@ -185,7 +208,7 @@ class _Sealer:
             partition,
             topic=topic,
             key=key,
-            timestamp=columns.get("timestamp"),
+            timestamp=timestamp,
             headers=columns.get("headers"),
             compressor=self._compressor,
             max_message_bytes=target.max_message_bytes,
@@ -240,15 +263,21 @@ class ArrowSealTask:
 
     def read_and_seal(self, number: int, attempt_id: int) -> Iterator[pa.RecordBatch]:
         """Read, transform and seal the slices of task ``number``; ends with the counts of what was read."""
-        dead = None if self.dead_letters is None else DeadLetters(self.dead_letters, self._call)
+        dead = None if self.dead_letters is None else self._letters(self.dead_letters)
         counts: list[tuple[int, SliceCount]] = []
         yield from self.seal.seal(self._transformed(number, counts, dead), number, attempt_id)
         rows = SealedRows(number, attempt_id)
         for one, count in counts:
             rows.add(0, None, READ_TRAILER_PARTITION - one, count.late, count.records, None)
-        if dead is not None and dead.count:
-            rows.add(0, None, DEAD_TRAILER_PARTITION, 0, dead.count, None)
+        if dead is not None and dead.first is not None:
+            rows.add(0, None, DEAD_TRAILER_PARTITION, 0, dead.count, dead.first.encode())
         yield rows.batch()
+
+    def _letters(self, rule: DeadLetterRule) -> DeadLetters:
+        target = self.seal.targets.get(rule.topic)
+        return DeadLetters(
+            rule, self._call, self._located, target, lambda letter: self.seal.fits(letter, target)
+        )
 
     def _transformed(
         self, number: int, counts: list[tuple[int, SliceCount]], dead: DeadLetters | None
@@ -271,22 +300,26 @@ class ArrowSealTask:
             yield from table.to_batches()
 
     def _rows_of(self, batch: pa.RecordBatch, dead: DeadLetters | None) -> Iterator[pa.RecordBatch]:
+        # Lazy: each result is sealed before the next part of the batch is processed.
+        for table in self._results(batch) if dead is None else dead.results(batch):
+            if table is not None:
+                yield from table.to_batches()
+
+    def _results(self, batch: pa.RecordBatch) -> Iterator[pa.Table | None]:
         try:
-            # Lazy: each result is turned into rows before the next part of the batch is processed.
-            results = [self._call(batch)] if dead is None else dead.results(batch)
-            for result in results:
-                table = sink_rows(result, self.run.sink_topic, self.run.source_topics)
-                if table is not None:
-                    yield from table.to_batches()
-        except EosError:
+            result = self._call(batch)
+        except (EosError, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:
             raise self._located(batch, error) from error
+        yield result
 
-    def _call(self, batch: pa.RecordBatch) -> Any:
-        return call_process(self.process, batch, self.run)
+    def _call(self, batch: pa.RecordBatch) -> pa.Table | None:
+        """Return rows for the sink; what a result raises while it is read is the function's, too."""
+        result = call_process(self.process, batch, self.run)
+        return sink_rows(result, self.run.sink_topic, self.run.source_topics)
 
-    def _located(self, batch: pa.RecordBatch, error: Exception) -> ProcessFailed:
+    def _located(self, batch: pa.RecordBatch, error: BaseException) -> ProcessFailed:
         """Return the error of the author's function, with the records on which it raises.
 
         Halves of the batch are tried until one record is left, or none of the halves raises alone.
@@ -307,9 +340,11 @@ class ArrowSealTask:
             place, way = f"offset {first}", f" ({way_on(topic, partition, [(first, first + 1)])})"
         return process_failed(error, f" at {topic}-{partition}, {place}", way)
 
-    def _raised_by(self, batch: pa.RecordBatch) -> Exception | None:
+    def _raised_by(self, batch: pa.RecordBatch) -> BaseException | None:
         try:
-            call_process(self.process, batch, self.run)
-        except Exception as error:  # noqa: BLE001 - whatever the author's function raises
+            self._call(batch)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever the author's function raises
             return error
         return None

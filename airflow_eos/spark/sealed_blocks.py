@@ -20,8 +20,8 @@ from airflow_eos.spark.sealed_rows import DEAD_TRAILER_PARTITION, READ_TRAILER_P
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-COUNTED = pa.schema([("task", pa.int32()), *list(SCHEMA)[1:-1], ("size", pa.int32())])
-"""What is counted of a sealed row: its owner task, and the bytes of its batch, null for a trailer."""
+COUNTED = pa.schema([("task", pa.int32()), *list(SCHEMA)[1:-1], ("size", pa.int32()), ("note", pa.binary())])
+"""What is counted of a sealed row: its owner task, the bytes of its batch, and a trailer's text."""
 _COLUMNS = tuple(COUNTED.names)
 
 
@@ -37,12 +37,14 @@ class BlockCounts:
     :param reads: (records read, late ones) per slice, where seal tasks read by themselves.
     :param attempts: Spark's unique number of the attempt that made the rows, per seal task.
     :param dead_letters: records on which the process raised.
+    :param first_dead_letter: place and error of the first one, of the first task that has any.
     """
 
     targets: tuple[SealedTarget, ...]
     reads: Mapping[int, tuple[int, int]]
     attempts: Mapping[int, int]
     dead_letters: int = 0
+    first_dead_letter: str | None = None
 
 
 def read_manifest(sealed: DataFrame) -> BlockCounts:
@@ -53,7 +55,10 @@ def read_manifest(sealed: DataFrame) -> BlockCounts:
     from pyspark.sql import functions as F  # noqa: N812
 
     numbers = sealed.select(
-        F.spark_partition_id().alias("task"), *_COLUMNS[1:-1], F.length("batch").alias("size")
+        F.spark_partition_id().alias("task"),
+        *_COLUMNS[1:-2],
+        F.length("batch").alias("size"),
+        F.when(F.col("topic").isNull(), F.col("batch")).alias("note"),
     )
     return count_blocks(numbers.toArrow())
 
@@ -61,13 +66,13 @@ def read_manifest(sealed: DataFrame) -> BlockCounts:
 def count_blocks(table: pa.Table) -> BlockCounts:
     """Check the numbers of all blocks and sum them up.
 
-    :param table: of :data:`COUNTED`, a row per sealed row (:mod:`airflow_eos.spark.sealed_rows`), in any
-        order.
+    :param table: of :data:`COUNTED`, its columns in that order, a row per sealed row
+        (:mod:`airflow_eos.spark.sealed_rows`), in any order.
     :raises InconsistentSeal: saying what does not fit.
     """
     blocks = _Blocks()
     for batch in table.to_batches():
-        for row in zip(*(batch.column(name).to_pylist() for name in _COLUMNS), strict=True):
+        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             blocks.add(*row)
     return blocks.checked()
 
@@ -99,6 +104,7 @@ class _Blocks:
     totals: dict[int, int] = field(default_factory=dict)
     reads: dict[int, tuple[int, int]] = field(default_factory=dict)
     dead_letters: int = 0
+    notes: dict[int, str] = field(default_factory=dict)
 
     def add(
         self,
@@ -110,6 +116,7 @@ class _Blocks:
         seq: int,
         records: int,
         size: int | None,
+        note: bytes | None = None,
     ) -> None:
         known = self.attempts.setdefault(seal_partition, attempt)
         if known != attempt:
@@ -126,6 +133,7 @@ class _Blocks:
                 self.reads[number] = (records, seq)
             elif partition == DEAD_TRAILER_PARTITION:
                 self.dead_letters += records
+                self.notes[seal_partition] = (note or b"").decode()
             else:
                 self.totals[seal_partition] = records
             return
@@ -167,4 +175,5 @@ class _Blocks:
             self.reads,
             self.attempts,
             self.dead_letters,
+            self.notes[min(self.notes)] if self.notes else None,
         )

@@ -6,6 +6,7 @@ slices, so order and manifest are the same for both; they differ in what runs be
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_eos.spark.dead_letters import DeadLetterRule
@@ -40,6 +41,9 @@ class Sealing(Protocol):
     def rows(self) -> DataFrame:
         """Return the sealed rows, not yet routed; lazy."""
 
+    def try_on(self, ranges: Sequence[OffsetRange]) -> None:
+        """Process and seal some of what was to be read and throw the result away; raises what that raises."""
+
     def reads(self, routed: Any, counts: BlockCounts) -> tuple[Mapping[TopicPartition, int], int]:
         """Return (records read per source partition, late records) of the action that materialised them."""
 
@@ -56,6 +60,10 @@ def make_sealing(
     """Return the way that the process function was written for."""
     kind = ArrowSealing if is_arrow_process(process) else FrameSealing
     return kind(spark, spec, plan, config, process, slots, mark)
+
+
+def _throw_away(rows: DataFrame) -> None:
+    rows.write.format("noop").mode("overwrite").save()
 
 
 class _Base:
@@ -76,7 +84,7 @@ class _Base:
         self._config = config
         self._process = process
         self._slots = slots
-        self._tasks = pack_slices(plan_slices(plan.ranges, slots), slots)
+        self._tasks = self._tasks_of(plan.ranges)
         self._slices = [one for slices in self._tasks for one in slices]
         self._context = RunContext.of(spec, plan)
         self.layout = OwnerLayout(1)
@@ -100,6 +108,9 @@ class _Base:
             self._config, self.layout, targets, sink, self._spec.compression, self._mark, self._plan.headers
         )
 
+    def _tasks_of(self, ranges: Sequence[OffsetRange]) -> Sequence[Sequence[OffsetRange]]:
+        return pack_slices(plan_slices(ranges, self._slots), self._slots)
+
 
 class FrameSealing(_Base):
     """The author's function takes and returns a DataFrame."""
@@ -119,7 +130,8 @@ class FrameSealing(_Base):
             self._spark, self._config, self._tasks, self._counter.tally, self._late_before, self._mark
         )
         rows = self._processed(self._counter.attach(source))
-        return rows.mapInArrow(self._seal_task(open_ended="topic" in rows.columns), DDL)
+        self._sealer = self._seal_task(open_ended="topic" in rows.columns)
+        return rows.mapInArrow(self._sealer, DDL)
 
     def _processed(self, source: DataFrame) -> DataFrame:
         return sink_columns(
@@ -129,12 +141,12 @@ class FrameSealing(_Base):
         )
 
     def try_on(self, ranges: Sequence[OffsetRange]) -> None:
-        """Process some of what was to be read, and throw the result away; raises what the process raises."""
+        """Process and seal some of what was to be read and throw the result away; raises what that raises."""
+        from airflow_eos.spark.sealed_rows import DDL
         from airflow_eos.spark.source import source_frame
 
-        tasks = pack_slices(plan_slices(ranges, self._slots), self._slots)
-        source = source_frame(self._spark, self._config, tasks, mark=self._mark)
-        self._processed(source).write.format("noop").mode("overwrite").save()
+        source = source_frame(self._spark, self._config, self._tasks_of(ranges), mark=self._mark)
+        _throw_away(self._processed(source).mapInArrow(self._sealer, DDL))
 
     def reads(
         self,
@@ -150,20 +162,27 @@ class ArrowSealing(_Base):
 
     def rows(self) -> DataFrame:
         """Return the sealed rows; the author's function is called in the tasks."""
+        return self._rows_of(*self.task())
+
+    def _rows_of(self, task: ArrowSealTask, count: int) -> DataFrame:
         from airflow_eos.spark.sealed_rows import DDL
 
-        task, count = self.task()
         # Row i of a range in as many partitions as rows is in partition i.
         return self._spark.range(0, count, 1, max(1, count)).mapInArrow(task, DDL)
+
+    def try_on(self, ranges: Sequence[OffsetRange]) -> None:
+        """Process and seal some of what was to be read and throw the result away; raises what that raises."""
+        tasks = self._tasks_of(ranges)
+        _throw_away(self._rows_of(replace(self._task, tasks=tasks), len(tasks)))
 
     def task(self) -> tuple[ArrowSealTask, int]:
         """Return what reads, transforms and seals, and how many tasks of it there are."""
         from airflow_eos.spark.seal_task import ArrowSealTask
 
-        task = ArrowSealTask(
+        self._task = ArrowSealTask(
             self._seal_task(open_ended=True), self._tasks, self._process, self._context, self.dead_letters
         )
-        return task, len(self._tasks)
+        return self._task, len(self._tasks)
 
     def reads(
         self,

@@ -227,7 +227,7 @@ def _pieces(
                     f"those of attempt {attempts.get(seal_partition)}: Spark ran the task again and holds "
                     "two copies of a block; the run must abort and its ranges be sealed again"
                 )
-            if column[row].is_valid:
+            if topic is not None and column[row].is_valid:
                 yield TopicPartition(topic, partition), _Piece(seal_partition, seq, records, column, row)
 
 

@@ -1,39 +1,110 @@
-"""What the sealer must know of a target topic: its leaders and its largest batch."""
+"""What the sealer must know of a target topic: its leaders, and which records its settings refuse."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from kafka.protocol.admin import DescribeConfigsRequest
 
+from airflow_eos.exceptions import RecordRefused
 from airflow_eos.recordbatch.sealer import MAX_MESSAGE_BYTES
 from airflow_eos.wire.retry import is_transient
 
 if TYPE_CHECKING:
     from airflow_eos.wire.connection import BrokerConnections
 
-_LIMIT = "max.message.bytes"
+_MAX_BYTES = "max.message.bytes"
+_CLEANUP = "cleanup.policy"
+_TIMESTAMPS = "message.timestamp.type"
+_BEFORE, _AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
+_DIFFERENCE = "message.timestamp.difference.max.ms"  # of brokers below 4.0, where it is not the default
+_SETTINGS = [_MAX_BYTES, _CLEANUP, _TIMESTAMPS, _BEFORE, _AFTER, _DIFFERENCE]
+_NO_LIMIT = (1 << 63) - 1
+_NO_TIMESTAMP = -1  # brokers take it, whatever the limits
 _TOPIC_RESOURCE = 2  # ConfigResource.Type of Kafka's protocol
+
+CLOCKS_DIFFER_MS = 12 * 3_600_000
+"""A timestamp is refused here only if it is so far beyond the topic's limits: the broker's clock decides."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetTopic:
     """A topic that is written.
 
+    Settings that may not be read have Kafka's defaults here; brokers keep to the real ones.
+
     :param leaders: leader's node id per partition, at the time of asking.
-    :param max_message_bytes: the topic's ``max.message.bytes``; Kafka's default where it may not be read.
+    :param max_message_bytes: the topic's ``max.message.bytes``.
+    :param needs_keys: whether it is compacted: its brokers refuse records without a key.
+    :param before_ms: milliseconds that a timestamp may lie before the broker's present time.
+    :param after_ms: the same, behind it.
     """
 
     topic: str
     leaders: Mapping[int, int]
-    max_message_bytes: int
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+    needs_keys: bool = False
+    before_ms: int = _NO_LIMIT
+    after_ms: int = _NO_LIMIT
 
     @property
     def partitions(self) -> int:
         """Number of partitions."""
         return len(self.leaders)
+
+    def check(self, rows: int, key: pa.ChunkedArray | None, timestamp: pa.ChunkedArray | None) -> None:
+        """Refuse what the brokers would refuse, while it is still known where it came from.
+
+        :param timestamp: milliseconds; None, and null: the time of sealing.
+        :raises RecordRefused: naming the setting, and the key of a record where it has one.
+        """
+        without_key = rows if key is None else key.null_count
+        if self.needs_keys and without_key:
+            raise RecordRefused(
+                f"{without_key} of {rows} records for topic {self.topic} have no key, and its {_CLEANUP} is "
+                "compact: Kafka refuses them (INVALID_RECORD). Give them keys, leave them out, or write to a "
+                "topic that is not compacted"
+            )
+        if timestamp is None:
+            return
+        outside = _first_outside(timestamp, *self._limits(CLOCKS_DIFFER_MS))
+        if outside is not None:
+            row, value = outside
+            named = "" if key is None else f" (key {str(key[row].as_py())[:100]})"
+            raise RecordRefused(
+                f"a record for topic {self.topic}{named} has timestamp {value} ms, beyond the topic's "
+                f"{_BEFORE} of {self.before_ms} or {_AFTER} of {self.after_ms}: Kafka refuses it "
+                "(INVALID_TIMESTAMP). Return another timestamp or none, or raise the setting"
+            )
+
+    def takes_timestamp(self, milliseconds: int) -> bool:
+        """Whether a timestamp is inside of the topic's limits, by this host's clock."""
+        earliest, latest = self._limits(0)
+        return earliest <= milliseconds <= latest or milliseconds == _NO_TIMESTAMP
+
+    def _limits(self, tolerance: int) -> tuple[int, int]:
+        now = time.time_ns() // 1_000_000
+        earliest = now - self.before_ms - tolerance if self.before_ms < _NO_LIMIT else -_NO_LIMIT - 1
+        return max(-_NO_LIMIT - 1, earliest), min(_NO_LIMIT, now + self.after_ms + tolerance)
+
+
+def _first_outside(column: pa.ChunkedArray, earliest: int, latest: int) -> tuple[int, int] | None:
+    """Return row and value of the first timestamp outside of limits."""
+    bounds = pc.min_max(column)
+    if bounds["min"].as_py() is None:
+        return None
+    if bounds["min"].as_py() >= earliest and bounds["max"].as_py() <= latest:
+        return None
+    outside = pc.and_(
+        pc.or_(pc.less(column, earliest), pc.greater(column, latest)), pc.not_equal(column, _NO_TIMESTAMP)
+    )
+    row = pc.index(outside, True).as_py()
+    return None if row < 0 else (row, column[row].as_py())
 
 
 def describe_targets(connections: BrokerConnections, topics: Iterable[str]) -> dict[str, TargetTopic]:
@@ -46,19 +117,31 @@ def describe_targets(connections: BrokerConnections, topics: Iterable[str]) -> d
     node = next(
         (leader for topic in found.values() for leader in topic.leaders.values() if leader >= 0), None
     )
-    limits = {} if node is None else _limits(connections, list(found), node)
-    return {
-        name: TargetTopic(name, dict(topic.leaders), limits.get(name, MAX_MESSAGE_BYTES))
-        for name, topic in found.items()
-    }
+    settings = {} if node is None else _settings(connections, list(found), node)
+    return {name: _target(name, topic.leaders, settings.get(name, {})) for name, topic in found.items()}
 
 
-def _limits(connections: BrokerConnections, topics: list[str], node: int) -> dict[str, int]:
-    """``max.message.bytes`` per topic; topics whose configuration may not be read are absent."""
+def _target(topic: str, leaders: Mapping[int, int], settings: Mapping[str, str]) -> TargetTopic:
+    limits = {name: int(settings.get(name, _NO_LIMIT)) for name in (_BEFORE, _AFTER, _DIFFERENCE)}
+    checked = settings.get(_TIMESTAMPS) == "CreateTime"
+    if limits[_DIFFERENCE] != _NO_LIMIT:  # brokers ask it where the newer ones have their default
+        limits = {name: min(value, limits[_DIFFERENCE]) for name, value in limits.items()}
+    return TargetTopic(
+        topic,
+        dict(leaders),
+        int(settings.get(_MAX_BYTES, MAX_MESSAGE_BYTES)),
+        needs_keys="compact" in settings.get(_CLEANUP, "").split(","),
+        before_ms=limits[_BEFORE] if checked else _NO_LIMIT,
+        after_ms=limits[_AFTER] if checked else _NO_LIMIT,
+    )
+
+
+def _settings(connections: BrokerConnections, topics: Sequence[str], node: int) -> dict[str, dict[str, str]]:
+    """Settings per topic; topics whose configuration may not be read are absent."""
     request = DescribeConfigsRequest(
         resources=[
             DescribeConfigsRequest.DescribeConfigsResource(
-                resource_type=_TOPIC_RESOURCE, resource_name=topic, configuration_keys=[_LIMIT]
+                resource_type=_TOPIC_RESOURCE, resource_name=topic, configuration_keys=_SETTINGS
             )
             for topic in topics
         ],
@@ -73,9 +156,9 @@ def _limits(connections: BrokerConnections, topics: list[str], node: int) -> dic
             raise
         return {}
     return {
-        result.resource_name: int(config.value)
+        result.resource_name: {
+            config.name: config.value for config in result.configs if config.value is not None
+        }
         for result in answer.results
         if not result.error_code
-        for config in result.configs
-        if config.name == _LIMIT and config.value is not None
     }

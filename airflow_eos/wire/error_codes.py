@@ -18,6 +18,7 @@ from airflow_eos.exceptions import (
     OffsetsOutOfRange,
     ProducerFenced,
     ProtocolViolation,
+    RecordRefused,
     RecordTooLarge,
     RequestRefused,
 )
@@ -96,14 +97,18 @@ PRODUCE: Mapping[int, Reaction] = {
     29: Fatal(AuthorizationFailed, "TOPIC_AUTHORIZATION_FAILED: grant Write on the topic"),
     31: Fatal(AuthorizationFailed, "CLUSTER_AUTHORIZATION_FAILED: grant IdempotentWrite on the cluster"),
     32: Fatal(
-        ProtocolViolation, "INVALID_TIMESTAMP: a timestamp is outside the topic's message.timestamp limits"
+        RecordRefused,
+        "INVALID_TIMESTAMP: a timestamp is outside of the topic's message.timestamp.before.max.ms and "
+        "message.timestamp.after.max.ms; return another one or none, or raise the setting",
     ),
     35: Fatal(BrokerUnsupported, "UNSUPPORTED_VERSION: the broker does not speak Produce 9 to 11"),
     42: Fatal(ProtocolViolation, "INVALID_REQUEST"),
     43: Fatal(
         BrokerUnsupported, "UNSUPPORTED_FOR_MESSAGE_FORMAT: the topic's message format is older than 0.11"
     ),
-    44: Fatal(ProtocolViolation, "POLICY_VIOLATION"),
+    44: Fatal(
+        RecordRefused, "POLICY_VIOLATION: a policy of the brokers refuses the batch; ask who runs the brokers"
+    ),
     45: Fatal(
         ProtocolViolation,
         "OUT_OF_ORDER_SEQUENCE: a second attempt wrote, or the broker restarted and has forgotten what it "
@@ -123,7 +128,9 @@ PRODUCE: Mapping[int, Reaction] = {
     56: Retry("KAFKA_STORAGE_ERROR: a disk of the broker fails", refresh=True),
     59: Fatal(ProtocolViolation, "UNKNOWN_PRODUCER_ID: the broker lost the producer's state"),
     76: Fatal(BrokerUnsupported, "UNSUPPORTED_COMPRESSION_TYPE: choose another compression"),
-    87: Fatal(ProtocolViolation, "INVALID_RECORD: the broker refused a record; a compacted topic needs keys"),
+    87: Fatal(
+        RecordRefused, "INVALID_RECORD: the topic's settings refuse a record; a compacted topic needs keys"
+    ),
     89: Retry("THROTTLING_QUOTA_EXCEEDED"),
     90: Fatal(ProducerFenced, "PRODUCER_FENCED: a newer attempt exists, or the transaction timed out"),
     120: Fatal(

@@ -34,10 +34,11 @@ import kafka.errors as kafka_errors
 from kafka.future import Future
 from kafka.protocol.producer import ProduceRequest
 
-from airflow_eos.exceptions import DeliveryTimedOut, EosError
-from airflow_eos.wire.error_codes import PRODUCE, Retry, reaction
+from airflow_eos.exceptions import DeliveryTimedOut, EosError, RecordRefused
+from airflow_eos.wire.error_codes import PRODUCE, Fatal, Retry, reaction
 from airflow_eos.wire.offsets import list_offsets_async
 from airflow_eos.wire.partition_queue import Ack, Batch, PartitionQueue, Refusal
+from airflow_eos.wire.refused_records import refused_records
 from airflow_eos.wire.retry import describe, is_transient, translated
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def send_partitions(
     :raises ProducerFenced: a newer attempt exists, or the transaction timed out.
     :raises DeliveryTimedOut: naming the partition and the last error.
     :raises DuplicateReceipt: another attempt wrote in the same epoch.
-    :raises RecordTooLarge: a batch exceeds the topic's limit.
+    :raises RecordRefused: the topic's settings refuse a record, among them its largest size.
     :raises AuthorizationFailed: naming what to grant.
     :raises ProtocolViolation: the broker answered what must not happen; the run must abort.
     """
@@ -261,9 +262,10 @@ class _Dispatcher:
             for part in topic.partition_responses
         }
         for queue, batch in load:
-            queue.settle(batch, self._answer(answers.get((queue.where.topic, queue.where.partition))), now)
+            answer = self._answer(answers.get((queue.where.topic, queue.where.partition)), queue.where, batch)
+            queue.settle(batch, answer, now)
 
-    def _answer(self, part: Any) -> Ack | Refusal:
+    def _answer(self, part: Any, where: TopicPartition, batch: Batch) -> Ack | Refusal:
         if part is None:
             return Refusal(Retry("no answer"), "the broker's answer does not name the partition")
         if part.error_code == 0:
@@ -273,6 +275,10 @@ class _Dispatcher:
             self._refresh()
         name = kafka_errors.for_code(part.error_code).__name__
         said = f"; the broker says: {part.error_message}" if part.error_message else ""
+        if isinstance(decision, Fatal) and issubclass(decision.error, RecordRefused):
+            said += refused_records(
+                where, batch.data, [one.batch_index for one in getattr(part, "record_errors", None) or ()]
+            )
         return Refusal(decision, f"error {part.error_code} ({name}), {decision.meaning}{said}")
 
     # -- waiting ------------------------------------------------------------------------------------------

@@ -15,7 +15,10 @@ import pytest
 
 from tests.support.spark_sessions import BOOTSTRAP, KIND
 
-SUITES = [Path(__file__).with_name(name) for name in ("test_spark_data_plane.py", "test_spark_arrow.py")]
+SUITES = [
+    Path(__file__).with_name(name)
+    for name in ("test_spark_data_plane.py", "test_spark_arrow.py", "test_failure_classes.py")
+]
 
 
 @pytest.mark.chaos

@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, Asset, ExceptionRetryPolicy, RetryAction
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+)
 
 from airflow_eos import exceptions
 from airflow_eos.exceptions import (
@@ -16,6 +21,7 @@ from airflow_eos.exceptions import (
     ConfigurationError,
     EosError,
     OutcomeUnknown,
+    ProcessFailed,
     RunAlreadyCommitted,
     RunFenced,
 )
@@ -510,6 +516,8 @@ FINAL = {
     "NoStartingPoint",
     "OffsetsOutOfRange",
     "OutputLost",
+    "RecordRefused",
+    "RecordTooLarge",
     "RunAlreadyCommitted",
     "TimeoutsInconsistent",
     "TopicRecreated",
@@ -537,6 +545,49 @@ def test_each_error_retries_or_fails_as_the_table_says(
     assert policy is not None
     decision = policy.evaluate(caught.value, 1, 2, None)
     assert (decision.action is RetryAction.FAIL) == (kind.__name__ in FINAL)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        AirflowSkipException("nothing to do"),
+        AirflowFailException("poisoned"),
+        AirflowRescheduleException(dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)),
+        type("Ours", (AirflowFailException,), {})("a class of the author's"),
+    ],
+    ids=lambda asked: type(asked).__name__,
+)
+def test_what_process_asks_of_airflow_is_done(
+    dag: DAG, runs: list[FakeRun], asked: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The exception itself, so that Airflow does it whatever the task's retry policy is."""
+    FakeRun.outcome = ProcessFailed("process failed: no")
+    FakeRun.outcome.__cause__ = asked
+    with caplog.at_level("INFO"), pytest.raises(type(asked)) as caught:
+        execute(make(dag))
+    assert caught.value is asked
+    skipped = isinstance(asked, AirflowSkipException)
+    assert ("nothing of this run is committed" in caplog.text) == skipped
+
+
+@pytest.mark.parametrize("name", ["AirflowSkipException", "AirflowFailException"])
+def test_what_process_asks_of_airflow_on_an_executor_is_done(
+    dag: DAG, runs: list[FakeRun], name: str
+) -> None:
+    """There only the names of the classes are known."""
+    raised = ("mine.Special", f"airflow.exceptions.{name}", "builtins.Exception")
+    FakeRun.outcome = ProcessFailed("process failed at src-0, offset 7", raised=raised)
+    with pytest.raises(Exception, match="process failed at src-0, offset 7") as caught:
+        execute(make(dag))
+    assert type(caught.value).__name__ == name
+
+
+def test_what_process_asked_in_vain_stays_its_failure(dag: DAG, runs: list[FakeRun]) -> None:
+    """Airflow's other exceptions, such as a connection that is missing, are failures like any other."""
+    FakeRun.outcome = ProcessFailed("process failed", raised=("airflow.exceptions.AirflowNotFoundException",))
+    FakeRun.outcome.__cause__ = AirflowNotFoundException("no connection")
+    with pytest.raises(ProcessFailed):
+        execute(make(dag))
 
 
 def test_nothing_read_succeeds_or_skips_as_the_author_says(dag: DAG, runs: list[FakeRun]) -> None:

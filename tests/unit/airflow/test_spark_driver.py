@@ -241,6 +241,21 @@ def test_application_that_yarn_has_forgotten_has_ended(cluster: Cluster) -> None
         SparkDriver("yarn", "application_1_0001", "yarn").status()
 
 
+def test_what_a_proxy_says_of_a_resource_manager_ends_no_application(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The status of the answer decides, not what its body quotes."""
+
+    def query(self: Any, application: str) -> str:
+        raise RuntimeError(
+            f"YARN RM REST API returned HTTP 503 for application {application}: HTTP 404 there"
+        )
+
+    monkeypatch.setattr(SparkSubmitHook, "query_yarn_application_status", query)
+    with pytest.raises(RuntimeError, match="HTTP 503"):
+        SparkDriver("yarn", "application_1_0001", "yarn").status()
+
+
 def test_pod_is_awaited_and_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver pod's phase; a pod that is gone has ended."""
     phases: list[Any] = ["Pending", "Running", "Succeeded"]

@@ -12,7 +12,12 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowException, TaskDeferred
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+    TaskDeferred,
+)
 
 from airflow_eos.engine.application import failure_mark, find_specification
 from airflow_eos.exceptions import (
@@ -21,6 +26,7 @@ from airflow_eos.exceptions import (
     CursorMoved,
     OutcomeUnknown,
     OutputLost,
+    ProcessFailed,
     RunAlreadyCommitted,
     RunFailed,
 )
@@ -532,6 +538,43 @@ def test_error_of_the_application_keeps_its_class(
     operator = make(dag, ReadProcessWriteSubmitOperator)
     with pytest.raises(CursorMoved, match="stands at 7"):
         operator.execute(context_of(operator))
+
+
+@pytest.mark.parametrize(
+    ("named", "kind"),
+    [
+        (" [airflow.sdk.exceptions.AirflowSkipException]", AirflowSkipException),
+        (" [airflow.sdk.exceptions.AirflowFailException]", AirflowFailException),
+        (" [builtins.ValueError]", ProcessFailed),
+        ("", ProcessFailed),
+    ],
+)
+def test_what_process_asks_of_airflow_passes_the_application(
+    dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, named: str, kind: type[Exception]
+) -> None:
+    """The class that process raised is said behind the error's own, by the line that only ours can write."""
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", CLIENT)
+
+    def submit(self: Any, application: str = "", **_: Any) -> None:
+        mark = failure_mark(self._application_args[-1])
+        self._last_submit_log_lines.append(f"{mark} ProcessFailed{named}: process failed: [x.Y]: no")
+        raise AirflowException("Cannot execute. Error code is: 3")
+
+    monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.SparkSubmitHook.submit", submit)
+    operator = make(dag, ReadProcessWriteSubmitOperator)
+    with pytest.raises(kind, match=r"process failed: \[x.Y\]: no") as caught:
+        operator.execute(context_of(operator))
+    assert type(caught.value) is kind
+
+
+def test_an_application_says_what_process_asked_of_airflow() -> None:
+    """Of all classes only the one that Airflow knows; nothing of other errors."""
+    from airflow_eos.engine.application import _kind
+
+    skip = "airflow.sdk.exceptions.AirflowSkipException"
+    assert _kind(ProcessFailed("x", raised=("mine.Skip", skip))) == f"ProcessFailed [{skip}]"
+    assert _kind(ProcessFailed("x", raised=("builtins.ValueError",))) == "ProcessFailed"
+    assert _kind(CursorMoved("x")) == "CursorMoved"
 
 
 def test_an_application_that_is_started_while_the_task_is_killed_is_ended(

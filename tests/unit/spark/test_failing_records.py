@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from airflow_eos.model.ranges import OffsetRange
-from airflow_eos.spark.failing_records import failing_part, halves, named
+from airflow_eos.spark.failing_records import FailingPart, failing_part, halves, named
 
 READ = [OffsetRange("a", 0, 10, 20), OffsetRange("a", 1, 5, 5), OffsetRange("a", 2, 0, 1000)]
 
@@ -25,36 +25,55 @@ def test_one_record_is_found_wherever_it_is(partition: int, offset: int) -> None
         tries.append(ranges)
         return holds(ranges, partition, offset)
 
-    assert failing_part(READ, raises, 60) == [OffsetRange("a", partition, offset, offset + 1)]
+    assert failing_part(READ, raises, 60) == FailingPart([OffsetRange("a", partition, offset, offset + 1)])
     assert len(tries) <= 2 * 10 + 1
 
 
 def test_what_raises_together_only_is_not_narrowed_further() -> None:
     """The smallest part that was seen to raise, which may have several ranges."""
-    found = failing_part(READ, lambda part: holds(part, 2, 3) and holds(part, 2, 200), 60)
+    found = failing_part(READ, lambda part: holds(part, 2, 3) and holds(part, 2, 200), 60).ranges
     assert found
     assert all(holds(found, 2, offset) for offset in (3, 200))
-    assert failing_part(READ, lambda part: holds(part, 0, 10) and holds(part, 2, 999), 60) == []
+    assert failing_part(READ, lambda part: holds(part, 0, 10) and holds(part, 2, 999), 60).ranges == []
 
 
 def test_what_raises_without_a_record_has_none() -> None:
     """A wrong column name would otherwise be the fault of the first record."""
-    assert failing_part(READ, lambda part: True, 60) == []
-    assert failing_part([OffsetRange("a", 0, 3, 3)], lambda part: True, 60) == []
+    assert failing_part(READ, lambda part: True, 60) == FailingPart([])
+    assert failing_part([OffsetRange("a", 0, 3, 3)], lambda part: True, 60) == FailingPart([])
 
 
 def test_only_record_of_all_needs_one_try() -> None:
     """That the whole raises is known."""
     only = [OffsetRange("a", 0, 7, 8)]
-    assert failing_part(only, bool, 60) == only
+    assert failing_part(only, bool, 60) == FailingPart(only)
 
 
 def test_search_ends_in_time_with_what_it_has() -> None:
     """A try that takes long is the last one."""
     seconds = iter(range(0, 1000, 10))
     found = failing_part(READ, lambda part: holds(part, 2, 517), 45, clock=lambda: next(seconds))
-    assert 1 < sum(one.span for one in found) < 1010
-    assert holds(found, 2, 517)
+    assert 1 < sum(one.span for one in found.ranges) < 1010
+    assert holds(found.ranges, 2, 517)
+    assert found.cut_after == 45
+
+
+@pytest.mark.parametrize("tries", [1, 2, 3, 7])
+def test_what_a_cut_search_has_seen_does_not_read_like_a_finding(tries: int) -> None:
+    """Also where the try that was cut short, and says nothing, was the last half."""
+    clock = iter([0, *[1] * (tries if tries > 1 else 0), *[60] * 100])
+    done: list[int] = []
+
+    def raises(part: Sequence[OffsetRange]) -> bool:
+        done.append(1)
+        return len(done) < tries and holds(part, 2, 517)
+
+    part = failing_part(READ, raises, 60, clock=lambda: next(clock))
+    where, way = named(part)
+    assert part.cut_after == 60
+    assert where.startswith(" somewhere in ")
+    assert "(the search for the record was given up after 60 s)" in where
+    assert way == ""
 
 
 def test_halves_are_the_whole_in_order() -> None:
@@ -68,8 +87,11 @@ def test_halves_are_the_whole_in_order() -> None:
 
 def test_places_are_named_for_people() -> None:
     """One record with the way past it; several with their ranges; many are not listed."""
-    where, way = named([OffsetRange("a", 0, 7, 8)])
+    where, way = named(FailingPart([OffsetRange("a", 0, 7, 8)]))
     assert where == " at a-0, offset 7"
     assert 'skip_offsets=[["a", 0, 7, 8]]' in way
-    assert named(READ[:1] * 5) == (" at " + "; ".join(["a-0, offsets 10 to 19"] * 3) + "; 2 more ranges", "")
-    assert named([]) == ("", "")
+    assert named(FailingPart(READ[:1] * 5)) == (
+        " at " + "; ".join(["a-0, offsets 10 to 19"] * 3) + "; 2 more ranges",
+        "",
+    )
+    assert named(FailingPart([])) == ("", "")

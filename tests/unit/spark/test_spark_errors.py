@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import grpc
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkRuntimeError
+from pyspark.errors.exceptions import connect
 
 from airflow_eos import exceptions
 from airflow_eos.exceptions import (
@@ -26,6 +28,63 @@ from airflow_eos.spark.errors import (
 )
 
 MARK = ErrorMark()
+
+
+class JavaThrowable:
+    """An exception of the JVM, as py4j shows it."""
+
+    def __init__(self, java, message, condition=None, cause=None):
+        self._java, self._message, self._condition, self._cause = java, message, condition, cause
+
+    def getClass(self):  # noqa: N802 - Java's names
+        return self
+
+    def getName(self):  # noqa: N802
+        return self._java
+
+    def getMessage(self):  # noqa: N802
+        return self._message
+
+    def getCause(self):  # noqa: N802
+        return self._cause
+
+    def getCondition(self):  # noqa: N802
+        if self._condition is None:
+            raise AttributeError("Method getCondition([]) does not exist")
+        return self._condition
+
+
+class Py4JJavaError(Exception):
+    """What py4j raises for an exception of the JVM that PySpark has no class for."""
+
+    __module__ = "py4j.protocol"
+
+    def __init__(self, thrown):
+        self.java_exception = thrown
+
+    def __str__(self):
+        thrown = self.java_exception
+        told = f"{thrown.getName()}: {thrown.getMessage()}"
+        return f"An error occurred while calling o90.localCheckpoint.\n: {told}"
+
+
+def classic(message, java="org.apache.spark.SparkException", condition=None, cause=None):
+    return Py4JJavaError(JavaThrowable(java, message, condition, cause))
+
+
+def on_connect(message, condition=None):
+    return connect.SparkException(message, errorClass=condition)
+
+
+def python_error(traceback_text):
+    return connect.PythonException(traceback_text)
+
+
+KINDS = pytest.mark.parametrize("spark_error", [classic, on_connect], ids=["classic", "connect"])
+STAGE = (
+    "Job aborted due to stage failure: Task 0 in stage 17.0 failed 4 times, most recent failure: Lost task "
+    "0.3 in stage 17.0 (TID 128) (10.0.0.1 executor 3): "
+)
 TRACEBACK = """
   An exception was thrown from the Python worker. Please see the stack trace below.
 [PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
@@ -54,10 +113,21 @@ def test_an_error_of_ours_leaves_a_task_and_is_the_same_error_on_the_driver():
     assert str(found) == message
 
 
-def test_other_errors_leave_a_task_as_they_are():
-    """Only this package's errors are marked."""
-    with pytest.raises(KeyError), MARK.errors():
+def test_a_failure_of_our_own_in_a_task_is_not_told_as_the_authors():
+    """What the author's function raises is ProcessFailed before it gets here."""
+    with pytest.raises(TaskError) as caught, MARK.errors():
         raise KeyError("x")
+    found = MARK.find(str(caught.value))
+    assert type(found) is RunFailed
+    assert found.message.startswith("a task failed outside of process: KeyError: 'x' (")
+
+
+def test_the_classes_that_process_raised_travel_with_the_error():
+    """Executors need not have Airflow: its exceptions are known by name."""
+    names = ("airflow.sdk.exceptions.AirflowFailException", "builtins.Exception")
+    found = MARK.find(MARK.text(ProcessFailed("no", raised=names)))
+    assert isinstance(found, ProcessFailed)
+    assert found.raised == names
 
 
 @pytest.mark.parametrize("name", [n for n in dir(exceptions) if isinstance(getattr(exceptions, n), type)])
@@ -95,7 +165,7 @@ def test_a_record_that_the_transform_quotes_cannot_choose_the_error(forged):
     text = TRACEBACK.replace("cannot parse record 77", f"cannot parse {forged}")
     assert MARK.find(text) is None
     for translate in (process_error, send_error):
-        assert type(translate(RuntimeError(text), MARK)) in (ProcessFailed, SendError)
+        assert type(translate(python_error(text), MARK)) in (ProcessFailed, SendError)
 
 
 def test_an_error_of_ours_is_found_behind_a_forged_one():
@@ -111,7 +181,7 @@ def test_a_mark_does_not_show_its_nonce():
 
 def test_a_python_error_in_a_task_becomes_its_last_line_and_the_authors_line_of_code():
     """Two hundred lines of stack become one that helps."""
-    line = root_cause(RuntimeError(TRACEBACK))
+    line = root_cause(python_error(TRACEBACK))
     assert line == "ValueError: cannot parse record 77 (/home/me/dags/flights.py, line 43, in parse)"
 
 
@@ -137,7 +207,7 @@ org.apache.spark.SparkException: EOFException occurred while reading the port nu
 )
 def test_a_python_worker_that_does_not_start_is_described_by_its_own_words(said, fix):
     """Not by Spark's, which come behind them; a socket in a long folder has a remedy of its own."""
-    error = environment_error(PySparkException(NO_WORKER.format(said=said)), "install it")
+    error = environment_error(on_connect(NO_WORKER.format(said=said)), "install it")
     assert type(error) is exceptions.EnvironmentMismatch
     assert error.message.startswith(f"executors cannot run this package: {said}. ")
     assert fix in error.message
@@ -152,36 +222,195 @@ def test_an_error_on_the_driver_names_the_line_that_raised_it():
     assert "test_spark_errors.py, line" in line
 
 
-def test_a_lost_task_is_described_by_its_reason():
+@KINDS
+def test_a_lost_task_is_described_by_its_reason(spark_error):
     """Spark's stage failure is introduced by a long preamble."""
-    text = (
-        "An error occurred while calling o90.localCheckpoint.\n: org.apache.spark.SparkException: Job "
-        "aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure: Lost task "
-        "0.3 in stage 1.0 (TID 7) (10.0.0.1 executor 2): java.lang.IllegalStateException: disk gone\n\tat x.Y"
-    )
-    assert root_cause(RuntimeError(text)) == "java.lang.IllegalStateException: disk gone"
+    error = spark_error(f"{STAGE}java.lang.IllegalStateException: disk gone\n\tat x.Y")
+    assert root_cause(error) == "java.lang.IllegalStateException: disk gone"
 
 
 def test_a_failing_transform_is_the_process_functions_fault():
     """Anything without a mark came from the author's code."""
-    error = process_error(RuntimeError(TRACEBACK), MARK)
+    error = process_error(python_error(TRACEBACK), MARK)
     assert type(error) is ProcessFailed
     assert "cannot parse record 77" in str(error)
     assert "JVM" not in str(error)
 
 
+WORDS = [
+    "order 17 has been cancelled",
+    "java.lang.OutOfMemoryError: Java heap space",
+    "ExecutorLostFailure (executor 3 exited caused by one of the running tasks)",
+    "x\nCaused by: java.lang.OutOfMemoryError: Java heap space\n\tat a.B.c(B.java:1)",
+    f"{STAGE}ExecutorLostFailure (executor 3 exited)",
+    "[OPERATION_CANCELED] Operation has been canceled. SQLSTATE: HY008",
+    "[SPARK_JOB_CANCELLED] Job 15 cancelled part of cancelled job tags t1 SQLSTATE: XXKDA",
+    "Python worker exited unexpectedly (crashed)",
+    "No space left on device",
+    "INVALID_HANDLE.SESSION_NOT_FOUND StatusCode.UNAVAILABLE Connection reset by peer",
+    "[CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND] Checkpoint block rdd_12_3 not found!",
+]
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_words_that_a_record_or_an_author_wrote_do_not_choose_the_class(words):
+    """A UDF's exception, a failed cast, raise_error, a task of a stage, and an exception on the driver."""
+    cast = f'[CAST_INVALID_INPUT] The value \'{words}\' of the type "STRING" cannot be cast to "INT"'
+    raised = f"[USER_RAISED_EXCEPTION] {words} SQLSTATE: P0001"
+    worker = f"[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (x):\n{words}"
+    python, number = (
+        "org.apache.spark.api.python.PythonException",
+        "org.apache.spark.SparkNumberFormatException",
+    )
+    for error in (
+        ValueError(words),
+        python_error(TRACEBACK.replace("cannot parse record 77", words)),
+        connect.NumberFormatException(cast, errorClass="CAST_INVALID_INPUT"),
+        connect.SparkRuntimeException(raised, errorClass="USER_RAISED_EXCEPTION"),
+        classic(worker, python, "PYTHON_EXCEPTION"),
+        classic(f"{STAGE}{python}: {worker}", cause=JavaThrowable(python, worker, "PYTHON_EXCEPTION")),
+        classic(cast, number, "CAST_INVALID_INPUT"),
+        classic(f"{STAGE}{number}: {cast}", cause=JavaThrowable(number, cast, "CAST_INVALID_INPUT")),
+        on_connect(f"{STAGE}{python}: {worker}"),
+        on_connect(f"{STAGE}{number}: {cast}"),
+        on_connect(f"{STAGE}java.lang.IllegalStateException: {words}"),
+        classic(words, "java.lang.IllegalStateException"),
+    ):
+        assert type(process_error(error, MARK)) is ProcessFailed, error
+
+
+@KINDS
 @pytest.mark.parametrize(
-    "reason", ["ExecutorLostFailure (executor 3 exited)", "Job 7 cancelled part of cancelled job group"]
+    "message",
+    [
+        f"{STAGE}ExecutorLostFailure (executor 3 exited caused by one of the running tasks) Reason: x",
+        f"{STAGE}TaskKilled (another attempt succeeded)",
+        f"{STAGE}FetchFailed(null, shuffleId=0, mapIndex=-1, mapId=-1, reduceId=0, message=x)",
+        f"{STAGE}org.apache.spark.SparkException: Python worker exited unexpectedly (crashed). Consider",
+        f"{STAGE}java.lang.OutOfMemoryError: Java heap space\n\tat x.Y",
+        f"{STAGE}java.io.IOException: No space left on device\n\tat x.Y",
+        "Job aborted due to stage failure: Total size of serialized results of 1 tasks (12.3 MiB) is bigger",
+        "Python worker failed to connect back.",
+    ],
 )
-def test_a_lost_executor_is_not_the_process_functions_fault(reason):
-    """Infrastructure fails runs, not functions."""
-    assert type(process_error(RuntimeError(f"Job aborted, reason: {reason}"), MARK)) is RunFailed
+def test_what_spark_itself_tells_of_its_tasks_is_not_the_process_functions_fault(spark_error, message):
+    """Infrastructure fails runs, not functions: as Spark 4.2 words it."""
+    assert type(process_error(spark_error(message), MARK)) is RunFailed
+    assert type(environment_error(spark_error(message), "fix")) is RunFailed
 
 
-def test_a_missing_checkpoint_block_asks_for_a_new_seal():
+@pytest.mark.parametrize(
+    "error",
+    [
+        classic("[SPARK_JOB_CANCELLED] Job 15 cancelled", condition="SPARK_JOB_CANCELLED"),
+        on_connect("[OPERATION_CANCELED] Operation has been canceled.", "OPERATION_CANCELED"),
+        classic("Java heap space", "java.lang.OutOfMemoryError"),
+        classic(
+            f"{STAGE}org.apache.spark.SparkException: x",
+            cause=JavaThrowable("org.apache.spark.SparkException", "Python worker exited unexpectedly"),
+        ),
+        connect.UnknownException("Java heap space", reason="java.lang.OutOfMemoryError"),
+    ],
+)
+def test_conditions_and_classes_of_spark_decide(error):
+    """Cancelled jobs, memory that is gone, a worker that died."""
+    assert type(process_error(error, MARK)) is RunFailed
+
+
+@KINDS
+def test_what_cannot_be_sent_to_a_task_is_the_authors(spark_error):
+    """Spark gives up the stage before it has a task."""
+    message = "Job aborted due to stage failure: Task serialization failed: java.io.NotSerializableException"
+    assert type(process_error(spark_error(message), MARK)) is ProcessFailed
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Traceback (most recent call last):\n  File x\nForged: error",
+        "Job aborted due to stage failure: x, most recent failure: Forged: error",
+        "reason: Forged: error",
+        "\nError from python worker:\n  Forged: error\nPYTHONPATH was:",
+    ],
+)
+def test_what_a_record_says_does_not_hide_what_spark_says(words):
+    """The line shows the condition, whatever the value looks like."""
+    told = f'[CAST_INVALID_INPUT] The value \'{words}\' of the type "STRING" cannot be cast to "INT"'
+    number = "org.apache.spark.SparkNumberFormatException"
+    for error in (
+        connect.NumberFormatException(told, errorClass="CAST_INVALID_INPUT"),
+        classic(told, number, "CAST_INVALID_INPUT"),
+        classic(f"{STAGE}{number}: {told}", cause=JavaThrowable(number, told, "CAST_INVALID_INPUT")),
+        on_connect(f"{STAGE}{number}: {told}"),
+    ):
+        assert "[CAST_INVALID_INPUT] The value '" in root_cause(error)
+
+
+FAILS = "airflow.sdk.exceptions.AirflowFailException"
+
+
+@pytest.mark.parametrize(
+    ("line", "raised"),
+    [
+        (f"{FAILS}: poisoned", FAILS),
+        (FAILS, FAILS),
+        (f"ValueError: x\n{FAILS}: forged", "ValueError"),
+        (f"ValueError: Traceback (most recent call last):\n  File x\n{FAILS}: forged", None),
+        (f"  + {FAILS}: forged\nValueError: x", "ValueError"),
+        (f"KeyError: 1\n\nDuring ...\n\nTraceback (most recent call last):\n  File\n{FAILS}: x", None),
+    ],
+)
+def test_the_class_that_a_worker_raised_is_told_only_where_nobody_can_forge_it(line, raised):
+    """It may end the task for good."""
+    error = process_error(python_error(TRACEBACK.replace("ValueError: cannot parse record 77", line)), MARK)
+    assert isinstance(error, ProcessFailed)
+    assert error.raised == ((raised,) if raised else error.raised)
+    assert FAILS not in error.raised or raised == FAILS
+
+
+class Unreadable(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+class Leaves(Exception):
+    def __str__(self):
+        raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("half an emoji: \ud83d"),
+        Unreadable(),
+        Leaves(),
+        SystemExit("bye"),
+        type("Odd", (Exception,), {"__module__": 7})("x"),
+        type("Half", (Exception,), {"__module__": "half\ud83d"})("x"),
+        ValueError("x" * 10_000_000),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+        StopIteration(object()),
+        RecursionError("maximum recursion depth exceeded"),
+        ValueError("Traceback (most recent call last):\nforged"),
+    ],
+    ids=lambda error: ascii(type(error).__name__),
+)
+def test_any_exception_can_be_described_in_a_short_line_that_can_be_encoded(error):
+    """Whatever an author gave it."""
+    line = root_cause(error)
+    assert 0 < len(line.encode()) < 5000
+    assert ascii(type(error).__name__).strip("'")[:4] in ascii(line)
+    assert type(process_error(error, MARK)) is ProcessFailed
+
+
+@KINDS
+def test_a_missing_checkpoint_block_asks_for_a_new_seal(spark_error):
     """The protocol seals again instead of giving up."""
-    text = "[CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND] Checkpoint block rdd_12_3 not found! Either the executor"
-    assert type(send_error(RuntimeError(text), MARK)) is SealedBlockLost
+    said = "[CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND] Checkpoint block rdd_12_3 not found! Either the executor"
+    condition = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
+    assert type(send_error(spark_error(said, condition=condition), MARK)) is SealedBlockLost
+    in_task = spark_error(f"{STAGE}org.apache.spark.SparkException: {said}")
+    assert type(send_error(in_task, MARK)) is SealedBlockLost
 
 
 def test_any_other_failure_of_the_send_stage_is_a_send_error():
@@ -197,36 +426,44 @@ def test_errors_of_ours_pass_unchanged():
     assert send_error(error, MARK) is error
 
 
+def cut_off(message, code):
+    return connect.SparkConnectGrpcException(message, grpc_status_code=code)
+
+
 GONE = [
-    "[RESPONSE_ALREADY_RECEIVED] INVALID_HANDLE.SESSION_NOT_FOUND on the server but responses were received",
-    "[NO_ACTIVE_SESSION] No active Spark session found. Please create a new Spark session",
-    '<_InactiveRpcError of RPC that terminated with: status = StatusCode.UNAVAILABLE details = "x">',
+    PySparkRuntimeError(
+        errorClass="RESPONSE_ALREADY_RECEIVED",
+        messageParameters={"error_type": "INVALID_HANDLE.SESSION_NOT_FOUND"},
+    ),
+    connect.SparkConnectException(errorClass="NO_ACTIVE_SESSION", messageParameters={}),
+    connect.UnknownException("Session not found", errorClass="INVALID_HANDLE.SESSION_NOT_FOUND"),
+    cut_off('<_InactiveRpcError of RPC that terminated with: details = "x">', grpc.StatusCode.UNAVAILABLE),
+    cut_off("<_MultiThreadedRendezvous: details = 'Connection reset by peer'>", grpc.StatusCode.UNAVAILABLE),
 ]
 
 
-@pytest.mark.parametrize("text", GONE)
-def test_a_server_that_is_gone_is_called_so(text):
+@pytest.mark.parametrize("error", GONE, ids=lambda error: str(error)[:40])
+def test_a_server_that_is_gone_is_called_so(error):
     """Nobody looks for the fault in the function or in the executors' environment; another try helps."""
-    error = PySparkException(text)
     for translate in (lambda e: process_error(e, MARK), lambda e: environment_error(e, "")):
         found = translate(error)
         assert type(found) is SparkUnavailable
         assert "the Spark Connect server died, was started anew" in str(found)
-        assert text[:40] in str(found)
+        assert str(error)[:40] in str(found)
     assert type(send_error(error, MARK)) is SendError
     assert "the Spark Connect server died" in str(send_error(error, MARK))
 
 
-@pytest.mark.parametrize("text", GONE)
+@pytest.mark.parametrize("text", [str(error) for error in GONE])
 def test_what_a_function_raises_is_no_server_that_is_gone(text):
     """An author's own text, from a task or from the driver."""
     assert type(process_error(RuntimeError(text), MARK)) is ProcessFailed
-    assert type(process_error(PySparkException(f"{TRACEBACK}\n{text}"), MARK)) is ProcessFailed
+    assert type(process_error(python_error(f"{TRACEBACK}\n{text}"), MARK)) is ProcessFailed
+    told = {"errorClass": "CAST_INVALID_INPUT", "grpc_status_code": grpc.StatusCode.INTERNAL}
+    assert type(process_error(connect.NumberFormatException(text, **told), MARK)) is ProcessFailed
 
 
-WORKER_DIED = """Job aborted due to stage failure: Task 0 in stage 7.0 failed 1 times, most recent failure: \
-Lost task 0.0 in stage 7.0 (TID 282) (vm executor driver): org.apache.spark.SparkException: \
-Python worker exited unexpectedly (crashed).
+WORKER_DIED = f"""{STAGE}org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).
 
 JVM stacktrace:
 \tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.applyOrElse(PythonRunner.scala:713)
@@ -237,11 +474,7 @@ Caused by: java.io.IOException: Connection reset by peer
 
 def test_a_worker_whose_connection_broke_is_not_a_server_that_is_gone():
     """The server tells of it: no other session is needed."""
-    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
-
-    found = process_error(SparkConnectGrpcException(WORKER_DIED), ErrorMark())
+    found = process_error(on_connect(WORKER_DIED), ErrorMark())
     assert type(found) is RunFailed
     assert "Python worker exited unexpectedly" in found.message
-    assert isinstance(environment_error(SparkConnectGrpcException(WORKER_DIED), "fix"), RunFailed)
-    cut = "<_MultiThreadedRendezvous: details = 'recvmsg: Connection reset by peer'>"
-    assert isinstance(process_error(SparkConnectGrpcException(cut), ErrorMark()), SparkUnavailable)
+    assert isinstance(environment_error(on_connect(WORKER_DIED), "fix"), RunFailed)

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.model.output import SealedTarget
-from airflow_eos.spark.sealed_blocks import InconsistentSeal, count_blocks
+from airflow_eos.spark.sealed_blocks import COUNTED, InconsistentSeal, count_blocks
 
 
 def batch(partition, seal, seq, records, *, attempt=None, topic="out", size=100):
@@ -124,3 +124,18 @@ def test_a_slice_that_was_read_twice_is_refused(task):
 def test_the_attempt_of_each_seal_task_is_kept():
     """The send refuses rows of any other."""
     assert counts(*COMPLETE).attempts == {0: 10, 1: 11}
+
+
+def test_the_first_dead_letter_of_the_first_task_is_told():
+    """Its text is in the trailer, which is counted and never sent."""
+
+    def dead(seal, records, note):
+        return (*batch(-2, seal, 0, records, topic=None, size=len(note)), note)
+
+    rows = [(*row, None) for row in (own(0, 0, 0), own(1, 0, 0), own(2, 0, 0))]
+    rows += [dead(2, 5, b"src-2, offset 0: b"), dead(1, 1, b"src-1, offset 9: a")]
+    columns = zip(*[(0, *row) for row in rows], strict=True)
+    arrays = [pa.array(values, kind) for values, kind in zip(columns, COUNTED.types, strict=True)]
+    found = count_blocks(pa.Table.from_arrays(arrays, schema=COUNTED))
+    assert (found.dead_letters, found.first_dead_letter) == (6, "src-1, offset 9: a")
+    assert found.targets == ()

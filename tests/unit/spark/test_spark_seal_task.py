@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import datetime as dt
 from collections import defaultdict
 
@@ -9,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_eos.exceptions import ProcessFailed
+from airflow_eos.exceptions import ProcessFailed, RunFailed
 from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.recordbatch.decode import decode_batch
 from airflow_eos.recordbatch.header import iter_batches
@@ -17,6 +18,7 @@ from airflow_eos.recordbatch.partitioner import partitions_for
 from airflow_eos.spark import dead_letters
 from airflow_eos.spark import seal_task as seal_module
 from airflow_eos.spark.dead_letters import DeadLetterRule, DeadLetters
+from airflow_eos.spark.errors import TaskError
 from airflow_eos.spark.placement import OwnerLayout, plan_owners
 from airflow_eos.spark.process import RunContext
 from airflow_eos.spark.seal_task import ArrowSealTask, SealTask
@@ -47,7 +49,8 @@ def run(sealer, batches, seal_partition=5, attempt_id=77):
 def values(rows):
     """Decode sealed rows: (topic, partition) -> values in the order of seq."""
     found = defaultdict(list)
-    for row in sorted((r for r in rows if r["batch"] is not None), key=lambda r: r["seq"]):
+    sealed = [row for row in rows if row["batch"] is not None and row["topic"] is not None]
+    for row in sorted(sealed, key=lambda r: r["seq"]):
         for raw in iter_batches(row["batch"], row["topic"], row["partition"]):
             found[row["topic"], row["partition"]] += decode_batch(raw, check_crc=False).value.to_pylist()
     return dict(found)
@@ -319,15 +322,35 @@ def test_a_dead_letter_is_the_record_with_error_and_place_in_its_headers():
 
 
 def test_more_dead_letters_than_are_allowed_fail_the_run(monkeypatch):
-    """With the last one, and what can be done."""
+    """With the first one, and what can be done: each of it once."""
     said = error_of(parse, monkeypatch, [1, -2, -3, 4, -5], DeadLetterRule("dlq", 2))
     assert "process failed on 3 records or more, and max_dead_letters is 2; nothing was written" in said
-    assert "src-3, offset -5: ValueError: negative" in said
+    assert "The first: src-3, offset -2: ValueError: negative" in said
+    assert said.count("nothing was written") == said.count("orrect the function") == 1
 
 
-@pytest.mark.parametrize(
-    "error", [MemoryError("no"), ModuleNotFoundError("no"), ProcessFailed("stop, said the author")]
-)
+class AirflowFailException(Exception):
+    """As Airflow's, where it is not installed."""
+
+    __module__ = "airflow.sdk.exceptions"
+
+
+class FailsFor(AirflowFailException):
+    """A class of the author's own."""
+
+
+NOT_THE_RECORDS = [
+    MemoryError("no"),
+    ModuleNotFoundError("no"),
+    ProcessFailed("stop, said the author"),
+    AirflowFailException("no"),
+    FailsFor("no"),
+]
+if hasattr(builtins, "ExceptionGroup"):  # of Python 3.11
+    NOT_THE_RECORDS.append(builtins.ExceptionGroup("no", [ValueError("x"), MemoryError("y")]))
+
+
+@pytest.mark.parametrize("error", NOT_THE_RECORDS)
 def test_what_is_no_fault_of_a_record_makes_no_dead_letter(monkeypatch, error):
     """Else every record of a broken installation would be one."""
 
@@ -336,3 +359,80 @@ def test_what_is_no_fault_of_a_record_makes_no_dead_letter(monkeypatch, error):
 
     said = error_of(broken, monkeypatch, [1, 2], DeadLetterRule("dlq", 100))
     assert str(error) in said
+
+
+def test_what_fails_in_a_dead_letter_of_ours_is_not_the_authors(monkeypatch):
+    """The halves are not tried for it, and no record is called bad."""
+
+    def broken(*_):
+        raise KeyError("a slip of this package")
+
+    monkeypatch.setattr(dead_letters, "with_headers", broken)
+    sealing = reading(parse, monkeypatch, [1, -2], DeadLetterRule("dlq", 6))
+    with pytest.raises(KeyError):
+        list(sealing.read_and_seal(0, 7))
+    with pytest.raises(TaskError) as caught, sealing.seal.mark.errors():
+        list(sealing.read_and_seal(0, 7))
+    assert type(sealing.seal.mark.find(str(caught.value))) is RunFailed
+
+
+def test_what_a_result_raises_while_it_is_read_is_its_records(monkeypatch):
+    """What a pandas column holds is found out when rows are made of it."""
+
+    def mixed(batch):
+        frame = batch.select(["value"]).to_pandas()
+        frame["value"] = [object() if value.startswith(b"-") else value for value in frame["value"]]
+        return frame
+
+    sealing = reading(mixed, monkeypatch, [1, -2, 3], DeadLetterRule("dlq", 6))
+    found = values(pa.Table.from_batches(sealing.read_and_seal(0, 7), SCHEMA).to_pylist())
+    assert found.pop(("dlq", 0)) == [b"-2"]
+    assert sorted(v for part in found.values() for v in part) == [b"1", b"3"]
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit("bye"), GeneratorExit(), StopIteration(), type("Panic", (BaseException,), {})("x")]
+)
+def test_exceptions_that_are_no_exception_are_located_too(monkeypatch, error):
+    """Without dead letters the record is named."""
+
+    def leave(batch):
+        if b"5" in batch["value"].to_pylist():
+            raise error
+        return batch.select(["value"])
+
+    assert "process failed at src-3, offset 5, nothing was written" in error_of(leave, monkeypatch, [1, 5, 6])
+
+
+@pytest.mark.parametrize("limit", [200, 400, 1000, 5000, 20_000])
+@pytest.mark.parametrize("headers", [None, [{"key": "own", "value": bytes(range(250)) * 20}]])
+def test_a_dead_letter_fits_its_topic_or_says_what_is_cut(monkeypatch, limit, headers):
+    """As much of the record as the topic takes; an error is always said."""
+    noise = np.random.default_rng(7).bytes(4000)
+    row = {
+        "key": b"k",
+        "value": b"-" + noise,
+        "topic": "src",
+        "partition": 3,
+        "offset": 7,
+        "timestamp": dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc),
+        "headers": headers,
+    }
+    schema = pa.schema([*dead_letters.SCHEMA, ("partition", pa.int32()), ("offset", pa.int64())])
+    target = TargetTopic("dlq", {0: 1}, limit)
+    sealer = task(compression="none")
+    dead = DeadLetters(
+        DeadLetterRule("dlq", 1), parse, target=target, fits=lambda letter: sealer.fits(letter, target)
+    )
+    assert list(dead.results(pa.RecordBatch.from_pylist([row], schema))) == []
+    assert sealer.fits(pa.Table.from_batches([dead.batch()]), target) == (limit > 300)
+    (letter,) = dead.batch().to_pylist()
+    found = {one["key"]: one["value"] for one in letter["headers"]}
+    assert found["error"].startswith(b"ValueError: negative")
+    assert found["source.offset"] == b"7"
+    assert ("own" in found) == (headers is not None and limit == 20_000)
+    whole = letter["value"] == row["value"]
+    assert whole == (limit >= 5000)
+    cut = found.get("source.cut", b"").decode()
+    assert ("headers" in cut) == (headers is not None and limit < 20_000)
+    assert ("value of 4001 bytes" in cut) == (not whole)

@@ -1,0 +1,51 @@
+"""What ``process`` asked of Airflow: its own exceptions, out of the error of a run that did not commit."""
+
+from __future__ import annotations
+
+import logging
+
+from airflow.sdk.exceptions import (
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+    DagRunTriggerException,
+    DownstreamTasksSkipped,
+)
+
+from airflow_eos.exceptions import EosError, ProcessFailed
+from airflow_eos.task_signals import signal_of
+
+log = logging.getLogger(__name__)
+
+_ASKED = (
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+    DagRunTriggerException,
+    DownstreamTasksSkipped,
+)
+"""Exceptions by which a task tells Airflow what becomes of it; what is no ``Exception`` passes by itself."""
+
+
+def asked_of_airflow(error: EosError) -> Exception | None:
+    """Return the exception to raise instead of an error of the author's function; None: it asked for nothing.
+
+    An exception that ``process`` raised on the driver is returned as it was. Of one that an executor raised,
+    or a driver elsewhere, only the names of its classes are known.
+    """
+    if not isinstance(error, ProcessFailed):
+        return None
+    cause = error.__cause__
+    signal = signal_of(error.raised)
+    asked: Exception | None = None
+    if isinstance(cause, _ASKED):
+        asked = cause
+    elif signal is not None:
+        asked = (AirflowSkipException if signal == "skip" else AirflowFailException)(error.message)
+    if isinstance(asked, AirflowSkipException):
+        log.info(
+            "process asked to skip the task: nothing of this run is committed, its offsets stay where they "
+            "were, and the ledger does not hold it. A cursor's next run reads the records again; an interval "
+            "is read again when the task is cleared"
+        )
+    return asked

@@ -1,0 +1,238 @@
+"""What Spark says of a failure in fields of its own: Java classes, error conditions, SQLSTATEs, gRPC codes.
+
+The text of an exception quotes records, and whatever the author's function raised: it decides nothing. A
+classic session has the exceptions of the JVM themselves. A Spark Connect client has the condition of the
+outermost one, and its message. Of messages only the beginning is read that Spark composes: from the first
+character to the place where somebody else's words may begin.
+
+Conditions: https://spark.apache.org/docs/latest/sql-error-conditions.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+PYTHON_EXCEPTION = "org.apache.spark.api.python.PythonException"
+SPARK_EXCEPTION = "org.apache.spark.SparkException"
+_MOST_CAUSES = 20
+
+_CLIENTS = ("pyspark.", "py4j.")
+_CONNECT = ("pyspark.errors.exceptions.connect", "pyspark.errors.exceptions.base", "pyspark.sql.connect.")
+
+_LOST_CLASSES = frozenset(
+    {
+        "java.lang.OutOfMemoryError",
+        "org.apache.spark.memory.SparkOutOfMemoryError",
+        "org.apache.spark.shuffle.FetchFailedException",
+        "org.apache.spark.shuffle.MetadataFetchFailedException",
+        "org.apache.spark.TaskKilledException",
+    }
+)
+_LOST_CONDITIONS = frozenset(
+    {
+        "INTERNAL_ERROR_BROADCAST",
+        "INTERNAL_ERROR_EXECUTOR",
+        "INTERNAL_ERROR_MEMORY",
+        "INTERNAL_ERROR_NETWORK",
+        "INTERNAL_ERROR_SHUFFLE",
+        "INTERNAL_ERROR_STORAGE",
+        "OPERATION_ABANDONED",
+        "OPERATION_CANCELED",
+        "SPARK_JOB_CANCELLED",
+        # SQLSTATEs 53200 and 82001 to 82003
+        "AGGREGATE_OUT_OF_MEMORY",
+        "POINTER_ARRAY_OUT_OF_MEMORY",
+        "SPILL_OUT_OF_MEMORY",
+        "UNABLE_TO_ACQUIRE_MEMORY",
+    }
+)
+_LOST_WORKER = ("Python worker exited unexpectedly", "Python worker failed to connect back")
+_DISK_IS_FULL = "No space left on device"  # the operating system's whole message
+_BLOCK_CONDITIONS = frozenset({"CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND", "DATAFRAME_NOT_FOUND"})
+_GONE_CONDITIONS = frozenset(
+    {"NO_ACTIVE_SESSION", "RESPONSE_ALREADY_RECEIVED", "RETRIES_EXCEEDED", "SESSION_NOT_SAME"}
+)
+_GONE_SESSION = "INVALID_HANDLE.SESSION_"
+
+_CLASS = re.compile(r"[A-Za-z_$][\w$]*(?:\.[A-Za-z_$][\w$]*)+")
+# (class) in front of the message of an exception that Spark Connect's client has no class for
+_UNKNOWN = re.compile(rf"\((?P<java>{_CLASS.pattern})\) ")
+_STAGE = "Job aborted due to stage failure: "
+_TASK = re.compile(
+    r"Task \d+ in stage [\d.]+ failed \d+ times?, most recent failure: "
+    r"(?:Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([^()\s]+ executor [^()\s]+\): )?"
+)
+_THROWN = re.compile(rf"(?P<java>{_CLASS.pattern})(?:: |\n|$)")
+_TRACEBACK = "Traceback (most recent call last):\n"
+_RAISED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*(?=:|$)")
+_CONDITION = re.compile(r"\[(?P<name>[A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\]")
+# What an author's function refers to cannot be sent to tasks, or what it makes cannot be sent back.
+_NOT_SERIALIZABLE = re.compile(
+    r"Task serialization failed: |Task not serializable"
+    r"|Task [\d.]+ in stage [\d.]+ \(TID \d+\) had a not serializable result"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JavaError:
+    """An exception of the JVM.
+
+    :param java: its class; empty: not known.
+    :param condition: Spark's error condition, of the exceptions that have one.
+    :param message: begins with Spark's own words, and goes on with anybody's.
+    """
+
+    java: str
+    condition: str | None
+    message: str
+
+    @property
+    def is_infrastructure(self) -> bool:
+        """Whether executors, workers, memory or disks failed, or somebody cancelled the job."""
+        if self.condition is not None:
+            return self.condition in _LOST_CONDITIONS
+        if self.java in _LOST_CLASSES:
+            return True
+        if self.java == "java.io.IOException":
+            return self.message.partition("\n")[0] == _DISK_IS_FULL
+        if self.java != SPARK_EXCEPTION:
+            return False
+        if self.message.startswith(_LOST_WORKER):
+            return True
+        reason = self.why_given_up
+        return reason is not None and _THROWN.match(reason) is None and not _NOT_SERIALIZABLE.match(reason)
+
+    @property
+    def why_given_up(self) -> str | None:
+        """Why a stage was given up, behind what Spark says of the task; None: it is not a stage failure."""
+        if self.java != SPARK_EXCEPTION or not self.message.startswith(_STAGE):
+            return None
+        reason = self.message.removeprefix(_STAGE)
+        task = _TASK.match(reason)
+        return reason if task is None else reason[task.end() :]
+
+    def thrown_in_task(self) -> JavaError | None:
+        """Return the exception of the task that a stage failure tells of, where it tells of one."""
+        reason = self.why_given_up or ""
+        thrown = _THROWN.match(reason)
+        if thrown is None or _NOT_SERIALIZABLE.match(reason):
+            return None
+        message = reason[thrown.end() :]
+        condition = _CONDITION.match(message) if thrown["java"].startswith("org.apache.spark.") else None
+        return JavaError(thrown["java"], condition and condition["name"], message)
+
+
+def module_of(error: BaseException) -> str:
+    """Return the module of an exception's class; a class may call it anything."""
+    return str(type(error).__module__)
+
+
+def java_errors(error: BaseException) -> Sequence[JavaError]:
+    """Return the exceptions of the JVM that a Python exception stands for: the outermost first.
+
+    Empty: it stands for none, such as an exception of the author's function in this process.
+    """
+    if not module_of(error).startswith(_CLIENTS):
+        return ()
+    origin = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    chain = list(_of_jvm(origin)) if origin is not None else _of_client(error)
+    if chain and (thrown := chain[-1].thrown_in_task()) is not None:
+        chain.append(thrown)
+    return chain
+
+
+def is_infrastructure(error: BaseException) -> bool:
+    """Whether Spark could not do the work, whoever's function it ran."""
+    if type(error).__name__ == "Py4JNetworkError" and module_of(error).startswith("py4j."):
+        return True  # the JVM is gone
+    for one in java_errors(error):
+        if one.java == PYTHON_EXCEPTION:
+            return False
+        if one.is_infrastructure:
+            return True
+    return False
+
+
+def is_block_lost(error: BaseException) -> bool:
+    """Whether materialised blocks are gone."""
+    return any(one.condition in _BLOCK_CONDITIONS for one in java_errors(error))
+
+
+def is_server_gone(error: BaseException) -> bool:
+    """Whether Spark Connect's client has lost its server or its session."""
+    if not module_of(error).startswith(_CONNECT):
+        return module_of(error).startswith("grpc.") and _grpc_code(error) == "UNAVAILABLE"
+    condition = _condition_of(error)
+    if condition is not None:
+        return condition in _GONE_CONDITIONS or condition.startswith(_GONE_SESSION)
+    return _grpc_code(error) == "UNAVAILABLE"
+
+
+def python_class(error: BaseException) -> str | None:
+    """Return the name of the class of the exception that a Python worker raised; None: it cannot be told.
+
+    A traceback is text. Its lines are indented up to the first exception's, whose class is the first word of
+    that line; everything behind may be the author's. So a traceback that tells of more than one exception,
+    or seems to, tells nothing here.
+    """
+    for one in java_errors(error):
+        if one.java == PYTHON_EXCEPTION:
+            _, _, rest = one.message.partition(_TRACEBACK)
+            line = next((line for line in rest.split("\n") if not line.startswith(" ")), "")
+            name = _RAISED.match(line)
+            return None if name is None or _TRACEBACK in rest else name[0]
+    return None
+
+
+def _of_jvm(origin: Any) -> Iterator[JavaError]:
+    try:
+        for _ in range(_MOST_CAUSES):
+            if origin is None:
+                return
+            yield JavaError(
+                str(origin.getClass().getName()),
+                _asked(origin, "getCondition"),
+                str(origin.getMessage() or ""),
+            )
+            origin = origin.getCause()
+    except Exception:  # noqa: BLE001 - the JVM is gone: what is known is known
+        return
+
+
+def _of_client(error: BaseException) -> list[JavaError]:
+    if not module_of(error).startswith(_CONNECT):
+        return []
+    text = str(error)
+    if type(error).__name__ == "PythonException":
+        return [JavaError(PYTHON_EXCEPTION, None, text)]
+    condition = _condition_of(error)
+    unknown = _UNKNOWN.match(text)
+    if unknown is not None:
+        return [JavaError(unknown["java"], condition, text[unknown.end() :])]
+    plain = type(error).__name__ in ("SparkException", "SparkConnectGrpcException")
+    return [JavaError(SPARK_EXCEPTION if plain else "", condition, text)]
+
+
+def _condition_of(error: BaseException) -> str | None:
+    return _asked(error, "getCondition")
+
+
+def _asked(thing: Any, name: str) -> str | None:
+    """Call a method that only some have."""
+    try:
+        answer = getattr(thing, name)()
+    except Exception:  # noqa: BLE001 - py4j's way to say that there is no such method, too
+        return None
+    return None if answer is None else str(answer)
+
+
+def _grpc_code(error: BaseException) -> str | None:
+    """Return the name of the gRPC code; releases of Spark before 4.1 keep it with the error of gRPC only."""
+    for holder, name in ((error, "getGrpcStatusCode"), (error, "code"), (error.__context__, "code")):
+        code = _asked(holder, name)
+        if code is not None:
+            return code.rpartition(".")[2]  # of StatusCode.UNAVAILABLE
+    return None

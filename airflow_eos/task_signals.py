@@ -1,0 +1,29 @@
+"""What an author's function tells Airflow by an exception: skip the task, or fail it for good.
+
+Executors need not have Airflow, and nothing below the Airflow layer imports it: there its exceptions are
+known by the qualified names of their classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+Signal = Literal["skip", "fail"]
+
+_SIGNALS: dict[str, Signal] = {
+    "airflow.exceptions.AirflowFailException": "fail",
+    "airflow.exceptions.AirflowSkipException": "skip",
+    "airflow.sdk.exceptions.AirflowFailException": "fail",
+    "airflow.sdk.exceptions.AirflowSkipException": "skip",
+}
+
+
+def class_names(error: BaseException) -> tuple[str, ...]:
+    """Return the qualified names of an exception's class and of its bases."""
+    return tuple(f"{one.__module__}.{one.__qualname__}" for one in type(error).__mro__[:-1])
+
+
+def signal_of(names: Iterable[str]) -> Signal | None:
+    """Return what an exception with these class names tells Airflow; None: it is a failure like any other."""
+    return next((_SIGNALS[name] for name in names if name in _SIGNALS), None)

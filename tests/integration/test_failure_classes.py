@@ -1,0 +1,467 @@
+"""Failures are classed by what they are: whose they are, whether another try helps, and which record it was.
+
+Through the public API, on real brokers. Runs on a classic session here; :mod:`test_spark_connect` runs the
+same tests on Spark Connect.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import sys
+import time
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from airflow_eos import arrow_process, read_process_write
+from airflow_eos.exceptions import ProcessFailed, RecordRefused, RecordTooLarge, RunFailed
+from airflow_eos.operators.author_signals import asked_of_airflow
+from airflow_eos.operators.retriable import is_final
+from airflow_eos_testing import read_topic
+
+NOW = int(time.time() * 1000)
+DAY, HOUR = 86_400_000, 3_600_000
+BAD = 5
+"""Offset of the one bad record."""
+
+
+@pytest.fixture
+def fn(spark):
+    from pyspark.sql import functions
+
+    return functions
+
+
+def spec_of(broker, source, sink, **changes):
+    name = uuid.uuid4().hex[:8]
+    return broker.spec(source, sink, pipeline=f"p-{name}", group_id=f"g-{name}", **changes)
+
+
+def values(broker, topic):
+    return [record.value for record in read_topic(broker.bootstrap, topic)]
+
+
+def numbered(broker, bad=b"bad", partitions=1, **config):
+    """A topic with ten records, one of them bad."""
+    source = broker.topic("src", partitions, **config)
+    broker.produce(
+        source,
+        ({"key": b"k", "value": bad if i == BAD else b"%d" % i, "partition": 0} for i in range(10)),
+    )
+    return source
+
+
+def error_of(broker, spark, process, source, sink=None, **changes):
+    sink = sink or broker.topic("out")
+    spec = spec_of(broker, source, sink, **changes)
+    with pytest.raises(Exception) as caught:
+        read_process_write(spark, spec, process)
+    assert values(broker, sink) == []
+    return caught.value
+
+
+# -- words ------------------------------------------------------------------------------------------------
+
+WORDS = [
+    "order 17 has been cancelled",
+    "java.lang.OutOfMemoryError: Java heap space",
+    "x\nCaused by: java.lang.OutOfMemoryError: y\n\tat a.B.c(B.java:1)",
+    "No space left on device",
+    "ExecutorLostFailure (executor 3 exited)",
+    "[OPERATION_CANCELED] INVALID_HANDLE.SESSION_NOT_FOUND StatusCode.UNAVAILABLE",
+]
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_what_a_function_says_is_not_taken_for_spark(broker, spark, fn, words):
+    """It is the function that failed, on that record."""
+    source = numbered(broker)
+
+    def parse(value):
+        if value == b"bad":
+            raise ValueError(words)
+        return value
+
+    error = error_of(
+        broker, spark, lambda df: df.select(fn.udf(parse, "binary")("value").alias("value")), source
+    )
+    assert type(error) is ProcessFailed
+    assert f"process failed at {source}-0, offset {BAD}, nothing was written: ValueError" in str(error)
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_what_a_record_says_is_not_taken_for_spark(broker, spark, fn, words):
+    """A log line that tells of memory is cast to a number."""
+    source = numbered(broker, words.encode())
+    error = error_of(
+        broker,
+        spark,
+        lambda df: df.select(fn.col("value").cast("string").cast("int").cast("string").alias("value")),
+        source,
+    )
+    assert type(error) is ProcessFailed
+    assert "CAST_INVALID_INPUT" in str(error)
+    assert f"at {source}-0, offset {BAD}," in str(error)
+
+
+def test_a_worker_that_dies_is_not_a_function_that_raised(broker, spark, fn):
+    """Spark's own word for it: another try may help."""
+
+    def leave(_value):
+        os._exit(3)
+
+    error = error_of(
+        broker, spark, lambda df: df.select(fn.udf(leave, "binary")("value").alias("value")), numbered(broker)
+    )
+    assert type(error) is RunFailed
+    assert "Python worker exited unexpectedly" in str(error)
+
+
+# -- dead letters -----------------------------------------------------------------------------------------
+
+
+class Unreadable(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+class Panic(BaseException):
+    """As libraries written in Rust raise."""
+
+
+def half_an_emoji():
+    raise ValueError("half an emoji: \ud83d")
+
+
+def unreadable():
+    raise Unreadable
+
+
+def leaves():
+    sys.exit("bye")
+
+
+def panics():
+    raise Panic("index out of bounds")
+
+
+def generator_exit():
+    raise GeneratorExit
+
+
+def stops():
+    next(iter(()))
+
+
+def too_deep():
+    too_deep()
+
+
+def huge():
+    raise ValueError("x" * 5_000_000)
+
+
+def cannot_be_pickled():
+    raise ValueError(sys.stdout, lambda: None)
+
+
+RAISES = {
+    f.__name__.encode(): f
+    for f in (
+        half_an_emoji,
+        unreadable,
+        leaves,
+        panics,
+        generator_exit,
+        stops,
+        too_deep,
+        huge,
+        cannot_be_pickled,
+    )
+}
+
+
+@arrow_process
+def raising(batch):
+    for value in batch["value"].to_pylist():
+        if value in RAISES:
+            RAISES[value]()
+    return batch.select(["key", "value"])
+
+
+def test_every_record_on_which_the_function_raises_becomes_a_dead_letter(broker, spark):
+    """Whatever it raises; all others are processed."""
+    source, sink, dead = broker.topic("src"), broker.topic("out"), broker.topic("dead")
+    given = [one for name in RAISES for one in (b"good", name)]
+    broker.produce(source, ({"value": value} for value in given))
+    record = read_process_write(spark, spec_of(broker, source, sink, dead_letter_topic=dead), raising)
+    assert values(broker, sink) == [b"good"] * len(RAISES)
+    letters = read_topic(broker.bootstrap, dead)
+    assert [one.value for one in letters] == list(RAISES)
+    assert record.records_written == len(given)
+    for offset, letter in enumerate(letters):
+        headers = dict(letter.headers)
+        assert headers["source.offset"] == b"%d" % (2 * offset + 1)
+        assert 0 < len(headers["error"]) < 2000
+
+
+@pytest.mark.parametrize("name", [b"half_an_emoji", b"unreadable", b"leaves", b"panics", b"generator_exit"])
+def test_without_dead_letters_the_record_is_named(broker, spark, name):
+    """Also where the exception has no text, or is no Exception."""
+    source = numbered(broker, name)
+    error = error_of(broker, spark, raising, source)
+    assert type(error) is ProcessFailed
+    assert f"process failed at {source}-0, offset {BAD}, nothing was written" in str(error)
+
+
+@arrow_process
+def fails_on_bad(batch):
+    if any(value is not None and value[:3] == b"bad" for value in batch["value"].to_pylist()):
+        raise ValueError("bad record " + "x" * 500)
+    return batch.select(["key", "value"])
+
+
+def test_a_dead_letter_that_its_topic_would_refuse_is_cut(broker, spark):
+    """It is too large by our headers, by its own, by itself, or of a time that the topic does not take."""
+    source = broker.topic("src", **{"message.timestamp.after.max.ms": str(2**63 - 1)})
+    sink, dead = broker.topic("out"), broker.topic("dead", **{"max.message.bytes": "2000"})
+    noise = os.urandom(6000)
+    given = [
+        {"value": b"bad" + noise[:1500]},
+        {"value": b"bad" + noise[:100], "headers": {"h": noise[:3000]}},
+        {"key": noise[:3000], "value": b"bad" + noise},
+        {"value": b"bad", "timestamp": NOW + DAY},
+        {"value": b"good"},
+    ]
+    broker.produce(source, given)
+    read_process_write(spark, spec_of(broker, source, sink, dead_letter_topic=dead), fails_on_bad)
+    assert values(broker, sink) == [b"good"]
+    letters = read_topic(broker.bootstrap, dead)
+    headers = [dict(one.headers) for one in letters]
+    assert [one["source.offset"] for one in headers] == [b"0", b"1", b"2", b"3"]
+    assert all(one["error"].startswith(b"ValueError: bad record x") for one in headers)
+    by_headers, by_own, by_itself, by_time = letters
+    assert by_headers.value == given[0]["value"]
+    assert "source.cut" not in headers[0]
+    assert by_own.value == given[1]["value"]
+    assert headers[1]["source.cut"] == b"headers"
+    assert given[2]["value"].startswith(by_itself.value)
+    assert headers[2]["source.cut"] == b"value of 6003 bytes, key of 3000 bytes"
+    assert by_time.value == b"bad"
+    assert headers[3]["source.timestamp"] == b"%d" % (NOW + DAY)
+    assert by_time.timestamp < NOW + HOUR
+
+
+def test_above_max_dead_letters_the_first_error_and_its_place_are_said_once(broker, spark):
+    """Counted over tasks: none of them has too many by itself."""
+    source, dead = broker.topic("src", 3), broker.topic("dead")
+    broker.produce(source, ({"value": b"bad", "partition": p} for p in range(3)))
+    error = error_of(broker, spark, fails_on_bad, source, dead_letter_topic=dead, max_dead_letters=1)
+    assert type(error) is ProcessFailed
+    said = str(error)
+    assert "max_dead_letters is 1" in said
+    assert f"The first: {source}-0, offset 0: ValueError: bad record" in said
+    assert said.count("nothing was written") == said.count("orrect the function") == 1
+    assert values(broker, dead) == []
+
+
+# -- what the sink refuses --------------------------------------------------------------------------------
+
+
+def passed_on(df):
+    return df.select("key", "value", "timestamp")
+
+
+@arrow_process
+def passed_on_by_arrow(batch):
+    return batch.select(["key", "value", "timestamp"])
+
+
+BOTH = pytest.mark.parametrize("process", [passed_on, passed_on_by_arrow], ids=["frame", "arrow"])
+
+
+def check_refused(error, source, caplog, sends):
+    assert isinstance(error, RecordRefused)
+    assert is_final(error)
+    assert sum("aborting its transaction" in one.getMessage() for one in caplog.records) == sends
+    if not sends:
+        assert f"The record was read at {source}-0, offset {BAD}" in str(error)
+        assert f'skip_offsets=[["{source}", 0, {BAD}, {BAD + 1}]]' in str(error)
+
+
+@BOTH
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_a_record_without_a_key_for_a_compacted_sink_is_refused_before_it_is_sent(
+    broker, spark, process, policy, caplog
+):
+    """The setting and the record are named; another try would meet the same."""
+    source, sink = broker.topic("src"), broker.topic("out", **{"cleanup.policy": policy})
+    broker.produce(source, ({"key": None if i == BAD else b"k", "value": b"v"} for i in range(10)))
+    error = error_of(broker, spark, process, source, sink)
+    assert "cleanup.policy" in str(error)
+    check_refused(error, source, caplog, sends=0)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("limits", "off"),
+    [({}, DAY), ({"message.timestamp.before.max.ms": str(HOUR)}, -DAY)],
+    ids=["after", "before"],
+)
+def test_a_timestamp_far_beyond_the_sinks_limits_is_refused_before_it_is_sent(
+    broker, spark, process, limits, off, caplog
+):
+    """By the limits that the topic has, also by default."""
+    source = broker.topic("src", **{"message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-1"})
+    sink = broker.topic("out", **limits)
+    broker.produce(
+        source, ({"key": b"k", "value": b"v", "timestamp": NOW + off * (i == BAD)} for i in range(10))
+    )
+    error = error_of(broker, spark, process, source, sink)
+    assert str(NOW + off) in str(error)
+    check_refused(error, source, caplog, sends=0)
+
+
+@BOTH
+def test_what_only_the_broker_can_tell_is_sent_once(broker, spark, process, caplog):
+    """A little beyond the limit: its clock decides. The refused record is named by key and time."""
+    source = broker.topic("src", **{"message.timestamp.after.max.ms": str(2**63 - 1)})
+    broker.produce(
+        source,
+        ({"key": b"k%d" % i, "value": b"v", "timestamp": NOW + 2 * HOUR * (i == BAD)} for i in range(10)),
+    )
+    with caplog.at_level(logging.WARNING):
+        error = error_of(broker, spark, process, source)
+    assert f"record {BAD} with key b'k{BAD}' and timestamp {NOW + 2 * HOUR} ms" in str(error)
+    check_refused(error, source, caplog, sends=1)
+
+
+@BOTH
+def test_a_record_that_is_too_large_for_the_sink_is_named(broker, spark, process, caplog):
+    """Compressed, as the topic counts it."""
+    source, sink = numbered(broker, os.urandom(5000)), broker.topic("out", **{"max.message.bytes": "2000"})
+    error = error_of(broker, spark, process, source, sink)
+    assert type(error) is RecordTooLarge
+    check_refused(error, source, caplog, sends=0)
+
+
+def test_a_record_without_a_timestamp_is_taken_whatever_the_limits(broker, spark, fn):
+    """The counter-test: -1 is Kafka's word for none."""
+    sink = broker.topic("out", **{"message.timestamp.before.max.ms": str(HOUR)})
+    spec = spec_of(broker, numbered(broker), sink)
+    read_process_write(
+        spark, spec, lambda df: df.select("value", fn.timestamp_millis(fn.lit(-1)).alias("timestamp"))
+    )
+    assert [one.timestamp for one in read_topic(broker.bootstrap, sink)] == [-1] * 10
+
+
+def test_a_sink_that_sets_its_own_time_takes_any_timestamp(broker, spark):
+    """The counter-test: LogAppendTime."""
+    source = broker.topic("src", **{"message.timestamp.after.max.ms": str(2**63 - 1)})
+    sink = broker.topic("out", **{"message.timestamp.type": "LogAppendTime"})
+    broker.produce(source, [{"key": b"k", "value": b"v", "timestamp": NOW + DAY}])
+    read_process_write(spark, spec_of(broker, source, sink), passed_on)
+    assert values(broker, sink) == [b"v"]
+
+
+# -- what process asks of Airflow -------------------------------------------------------------------------
+
+
+def raising_airflows(name, where):
+    from airflow.sdk import exceptions
+
+    def process(df, kind):
+        if where == "driver":
+            raise kind("said the author")
+        from pyspark.sql import functions
+
+        def udf(_value):
+            raise kind("said the author")
+
+        return df.select(functions.udf(udf, "binary")("value").alias("value"))
+
+    @arrow_process
+    def by_arrow(batch, kind):
+        raise kind("said the author")
+
+    return functools.partial(by_arrow if where == "arrow" else process, kind=getattr(exceptions, name))
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        ("AirflowSkipException", "driver"),
+        ("AirflowFailException", "driver"),
+        ("AirflowSkipException", "arrow"),
+        ("AirflowFailException", "arrow"),
+        ("AirflowFailException", "udf"),
+    ],
+)
+def test_what_process_asks_of_airflow_reaches_it_and_nothing_is_committed(broker, spark, name, where):
+    """Also from an executor, where only the class is known, and where bad records are dead letters."""
+    source, sink, dead = numbered(broker), broker.topic("out"), broker.topic("dead")
+    changes = {"dead_letter_topic": dead} if where == "arrow" else {}
+    spec = spec_of(broker, source, sink, **changes)
+    with pytest.raises(ProcessFailed) as caught:
+        read_process_write(spark, spec, raising_airflows(name, where))
+    asked = asked_of_airflow(caught.value)
+    assert type(asked).__name__ == name
+    assert "said the author" in str(asked)
+    assert values(broker, sink) == values(broker, dead) == []
+    again = replace(spec, dead_letter_topic=None)
+    record = read_process_write(spark, again, lambda df: df.select("value"))
+    assert record.records_read == 10
+
+
+@pytest.mark.parametrize("name", ["TaskDeferred", "AirflowTaskTerminated"])
+def test_what_ends_a_task_from_outside_passes_and_nothing_is_committed(broker, spark, name):
+    """It is no Exception: nothing of ours takes it for a failure."""
+    from airflow.sdk import exceptions
+
+    source, sink = numbered(broker), broker.topic("out")
+    spec = spec_of(broker, source, sink)
+    kind = getattr(exceptions, name)
+
+    def process(_df):
+        raise kind(trigger=None, method_name="resume") if name == "TaskDeferred" else kind("SIGTERM")
+
+    with pytest.raises(kind):
+        read_process_write(spark, spec, process)
+    assert values(broker, sink) == []
+    assert read_process_write(spark, spec, lambda df: df.select("value")).records_read == 10
+
+
+# -- other slips ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("collect", "kind"),
+    [(lambda df: df.toPandas(), "pandas.*DataFrame"), (lambda df: df.toArrow(), "pyarrow.*Table")],
+    ids=["pandas", "pyarrow"],
+)
+def test_local_data_that_is_returned_is_called_by_its_full_name(broker, spark, collect, kind):
+    """Two libraries have a DataFrame; the way is said."""
+    with pytest.raises(
+        ProcessFailed, match=rf"process returned a {kind}; it must return a Spark.*@arrow_process"
+    ):
+        read_process_write(spark, spec_of(broker, numbered(broker), broker.topic("out")), collect)
+
+
+def test_a_search_that_is_cut_does_not_read_like_a_finding(broker, spark, fn, monkeypatch):
+    """The function takes longer than the search may."""
+    monkeypatch.setattr("airflow_eos.spark.data_plane.SEARCH_SECONDS", 4.0)
+    source = numbered(broker)
+
+    def slow(value):
+        time.sleep(1.0)
+        if value == b"bad":
+            raise ValueError("bad")
+        return value
+
+    process = lambda df: df.select(fn.udf(slow, "binary")("value").alias("value"))  # noqa: E731
+    error = error_of(broker, spark, process, source)
+    assert "process failed somewhere in " in str(error)
+    assert "given up after 4 s" in str(error)
