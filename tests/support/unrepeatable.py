@@ -1,0 +1,130 @@
+"""Transforms that a second evaluation changes, and a gate that holds some of their tasks back.
+
+Each takes records of :meth:`tests.support.spark_sessions.Broker.numbered` and shuffles them by something that
+is not a function of the record: where Spark computes lost map outputs again, a record goes to another task.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.patience import wait_until
+
+PARTS = 6
+SCHEMA = "key binary, value binary"
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Tasks 0 and 1 of the stage pass it; the others wait until it is opened.
+
+    Two executors of one core run them, so once two wait, the first two have ended.
+    """
+
+    folder: str
+
+    def __call__(self, batches):
+        import os as there
+        import pathlib
+        import time as clock
+
+        from pyspark import TaskContext
+
+        part = TaskContext.get().partitionId()
+        folder = pathlib.Path(self.folder)
+        if part > 1:
+            jvm = pathlib.Path(f"/proc/{there.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
+            (folder / f"waits-{part}-{jvm}").touch()
+            while not (folder / "open").exists():
+                clock.sleep(0.05)
+        yield from batches
+
+    def attach(self, df):
+        return df.mapInArrow(self, SCHEMA)
+
+    def kill_one_and_open(self):
+        """Once two tasks wait, SIGKILL the executor of one of them, then let all go on."""
+        folder = Path(self.folder)
+        wait_until(lambda: len(list(folder.glob("waits-*"))) > 1, 120)
+        waiting = min(folder.glob("waits-*"))
+        os.kill(int(waiting.name.rpartition("-")[2]), signal.SIGKILL)
+        (folder / "open").touch()
+
+
+def _random(df, column="r"):
+    from pyspark.sql import functions as F  # noqa: N812
+
+    @F.udf("string")
+    def drawn(value):
+        import uuid
+
+        return uuid.uuid4().hex
+
+    return df.select("key", "value", drawn("value").alias(column))
+
+
+def random_keys(df, gate):
+    return gate.attach(_random(df).repartition(PARTS, "r").select("key", "value"))
+
+
+def random_keys_below_two_shuffles(df, gate):
+    """The tasks that mix two evaluations stand in the middle: those of the seal all run in one attempt."""
+    return gate.attach(_random(df).repartition(PARTS, "r").select("key", "value")).repartition(PARTS, "value")
+
+
+def clock_time(df, gate):
+    from pyspark.sql import functions as F  # noqa: N812
+
+    @F.udf("long")
+    def now(value):
+        import time
+
+        return time.time_ns()
+
+    return gate.attach(df.withColumn("r", now("value")).repartition(PARTS, "r").select("key", "value"))
+
+
+def cached_halves(df, gate):
+    """No shuffle, but two looks at blocks that the function caches: by what was drawn, each record once."""
+    kept = _random(df).cache()
+    halves = kept.where("r < '8'").union(kept.where("r >= '8'"))
+    return gate.attach(halves.select("key", "value"))
+
+
+def _per_key(rows, gate):
+    return gate.attach(rows.repartition(PARTS, "value").select("key", "value"))
+
+
+def drop_duplicates(df, gate):
+    return _per_key(df.select("key", "value").dropDuplicates(["key"]), gate)
+
+
+def first_of_key(df, gate):
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return _per_key(df.groupBy("key").agg(F.first("value").alias("value")), gate)
+
+
+def list_of_key(df, gate):
+    from pyspark.sql import functions as F  # noqa: N812
+
+    joined = F.concat_ws(",", F.collect_list(F.col("value").cast("string"))).cast("binary")
+    return _per_key(df.groupBy("key").agg(joined.alias("value")), gate)
+
+
+def row_number_over_ties(df, gate):
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    ties = Window.partitionBy("key").orderBy(F.length("key"))
+    numbered = df.select("key", "value", F.row_number().over(ties).alias("n"))
+    return _per_key(numbered.where("n = 1"), gate)
+
+
+ALL_RECORDS = (random_keys, random_keys_below_two_shuffles, clock_time, cached_halves)
+"""Each record comes out once, as it is."""
+ONE_PER_KEY = (drop_duplicates, first_of_key, list_of_key, row_number_over_ties)
+"""Each key comes out once."""
