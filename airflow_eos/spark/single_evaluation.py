@@ -83,21 +83,19 @@ def single_evaluation(
     """Watch the seal that is made in the block.
 
     :param tag: of its jobs.
-    :param local: driver and executor are one process: no executor can be lost alone.
+    :param local: driver and executor are one process: where an output is lost, Spark counts all as lost.
     """
-    if not isinstance(sealing, FrameSealing):
+    if local or not isinstance(sealing, FrameSealing):
         yield NothingBelow()
     elif not is_connect(spark):
         yield StatusStoreEvidence(spark, tag)
-    elif local:
-        yield NothingBelow()
     else:
         with settings(spark, _CHECKSUMS if spark_version(spark) >= _CHECKSUMS_FROM else {}):
             yield ServerEvidence(spark)
 
 
 class NothingBelow:
-    """Nothing stands below the seal tasks, or nothing of it can be lost."""
+    """Nothing stands below the seal tasks, or nothing of it can be lost by itself."""
 
     def admit(self, sealed: DataFrame) -> None:
         """Take every plan."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 
 from airflow_eos.exceptions import EnvironmentMismatch
+from airflow_eos.spark.sealed_blocks import InconsistentSeal
 from airflow_eos.spark.single_evaluation import (
     REPEATABLE,
     ServerEvidence,
     StageRun,
+    StatusStoreEvidence,
     computed_twice,
     not_rolled_back,
 )
+from tests.support.status_store import Driver
 
 
 def ran(stage, *rdds, attempt=0, written=10):
@@ -124,3 +127,86 @@ def test_other_plans_are_taken(version, plan):
 def test_an_author_can_say_that_a_transform_is_repeatable(plan):
     """Then it does not matter how often it is evaluated."""
     ServerEvidence(Server("4.0.0", spark__airflowEos__repeatable="true")).admit(Plan(plan))
+
+
+TAG = ("seal",)
+READ_JOB, SEAL_JOB = [(0, 0, (1, 2), 10)], [(1, None, (1, 2), 0), (2, 0, (3, 4), 10)]
+KEEP_JOB, COUNT_JOB = [(3, None, (3, 4), 0), (4, 0, (5, 6), 0)], [(5, 0, (6, 7), 0)]
+
+
+def sealed(driver, *jobs, first=()):
+    """Evidence of a seal that ran these jobs, and then counted its blocks."""
+    for job in first:
+        driver.job(*job, tags=TAG)
+    evidence = StatusStoreEvidence(driver, *TAG)
+    for job in (*jobs, COUNT_JOB):
+        driver.job(*job, tags=TAG)
+    return evidence
+
+
+def test_a_seal_whose_stages_ran_once_is_taken():
+    """Its blocks are kept in the RDD that is counted: a cache, and no executor was lost."""
+    driver = Driver()
+    evidence = sealed(driver, READ_JOB, SEAL_JOB, KEEP_JOB)
+    driver.persistent = {6}
+    evidence.check()
+
+
+def test_a_second_attempt_below_the_seal_is_an_inconsistent_seal():
+    """The job of a shuffle met lost map outputs."""
+    evidence = sealed(Driver(), [(0, 1, (1, 2), 5)], SEAL_JOB, KEEP_JOB)
+    with pytest.raises(InconsistentSeal, match=r"stage 0 of the transform again \(attempt 1\)"):
+        evidence.check()
+
+
+def test_what_ran_before_the_seal_or_for_others_is_no_evidence():
+    """The seal before this one, and another run's jobs in the same session."""
+    driver = Driver()
+    evidence = sealed(driver, READ_JOB, SEAL_JOB, KEEP_JOB, first=[[(8, 3, (1, 2), 10)]])
+    driver.job((9, 2, (30, 31), 10), tags=("another",))
+    evidence.check()
+
+
+def test_a_cache_read_while_an_executor_is_lost_is_an_inconsistent_seal():
+    """Blocks are computed again without a second attempt of any stage."""
+    driver = Driver()
+    evidence = sealed(driver, [(1, 0, (1, 2), 10)], [(2, None, (1, 2), 0), (4, 0, (5, 6), 0)])
+    driver.persistent = {1, 6}
+    evidence.check()
+    driver.executors["1"] = False
+    with pytest.raises(InconsistentSeal, match="executor 1 was lost while the transform read a DataFrame"):
+        evidence.check()
+
+
+def test_an_executor_lost_without_a_cache_is_no_evidence():
+    """The one that had nothing, as dynamic allocation takes them away."""
+    driver = Driver()
+    evidence = sealed(driver, READ_JOB, SEAL_JOB, KEEP_JOB)
+    driver.executors["1"] = False
+    evidence.check()
+
+
+def test_events_that_spark_dropped_leave_it_open():
+    """It is sealed again, and the error names what to raise."""
+    driver = Driver()
+    evidence = sealed(driver, READ_JOB, SEAL_JOB, KEEP_JOB)
+    driver.dropped = 1
+    with pytest.raises(InconsistentSeal, match=r"raise spark\.scheduler\.listenerbus"):
+        evidence.check()
+
+
+def test_a_job_that_spark_has_forgotten_leaves_it_open():
+    """The status store keeps so many jobs and no more."""
+    evidence = sealed(Driver(evicts=True), READ_JOB, SEAL_JOB, KEEP_JOB)
+    with pytest.raises(InconsistentSeal, match=r"forgotten job 1 .* raise spark\.ui\.retainedJobs"):
+        evidence.check()
+
+
+def test_a_status_store_that_does_not_catch_up_leaves_it_open(monkeypatch):
+    """Its queue is stuck behind a slow listener."""
+    driver = Driver()
+    evidence = sealed(driver, READ_JOB, SEAL_JOB, KEEP_JOB)
+    monkeypatch.setattr(driver, "getJobIdsForTag", lambda _tag: [])
+    monkeypatch.setattr("airflow_eos.spark.single_evaluation._STORE_TIMEOUT", 0.05)
+    with pytest.raises(InconsistentSeal, match="status store is more than"):
+        evidence.check()
