@@ -102,12 +102,19 @@ class Plan:
 
 SHUFFLE = "+- Exchange hashpartitioning(r#12, 6), REPARTITION_BY_NUM, [plan_id=7]"
 CACHE = "+- InMemoryTableScan [key#1, r#12]"
+CHECKPOINT = "+- Scan ExistingRDD[key#1,value#2]"
 BROADCAST = "+- BroadcastExchange HashedRelationBroadcastMode(List(input[0, bigint, false]))"
 
 
 @pytest.mark.parametrize(
     ("version", "plan"),
-    [("4.0.0", SHUFFLE), ("4.1.3", SHUFFLE), ("4.1.3", "PhotonShuffleExchangeSink"), ("4.2.0", CACHE)],
+    [
+        ("4.0.0", SHUFFLE),
+        ("4.1.3", SHUFFLE),
+        ("4.1.3", CHECKPOINT),
+        ("4.1.3", "PhotonShuffleExchangeSink"),
+        ("4.2.0", CACHE),
+    ],
 )
 def test_a_plan_of_which_a_server_does_not_tell_is_refused(version, plan):
     """By name of the version, with a way on."""
