@@ -70,6 +70,11 @@ def random_keys(df, gate):
     return gate.attach(_random(df).repartition(PARTS, "r").select("key", "value"))
 
 
+def random_values_without_a_shuffle(df, gate):
+    """All of it runs in the seal tasks."""
+    return gate.attach(_random(df, "drawn").selectExpr("cast(drawn AS binary) AS key", "value"))
+
+
 def random_keys_below_two_shuffles(df, gate):
     """The tasks that mix two evaluations stand in the middle: those of the seal all run in one attempt."""
     return gate.attach(_random(df).repartition(PARTS, "r").select("key", "value")).repartition(PARTS, "value")
@@ -125,6 +130,6 @@ def row_number_over_ties(df, gate):
 
 
 ALL_RECORDS = (random_keys, random_keys_below_two_shuffles, clock_time, cached_halves)
-"""Each record comes out once, as it is."""
+"""Each value comes out once, as it is."""
 ONE_PER_KEY = (drop_duplicates, first_of_key, list_of_key, row_number_over_ties)
 """Each key comes out once."""
