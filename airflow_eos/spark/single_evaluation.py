@@ -24,7 +24,7 @@ import re
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -117,16 +117,16 @@ class ServerEvidence:
             return
         plan = sealed._explain_string()  # noqa: SLF001
         if _CACHED in plan:
-            what, instead = "reads a cached DataFrame", "or do not cache it"
+            action, alternative = "reads a cached DataFrame", "or do not cache it"
         elif _SHUFFLES.search(plan) and spark_version(self._spark) < _CHECKSUMS_FROM:
-            what, instead = "shuffles, or reads a checkpoint", "or Spark 4.2 or newer"
+            action, alternative = "shuffles, or reads a checkpoint", "or Spark 4.2 or newer"
         else:
             return
         raise EnvironmentMismatch(
-            f"the transform {what}, and Spark {self._spark.version} does not show over Spark Connect whether "
-            "it was evaluated once: after the loss of an executor, rows of an unrepeatable transform "
-            f"could be missing or come twice. Use a classic session {instead}; if the transform gives the "
-            f"same rows each time it is evaluated, set {REPEATABLE}=true"
+            f"the transform {action}, and Spark {self._spark.version} does not show over Spark Connect "
+            "whether it was evaluated once: after the loss of an executor, rows of an unrepeatable transform "
+            f"could be missing or come twice. Use a classic session {alternative}; if the transform gives "
+            f"the same rows each time it is evaluated, set {REPEATABLE}=true"
         )
 
     def check(self) -> None:
@@ -166,7 +166,10 @@ class StatusStoreEvidence:
         """Take every plan: :meth:`check` sees what was computed."""
 
     def check(self) -> None:
-        """Look at all stages of the seal's jobs."""
+        """Look at all stages of the seal's jobs; the last of them counts the blocks.
+
+        :raises InconsistentSeal: a stage ran twice, a cache lost blocks, or Spark does not tell.
+        """
         last_job = self._caught_up()
         if self._dropped_events() != self._dropped:
             raise InconsistentSeal(
@@ -180,9 +183,9 @@ class StatusStoreEvidence:
             return
         counted = {rdd for run in runs.pop(ours[-1]) for rdd in run.rdds}
         computed = [run for several in runs.values() for run in several]
-        found = computed_twice(computed)
-        if found is not None:
-            raise InconsistentSeal(found)
+        repeated = computed_twice(computed)
+        if repeated is not None:
+            raise InconsistentSeal(repeated)
         kept = set(map(int, self._context._jsc.getPersistentRDDs().keySet())) - counted  # noqa: SLF001
         read = {rdd for run in computed for rdd in run.rdds}
         lost = self._lost_executors() - self._lost
@@ -258,20 +261,15 @@ def computed_twice(runs: list[StageRun]) -> str | None:
 
     :param runs: the stages that ran, down from the blocks.
     """
-    by_rdds: Mapping[frozenset[int], list[StageRun]] = _grouped(runs)
+    by_rdds: defaultdict[frozenset[int], list[StageRun]] = defaultdict(list)
+    for run in runs:
+        by_rdds[run.rdds].append(run)
     if len(by_rdds) <= 2:  # noqa: PLR2004 - the seal tasks, and the owners that keep what they sealed
         return None
-    for several in by_rdds.values():
-        again = next((run for run in several if run.attempt), None)
+    for same in by_rdds.values():
+        again = next((run for run in same if run.attempt), None)
         if again is not None:
             return f"Spark ran stage {again.stage} of the transform again (attempt {again.attempt})"
-        if len(several) > 1 and any(run.written for run in several):
-            return f"Spark ran stage {several[0].stage} of the transform again, as stage {several[-1].stage}"
+        if len(same) > 1 and any(run.written for run in same):
+            return f"Spark ran stage {same[0].stage} of the transform again, as stage {same[-1].stage}"
     return None
-
-
-def _grouped(runs: list[StageRun]) -> Mapping[frozenset[int], list[StageRun]]:
-    groups: defaultdict[frozenset[int], list[StageRun]] = defaultdict(list)
-    for run in runs:
-        groups[run.rdds].append(run)
-    return groups
