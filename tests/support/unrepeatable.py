@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.patience import wait_until
 
 PARTS = 6
+_DIRS = "SPARK_EXECUTOR_DIRS"
 SCHEMA = "key binary, value binary"
 
 
@@ -25,6 +28,7 @@ class Gate:
     """
 
     folder: str
+    made: float = field(default_factory=time.time)
 
     def __call__(self, batches):
         import os as there
@@ -46,12 +50,30 @@ class Gate:
         return df.mapInArrow(self, SCHEMA)
 
     def kill_one_and_open(self):
-        """Once two tasks wait, SIGKILL the executor of one of them, then let all go on."""
+        """Once both executors wait, SIGKILL one that holds what the tasks read, then let all go on."""
         folder = Path(self.folder)
-        wait_until(lambda: len(list(folder.glob("waits-*"))) > 1, 120)
-        waiting = min(folder.glob("waits-*"))
-        os.kill(int(waiting.name.rpartition("-")[2]), signal.SIGKILL)
+        waiting = wait_until(lambda: len(pids := self._waiting()) > 1 and pids, 120)
+        written = {pid: _shuffles(pid, self.made) for pid in waiting}
+        # The last one is what the first two tasks wrote. A cached DataFrame is no shuffle: either will do.
+        *_, read, _ = [None, None, *sorted(set().union(*written.values()))]
+        holders = [pid for pid in waiting if read in written[pid]]
+        os.kill(min(holders or waiting), signal.SIGKILL)
         (folder / "open").touch()
+
+    def _waiting(self):
+        return {int(path.name.rpartition("-")[2]) for path in Path(self.folder).glob("waits-*")}
+
+
+def _shuffles(pid, since):
+    """Numbers of the shuffles of which an executor has written rows since a time."""
+    environment = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    (folders,) = (value for name, _, value in (line.partition("=") for line in environment) if name == _DIRS)
+    shuffles = set()
+    for path in (path for folder in folders.split(":") for path in Path(folder).rglob("shuffle_*.data")):
+        with suppress(FileNotFoundError):  # Spark cleans up behind earlier runs
+            if path.stat().st_size and path.stat().st_mtime >= since:
+                shuffles.add(int(path.name.split("_")[1]))
+    return shuffles
 
 
 def _random(df, column="r"):
