@@ -220,14 +220,11 @@ class StatusStoreEvidence:
 
     def _run(self, stage: int) -> StageRun | None:
         """Return what the store has of a stage; None: it did not run, its output was there."""
-        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-
-        try:
-            data = self._store.lastStageAttempt(stage)
-        except Py4JJavaError as error:
+        if not self._tracker.getStageInfo(stage).isDefined():
             raise InconsistentSeal(
                 f"Spark has forgotten stage {stage} of the seal, so {_UNKNOWN}; raise spark.ui.retainedStages"
-            ) from error
+            )
+        data = self._store.lastStageAttempt(stage)
         if str(data.status()) in _NOT_RUN:
             return None
         rdds = frozenset(map(int, data.rddIds().mkString(",").split(",")))

@@ -86,5 +86,12 @@ class Driver:
         job = self._jobs.get(number)
         return Option(job and SimpleNamespace(stageIds=lambda: job[1]))
 
+    def forget_stage(self, stage):
+        """As the store does with the oldest, when there are more than it keeps."""
+        del self._stages[stage]
+
+    def getStageInfo(self, stage):  # noqa: N802
+        return Option(self._stages.get(stage))
+
     def lastStageAttempt(self, stage):  # noqa: N802
         return self._stages[stage]

@@ -209,6 +209,15 @@ def test_a_job_that_spark_has_forgotten_leaves_it_open():
         evidence.check()
 
 
+def test_a_stage_that_spark_has_forgotten_leaves_it_open():
+    """Its job is still known."""
+    driver = Driver()
+    evidence = sealed(driver, READ_JOB, SEAL_JOB, KEEP_JOB)
+    driver.forget_stage(0)
+    with pytest.raises(InconsistentSeal, match=r"forgotten stage 0 .* raise spark\.ui\.retainedStages"):
+        evidence.check()
+
+
 def test_a_status_store_that_does_not_catch_up_leaves_it_open(monkeypatch):
     """Its queue is stuck behind a slow listener."""
     driver = Driver()
