@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from airflow_eos.spark.seal_task import ArrowSealTask
     from airflow_eos.spark.sealing import Sealing
     from airflow_eos.spark.send_task import SendTask
+    from airflow_eos.spark.single_evaluation import SingleEvaluation
 
 SWITCH = "spark.airflowEos.opaqueBlocks"
 """``false`` in Spark's configuration: Arrow processes go through a DataFrame in local sessions, too."""
@@ -60,12 +61,16 @@ class Blocks(Protocol):
         """Free what was materialised; never raises."""
 
 
-def planned_blocks(spark: SparkSession, sealing: Sealing) -> Blocks:
-    """Return the blocks of a seal, not yet kept; an author's function on DataFrames is called here."""
+def planned_blocks(spark: SparkSession, sealing: Sealing, evaluation: SingleEvaluation) -> Blocks:
+    """Return the blocks of a seal, not yet kept; an author's function on DataFrames is called here.
+
+    :raises EnvironmentMismatch: ``evaluation`` does not admit the plan.
+    """
     if isinstance(sealing, ArrowSealing) and is_opaque(spark):
         task, count = sealing.task()
         return OpaqueBlocks(spark, _routed(spark, task, count, sealing.layout.tasks))
     rows = sealing.rows()
+    evaluation.admit(rows)
     return FrameBlocks(spark, route(rows, sealing.layout.tasks, "owner"))
 
 

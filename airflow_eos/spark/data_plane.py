@@ -26,6 +26,7 @@ from airflow_eos.spark.preflight import Environment, check_environment
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
 from airflow_eos.spark.sealing import make_sealing
 from airflow_eos.spark.session import cancel_tag, executed_once, speculates, tagged
+from airflow_eos.spark.single_evaluation import not_rolled_back, single_evaluation
 from airflow_eos.spark.stage_log import progress
 from airflow_eos.spark.task_log import hide_tasks
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from airflow_eos.spark.blocks import Blocks
     from airflow_eos.spark.placement import OwnerLayout
     from airflow_eos.spark.sealing import Sealing
+    from airflow_eos.spark.single_evaluation import SingleEvaluation
 
 log = logging.getLogger(__name__)
 Process = Callable[..., Any]
@@ -205,8 +207,19 @@ class SparkDataPlane:
         sealing = make_sealing(
             self._spark, self._spec, plan, self._config, self._process, environment.slots, self._mark
         )
-        with self._process_errors():
-            blocks = planned_blocks(self._spark, sealing)
+        with single_evaluation(self._spark, sealing, self._tag, local=environment.local) as evaluation:
+            with self._process_errors():
+                blocks = planned_blocks(self._spark, sealing, evaluation)
+            return self._kept(plan, environment, sealing, blocks, evaluation)
+
+    def _kept(
+        self,
+        plan: RunPlan,
+        environment: Environment,
+        sealing: Sealing,
+        blocks: Blocks,
+        evaluation: SingleEvaluation,
+    ) -> SealedBlocks:
         # The author's function may have taken its time, and had no job that could be cancelled.
         self._check_cancelled()
         with (
@@ -216,6 +229,7 @@ class SparkDataPlane:
             try:
                 # With one executor only there is none that could hold a second replica.
                 counts = blocks.keep(replicated=not environment.local)
+                evaluation.check()
                 if sealing.dead_letters is not None:
                     sealing.dead_letters.check(counts.dead_letters, counts.first_dead_letter)
                 read, late = sealing.reads(blocks.source, counts)
@@ -246,6 +260,9 @@ class SparkDataPlane:
         except EosError:
             raise  # of this process: nothing of it comes from Spark
         except Exception as error:
+            inconsistent = not_rolled_back(error)
+            if inconsistent is not None:
+                raise inconsistent from error
             failure = process_error(error, self._mark)
             # Of an error that a task has named, Spark's stack says nothing that the error does not.
             named_by_task = self._mark.found_in(error) is not None

@@ -33,11 +33,21 @@ def check_version(spark: SparkSession) -> None:
     import pyspark
 
     for where, version in (("the Spark server", spark.version), ("this Python", pyspark.__version__)):
-        if tuple(int(part) for part in version.split(".")[:2]) < _LEAST_VERSION:
+        if _minor_version(version) < _LEAST_VERSION:
             raise EnvironmentMismatch(
                 f"{where} runs Spark {version}, which this package does not support; use 4.0 or newer "
                 "(tested: 4.2)"
             )
+
+
+def spark_version(spark: SparkSession) -> tuple[int, int]:
+    """Return major and minor version of the Spark that computes; on Connect the server's."""
+    return _minor_version(spark.version)
+
+
+def _minor_version(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
 
 
 def is_connect(spark: SparkSession) -> bool:

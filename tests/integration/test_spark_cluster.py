@@ -219,7 +219,7 @@ def holding(text, *folders):
 
 @pytest.mark.parametrize("where", ["in the transform", "in the shuffle"])
 def test_an_executor_lost_in_the_middle_of_sealing_costs_only_time(spark, broker, tmp_path, where):
-    """Spark runs its tasks again, and those whose shuffle files are gone; two attempts are never mixed."""
+    """Spark runs its tasks again; a shuffle that lost files is sealed again. Attempts are never mixed."""
     source, sink = broker.numbered("src", 4, 2000), broker.topic("out", 4)
     begun, go = tmp_path / "begun", tmp_path / "go"
     begun.mkdir()

@@ -64,6 +64,8 @@ BORROWED = [
     (SPARK_PROVIDER, _OPERATOR, "_hook"),
     (SPARK, "pyspark.sql.connect.client:SparkConnectClient", "_use_reattachable_execute"),
     (SPARK, "pyspark.sql.connect.dataframe:DataFrame", "_plan"),
+    (SPARK, "pyspark.sql.connect.dataframe:DataFrame", "_explain_string"),
+    (SPARK, "pyspark.core.context:SparkContext", "_jsc"),
     (SPARK, "pyspark.core.context:SparkContext", "_jvm"),
     (SPARK, "pyspark.sql.session:SparkSession", "_jsparkSession"),
     (SPARK, "pyspark.core.rdd:PipelinedRDD", "_bypass_serializer"),

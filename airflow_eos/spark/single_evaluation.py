@@ -1,0 +1,272 @@
+"""Whether the rows that were sealed come from one evaluation of the transform.
+
+Spark computes again what an executor takes with it: map outputs of a shuffle, blocks of a cached DataFrame.
+Tasks that have read the first evaluation keep what they took from it, others read the second. Unless a
+transform gives the same rows in the same order each time, records are then lost and repeated without an error
+(SPARK-23207, SPARK-38160, SPARK-51016). A transform that runs in the seal tasks alone needs nothing of this:
+the rows name the attempt of their task (:mod:`airflow_eos.spark.sealed_rows`).
+
+========================  ================================================================================
+session                   evidence
+========================  ================================================================================
+classic                   the driver's status store: a stage that ran in a second attempt or again in a
+                          later job, or an executor that was lost while a cached DataFrame was read
+Connect, server from 4.2  Spark's own: it compares checksums of map outputs with those of the first
+                          evaluation, and where they differ runs all tasks again that read them. It does
+                          not cover cached DataFrames: plans that read them are refused
+Connect, older server     none, a client cannot ask the driver: plans that shuffle are refused, too
+========================  ================================================================================
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow_eos.exceptions import EnvironmentMismatch
+from airflow_eos.spark.sealed_blocks import InconsistentSeal
+from airflow_eos.spark.sealing import FrameSealing
+from airflow_eos.spark.session import is_connect, settings, spark_version, tagged
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_eos.spark.sealing import Sealing
+
+REPEATABLE = "spark.airflowEos.repeatable"
+"""``true`` in Spark's configuration: the author says that transforms give the same rows each time."""
+_CHECKSUMS_FROM = (4, 2)
+_CHECKSUMS = {
+    f"spark.sql.shuffle.orderIndependentChecksum.{name}": "true"
+    for name in ("enabled", "enableFullRetryOnMismatch", "enableQueryLevelRollbackOnMismatch")
+}
+# A checkpoint that the author's function makes hides what it was computed from.
+_SHUFFLES = re.compile(r"(?<!Broadcast)Exchange|Shuffle|ExistingRDD")
+_CACHED = "InMemory"
+_ABORTED = "Job aborted due to stage failure: "
+_NOT_ROLLED_BACK = re.compile(
+    f"{_ABORTED}(?:A shuffle map stage with indeterminate output|cannot rollback|rollback failed)",
+    re.IGNORECASE,
+)
+_STORE_TIMEOUT = 60.0
+"""Seconds to wait until the status store has seen the events of the seal."""
+_POLL = 0.01
+_UNKNOWN = "it cannot be told whether the transform was evaluated once"
+_NOT_RUN = ("PENDING", "SKIPPED")
+
+
+class SingleEvaluation(Protocol):
+    """Watches one seal: from before the author's function is called until the blocks are counted."""
+
+    def admit(self, sealed: DataFrame) -> None:
+        """Refuse a plan of which it could not be told that it was evaluated once.
+
+        :raises EnvironmentMismatch: naming Spark's version and what to do.
+        """
+
+    def check(self) -> None:
+        """Compare what ran with one evaluation.
+
+        :raises InconsistentSeal: something below the seal was computed twice, or it cannot be told.
+        """
+
+
+@contextmanager
+def single_evaluation(
+    spark: SparkSession, sealing: Sealing, tag: str, *, local: bool
+) -> Iterator[SingleEvaluation]:
+    """Watch the seal that is made in the block.
+
+    :param tag: of its jobs.
+    :param local: driver and executor are one process: where an output is lost, Spark counts all as lost.
+    """
+    if local or not isinstance(sealing, FrameSealing):
+        yield NothingBelow()
+    elif not is_connect(spark):
+        yield StatusStoreEvidence(spark, tag)
+    else:
+        with settings(spark, _CHECKSUMS if spark_version(spark) >= _CHECKSUMS_FROM else {}):
+            yield ServerEvidence(spark)
+
+
+class NothingBelow:
+    """Nothing stands below the seal tasks, or nothing of it can be lost by itself."""
+
+    def admit(self, sealed: DataFrame) -> None:
+        """Take every plan."""
+
+    def check(self) -> None:
+        """Accept it."""
+
+
+class ServerEvidence:
+    """Implements :class:`SingleEvaluation` on Spark Connect, by what the server does itself."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def admit(self, sealed: DataFrame) -> None:
+        """Refuse cached DataFrames, and shuffles where the server keeps no checksums."""
+        if str(self._spark.conf.get(REPEATABLE, "false")).lower() == "true":
+            return
+        plan = sealed._explain_string()  # noqa: SLF001
+        if _CACHED in plan:
+            action, alternative = "reads a cached DataFrame", "or do not cache it"
+        elif _SHUFFLES.search(plan) and spark_version(self._spark) < _CHECKSUMS_FROM:
+            action, alternative = "shuffles, or reads a checkpoint", "or Spark 4.2 or newer"
+        else:
+            return
+        raise EnvironmentMismatch(
+            f"the transform {action}, and Spark {self._spark.version} does not show over Spark Connect "
+            "whether it was evaluated once: after the loss of an executor, rows of an unrepeatable transform "
+            f"could be missing or come twice. Use a classic session {alternative}; if the transform gives "
+            f"the same rows each time it is evaluated, set {REPEATABLE}=true"
+        )
+
+    def check(self) -> None:
+        """Accept it: the server has rolled back what read two evaluations, or the job has failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageRun:
+    """A stage that ran, as the status store has it.
+
+    :param rdds: ids of the RDDs that it computes: the same ones again are the same work again.
+    :param attempt: number of its last attempt, from 0.
+    :param written: records that this attempt wrote into a shuffle.
+    """
+
+    stage: int
+    attempt: int
+    rdds: frozenset[int]
+    written: int
+
+
+class StatusStoreEvidence:
+    """Implements :class:`SingleEvaluation` on a classic session."""
+
+    def __init__(self, spark: SparkSession, tag: str) -> None:
+        self._spark = spark
+        self._tag = tag
+        self._context: Any = spark.sparkContext
+        self._scala = self._context._jsc.sc()  # noqa: SLF001
+        self._store = self._scala.statusStore()
+        self._tracker = self._scala.statusTracker()
+        self._first_job = self._caught_up()
+        self._dropped = self._dropped_events()
+        self._lost = self._lost_executors()
+
+    def admit(self, sealed: DataFrame) -> None:
+        """Take every plan: :meth:`check` sees what was computed."""
+
+    def check(self) -> None:
+        """Look at all stages of the seal's jobs; the last of them counts the blocks.
+
+        :raises InconsistentSeal: a stage ran twice, a cache lost blocks, or Spark does not tell.
+        """
+        last_job = self._caught_up()
+        if self._dropped_events() != self._dropped:
+            raise InconsistentSeal(
+                f"Spark's listener bus dropped events, so {_UNKNOWN}; raise "
+                "spark.scheduler.listenerbus.eventqueue.appStatus.capacity"
+            )
+        jobs = {number: self._stages(number, last_job) for number in range(self._first_job + 1, last_job)}
+        ours = sorted(set(self._tracker.getJobIdsForTag(self._tag)) & jobs.keys())
+        runs = {number: [run for run in map(self._run, jobs[number]) if run] for number in ours}
+        if not any(runs.values()):
+            return
+        counted = {rdd for run in runs.pop(ours[-1]) for rdd in run.rdds}
+        computed = [run for several in runs.values() for run in several]
+        repeated = computed_twice(computed)
+        if repeated is not None:
+            raise InconsistentSeal(repeated)
+        kept = set(map(int, self._context._jsc.getPersistentRDDs().keySet())) - counted  # noqa: SLF001
+        read = {rdd for run in computed for rdd in run.rdds}
+        lost = self._lost_executors() - self._lost
+        if kept & read and lost:
+            raise InconsistentSeal(
+                f"executor {', '.join(sorted(lost))} was lost while the transform read a DataFrame that it "
+                "caches: Spark computes the blocks that it held again"
+            )
+
+    def _caught_up(self) -> int:
+        """Return the number of an empty job, once the status store has it and so every event before it."""
+        fence = f"airflow-eos-fence-{uuid.uuid4().hex[:12]}"
+        with tagged(self._spark, fence):
+            self._context._jsc.emptyRDD().count()  # noqa: SLF001
+        end = time.monotonic() + _STORE_TIMEOUT
+        while not (jobs := list(self._tracker.getJobIdsForTag(fence))):
+            if time.monotonic() > end:
+                raise InconsistentSeal(
+                    f"Spark's status store is more than {_STORE_TIMEOUT:.0f} s behind, so {_UNKNOWN}"
+                )
+            time.sleep(_POLL)
+        return int(jobs[0])
+
+    def _stages(self, job: int, last_job: int) -> list[int]:
+        known = self._tracker.getJobInfo(job)
+        if not known.isDefined():
+            raise InconsistentSeal(
+                f"Spark has forgotten job {job} of {self._first_job} to {last_job}, so {_UNKNOWN}; raise "
+                "spark.ui.retainedJobs and spark.ui.retainedStages"
+            )
+        return list(known.get().stageIds())
+
+    def _run(self, stage: int) -> StageRun | None:
+        """Return what the store has of a stage; None: it did not run, its output was there."""
+        if not self._tracker.getStageInfo(stage).isDefined():
+            raise InconsistentSeal(
+                f"Spark has forgotten stage {stage} of the seal, so {_UNKNOWN}; raise spark.ui.retainedStages"
+            )
+        data = self._store.lastStageAttempt(stage)
+        if str(data.status()) in _NOT_RUN:
+            return None
+        rdds = frozenset(map(int, data.rddIds().mkString(",").split(",")))
+        return StageRun(stage, int(data.attemptId()), rdds, int(data.shuffleWriteRecords()))
+
+    def _dropped_events(self) -> int:
+        registry = self._scala.listenerBus().metrics().metricRegistry()
+        return int(registry.counter("queue.appStatus.numDroppedEvents").getCount())
+
+    def _lost_executors(self) -> set[str]:
+        executors = self._store.executorList(False)  # noqa: FBT003
+        every = [executors.apply(i) for i in range(executors.size())]
+        return {str(executor.id()) for executor in every if not executor.isActive()}
+
+
+def not_rolled_back(error: BaseException) -> InconsistentSeal | None:
+    """Return the error of a job that Spark gave up because a result was computed of two evaluations.
+
+    Spark gives such an error no class. Its own words come first in the text, before those of any task.
+    """
+    text = str(error)
+    if _NOT_ROLLED_BACK.match(text[max(0, text.find(_ABORTED)) :]) is None:
+        return None
+    return InconsistentSeal("Spark computed a shuffle of the transform again while its result was being kept")
+
+
+def computed_twice(runs: list[StageRun]) -> str | None:
+    """Return what a seal's stages computed twice, for messages; None: each was computed once.
+
+    Two stages are the seal itself: what they compute twice the rows' attempts tell.
+
+    :param runs: the stages that ran, down from the blocks.
+    """
+    by_rdds: defaultdict[frozenset[int], list[StageRun]] = defaultdict(list)
+    for run in runs:
+        by_rdds[run.rdds].append(run)
+    if len(by_rdds) <= 2:  # noqa: PLR2004 - the seal tasks, and the owners that keep what they sealed
+        return None
+    for same in by_rdds.values():
+        again = next((run for run in same if run.attempt), None)
+        if again is not None:
+            return f"Spark ran stage {again.stage} of the transform again (attempt {again.attempt})"
+        if len(same) > 1 and any(run.written for run in same):
+            return f"Spark ran stage {same[0].stage} of the transform again, as stage {same[-1].stage}"
+    return None

@@ -1,0 +1,97 @@
+"""A driver's status store as a classic session shows it, written by hand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+
+def _call(value):
+    return lambda *_: value
+
+
+class Option:
+    def __init__(self, value):
+        self._value = value
+
+    def isDefined(self):  # noqa: N802 - Scala's name
+        return self._value is not None
+
+    def get(self):
+        return self._value
+
+
+class Driver:
+    """Stands for a classic ``SparkSession`` and everything behind it.
+
+    :param evicts: whether it forgets each job as soon as another begins.
+    """
+
+    def __init__(self, *, evicts=False):
+        self.conf = {}
+        self.dropped = 0
+        self.executors = {"0": True, "1": True}
+        self.persistent = set()
+        self._evicts = evicts
+        self._tags = set()
+        self._jobs = {}
+        self._stages = {}
+        self._next_job = 0
+        self.sparkContext = self
+        self._jsc = self
+
+    def job(self, *stages, tags=()):
+        """Run a job of (stage, attempt, RDDs, records written) each; attempt None: skipped."""
+        if self._evicts:
+            self._jobs.clear()
+        self._jobs[self._next_job] = (self._tags | set(tags), [stage for stage, *_ in stages])
+        for stage, attempt, rdds, written in stages:
+            self._stages[stage] = SimpleNamespace(
+                status=_call("SKIPPED" if attempt is None else "COMPLETE"),
+                attemptId=_call(attempt or 0),
+                rddIds=_call(SimpleNamespace(mkString=lambda by, rdds=rdds: by.join(map(str, rdds)))),
+                shuffleWriteRecords=_call(written),
+            )
+        self._next_job += 1
+
+    # -- as PySpark and Spark have it ---------------------------------------------------------------------
+
+    def addJobTag(self, tag):  # noqa: N802
+        self._tags.add(tag)
+
+    def removeJobTag(self, tag):  # noqa: N802
+        self._tags.discard(tag)
+
+    def emptyRDD(self):  # noqa: N802
+        return SimpleNamespace(count=self.job)
+
+    def getPersistentRDDs(self):  # noqa: N802
+        return SimpleNamespace(keySet=lambda: self.persistent)
+
+    def sc(self):
+        return self
+
+    statusStore = statusTracker = listenerBus = metrics = metricRegistry = sc  # noqa: N815
+
+    def counter(self, _name):
+        return SimpleNamespace(getCount=lambda: self.dropped)
+
+    def executorList(self, _active_only):  # noqa: N802
+        every = [SimpleNamespace(id=_call(k), isActive=_call(v)) for k, v in self.executors.items()]
+        return SimpleNamespace(size=lambda: len(every), apply=every.__getitem__)
+
+    def getJobIdsForTag(self, tag):  # noqa: N802
+        return [number for number, (tags, _) in self._jobs.items() if tag in tags]
+
+    def getJobInfo(self, number):  # noqa: N802
+        job = self._jobs.get(number)
+        return Option(job and SimpleNamespace(stageIds=lambda: job[1]))
+
+    def forget_stage(self, stage):
+        """As the store does with the oldest, when there are more than it keeps."""
+        del self._stages[stage]
+
+    def getStageInfo(self, stage):  # noqa: N802
+        return Option(self._stages.get(stage))
+
+    def lastStageAttempt(self, stage):  # noqa: N802
+        return self._stages[stage]

@@ -1,0 +1,157 @@
+"""Transforms that a second evaluation changes, and a gate that holds some of their tasks back.
+
+Each takes records of :meth:`tests.support.spark_sessions.Broker.numbered` and shuffles them by something that
+is not a function of the record: where Spark computes lost map outputs again, a record goes to another task.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.patience import wait_until
+
+PARTS = 6
+_DIRS = "SPARK_EXECUTOR_DIRS"
+SCHEMA = "key binary, value binary"
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Tasks 0 and 1 of the stage pass it; the others wait until it is opened.
+
+    Two executors of one core run them, so once two wait, the first two have ended.
+    """
+
+    folder: str
+    made: float = field(default_factory=time.time)
+
+    def __call__(self, batches):
+        import os as there
+        import pathlib
+        import time as clock
+
+        from pyspark import TaskContext
+
+        part = TaskContext.get().partitionId()
+        folder = pathlib.Path(self.folder)
+        if part > 1:
+            jvm = pathlib.Path(f"/proc/{there.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
+            (folder / f"waits-{part}-{jvm}").touch()
+            while not (folder / "open").exists():
+                clock.sleep(0.05)
+        yield from batches
+
+    def attach(self, df):
+        return df.mapInArrow(self, SCHEMA)
+
+    def kill_one_and_open(self):
+        """Once both executors wait, SIGKILL one that holds what the tasks read, then let all go on."""
+        folder = Path(self.folder)
+        waiting = wait_until(lambda: len(pids := self._waiting()) > 1 and pids, 120)
+        written = {pid: _shuffles(pid, self.made) for pid in waiting}
+        # The last one is what the first two tasks wrote. A cached DataFrame is no shuffle: either will do.
+        *_, read, _ = [None, None, *sorted(set().union(*written.values()))]
+        holders = [pid for pid in waiting if read in written[pid]]
+        os.kill(min(holders or waiting), signal.SIGKILL)
+        (folder / "open").touch()
+
+    def _waiting(self):
+        return {int(path.name.rpartition("-")[2]) for path in Path(self.folder).glob("waits-*")}
+
+
+def _shuffles(pid, since):
+    """Numbers of the shuffles of which an executor has written rows since a time."""
+    environment = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    (folders,) = (value for name, _, value in (line.partition("=") for line in environment) if name == _DIRS)
+    shuffles = set()
+    for path in (path for folder in folders.split(":") for path in Path(folder).rglob("shuffle_*.data")):
+        with suppress(FileNotFoundError):  # Spark cleans up behind earlier runs
+            if path.stat().st_size and path.stat().st_mtime >= since:
+                shuffles.add(int(path.name.split("_")[1]))
+    return shuffles
+
+
+def _random(df, column="r"):
+    from pyspark.sql import functions as F  # noqa: N812
+
+    @F.udf("string")
+    def drawn(value):
+        import uuid
+
+        return uuid.uuid4().hex
+
+    return df.select("key", "value", drawn("value").alias(column))
+
+
+def random_keys(df, gate):
+    return gate.attach(_random(df).repartition(PARTS, "r").select("key", "value"))
+
+
+def random_values_without_a_shuffle(df, gate):
+    """All of it runs in the seal tasks."""
+    return gate.attach(_random(df, "drawn").selectExpr("cast(drawn AS binary) AS key", "value"))
+
+
+def random_keys_below_two_shuffles(df, gate):
+    """The tasks that mix two evaluations stand in the middle: those of the seal all run in one attempt."""
+    return gate.attach(_random(df).repartition(PARTS, "r").select("key", "value")).repartition(PARTS, "value")
+
+
+def clock_time(df, gate):
+    from pyspark.sql import functions as F  # noqa: N812
+
+    @F.udf("long")
+    def now(value):
+        import time
+
+        return time.time_ns()
+
+    return gate.attach(df.withColumn("r", now("value")).repartition(PARTS, "r").select("key", "value"))
+
+
+def cached_halves(df, gate):
+    """No shuffle, but two looks at blocks that the function caches: by what was drawn, each record once."""
+    kept = _random(df).cache()
+    halves = kept.where("r < '8'").union(kept.where("r >= '8'"))
+    return gate.attach(halves.select("key", "value"))
+
+
+def _per_key(rows, gate):
+    return gate.attach(rows.repartition(PARTS, "value").select("key", "value"))
+
+
+def drop_duplicates(df, gate):
+    return _per_key(df.select("key", "value").dropDuplicates(["key"]), gate)
+
+
+def first_of_key(df, gate):
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return _per_key(df.groupBy("key").agg(F.first("value").alias("value")), gate)
+
+
+def list_of_key(df, gate):
+    from pyspark.sql import functions as F  # noqa: N812
+
+    joined = F.concat_ws(",", F.collect_list(F.col("value").cast("string"))).cast("binary")
+    return _per_key(df.groupBy("key").agg(joined.alias("value")), gate)
+
+
+def row_number_over_ties(df, gate):
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F  # noqa: N812
+
+    ties = Window.partitionBy("key").orderBy(F.length("key"))
+    numbered = df.select("key", "value", F.row_number().over(ties).alias("n"))
+    return _per_key(numbered.where("n = 1"), gate)
+
+
+ALL_RECORDS = (random_keys, random_keys_below_two_shuffles, clock_time, cached_halves)
+"""Each value comes out once, as it is."""
+ONE_PER_KEY = (drop_duplicates, first_of_key, list_of_key, row_number_over_ties)
+"""Each key comes out once."""

@@ -1,0 +1,228 @@
+"""Evidence of a second evaluation: what the status store says becomes a seal that is made again, or none."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_eos.exceptions import EnvironmentMismatch
+from airflow_eos.spark.sealed_blocks import InconsistentSeal
+from airflow_eos.spark.single_evaluation import (
+    REPEATABLE,
+    ServerEvidence,
+    StageRun,
+    StatusStoreEvidence,
+    computed_twice,
+    not_rolled_back,
+)
+from tests.support.status_store import Driver
+
+
+def ran(stage, *rdds, attempt=0, written=10):
+    return StageRun(stage, attempt, frozenset(rdds), written)
+
+
+READ, AGGREGATED, SEALED, KEPT = ran(0, 1, 2), ran(1, 3, 4), ran(2, 5, 6), ran(3, 7, 8, written=0)
+
+
+def test_each_stage_once_is_one_evaluation():
+    """Nothing was lost."""
+    assert computed_twice([READ, AGGREGATED, SEALED, KEPT]) is None
+
+
+@pytest.mark.parametrize("again", range(4))
+def test_a_second_attempt_of_any_stage_of_a_shuffling_transform_is_seen(again):
+    """Whichever lost something: what read it before may stand beside what reads it now."""
+    runs = [READ, AGGREGATED, SEALED, KEPT]
+    first = runs[again]
+    runs[again] = StageRun(first.stage, 1, first.rdds, first.written)
+    assert computed_twice(runs) == f"Spark ran stage {first.stage} of the transform again (attempt 1)"
+
+
+def test_a_shuffle_that_a_later_job_writes_again_is_seen():
+    """Adaptive execution makes a job of each shuffle: in the next one its stage has another number."""
+    runs = [READ, AGGREGATED, ran(5, 3, 4, written=3), SEALED, KEPT]
+    assert computed_twice(runs) == "Spark ran stage 1 of the transform again, as stage 5"
+
+
+def test_a_shuffle_that_is_empty_the_second_time_is_seen():
+    """The second evaluation gave the lost partitions nothing."""
+    assert computed_twice([READ, ran(4, 1, 2, written=0), SEALED, KEPT]) is not None
+
+
+def test_parts_of_a_result_are_no_second_evaluation():
+    """``df.show()`` reads partitions until it has enough rows: jobs with one stage each, of the same RDDs."""
+    shown = [ran(0, 9, written=0), ran(1, 9, written=0), ran(2, 9, written=0)]
+    assert computed_twice([*shown, ran(3, 1, 2), SEALED, KEPT]) is None
+
+
+def test_a_transform_without_a_shuffle_is_judged_by_its_rows():
+    """Seal tasks that run again seal other attempts; nothing stands below them."""
+    again = StageRun(SEALED.stage, 1, SEALED.rdds, SEALED.written)
+    assert computed_twice([again, KEPT]) is None
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "A shuffle map stage with indeterminate output was failed and retried. However, Spark cannot [...]",
+        "cannot rollback a running result stage, please re-run the query to ensure data correctness",
+        "rollback failed due to: ShuffleMapStage 3 has failed the maximum allowable number of times: 4.",
+    ],
+    ids=["a result that is half computed", "a result that is being computed", "too often"],
+)
+def test_a_job_that_spark_cannot_roll_back_is_sealed_again(reason):
+    """The words of Spark 4.0 to 4.2."""
+    assert not_rolled_back(RuntimeError(f"SparkException: Job aborted due to stage failure: {reason}"))
+
+
+def test_the_words_of_a_record_are_not_taken_for_sparks():
+    """Whoever writes records does not choose how a run ends."""
+    text = (
+        "SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent "
+        "failure: ValueError: Job aborted due to stage failure: cannot rollback a running result stage"
+    )
+    assert not_rolled_back(RuntimeError(text)) is None
+
+
+class Server:
+    """What a Spark Connect session says of its server."""
+
+    def __init__(self, version, **conf):
+        self.version = version
+        self.conf = {name.replace("__", "."): value for name, value in conf.items()}
+
+
+class Plan:
+    def __init__(self, text):
+        self._text = text
+
+    def _explain_string(self):
+        return self._text
+
+
+SHUFFLE = "+- Exchange hashpartitioning(r#12, 6), REPARTITION_BY_NUM, [plan_id=7]"
+CACHE = "+- InMemoryTableScan [key#1, r#12]"
+CHECKPOINT = "+- Scan ExistingRDD[key#1,value#2]"
+BROADCAST = "+- BroadcastExchange HashedRelationBroadcastMode(List(input[0, bigint, false]))"
+
+
+@pytest.mark.parametrize(
+    ("version", "plan"),
+    [
+        ("4.0.0", SHUFFLE),
+        ("4.1.3", SHUFFLE),
+        ("4.1.3", CHECKPOINT),
+        ("4.1.3", "PhotonShuffleExchangeSink"),
+        ("4.2.0", CACHE),
+    ],
+)
+def test_a_plan_of_which_a_server_does_not_tell_is_refused(version, plan):
+    """By name of the version, with a way on."""
+    with pytest.raises(EnvironmentMismatch, match=rf"Spark {version} .* classic session .*{REPEATABLE}=true"):
+        ServerEvidence(Server(version)).admit(Plan(f"*(1) Project\n{plan}\n   +- BatchScan"))
+
+
+@pytest.mark.parametrize(
+    ("version", "plan"), [("4.2.0", SHUFFLE), ("4.0.0", BROADCAST), ("4.0.0", "+- BatchScan")]
+)
+def test_other_plans_are_taken(version, plan):
+    """The server compares checksums, or there is no shuffle."""
+    ServerEvidence(Server(version)).admit(Plan(f"*(1) Project\n{plan}\n   +- BatchScan"))
+
+
+@pytest.mark.parametrize("plan", [SHUFFLE, CACHE])
+def test_an_author_can_say_that_a_transform_is_repeatable(plan):
+    """Then it does not matter how often it is evaluated."""
+    ServerEvidence(Server("4.0.0", spark__airflowEos__repeatable="true")).admit(Plan(plan))
+
+
+TAG = ("seal",)
+READ_JOB, SEAL_JOB = [(0, 0, (1, 2), 10)], [(1, None, (1, 2), 0), (2, 0, (3, 4), 10)]
+KEEP_JOB, COUNT_JOB = [(3, None, (3, 4), 0), (4, 0, (5, 6), 0)], [(5, 0, (6, 7), 0)]
+
+
+def sealed(driver, *jobs, first=()):
+    """Evidence of a seal that ran these jobs, and then counted its blocks."""
+    for job in first:
+        driver.job(*job, tags=TAG)
+    evidence = StatusStoreEvidence(driver, *TAG)
+    for job in (*jobs, COUNT_JOB):
+        driver.job(*job, tags=TAG)
+    return evidence
+
+
+def test_a_seal_whose_stages_ran_once_is_taken():
+    """Its blocks are kept in the RDD that is counted: a cache, and no executor was lost."""
+    driver = Driver()
+    evidence = sealed(driver, READ_JOB, SEAL_JOB, KEEP_JOB)
+    driver.persistent = {6}
+    evidence.check()
+
+
+def test_a_second_attempt_below_the_seal_is_an_inconsistent_seal():
+    """The job of a shuffle met lost map outputs."""
+    evidence = sealed(Driver(), [(0, 1, (1, 2), 5)], SEAL_JOB, KEEP_JOB)
+    with pytest.raises(InconsistentSeal, match=r"stage 0 of the transform again \(attempt 1\)"):
+        evidence.check()
+
+
+def test_what_ran_before_the_seal_or_for_others_is_no_evidence():
+    """The seal before this one, and another run's jobs in the same session."""
+    driver = Driver()
+    evidence = sealed(driver, READ_JOB, SEAL_JOB, KEEP_JOB, first=[[(8, 3, (1, 2), 10)]])
+    driver.job((9, 2, (30, 31), 10), tags=("another",))
+    evidence.check()
+
+
+def test_a_cache_read_while_an_executor_is_lost_is_an_inconsistent_seal():
+    """Blocks are computed again without a second attempt of any stage."""
+    driver = Driver()
+    evidence = sealed(driver, [(1, 0, (1, 2), 10)], [(2, None, (1, 2), 0), (4, 0, (5, 6), 0)])
+    driver.persistent = {1, 6}
+    evidence.check()
+    driver.executors["1"] = False
+    with pytest.raises(InconsistentSeal, match="executor 1 was lost while the transform read a DataFrame"):
+        evidence.check()
+
+
+def test_an_executor_lost_without_a_cache_is_no_evidence():
+    """The one that had nothing, as dynamic allocation takes them away."""
+    driver = Driver()
+    evidence = sealed(driver, READ_JOB, SEAL_JOB, KEEP_JOB)
+    driver.executors["1"] = False
+    evidence.check()
+
+
+def test_events_that_spark_dropped_leave_it_open():
+    """It is sealed again, and the error names what to raise."""
+    driver = Driver()
+    evidence = sealed(driver, READ_JOB, SEAL_JOB, KEEP_JOB)
+    driver.dropped = 1
+    with pytest.raises(InconsistentSeal, match=r"raise spark\.scheduler\.listenerbus"):
+        evidence.check()
+
+
+def test_a_job_that_spark_has_forgotten_leaves_it_open():
+    """The status store keeps so many jobs and no more."""
+    evidence = sealed(Driver(evicts=True), READ_JOB, SEAL_JOB, KEEP_JOB)
+    with pytest.raises(InconsistentSeal, match=r"forgotten job 1 .* raise spark\.ui\.retainedJobs"):
+        evidence.check()
+
+
+def test_a_stage_that_spark_has_forgotten_leaves_it_open():
+    """Its job is still known."""
+    driver = Driver()
+    evidence = sealed(driver, READ_JOB, SEAL_JOB, KEEP_JOB)
+    driver.forget_stage(0)
+    with pytest.raises(InconsistentSeal, match=r"forgotten stage 0 .* raise spark\.ui\.retainedStages"):
+        evidence.check()
+
+
+def test_a_status_store_that_does_not_catch_up_leaves_it_open(monkeypatch):
+    """Its queue is stuck behind a slow listener."""
+    driver = Driver()
+    evidence = sealed(driver, READ_JOB, SEAL_JOB, KEEP_JOB)
+    monkeypatch.setattr(driver, "getJobIdsForTag", lambda _tag: [])
+    monkeypatch.setattr("airflow_eos.spark.single_evaluation._STORE_TIMEOUT", 0.05)
+    with pytest.raises(InconsistentSeal, match="status store is more than"):
+        evidence.check()
