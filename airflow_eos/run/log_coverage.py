@@ -40,7 +40,7 @@ class Deleted:
 
     def __str__(self) -> str:
         left = (
-            "no record is found from there on"
+            "no record is found by time from there on"
             if self.first_timestamp is None
             else f"its first record is of {moment_text(self.first_timestamp)}"
         )
@@ -110,7 +110,8 @@ def look(cluster: Cluster, partitions: Collection[TopicPartition], moment: dt.da
             break
     else:
         raise IntervalNotReady(f"the log starts of {min(partitions).topic!r} keep moving; retry later")
-    refuse_hidden([tp for tp in cut if oldest[tp] is None and stable[tp] > starts[tp]])
+    # Records without a timestamp are never found by time, however long a run waits.
+    refuse_hidden([tp for tp in cut if oldest[tp] is None and stable[tp] > starts[tp] and highest[tp] >= 0])
     return Look(starts, oldest, stable, found, highest)
 
 

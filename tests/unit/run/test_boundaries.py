@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_eos.exceptions import IntervalNotReady, IntervalUnaccountable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.keys import utc_text
 from airflow_eos.model.kafka import TimedOffset, TopicDescription
@@ -111,3 +112,31 @@ def test_only_older_timestamps_prove_what_stood_in_the_log(highest, unproven, pr
     other = Boundary("orders", "now", utc_text(moment(8)), {0: 3}, utc_text(moment(8)), {0: 5}, head, highest)
     lowest, _ = boundaries._bounds(0, utc_text(moment(10)), [other])
     assert lowest == (5 if proves else 3)
+
+
+class Untimed(Log):
+    """A log in which no record is found by time."""
+
+    def __init__(self, highest):
+        super().__init__((None, None), stable=9, start=5)
+        self.highest = highest
+
+    def offsets_for_time(self, partitions, timestamp, *, markers=False):
+        return dict.fromkeys(partitions)
+
+    def max_timestamps(self, partitions):
+        return dict.fromkeys(partitions, self.highest)
+
+
+def test_records_without_a_timestamp_are_unaccountable_not_late():
+    """Waiting does not help where no timestamp is left; else the broker hides it for minutes."""
+    pinned = Pinned(TOPIC, moment(1), {})
+    compute = [
+        Boundaries(Untimed(highest), SimpleNamespace(), "eos", lambda: moment(1000)).compute
+        for highest in (-1, ms(3))
+    ]
+    with pytest.raises(IntervalUnaccountable, match="no record is found by time"):
+        compute[0](TOPIC, moment(1), dt.timedelta(), pinned)
+    assert set(compute[0](TOPIC, moment(1), dt.timedelta(), pinned, accept_deleted=True).unproven) == {0, 1}
+    with pytest.raises(IntervalNotReady):
+        compute[1](TOPIC, moment(1), dt.timedelta(), pinned)
