@@ -80,6 +80,9 @@ class Cluster(Protocol):
         :param markers: transaction markers, which have the brokers' time, may count too: cheaper.
         """
 
+    def max_timestamps(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the highest timestamp in each log, markers included, in ms since 1970; -1: there is none."""
+
     def committed(
         self, group: str, partitions: Collection[TopicPartition] | None, *, stable: bool = True
     ) -> Mapping[TopicPartition, CommittedOffset]:

@@ -34,7 +34,7 @@ from airflow_eos.wire.groups import (
     has_pending_offsets,
     offsets_partition,
 )
-from airflow_eos.wire.offsets import Isolation, first_since, list_offsets
+from airflow_eos.wire.offsets import Isolation, first_since, list_offsets, max_timestamps
 from airflow_eos.wire.txn_requests import (
     TransactionStatus,
     describe_producers,
@@ -128,6 +128,11 @@ class KafkaCluster(LinkUser):
             return first_since(
                 connections, partitions, timestamp_ms, isolation="read_uncommitted", timeout=REQUEST_TIMEOUT
             )
+
+    def max_timestamps(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the highest timestamp in each log, markers included, in ms since 1970; -1: there is none."""
+        with self._link.connections() as connections:
+            return max_timestamps(connections, partitions, timeout=REQUEST_TIMEOUT)
 
     def is_visible(self, tp: TopicPartition, offset: int, producer: ProducerIdentity) -> bool | None:
         """Return whether ``read_committed`` readers get the record that a producer wrote at ``offset``.

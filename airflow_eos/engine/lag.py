@@ -20,6 +20,7 @@ from airflow_eos.ledger.cursor import CursorRecord
 from airflow_eos.model.kafka import TopicDescription
 from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
 from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings
+from airflow_eos.run.log_coverage import timestamp_of
 
 IdlePolicy = Literal["allowed_lateness", "wait"]
 
@@ -158,7 +159,7 @@ def _behind(
     """Return which partitions have not passed the end of an interval."""
     partitions = [tp for name in sorted(topics) for tp in topics[name].topic_partitions]
     stable = control.cluster.last_stable_offsets(partitions)
-    at = control.cluster.offsets_for_time(partitions, int(interval.end.timestamp() * 1000))
+    at = control.cluster.offsets_for_time(partitions, timestamp_of(interval.end))
     is_late = now >= interval.end + interval.allowed_lateness
     waiting = []
     for tp in partitions:

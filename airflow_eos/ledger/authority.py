@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from airflow_eos.exceptions import LedgerTampered, LedgerTruncated, OutcomeUnknown
+from airflow_eos.ledger.keys import is_ever_written
 from airflow_eos.model.ledger import LedgerEntry, LedgerView
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.ports import Ledger
@@ -161,13 +162,14 @@ def nothing_is_forged(
 ) -> None:
     """Law 3: a *no* does not count where somebody else's record may have replaced ours.
 
-    Compaction keeps the last record of a key, whoever wrote it.
+    Compaction keeps the last record of a key, whoever wrote it. Keys that this package never writes do not
+    matter.
 
     :param no_evidence: offset of the last such record per key.
     :param unsigned: keys whose last one lacks only a signature.
     """
     for key, offset in sorted(no_evidence.items()):
-        if key not in committed:
+        if key not in committed and is_ever_written(key):
             raise LedgerTampered(
                 f"ledger partition {partition} holds a record of {key!r} at offset {offset} that no run "
                 "wrote, and none of ours: it is no evidence, and compaction may have removed ours for it. "

@@ -370,6 +370,17 @@ def boundary_key(topic: str, moment: dt.datetime) -> str:
     return f"{boundary_prefix(topic)}{utc_text(moment)}"
 
 
+def is_ever_written(key: str) -> bool:
+    """Return whether this package may write a record of a ledger key: a boundary's ends with a moment."""
+    if not key.startswith(BOUNDARIES):
+        return True
+    moment = key.rpartition("/")[2]
+    try:
+        return utc_text(dt.datetime.fromisoformat(moment.replace("Z", "+00:00"))) == moment
+    except (ValueError, OverflowError):
+        return False
+
+
 def reset_key(group: str, moment: str, only: TopicPartition | None = None) -> str:
     """Return the ledger key of what a reset did to a group, or to one partition of a mapped cursor."""
     whole = f"{RESETS}{_quoted(group)}/{moment}"

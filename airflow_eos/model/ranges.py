@@ -95,11 +95,19 @@ def _aware(name: str, value: dt.datetime) -> None:
         raise ValueError(f"{name} must carry a time zone, got {value.isoformat()}")
 
 
+def in_utc(moment: dt.datetime) -> dt.datetime:
+    """Return an aware datetime in UTC, as a plain one: arithmetic of its subclasses may drop the zone."""
+    utc = moment.astimezone(dt.timezone.utc)
+    return dt.datetime.combine(utc.date(), utc.time(), tzinfo=dt.timezone.utc)
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """Read the records of a data interval ``[start, end)`` by pinned offset boundaries.
 
     Each boundary is fixed once, in the ledger, for every run that will ever ask: intervals tile the log.
+
+    Both ends are kept in UTC.
 
     :param start: aware datetime, inclusive.
     :param end: aware datetime, exclusive; must lie in the past when the run starts.
@@ -116,6 +124,9 @@ class Interval:
     def __post_init__(self) -> None:
         _aware("start", self.start)
         _aware("end", self.end)
+        # Datetimes of one time zone compare and add by its clock, which is turned back once a year.
+        object.__setattr__(self, "start", in_utc(self.start))
+        object.__setattr__(self, "end", in_utc(self.end))
         if self.start >= self.end:
             raise ValueError(
                 f"the interval [{self.start.isoformat()}, {self.end.isoformat()}) is empty; a Dag with a "

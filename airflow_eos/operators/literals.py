@@ -13,13 +13,13 @@ from airflow_eos.model.names import checked_name, checked_topics
 from airflow_eos.model.ranges import INTERVAL_TIMETABLE, Cursor
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operators.offset_ranges import parse_ranges
+from airflow_eos.operators.partition_interval import says_its_end
 from airflow_eos.operators.task_identity import DATA_INTERVAL, accepting, accepts, as_range_mode
 
 if TYPE_CHECKING:
-    import datetime as dt
-
     from airflow.sdk import DAG
 
+    from airflow_eos.operators.partition_interval import PartitionDuration
     from airflow_eos.operators.run_parameters import RunParameters
 
 
@@ -28,7 +28,7 @@ class ReadsIntervals(Protocol):
 
     task_id: str
     ranges: Any
-    partition_duration: dt.timedelta | None
+    partition_duration: PartitionDuration | None
 
 
 def check_literals(operator: RunParameters) -> None:
@@ -125,6 +125,7 @@ def check_schedule(operator: ReadsIntervals, dag: DAG) -> None:
     if (
         operator.ranges == DATA_INTERVAL
         and operator.partition_duration is None
+        and not says_its_end(timetable)
         and isinstance(timetable, CronTriggerTimetable | DeltaTriggerTimetable)
         and not timetable.interval
     ):

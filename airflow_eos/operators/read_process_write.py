@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from airflow_eos.model.record import RunRecord
     from airflow_eos.model.spec import Compression, LedgerSettings, MarkOutput, OnCommitted, RunSpec
     from airflow_eos.operators.offset_ranges import GivenRanges
+    from airflow_eos.operators.partition_interval import PartitionDuration
     from airflow_eos.operators.run_parameters import OnEmpty
     from airflow_eos.operators.task_identity import Ranges
 
@@ -106,7 +107,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
             kafka_config_id: str = "kafka_default",
             ranges: Ranges | None = None,
             allowed_lateness: dt.timedelta = ...,
-            partition_duration: dt.timedelta | None = None,
+            partition_duration: PartitionDuration | None = None,
             accept_deleted: bool | str = False,
             skip_offsets: GivenRanges = (),
             pipeline: str | None = None,

@@ -17,6 +17,7 @@ from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operators.literals import check_literals, check_schedule
 from airflow_eos.operators.offset_ranges import GivenRanges, parse_ranges
 from airflow_eos.operators.outlets import describe_outlets
+from airflow_eos.operators.partition_interval import PartitionDuration, check_partition_duration
 from airflow_eos.operators.retry import TransactionRetryPolicy
 from airflow_eos.operators.task_identity import (
     Ranges,
@@ -51,7 +52,9 @@ class RunParameters:
         it has read up to the last stable offset; ``"data_interval"`` reads the interval of the Dag run, or
         its partition where it has one; ``Interval``, ``PartitionInterval`` and ``Explicit`` as given.
     :param allowed_lateness: with ``"data_interval"``: how long an idle partition holds a boundary open.
-    :param partition_duration: with ``"data_interval"`` and a partitioned Dag: length of a partition.
+    :param partition_duration: with ``"data_interval"`` in a partitioned Dag whose schedule does not say where
+        a partition ends: ``timedelta`` or ``relativedelta``. Whole days, months and years are those of the
+        Dag's time zone.
     :param accept_deleted: for intervals and partitions: read what is left where records are, or may be,
         deleted. Without it such a run is refused; with it the run's record says what was accepted. A template
         accepts for one Dag run: ``"{{ dag_run.conf.get('accept_deleted', False) }}"``. (templated)
@@ -124,7 +127,7 @@ class RunParameters:
         kafka_config_id: str = "kafka_default",
         ranges: Ranges | None = None,
         allowed_lateness: dt.timedelta = DEFAULT_ALLOWED_LATENESS,
-        partition_duration: dt.timedelta | None = None,
+        partition_duration: PartitionDuration | None = None,
         accept_deleted: bool | str = False,
         skip_offsets: GivenRanges = (),
         pipeline: str | None = None,
@@ -172,6 +175,7 @@ class RunParameters:
         self.ledger = ledger
         self.run_record: RunRecord | None = None
         self._run_key: str | None = None
+        check_partition_duration(partition_duration)
         check_literals(self)  # before the Dag knows the task
         super().__init__(  # type: ignore[call-arg]
             max_active_tis_per_dag=max_active_tis_per_dag, retry_policy=retry_policy, **kwargs

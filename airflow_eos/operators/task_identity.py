@@ -15,10 +15,12 @@ from airflow_eos.model.ranges import (
     Interval,
     PartitionInterval,
     RangeMode,
+    in_utc,
 )
+from airflow_eos.operators.partition_interval import PartitionDuration, partition_span, refuse_composite
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import DAG, Context
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +99,7 @@ def resolve_ranges(
     context: Context,
     *,
     allowed_lateness: dt.timedelta,
-    partition_duration: dt.timedelta | None,
+    partition_duration: PartitionDuration | None,
 ) -> RangeMode:
     """Turn ``"data_interval"`` into the interval, or the partition, of the Dag run; leave the rest as it is.
 
@@ -107,9 +109,9 @@ def resolve_ranges(
         return as_range_mode(ranges)
     dag_run = context["dag_run"]
     if dag_run.partition_key:
-        interval = _partition_interval(dag_run, allowed_lateness, partition_duration)
-        return PartitionInterval(dag_run.partition_key, interval)
-    start, end = dag_run.data_interval_start, dag_run.data_interval_end
+        ends = _partition_ends(dag_run, context["dag"], partition_duration)
+        return PartitionInterval(dag_run.partition_key, Interval(*ends, allowed_lateness))
+    start, end = _data_interval(dag_run)
     if start is None or end is None:
         raise ConfigurationError(
             f"Dag run {dag_run.run_id!r} has no data interval, which ranges={DATA_INTERVAL!r} needs: trigger "
@@ -146,20 +148,25 @@ def _warn_of_another_day(dag_run: Any, start: dt.datetime, end: dt.datetime) -> 
         )
 
 
-def _partition_interval(
-    dag_run: Any, allowed_lateness: dt.timedelta, duration: dt.timedelta | None
-) -> Interval:
-    start, end = dag_run.data_interval_start, dag_run.data_interval_end
+def _data_interval(dag_run: Any) -> tuple[dt.datetime | None, dt.datetime | None]:
+    """Return the data interval in UTC: datetimes of one time zone compare by its clock."""
+    start, end = (
+        None if moment is None else in_utc(moment)
+        for moment in (dag_run.data_interval_start, dag_run.data_interval_end)
+    )
+    return start, end
+
+
+def _partition_ends(
+    dag_run: Any, dag: DAG, duration: PartitionDuration | None
+) -> tuple[dt.datetime, dt.datetime]:
+    start, end = _data_interval(dag_run)
     if start is not None and end is not None and start < end:
-        return Interval(start, end, allowed_lateness)
+        refuse_composite(dag_run.partition_key)
+        return start, end
     if dag_run.partition_date is None:
         raise ConfigurationError(
             f"the partition {dag_run.partition_key!r} of Dag run {dag_run.run_id!r} has no date; give the "
             "records to read by ranges=PartitionInterval(key, Interval(...))"
         )
-    if duration is None:
-        raise ConfigurationError(
-            f"the partition {dag_run.partition_key!r} of Dag run {dag_run.run_id!r} has a date but no end: "
-            "give partition_duration, for example timedelta(days=1)"
-        )
-    return Interval(dag_run.partition_date, dag_run.partition_date + duration, allowed_lateness)
+    return partition_span(dag_run.partition_key, dag_run.partition_date, dag, duration)

@@ -29,6 +29,8 @@ class Boundary:
 
     :param pinned_at: when it was fixed, with ``ends``, the last stable offsets then; both empty in records
         that do not name them.
+    :param highest: the highest timestamp in each log then, in ms since 1970, -1 where none was left: it
+        proves that what stood in the log belongs before a later moment; no clock does.
     :param unproven: partitions of which deleted records may have belonged to that time.
     """
 
@@ -39,6 +41,7 @@ class Boundary:
     pinned_at: str = ""
     ends: Mapping[int, int] = field(default_factory=dict)
     unproven: Mapping[int, Deleted] = field(default_factory=dict)
+    highest: Mapping[int, int] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Return the versioned JSON form."""
@@ -50,6 +53,7 @@ class Boundary:
             "offsets": {str(p): o for p, o in sorted(self.offsets.items())},
             "pinned_at": self.pinned_at,
             "ends": {str(p): o for p, o in sorted(self.ends.items())},
+            "highest": {str(p): o for p, o in sorted(self.highest.items())},
         }
         if self.unproven:
             data["unproven"] = {str(p): head.to_dict() for p, head in sorted(self.unproven.items())}
@@ -74,6 +78,7 @@ class Boundary:
             text(data.get("pinned_at", "")),
             {int(p): integer(o) for p, o in data.get("ends", {}).items()},
             {int(p): Deleted.from_dict(head) for p, head in data.get("unproven", {}).items()},
+            {int(p): integer(o) for p, o in data.get("highest", {}).items()},
         )
 
 
@@ -186,6 +191,7 @@ class Boundaries:
             keys.utc_text(now),
             {tp.partition: stable[tp] for tp in partitions},
             unproven,
+            {tp.partition: highest for tp, highest in look.highest.items()},
         )
 
 
@@ -255,7 +261,8 @@ def moved_by(first: Boundary, last: Boundary) -> list[str]:
 def _bounds(partition: int, moment: str, neighbours: Collection[Boundary]) -> tuple[int, int | None]:
     """Return offsets between which a boundary lies, by what is pinned; the upper one may be unknown.
 
-    What stood in the log when a neighbour was pinned, at or before this moment, belongs before it.
+    What stood in the log when a neighbour was pinned belongs before this moment where all timestamps there
+    were older. The driver's clock does not prove it: producers may be ahead of it.
     """
     lowest, highest = 0, None
     for other in neighbours:
@@ -265,9 +272,19 @@ def _bounds(partition: int, moment: str, neighbours: Collection[Boundary]) -> tu
             highest = offset if highest is None else min(offset, highest)
         elif partition not in other.unproven:
             lowest = max(offset, lowest)
-        if other.pinned_at and other.pinned_at <= moment:
+        if _stood_before(other, partition, moment):
             lowest = max(other.ends.get(partition, 0), lowest)
     return lowest, highest
+
+
+def _stood_before(other: Boundary, partition: int, moment: str) -> bool:
+    """Return whether all that stood in a log when a neighbour was pinned belongs before a moment."""
+    highest = other.highest.get(partition)
+    if highest is None:
+        return False
+    if highest < 0:  # nothing was left to tell: only a loss that was accepted with that boundary counts
+        return partition in other.unproven and bool(other.pinned_at) and other.pinned_at <= moment
+    return log_coverage.moment_text(highest) < moment
 
 
 def _clamped(offsets: Mapping[int, int], moment: str, neighbours: Collection[Boundary]) -> dict[int, int]:

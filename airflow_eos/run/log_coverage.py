@@ -19,6 +19,7 @@ from airflow_eos.ports import Cluster
 
 FUTURE_TOLERANCE = dt.timedelta(hours=1)
 """How far a timestamp may be ahead of our clock: the brokers' default ``message.timestamp.after.max.ms``."""
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _LOOKS = 5
 WAYS_ON = (
     "Publish them again, into a topic made anew or of its own, or accept the loss with accept_deleted=True: "
@@ -39,7 +40,7 @@ class Deleted:
 
     def __str__(self) -> str:
         left = (
-            "no record is found from there on"
+            "no record is found by time from there on"
             if self.first_timestamp is None
             else f"its first record is of {moment_text(self.first_timestamp)}"
         )
@@ -63,12 +64,14 @@ class Look:
     :param oldest: the first record that is left, of partitions whose log start is above 0.
     :param stable: last stable offsets.
     :param found: the first record at or after the moment.
+    :param highest: the highest timestamp, in ms since 1970; -1: there is none.
     """
 
     log_starts: Mapping[TopicPartition, int]
     oldest: Mapping[TopicPartition, TimedOffset | None]
     stable: Mapping[TopicPartition, int]
     found: Mapping[TopicPartition, TimedOffset | None]
+    highest: Mapping[TopicPartition, int]
 
     def unproven(
         self, bounds: Mapping[TopicPartition, tuple[int, int | None]], moment: dt.datetime
@@ -101,12 +104,15 @@ def look(cluster: Cluster, partitions: Collection[TopicPartition], moment: dt.da
         cut = [tp for tp in partitions if starts[tp] > 0]
         oldest = cluster.offsets_for_time(cut, 0, markers=True) if cut else {}
         found = cluster.offsets_for_time(partitions, timestamp_of(moment))
+        # Behind the stable offsets: what stands below them is among these timestamps.
+        highest = cluster.max_timestamps(partitions)
         if cluster.log_starts(partitions) == starts:
             break
     else:
         raise IntervalNotReady(f"the log starts of {min(partitions).topic!r} keep moving; retry later")
-    refuse_hidden([tp for tp in cut if oldest[tp] is None and stable[tp] > starts[tp]])
-    return Look(starts, oldest, stable, found)
+    # Records without a timestamp are never found by time, however long a run waits.
+    refuse_hidden([tp for tp in cut if oldest[tp] is None and stable[tp] > starts[tp] and highest[tp] >= 0])
+    return Look(starts, oldest, stable, found, highest)
 
 
 def refuse_hidden(hidden: Collection[TopicPartition]) -> None:
@@ -224,13 +230,13 @@ def accepted_notes(losses: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def timestamp_of(moment: dt.datetime) -> int:
     """Return a moment in ms since 1970."""
-    return int(moment.timestamp() * 1000)
+    return (moment - _EPOCH) // dt.timedelta(milliseconds=1)
 
 
 def moment_text(timestamp: int) -> str:
     """Return a timestamp as UTC; as a number where it lies behind what a calendar holds."""
     try:
-        moment = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc) + dt.timedelta(milliseconds=timestamp)
+        moment = _EPOCH + dt.timedelta(milliseconds=timestamp)
     except OverflowError:
         return f"{timestamp} ms"
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -17,6 +17,7 @@ from airflow_eos.operators.literals import (
     check_topics,
     is_literal,
 )
+from airflow_eos.operators.partition_interval import PartitionDuration, check_partition_duration
 from airflow_eos.operators.task_identity import DATA_INTERVAL, accepts, resolve_ranges
 from airflow_eos.sensors.waiting import WaitingSensor
 from airflow_eos.triggers.kafka_data_interval import KafkaDataIntervalTrigger
@@ -45,7 +46,7 @@ class KafkaDataIntervalSensor(WaitingSensor):
     :param idle_partitions: what a partition means that holds nothing at or after the end:
         ``"allowed_lateness"``: it has passed once the allowed lateness is over, the run's own rule;
         ``"wait"``: wait for a record in every partition, however long.
-    :param partition_duration: in a partitioned Dag: length of a partition.
+    :param partition_duration: in a partitioned Dag: as the operator has it.
     :param accept_deleted: as the run has it: do not fail where records are deleted. (templated)
     :param interval: this interval instead of the Dag run's.
     :param kafka_config_id: connection of type ``kafka``. (templated)
@@ -62,7 +63,7 @@ class KafkaDataIntervalSensor(WaitingSensor):
         topics: Sequence[str] | str,
         allowed_lateness: dt.timedelta = DEFAULT_ALLOWED_LATENESS,
         idle_partitions: IdlePolicy = "allowed_lateness",
-        partition_duration: dt.timedelta | None = None,
+        partition_duration: PartitionDuration | None = None,
         accept_deleted: bool | str = False,
         interval: Interval | None = None,
         **kwargs: Any,
@@ -70,8 +71,7 @@ class KafkaDataIntervalSensor(WaitingSensor):
         check_topics(topics)
         check_least("allowed_lateness", allowed_lateness, dt.timedelta(0))
         check_choice("idle_partitions", idle_partitions, ("allowed_lateness", "wait"))
-        if partition_duration is not None:
-            check_least("partition_duration", partition_duration, dt.timedelta.resolution)
+        check_partition_duration(partition_duration)
         if is_literal(accept_deleted):
             accepts(accept_deleted)
         if not isinstance(interval, Interval | None):
@@ -114,7 +114,7 @@ def _accepts(value: bool | str) -> bool:
 
 
 def dag_run_interval(
-    context: Context, allowed_lateness: dt.timedelta, partition_duration: dt.timedelta | None
+    context: Context, allowed_lateness: dt.timedelta, partition_duration: PartitionDuration | None
 ) -> Interval:
     """Return the data interval, or the partition's, of the Dag run.
 

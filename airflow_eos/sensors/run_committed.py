@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
@@ -18,6 +17,7 @@ from airflow_eos.operators.literals import (
     check_topics,
     is_literal,
 )
+from airflow_eos.operators.partition_interval import PartitionDuration, check_partition_duration
 from airflow_eos.operators.task_identity import DATA_INTERVAL, as_range_mode, resolve_ranges
 from airflow_eos.sensors.waiting import WaitingSensor
 from airflow_eos.triggers.run_committed import RunCommittedTrigger
@@ -53,7 +53,7 @@ class RunCommittedSensor(WaitingSensor):
     :param topics: topics of the operator; needed with intervals and partitions. (templated)
     :param source_partition: of a mapped operator.
     :param run_key: names the run instead of all of these; ``airflow eos ledger`` lists keys. (templated)
-    :param partition_duration: with ``"data_interval"`` in a partitioned Dag: length of a partition.
+    :param partition_duration: with ``"data_interval"`` in a partitioned Dag: as the operator has it.
     :param ledger_topic: default ``[eos] ledger_topic``. (templated)
     :param prefix: first part of transactional ids, without a dot; default ``[eos] prefix``. (templated)
     :param kafka_config_id: connection of type ``kafka``. (templated)
@@ -81,7 +81,7 @@ class RunCommittedSensor(WaitingSensor):
         topics: Sequence[str] | str = (),
         source_partition: int | None = None,
         run_key: str | None = None,
-        partition_duration: dt.timedelta | None = None,
+        partition_duration: PartitionDuration | None = None,
         ledger_topic: str | None = None,
         prefix: str | None = None,
         **kwargs: Any,
@@ -91,8 +91,7 @@ class RunCommittedSensor(WaitingSensor):
         check_topics(topics, needed=False)
         if not run_key:
             _check_named_by(ranges, topics, source_partition)
-        if partition_duration is not None:
-            check_least("partition_duration", partition_duration, dt.timedelta.resolution)
+        check_partition_duration(partition_duration)
         super().__init__(**kwargs)
         self.pipeline = pipeline
         self.run_id = run_id

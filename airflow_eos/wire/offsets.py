@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from airflow_eos.wire.connection import BrokerConnections
 
 Isolation = Literal["read_committed", "read_uncommitted"]
-OffsetSpec = Literal["earliest", "latest", "earliest_local"] | int
+OffsetSpec = Literal["earliest", "latest", "earliest_local", "max_timestamp"] | int
 
-_SPECIAL = {"latest": -1, "earliest": -2, "earliest_local": -4}
+_SPECIAL = {"latest": -1, "earliest": -2, "max_timestamp": -3, "earliest_local": -4}
+_MIN_VERSIONS = {_SPECIAL["max_timestamp"]: 7, _SPECIAL["earliest_local"]: 8}
+"""Of the request; isolation levels need 2."""
 NO_OFFSET = -1
 """Answer for a time behind the last record."""
 
@@ -81,9 +83,30 @@ def first_since(
     """Return the first record with timestamp >= ``timestamp`` ms in each partition; None: there is none.
 
     Its own timestamp may lie far behind the one asked for. Raises as :func:`list_offsets`.
+
+    :param timestamp: a time before 1970 is asked for as 1970: brokers take negative numbers for special
+        questions (-1 is the end of the log), and find no record by such a time.
     """
+    timestamp = max(timestamp, 0)
     found = connections.run(_ask(connections, partitions, timestamp, isolation, timeout))
     return {tp: None if one.offset == NO_OFFSET else one for tp, one in found.items()}
+
+
+def max_timestamps(
+    connections: BrokerConnections,
+    partitions: Collection[TopicPartition],
+    *,
+    timeout: float = METADATA_TIMEOUT,
+) -> dict[TopicPartition, int]:
+    """Return the highest timestamp in each log, in ms since 1970 (KIP-734); -1 where there is none.
+
+    Records of open and aborted transactions count, and so do transaction markers. Raises as
+    :func:`list_offsets`.
+    """
+    found = connections.run(
+        _ask(connections, partitions, _SPECIAL["max_timestamp"], "read_uncommitted", timeout)
+    )
+    return {tp: one.timestamp for tp, one in found.items()}
 
 
 async def _ask(
@@ -130,7 +153,6 @@ def _request(partitions: Collection[TopicPartition], timestamp: int, isolation: 
             )
             for topic, indexes in by_topic.items()
         ],
-        # -4 (earliest local) needs version 8; isolation levels need 2.
-        min_version=8 if timestamp == _SPECIAL["earliest_local"] else 2,
+        min_version=_MIN_VERSIONS.get(timestamp, 2),
         max_version=8,
     )

@@ -352,3 +352,16 @@ def test_a_source_that_keeps_less_than_the_age_of_its_interval_is_noted(embedded
     day = Interval(now - dt.timedelta(days=1), now, dt.timedelta(0))
     (note,) = pipeline.run(ranges=day).details["notes"]
     assert f"{pipeline.source} keeps records for 1 hour" in note
+
+
+def test_timestamps_ahead_of_the_clock_are_no_proof_of_their_age(timed):
+    """What stood in the log when a boundary was fixed may be newer than it: producers were ahead."""
+    now = dt.datetime.now(dt.timezone.utc)
+    timed.run("before", ranges=Interval(at(0), now, dt.timedelta(0)))
+    publish(timed, "ahead", now + dt.timedelta(seconds=3))
+    timed.run("pins", ranges=Interval(at(16.5), now + dt.timedelta(milliseconds=1), dt.timedelta(0)))
+    delete_head(timed, 5)
+    end = now + dt.timedelta(seconds=4)
+    wait_until(lambda: dt.datetime.now(dt.timezone.utc) > end)
+    with pytest.raises(IntervalUnaccountable, match="the log starts at offset 5"):
+        timed.run("lost", ranges=Interval(now + dt.timedelta(seconds=2), end, dt.timedelta(0)))

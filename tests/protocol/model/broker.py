@@ -315,6 +315,9 @@ class ModelBroker:
         )
         return next(found, None)
 
+    def max_timestamp(self, tp: TopicPartition) -> int:
+        return max((entry.timestamp for entry in self.logs[tp] if entry.kind == "data"), default=-1)
+
     def committed_offsets(
         self, group: str, partitions: Collection[TopicPartition] | None, *, stable: bool
     ) -> dict[TopicPartition, CommittedOffset]:

@@ -88,6 +88,12 @@ class ModelCluster:
             lambda: {tp: self._broker.offsets_for_time(tp, timestamp_ms) for tp in partitions},
         )
 
+    def max_timestamps(self, partitions: Collection[TopicPartition]) -> Any:
+        return self._read(
+            "look up highest timestamps",
+            lambda: {tp: self._broker.max_timestamp(tp) for tp in partitions},
+        )
+
     def committed(
         self, group: str, partitions: Collection[TopicPartition] | None, *, stable: bool = True
     ) -> Any:

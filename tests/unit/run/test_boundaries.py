@@ -9,11 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_eos.exceptions import IntervalNotReady, IntervalUnaccountable
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.keys import utc_text
 from airflow_eos.model.kafka import TimedOffset, TopicDescription
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run import boundaries
-from airflow_eos.run.boundaries import Boundaries, Pinned, neighbours
+from airflow_eos.run.boundaries import Boundaries, Boundary, Pinned, neighbours
+from airflow_eos.run.log_coverage import Deleted
+from airflow_eos.run.log_coverage import timestamp_of as timestamp
 
 TOPIC = TopicDescription("orders", "now", 2)
 BEFORE = TopicDescription("orders", "before", 2)
@@ -22,6 +26,10 @@ START = dt.datetime(2026, 11, 1, tzinfo=dt.timezone.utc)
 
 def moment(hours):
     return START + dt.timedelta(hours=hours)
+
+
+def ms(hours):
+    return timestamp(moment(hours))
 
 
 class Log:
@@ -35,6 +43,10 @@ class Log:
 
     def last_stable_offsets(self, partitions):
         return dict.fromkeys(partitions, self.stable)
+
+    def max_timestamps(self, partitions):
+        known = [one for one in self.found if one is not None]
+        return {tp: int(moment(15).timestamp() * 1000) if known else -1 for tp in partitions}
 
     def offsets_for_time(self, partitions, timestamp, *, markers=False):
         found = {TopicPartition("orders", n): one for n, one in enumerate(self.found)}
@@ -80,3 +92,51 @@ def test_those_beside_it_say_what_all_say(history, needed):
             by_near = pin(cluster, hours, values, near=True, topic=topic)
             assert by_near == by_all
             values[keys.boundary_key("orders", moment(hours))] = by_all.to_json()
+
+
+@pytest.mark.parametrize(
+    ("highest", "unproven", "proves"),
+    [
+        ({0: ms(9)}, False, True),
+        ({0: ms(10)}, False, False),
+        ({0: ms(11)}, False, False),
+        ({0: -1}, False, False),
+        ({0: -1}, True, True),
+        ({}, False, False),
+    ],
+    ids=["older", "equal", "ahead", "nothing-left", "loss-accepted", "not-recorded"],
+)
+def test_only_older_timestamps_prove_what_stood_in_the_log(highest, unproven, proves):
+    """The driver's clock says 8:00 in all of them: producers may be ahead of it."""
+    head = {0: Deleted(5, None)} if unproven else {}
+    other = Boundary("orders", "now", utc_text(moment(8)), {0: 3}, utc_text(moment(8)), {0: 5}, head, highest)
+    lowest, _ = boundaries._bounds(0, utc_text(moment(10)), [other])
+    assert lowest == (5 if proves else 3)
+
+
+class Untimed(Log):
+    """A log in which no record is found by time."""
+
+    def __init__(self, highest):
+        super().__init__((None, None), stable=9, start=5)
+        self.highest = highest
+
+    def offsets_for_time(self, partitions, timestamp, *, markers=False):
+        return dict.fromkeys(partitions)
+
+    def max_timestamps(self, partitions):
+        return dict.fromkeys(partitions, self.highest)
+
+
+def test_records_without_a_timestamp_are_unaccountable_not_late():
+    """Waiting does not help where no timestamp is left; else the broker hides it for minutes."""
+    pinned = Pinned(TOPIC, moment(1), {})
+    compute = [
+        Boundaries(Untimed(highest), SimpleNamespace(), "eos", lambda: moment(1000)).compute
+        for highest in (-1, ms(3))
+    ]
+    with pytest.raises(IntervalUnaccountable, match="no record is found by time"):
+        compute[0](TOPIC, moment(1), dt.timedelta(), pinned)
+    assert set(compute[0](TOPIC, moment(1), dt.timedelta(), pinned, accept_deleted=True).unproven) == {0, 1}
+    with pytest.raises(IntervalNotReady):
+        compute[1](TOPIC, moment(1), dt.timedelta(), pinned)

@@ -1,0 +1,247 @@
+"""The interval of an Airflow partition: from its date to where the next partition begins.
+
+Days, weeks and months of a time zone have no fixed length: a day with a change of the clock takes 23 or 25
+hours. So the end of a partition is never its date plus a number of hours:
+
+- ``CronPartitionTimetable``: the timetable's next tick;
+- ``PartitionedAssetTimetable`` with temporal mappers (``StartOfDayMapper`` and its like): the next hour, day,
+  week, month, quarter or year in the mapper's time zone;
+- other schedules: ``partition_duration``, by the calendar of the Dag's time zone.
+
+An interval belongs to one key. A key that the date does not give (``2026-11-20|eu``) is refused: every key of
+that date would read all records of the interval.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pendulum
+from airflow.sdk import (
+    CronPartitionTimetable,
+    FanOutMapper,
+    PartitionedAssetTimetable,
+    RollupMapper,
+    StartOfDayMapper,
+    StartOfHourMapper,
+    StartOfMonthMapper,
+    StartOfQuarterMapper,
+    StartOfWeekMapper,
+    StartOfYearMapper,
+)
+from dateutil.relativedelta import relativedelta
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.ranges import in_utc
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+PartitionDuration: TypeAlias = dt.timedelta | relativedelta
+
+_DAY = dt.timedelta(days=1)
+_PERIODS: dict[type, relativedelta] = {
+    StartOfHourMapper: relativedelta(hours=1),
+    StartOfDayMapper: relativedelta(days=1),
+    StartOfWeekMapper: relativedelta(weeks=1),
+    StartOfMonthMapper: relativedelta(months=1),
+    StartOfQuarterMapper: relativedelta(months=3),
+    StartOfYearMapper: relativedelta(years=1),
+}
+_COMPOSITE = (
+    "Each key of that date would read all of its records. Give each part a Dag with source topics of its "
+    "own, partitioned by date alone, or say what each key reads: ranges=PartitionInterval(key, Interval(...))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The time of one partition.
+
+    :param start: inclusive, UTC.
+    :param end: exclusive, UTC; where the next partition starts.
+    :param key: the only partition key that names it; None: the schedule does not say.
+    :param schedule: says where the end comes from, for errors.
+    """
+
+    start: dt.datetime
+    end: dt.datetime
+    key: str | None
+    schedule: str
+
+
+def partition_span(
+    key: str, date: dt.datetime, dag: DAG, duration: PartitionDuration | None
+) -> tuple[dt.datetime, dt.datetime]:
+    """Return start (inclusive) and end (exclusive) of a partition, in UTC.
+
+    :param date: the partition date of the Dag run, aware.
+    :param duration: ``partition_duration``; None where the schedule says the end.
+    :raises ConfigurationError: the end is not known, the schedule contradicts ``duration``, or other keys
+        have the same interval; names what to change.
+    """
+    refuse_composite(key)
+    span = _scheduled(key, date, dag)
+    if span is None:
+        if duration is None:
+            raise ConfigurationError(
+                f"the partition {key!r} has a date but no end: schedule the Dag with CronPartitionTimetable "
+                "or a temporal partition mapper, which say it, or give partition_duration, for example "
+                "relativedelta(months=1) or timedelta(days=1): a day of the Dag's time zone"
+            )
+        return _added(date, duration, dag.timezone)
+    if span.key is not None and key != span.key:
+        raise ConfigurationError(
+            f"partition key {key!r} does not name its date {date.isoformat()}: {span.schedule} gives "
+            f"{span.key!r}. {_COMPOSITE}"
+        )
+    if duration is not None:
+        zone = _zone(dag)
+        given = _added(date, duration, zone)
+        if given != (span.start, span.end):
+            raise ConfigurationError(
+                f"partition_duration {duration!r} gives partition {key!r} the end {given[1].isoformat()}, "
+                f"and {span.schedule} ends it at {span.end.isoformat()}: records would be in two partitions, "
+                "or in none. Leave partition_duration out"
+            )
+    return span.start, span.end
+
+
+def check_partition_duration(duration: PartitionDuration | None) -> None:
+    """Check a duration when the Dag is parsed.
+
+    :raises ConfigurationError: it is not a duration, or not longer than nothing.
+    """
+    if duration is None:
+        return
+    some_day = dt.datetime(2000, 1, 1)  # noqa: DTZ001 - any date serves
+    if not isinstance(duration, PartitionDuration) or some_day + duration <= some_day:
+        raise ConfigurationError(
+            f"partition_duration must be a timedelta or relativedelta longer than nothing, got {duration!r}"
+        )
+
+
+def refuse_composite(key: str) -> None:
+    """Refuse a key of several parts, which ``ProductMapper`` makes.
+
+    :raises ConfigurationError: naming the ways on.
+    """
+    if "|" in key:
+        raise ConfigurationError(
+            f"partition key {key!r} has several parts, and an interval is known for its date alone. "
+            f"{_COMPOSITE}"
+        )
+
+
+def says_its_end(timetable: Any) -> bool:
+    """Return whether a schedule says where its partitions end."""
+    return isinstance(timetable, CronPartitionTimetable | PartitionedAssetTimetable)
+
+
+def _scheduled(key: str, date: dt.datetime, dag: DAG) -> Span | None:
+    timetable = dag.timetable
+    if isinstance(timetable, CronPartitionTimetable):
+        return _of_cron(key, date, timetable)
+    if isinstance(timetable, PartitionedAssetTimetable):
+        return _of_mapper(date, _mapper(timetable))
+    return None
+
+
+def _zone(dag: DAG) -> dt.tzinfo:
+    timetable = dag.timetable
+    if isinstance(timetable, PartitionedAssetTimetable):
+        return _mapper(timetable)._timezone  # noqa: SLF001 - it has no other name
+    zone = timetable.timezone
+    return pendulum.timezone(zone) if isinstance(zone, str) else zone
+
+
+def _of_cron(key: str, date: dt.datetime, timetable: CronPartitionTimetable) -> Span:
+    """Return the span from a tick to the next, by the scheduler's own calculation."""
+    from airflow.timetables.base import DagRunInfo, TimeRestriction
+    from airflow.timetables.trigger import CronPartitionTimetable as Scheduled
+
+    scheduled = Scheduled(timetable.expression, timezone=timetable.timezone, key_format=timetable.key_format)
+
+    def tick_after(moment: pendulum.DateTime) -> pendulum.DateTime:
+        last = DagRunInfo(run_after=moment, data_interval=None, partition_date=None, partition_key=None)
+        following = scheduled.next_dagrun_info_v2(
+            last_dagrun_info=last, restriction=TimeRestriction(None, None, catchup=True)
+        )
+        assert following is not None  # there is no latest date
+        return following.run_after
+
+    start = pendulum.instance(date).in_timezone("UTC")
+    schedule = f"CronPartitionTimetable({timetable.expression!r}, timezone={str(timetable.timezone)!r})"
+    # Ticks are whole minutes; a date between two would give the partition a part of another one.
+    if tick_after(start.subtract(seconds=1)) != start:
+        raise ConfigurationError(
+            f"the date {start.isoformat()} of partition {key!r} is not a tick of {schedule}: its records "
+            "belong to another partition. Trigger the Dag with the key of a tick"
+        )
+    zone = _zone_named(timetable.timezone)
+    return Span(start, tick_after(start), start.in_timezone(zone).strftime(timetable.key_format), schedule)
+
+
+def _zone_named(zone: Any) -> Any:
+    return pendulum.timezone(zone) if isinstance(zone, str) else zone
+
+
+def _mapper(timetable: PartitionedAssetTimetable) -> Any:
+    """Return the temporal mapper that dates the partitions of a Dag.
+
+    :raises ConfigurationError: there is none, or several that differ.
+    """
+    mappers = [*timetable.partition_mapper_config.values()] or [timetable.default_partition_mapper]
+    dated = [_innermost(mapper) for mapper in mappers]
+    forms = {
+        (type(one), str(getattr(one, "_timezone", None)), getattr(one, "output_format", None))
+        for one in dated
+    }
+    if len(forms) != 1 or type(dated[0]) not in _PERIODS:
+        raise ConfigurationError(
+            f"the partition mappers {', '.join(sorted({type(one).__name__ for one in dated}))} do not say in "
+            "which time zone a partition begins, nor when it ends. Schedule the Dag with one temporal mapper "
+            "for all assets, for example PartitionedAssetTimetable(assets=..., "
+            'default_partition_mapper=StartOfDayMapper(timezone="Europe/Berlin")), or say what each key '
+            "reads: ranges=PartitionInterval(key, Interval(...))"
+        )
+    return dated[0]
+
+
+def _innermost(mapper: Any) -> Any:
+    """Return the mapper that writes the key of a Dag run."""
+    while True:
+        if isinstance(mapper, RollupMapper):
+            mapper = mapper.upstream_mapper
+        elif isinstance(mapper, FanOutMapper):
+            mapper = mapper.downstream_mapper
+        else:
+            return mapper
+
+
+def _of_mapper(date: dt.datetime, mapper: Any) -> Span:
+    local = date.astimezone(mapper._timezone)  # noqa: SLF001 - it has no other name
+    start, end = _added(date, _PERIODS[type(mapper)], mapper._timezone)  # noqa: SLF001
+    label = mapper.output_format.replace("{quarter}", str((local.month - 1) // 3 + 1))
+    zone = str(mapper._timezone)  # noqa: SLF001
+    return Span(start, end, local.strftime(label), f"{type(mapper).__name__}(timezone={zone!r})")
+
+
+def _added(date: dt.datetime, duration: PartitionDuration, zone: Any) -> tuple[dt.datetime, dt.datetime]:
+    """Return date and date plus duration, in UTC; whole days, months and years by the zone's calendar.
+
+    Both ends are the first moment at which the zone's clock shows their time, or where that is skipped, the
+    moment of the change: so what ends at a time and what starts at it meet.
+    """
+    if isinstance(duration, dt.timedelta) and duration % _DAY:
+        start = in_utc(date)
+        return start, start + duration
+    wall = date.astimezone(_zone_named(zone)).replace(tzinfo=None, fold=0)
+    wall = dt.datetime.combine(wall.date(), wall.time())
+    return _first_at(wall, zone), _first_at(wall + duration, zone)
+
+
+def _first_at(wall: dt.datetime, zone: Any) -> dt.datetime:
+    return dt.datetime.combine(wall.date(), wall.time(), tzinfo=_zone_named(zone)).astimezone(dt.timezone.utc)

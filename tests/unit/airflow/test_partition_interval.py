@@ -1,0 +1,182 @@
+"""Each moment belongs to exactly one partition, whatever a time zone's clock does."""
+
+from __future__ import annotations
+
+import datetime as dt
+import zoneinfo
+from types import SimpleNamespace
+from typing import Any
+
+import pendulum
+import pytest
+from airflow.sdk import (
+    DAG,
+    Asset,
+    CronPartitionTimetable,
+    PartitionedAssetTimetable,
+    ProductMapper,
+    StartOfDayMapper,
+    StartOfHourMapper,
+    StartOfMonthMapper,
+    StartOfQuarterMapper,
+    StartOfWeekMapper,
+    StartOfYearMapper,
+)
+from airflow.timetables.trigger import CronPartitionTimetable as Scheduled
+from dateutil.relativedelta import relativedelta
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.ranges import Interval, PartitionInterval
+from airflow_eos.operators.task_identity import resolve_ranges
+
+UTC = dt.timezone.utc
+DAY = dt.timedelta(days=1)
+ODD_ZONES = (
+    "Europe/Berlin",
+    "Europe/Dublin",
+    "Australia/Lord_Howe",
+    "Pacific/Apia",
+    "Africa/Casablanca",
+    "America/Havana",
+    "Asia/Beirut",
+    "America/Sao_Paulo",
+)
+zones = st.sampled_from(ODD_ZONES) | st.sampled_from(sorted(zoneinfo.available_timezones() - {"localtime"}))
+moments = st.integers(1_100_000_000, 1_900_000_000).map(lambda s: dt.datetime.fromtimestamp(s, UTC))
+
+
+def partition(
+    schedule: Any, key: str, date: dt.datetime | None, duration: Any = None, timezone: str = "UTC", **run: Any
+) -> Interval:
+    """Return the interval of a partition as a task of its Dag run resolves it."""
+    dag = DAG("d", schedule=schedule, start_date=pendulum.datetime(2000, 1, 1, tz=timezone))
+    fields = {"data_interval_start": None, "data_interval_end": None, "run_id": "r", **run}
+    context: Any = {"dag": dag, "dag_run": SimpleNamespace(partition_key=key, partition_date=date, **fields)}
+    found = resolve_ranges(
+        "data_interval", context, allowed_lateness=dt.timedelta(), partition_duration=duration
+    )
+    assert isinstance(found, PartitionInterval)
+    return found.interval
+
+
+@pytest.mark.parametrize(
+    ("day", "hours"), [((2026, 3, 29), 23), ((2026, 10, 25), 25), ((2026, 7, 1), 24)], ids=str
+)
+@pytest.mark.parametrize(
+    "duration", [None, DAY, relativedelta(days=1)], ids=["tick", "timedelta", "calendar"]
+)
+def test_a_local_day_ends_where_the_next_one_begins(day: Any, hours: int, duration: Any) -> None:
+    """A day with a change of the clock takes 23 or 25 hours."""
+    start = pendulum.datetime(*day, tz="Europe/Berlin")
+    daily = CronPartitionTimetable("@daily", timezone="Europe/Berlin")
+    key = start.strftime("%Y-%m-%dT%H:%M:%S")
+    found = partition(daily, key, start.in_timezone("UTC"), duration)
+    assert (found.start, found.end) == (start, start.add(days=1))
+    assert found.end - found.start == dt.timedelta(hours=hours)
+
+
+@settings(max_examples=60, deadline=None)
+@given(zones, moments, st.sampled_from(["@hourly", "@daily", "@weekly", "@monthly", "*/30 * * * *"]))
+def test_partitions_of_the_scheduler_tile_time(zone: str, moment: dt.datetime, cron: str) -> None:
+    """In every zone, from tick to tick; keys and dates are the scheduler's own."""
+    schedule = CronPartitionTimetable(cron, timezone=zone)
+    infos = Scheduled(cron, timezone=zone).iter_partition_dagrun_infos(
+        earliest=moment, latest=moment + 90 * DAY
+    )
+    end = None
+    for _, info in zip(range(4), infos, strict=False):
+        found = partition(schedule, info.partition_key, info.partition_date)
+        assert found.start == info.partition_date
+        assert end in (None, found.start)
+        end = found.end
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    zones,
+    moments,
+    st.sampled_from(
+        [
+            StartOfHourMapper,
+            StartOfDayMapper,
+            StartOfWeekMapper,
+            StartOfMonthMapper,
+            StartOfQuarterMapper,
+            StartOfYearMapper,
+        ]
+    ),
+)
+def test_a_moment_lies_in_the_partition_of_its_key(zone: str, moment: dt.datetime, mapper: Any) -> None:
+    """A record of that moment has the key that the mapper gives it, and is read by that partition alone."""
+    import airflow.partition_mappers.temporal as core
+
+    scheduled = getattr(core, mapper.__name__)(timezone=zone)
+    local = moment.astimezone(zoneinfo.ZoneInfo(zone))
+    key = scheduled.to_downstream(local.strftime("%Y-%m-%dT%H:%M:%S"))
+    schedule = PartitionedAssetTimetable(assets=Asset("a"), default_partition_mapper=mapper(timezone=zone))
+    found = partition(schedule, key, scheduled.to_partition_date(key))
+    assert found.start <= moment < found.end
+
+
+@pytest.mark.parametrize("change", ["2026-03-29", "2026-10-25"])
+def test_a_duration_is_counted_by_the_calendar_of_the_dag(change: str) -> None:
+    """Days and months for schedules that say no end; hours stay hours."""
+    start = pendulum.parse(change, tz="Europe/Berlin")
+    assert isinstance(start, pendulum.DateTime)
+    for duration, end in [
+        (DAY, start.add(days=1)),
+        (relativedelta(months=1), start.add(months=1)),
+        (dt.timedelta(hours=6), start.in_timezone("UTC").add(hours=6)),
+    ]:
+        assert partition(None, "k", start, duration, "Europe/Berlin").end == end
+
+
+DAILY = CronPartitionTimetable("@daily", timezone="Europe/Berlin")
+MIDNIGHT = pendulum.datetime(2026, 11, 20, tz="Europe/Berlin")
+BY_REGION = ProductMapper(StartOfDayMapper(), StartOfDayMapper())
+
+
+@pytest.mark.parametrize(
+    ("schedule", "key", "date", "duration", "says"),
+    [
+        (DAILY, "2026-11-20T00:00:00", MIDNIGHT, DAY / 2, "Leave partition_duration out"),
+        (DAILY, "2026-11-20T05:00:00", MIDNIGHT.add(hours=5), None, "is not a tick"),
+        (DAILY, "2026-11-20T0:0:0", MIDNIGHT, None, "gives '2026-11-20T00:00:00'"),
+        (DAILY, "2026-11-20|eu", MIDNIGHT, DAY, "several parts"),
+        (None, "2026-11-20|us", MIDNIGHT, DAY, "several parts"),
+        (None, "k", MIDNIGHT, None, "partition_duration"),
+        (PartitionedAssetTimetable(assets=Asset("a")), "k", MIDNIGHT, DAY, "StartOfDayMapper"),
+        (
+            PartitionedAssetTimetable(assets=Asset("a"), default_partition_mapper=BY_REGION),
+            "2026-11-20, eu",
+            MIDNIGHT,
+            DAY,
+            "ProductMapper do not say",
+        ),
+    ],
+)
+def test_what_would_read_a_record_twice_or_never_is_refused(
+    schedule: Any, key: str, date: dt.datetime, duration: Any, says: str
+) -> None:
+    """Other ends than the schedule's, keys that share an interval, and dates without a time zone."""
+    with pytest.raises(ConfigurationError, match=says):
+        partition(schedule, key, date, duration)
+
+
+def test_a_key_of_several_parts_is_refused_with_a_data_interval_too() -> None:
+    """Each of its keys would read the whole interval."""
+    with pytest.raises(ConfigurationError, match="several parts"):
+        partition(None, "d|eu", None, data_interval_start=MIDNIGHT, data_interval_end=MIDNIGHT + DAY)
+
+
+def test_interval_ends_are_moments() -> None:
+    """An hour at the end of summer time is not empty; one that ends before it starts is refused."""
+    berlin = zoneinfo.ZoneInfo("Europe/Berlin")
+    first, second = (dt.datetime(2026, 10, 25, 2, 30, tzinfo=berlin, fold=fold) for fold in (0, 1))
+    hour = Interval(first, second)
+    assert hour.end - hour.start == dt.timedelta(hours=1)
+    assert hour.end + hour.allowed_lateness - hour.start == dt.timedelta(hours=1, minutes=5)
+    with pytest.raises(ValueError, match="is empty"):
+        Interval(second.replace(minute=15), first.replace(minute=45))
