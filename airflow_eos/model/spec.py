@@ -92,6 +92,7 @@ class RunSpec:
     :param dead_letter_topic: topic of the records on which an ``@arrow_process`` raises, with the error in
         their headers, in the run's transaction; None: such a record fails the run.
     :param max_dead_letters: so many of a run at most; with one more it fails.
+    :param allow_loop: the run may write to a topic that it reads: the next run reads what this one wrote.
     :param ranges: how offsets are chosen; see :mod:`airflow_eos.model.ranges`.
     :param prefix: first part of every transactional id, without a dot; one per environment that shares a
         cluster.
@@ -126,6 +127,7 @@ class RunSpec:
     sink_topic: str | None = None
     dead_letter_topic: str | None = None
     max_dead_letters: int = 100
+    allow_loop: bool = False
     ranges: RangeMode = field(default_factory=Cursor)
     prefix: str = DEFAULT_PREFIX
     origin: str = ""
@@ -177,6 +179,11 @@ class RunSpec:
             raise ConfigurationError(
                 f"sink_topic {self.sink_topic!r} is the ledger's topic, which holds run records only; "
                 "choose another one"
+            )
+        if self.sink_topic in self.source_topics and not self.allow_loop:
+            raise ConfigurationError(
+                f"sink_topic {self.sink_topic!r} is also a source topic: the next run would read what "
+                "this run writes. Choose another topic, or set allow_loop=True where the loop is wanted"
             )
         if self.dead_letter_topic is not None and self.dead_letter_topic in (
             *self.source_topics,

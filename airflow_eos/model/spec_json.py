@@ -20,6 +20,7 @@ _PLAIN = (
     "sink_topic",
     "dead_letter_topic",
     "max_dead_letters",
+    "allow_loop",
     "prefix",
     "origin",
     "source_partition",

@@ -70,6 +70,7 @@ def check_literals(operator: RunParameters) -> None:
             delivery_timeout=operator.delivery_timeout,
             max_send_attempts=operator.max_send_attempts,
             max_dead_letters=operator.max_dead_letters,
+            allow_loop=operator.allow_loop,
             compression=operator.compression,
             ledger=operator.ledger or LedgerSettings(topic=settings.default_ledger_topic()),
         )
@@ -131,7 +132,7 @@ def check_schedule(operator: ReadsIntervals, dag: DAG) -> None:
     ):
         raise ConfigurationError(
             f"task {operator.task_id!r} reads ranges={DATA_INTERVAL!r}, and the schedule of Dag "
-            f"{dag.dag_id!r} gives empty intervals: cron strings, presets such as '@daily' and timedeltas do "
+            f"{dag.dag_id!r} gives empty intervals: cron strings, presets and timedeltas do "
             "in Airflow 3. Schedule the Dag with "
             f'{INTERVAL_TIMETABLE}("@daily", timezone="UTC")'
         )

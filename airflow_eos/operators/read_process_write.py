@@ -104,6 +104,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
             sink_topic: str | None = None,
             dead_letter_topic: str | None = None,
             max_dead_letters: int = 100,
+            allow_loop: bool = False,
             kafka_config_id: str = "kafka_default",
             ranges: Ranges | None = None,
             allowed_lateness: dt.timedelta = ...,

@@ -47,6 +47,8 @@ class RunParameters:
     :param dead_letter_topic: topic of the records on which an ``@arrow_process`` raises, with the error in
         their headers, in the run's transaction; without it such a record fails the run. (templated)
     :param max_dead_letters: so many of a run, or of a round, at most; with one more it fails.
+    :param allow_loop: the run may write to a topic that it reads: the next run reads what this one wrote.
+        Without it such a run is refused.
     :param kafka_config_id: connection of type ``kafka``. (templated)
     :param ranges: ``Cursor()`` continues from the group's offsets, with ``until_caught_up`` in rounds until
         it has read up to the last stable offset; ``"data_interval"`` reads the interval of the Dag run, or
@@ -124,6 +126,7 @@ class RunParameters:
         sink_topic: str | None = None,
         dead_letter_topic: str | None = None,
         max_dead_letters: int = 100,
+        allow_loop: bool = False,
         kafka_config_id: str = "kafka_default",
         ranges: Ranges | None = None,
         allowed_lateness: dt.timedelta = DEFAULT_ALLOWED_LATENESS,
@@ -157,6 +160,7 @@ class RunParameters:
         self.sink_topic = sink_topic
         self.dead_letter_topic = dead_letter_topic
         self.max_dead_letters = max_dead_letters
+        self.allow_loop = allow_loop
         self.kafka_config_id = kafka_config_id
         self.allowed_lateness = allowed_lateness
         self.partition_duration = partition_duration
@@ -203,6 +207,7 @@ class RunParameters:
                 sink_topic=self.sink_topic,
                 dead_letter_topic=self.dead_letter_topic,
                 max_dead_letters=self.max_dead_letters,
+                allow_loop=self.allow_loop,
                 group_id=self.group_id,
                 ranges=self._resolved_ranges(context),
                 prefix=self.prefix or settings.default_prefix(),

@@ -112,6 +112,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             sink_topic: str | None = None,
             dead_letter_topic: str | None = None,
             max_dead_letters: int = 100,
+            allow_loop: bool = False,
             kafka_config_id: str = "kafka_default",
             ranges: Ranges | None = None,
             allowed_lateness: dt.timedelta = ...,

@@ -43,7 +43,7 @@ from airflow_eos.run.kept_failures import clear_frames
 from airflow_eos.run.kill import KILL_SECONDS, Kill, KillBudget
 from airflow_eos.run.lookup import CommittedRuns
 from airflow_eos.run.planner import Planned
-from airflow_eos.run.sink_check import Targets
+from airflow_eos.run.sink_check import Targets, refuse_loop
 from airflow_eos.run.states import State, Trace
 from airflow_eos.run.unfinished import UnfinishedEnds
 from airflow_eos.run.visibility import Visibility
@@ -290,6 +290,7 @@ class RunProtocol:
         self._trace.enter(State.SEALED)
         manifest = work.sealed.manifest
         laws.ledger_is_no_target(manifest, self._spec.ledger.topic)
+        refuse_loop(self._spec, manifest)
         log.info(
             "sealed %d records, %d bytes, for %d partitions",
             manifest.records,

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from airflow_eos.exceptions import OutputLost, SinkChanged, UnknownTopic
+from airflow_eos.exceptions import OutputLost, ProcessFailed, SinkChanged, UnknownTopic
 from airflow_eos.run import grants
 
 if TYPE_CHECKING:
@@ -20,6 +20,20 @@ if TYPE_CHECKING:
     from airflow_eos.ports import Cluster
 
 log = logging.getLogger(__name__)
+
+
+def refuse_loop(spec: RunSpec, manifest: SealedManifest) -> None:
+    """Refuse rows whose own ``topic`` is a source topic, unless the run may loop.
+
+    :raises ProcessFailed: naming the topics; nothing was written.
+    """
+    looped = sorted({target.topic for target in manifest.targets} & set(spec.source_topics))
+    if looped and not spec.allow_loop:
+        raise ProcessFailed(
+            f"process returned rows whose 'topic' is a source topic: {', '.join(looped)}; the next run would "
+            "read what this run writes. Write them to another topic, or set allow_loop=True where the loop "
+            "is wanted"
+        )
 
 
 class Targets:

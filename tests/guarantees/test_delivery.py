@@ -119,6 +119,7 @@ class Counter(Experiment):
             "source_topics": (self.source, self.count),
             "pipeline": f"{self.spec.pipeline}-count",
             "group_id": f"{self.spec.group_id}-count",
+            "allow_loop": True,
         }
 
     def shown(self):

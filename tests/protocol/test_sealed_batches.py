@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.exceptions import ConfigurationError, EosError, ProcessFailed, SealedBlockLost
+from airflow_eos.exceptions import ConfigurationError, EosError, ProcessFailed, RunFailed, SealedBlockLost
 from airflow_eos.model.ranges import TopicPartition
 from tests.protocol.model.broker import LEDGER, ModelBroker
 from tests.protocol.model.ports import ModelData
@@ -83,3 +83,27 @@ def test_the_ledger_is_no_sink_topic() -> None:
     """A sink topic that is the ledger is refused by the specification itself."""
     with pytest.raises(ConfigurationError, match="sink_topic 'ledger' is the ledger's topic"):
         spec(sink_topic=LEDGER)
+
+
+@pytest.mark.parametrize("allow_loop", [False, True])
+def test_rows_for_a_source_topic_are_refused_unless_the_run_may_loop(allow_loop: bool) -> None:
+    """The next run would read what this run writes; nothing is sent."""
+    scene = Scene(ModelBroker({"src": 2, "out": 2}))
+    scene.broker.write_input("src", 0, "r0")
+    sent: list[Any] = []
+
+    class IntoTheSource(WatchedData):
+        def seal(self, plan: Any) -> Any:
+            sealed = super().seal(plan)
+            (target,) = sealed.manifest.targets
+            sealed.manifest = replace(sealed.manifest, targets=(replace(target, topic="src"),))
+            return sealed
+
+        def send(self, *arguments: Any) -> Any:
+            sent.append(arguments)
+            raise SealedBlockLost("the test ends here")
+
+    error, says = (RunFailed, "ends here") if allow_loop else (ProcessFailed, "source topic: src")
+    with pytest.raises(error, match=says):
+        before(scene, spec(allow_loop=allow_loop, max_send_attempts=1), IntoTheSource)
+    assert bool(sent) == allow_loop

@@ -24,6 +24,7 @@ SPEC = RunSpec(
     group_id="g",
     skip_offsets=(OffsetRange("a", 0, 3, 5),),
     sink_topic="c",
+    allow_loop=True,
     prefix="x",
     origin="here",
     clear_number=2,

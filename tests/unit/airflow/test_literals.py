@@ -40,6 +40,9 @@ def make(dag: DAG, **changes: Any) -> ReadProcessWriteOperator:
         ({"topics": []}, "distinct topic names"),
         ({"topics": ["src", "src"]}, "distinct topic names"),
         ({"sink_topic": "airflow-eos-ledger"}, "the ledger's topic"),
+        ({"sink_topic": "src"}, "sink_topic 'src' is also a source topic.*allow_loop=True"),
+        ({"topics": "src", "sink_topic": "src"}, "also a source topic"),
+        ({"sink_topic": "src", "ranges": "data_interval"}, "also a source topic"),
         ({"source_partition": -1}, "negative"),
         ({"source_partition": "first"}, "'first'"),
         ({"source_partition": 0, "topics": ["a", "b"]}, "exactly one source topic"),
@@ -55,6 +58,11 @@ def test_wrong_literals_are_refused_when_the_dag_is_parsed(
     """By the rules of the run, which would refuse them in the task."""
     with pytest.raises(ConfigurationError, match=says):
         make(dag, **changes)
+
+
+def test_a_loop_is_accepted_where_it_is_asked_for(dag: DAG) -> None:
+    """The run may then write to what it reads."""
+    assert make(dag, sink_topic="src", allow_loop=True).allow_loop
 
 
 def test_what_the_task_renders_is_left_to_the_task(dag: DAG) -> None:
