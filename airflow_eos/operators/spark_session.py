@@ -19,6 +19,7 @@ from airflow.providers.common.compat.sdk import BaseHook
 from airflow_eos.exceptions import ConfigurationError, SparkUnavailable
 from airflow_eos.settings import class_data_folder
 from airflow_eos.spark import jvm, local_python, worker_daemon
+from airflow_eos.spark.encryption import local_defaults
 from airflow_eos.spark.jvm_stderr import sorted_first_lines
 from airflow_eos.spark.session import is_loopback, retry_soon
 
@@ -65,6 +66,7 @@ def spark_settings(conn_id: str | None, app_name: str, config: Mapping[str, Any]
     if "spark.remote" not in settings:
         # A progress bar redraws its line: in a task log that is noise. (A static setting: not for a server.)
         settings.setdefault("spark.ui.showConsoleProgress", "false")
+    settings = {**local_defaults(settings.get("spark.master", "")), **settings}
     if settings.get("spark.master", "").startswith("local") and _sockets_are_private():
         # Over TCP every small Python task waits 40 ms for a delayed acknowledgement. (Spark 4.1 and newer.)
         settings.setdefault("spark.python.unix.domain.socket.enabled", "true")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.spark.encryption import local_defaults
 from airflow_eos_testing.exceptions import EmbeddedSparkError
 from airflow_eos_testing.ports import HOST, free_ports
 from airflow_eos_testing.server import EmbeddedServer
@@ -45,6 +46,7 @@ class SparkConnectServer(EmbeddedServer):
         self._master = master
         self._settings = {
             "spark.ui.enabled": "false",
+            **local_defaults(master),
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.session.timeZone": "UTC",
             **(settings or {}),

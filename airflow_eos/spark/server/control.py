@@ -15,6 +15,7 @@ from typing import Any
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.spark import class_data, jvm
+from airflow_eos.spark.encryption import local_defaults
 from airflow_eos.spark.server.folder import Access, ServerFolder
 from airflow_eos.spark.server.identity import ProcessIdentity
 from airflow_eos.spark.server.sockets import HOST, connections_to, free_port, is_free, listens
@@ -226,14 +227,13 @@ def _launch(settings: Settings, port: int) -> dict[str, Any]:
         "spark.log.level": "WARN",
         # Each session has Python workers of its own: they fork with their imports done.
         "spark.python.daemon.module": "airflow_eos.spark.worker_daemon",
-        # It would ask nobody who he is.
+        # It authenticates nobody.
         "spark.ui.enabled": "false",
+        **local_defaults(settings.master),
     }
     # A heap that is full: the supervisor starts another JVM.
     options = [os.environ.get(jvm.OPTIONS_VARIABLE, ""), "-XX:+ExitOnOutOfMemoryError"]
     if settings.master.startswith("local"):
-        conf["spark.driver.host"] = HOST
-        conf["spark.driver.bindAddress"] = HOST
         # Without the 40 ms of a delayed acknowledgement for each small Python task.
         conf["spark.python.unix.domain.socket.enabled"] = "true"
     if settings.class_data_folder is not None:

@@ -23,6 +23,7 @@ from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, Pa
 from airflow_eos.model.spec import LedgerSettings, MayCreate
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 from airflow_eos.operators.spark_session import TaskSession
+from airflow_eos.spark.encryption import local_defaults
 from airflow_eos.spark.process import arrow_process
 from tests.unit.airflow.fakes import DAY, START, FakeRun, FakeSession, a_record, make_context
 
@@ -364,6 +365,7 @@ def test_spark_starts_when_the_run_asks_for_it(
         {
             "spark.app.name": "pipelines-copy",
             "spark.master": "local[*]",
+            **local_defaults("local[*]"),
             "spark.sql.shuffle.partitions": "4",
             "spark.ui.showConsoleProgress": "false",
             "spark.python.unix.domain.socket.enabled": "true",
