@@ -107,7 +107,7 @@ def _wait_for_server(remote: str, patience: float) -> None:
             if time.monotonic() > deadline:
                 raise SparkUnavailable(
                     f"no Spark Connect server at {host}:{port} of this host in {patience:g} s: {error}; "
-                    "`airflow eos spark-status` says why one of `spark-start` does not run"
+                    "start it with `airflow eos spark-server`, or see the log of the service that runs it"
                 ) from error
         time.sleep(_SERVER_POLL)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.spark.encryption import local_defaults
-from airflow_eos_testing.spark_connect import SparkConnectServer
+from airflow_eos_testing.spark_connect import HostSparkServer, SparkConnectServer
 from tests.support.patience import wait_until
 from tests.support.strangers import ask_as_nobody, listeners_of, process_tree
 
@@ -101,11 +101,14 @@ def test_no_socket_and_no_file_of_a_task_is_for_others():
 
 
 @pytest.mark.timeout(300)
-def test_no_socket_of_a_connect_server_is_for_others():
+@pytest.mark.parametrize("kind", ["of a host", "of the test equipment"])
+def test_no_socket_of_a_connect_server_is_for_others(kind, tmp_path):
     """After a job that left a broadcast and Python workers; Spark Connect itself says no more than HTTP/2."""
-    with SparkConnectServer() as server:
+    ours = HostSparkServer(tmp_path / "server", "--master", "local[2]") if kind == "of a host" else None
+    with ours or SparkConnectServer() as server:
+        url = server.url if ours is None else ours.access.url
         done = subprocess.run(
-            [sys.executable, "-c", CLIENT, server.url, SECRET], stdout=subprocess.PIPE, text=True, check=True
+            [sys.executable, "-c", CLIENT, url, SECRET], stdout=subprocess.PIPE, text=True, check=True
         )
         assert done.stdout.split() == ["100"]
         listeners = listeners_of(server.pid)
