@@ -44,6 +44,16 @@ def execute(operator: ReadProcessWriteOperator, **dag_run: Any) -> Any:
 # -- what the run is told ---------------------------------------------------------------------------------
 
 
+def test_an_iteration_of_a_loop_is_no_run(dag: DAG, runs: list[FakeRun]) -> None:
+    """It is refused before anything is asked: the iterations have one identity."""
+    operator = make(dag)
+    context = make_context(operator)
+    context["ti"].loop_index = 1
+    with pytest.raises(ConfigurationError, match="in a loop"):
+        operator.execute(context)
+    assert runs == []
+
+
 def test_run_is_named_by_dag_task_and_run(dag: DAG, runs: list[FakeRun]) -> None:
     """Pipeline, run id and try come from Airflow when the author names nothing."""
     execute(make(dag), try_number=2)
