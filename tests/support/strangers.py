@@ -35,12 +35,12 @@ _REQUESTS_OF_OTHERS = {
     "PySpark": struct.pack(">i", 5) + b"wrong",
 }
 _ENOUGH = 4096
-# Refusals: py4j refuses, or repeats a command that it does not
-# know; PySpark's daemon names the process of a worker, which refuses; HTTP/2 sends SETTINGS or GOAWAY first.
+# py4j refuses, or repeats a command that it does not know; PySpark's daemon names the process of a worker,
+# which refuses; HTTP/2 sends SETTINGS or GOAWAY of stream 0.
 _REFUSAL = re.compile(
     rb"!x.*|!zspy4j\.Py4JException: Unknown command received.*"
-    rb"|(\0.{3})?(\0\0\0\3err)?"
-    rb"|\0.{2}[\4\7].*",
+    rb"|(\x00.{3})?(\x00\x00\x00\x03err)?"
+    rb"|\x00.{2}[\x04\x07].\x00{4}.*",
     re.DOTALL,
 )
 
