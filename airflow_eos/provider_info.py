@@ -82,7 +82,8 @@ _CONFIG = {
             "require_encrypted_spark": {
                 "description": (
                     "Refuse runs whose Kafka credentials would travel to Spark in clear: by RPC without\n"
-                    "encryption, or to a Spark Connect server elsewhere without TLS. Otherwise a warning.\n"
+                    "encryption, or to a Spark Connect server elsewhere without TLS, or where Spark\n"
+                    "answers everybody who reaches its ports (``spark.authenticate``). Otherwise a warning.\n"
                     "The settings count that the session has, whoever set them; of a submitted application\n"
                     "its conf alone.\n"
                 ),

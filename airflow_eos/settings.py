@@ -111,7 +111,7 @@ def class_data_folder() -> Path:
 
 
 def spark_server_folder() -> Path:
-    """Where the server of ``airflow eos spark-start`` has its files, unless the command names a folder."""
+    """Where the server of ``airflow eos spark-server`` has its files, unless the command names a folder."""
     return _home() / "eos-spark-server"
 
 

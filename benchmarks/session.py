@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from airflow_eos.spark.encryption import local_defaults
 from airflow_eos_testing import class_data
 from benchmarks.spark_kafka_jars import connector_jars
 
@@ -26,6 +27,7 @@ def spark_session(master: str = "local[2]", *, connector: bool = True, **setting
         SparkSession.builder.master(master)
         .appName("airflow-eos benchmark")
         .config("spark.ui.enabled", "false")
+        .config(map=local_defaults(master))
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "4g")
         .config("spark.sql.shuffle.partitions", "4")

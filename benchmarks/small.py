@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from airflow_eos.spark import jvm
-from airflow_eos.spark.server import control
-from airflow_eos.spark.server.folder import Access, ServerFolder
-from airflow_eos.spark.server.supervisor import TOKEN_VARIABLE
+from airflow_eos.spark.connect_server import TOKEN_VARIABLE, Access
 from airflow_eos_testing import class_data
+from airflow_eos_testing.spark_connect import HostSparkServer
 from airflow_eos_testing.spark_jvm import write_archive
 from benchmarks import airflow_task, cold
 from benchmarks.broker import benchmark_broker
@@ -35,16 +34,12 @@ WARM = "on a warm Spark Connect server"
 
 @contextmanager
 def warm_server() -> Iterator[Access]:
-    """Run the server of ``spark-start``."""
-    with tempfile.TemporaryDirectory(prefix="airflow-eos-warm-") as folder:
-        path = Path(folder)
-        control.start(path, control.Settings(master="local[2]", class_data_folder=class_data.folder()))
-        try:
-            access = ServerFolder(path).access()
-            assert access is not None
-            yield access
-        finally:
-            control.stop(path)
+    """Run ``airflow eos spark-server``."""
+    with (
+        tempfile.TemporaryDirectory(prefix="airflow-eos-warm-") as folder,
+        HostSparkServer(Path(folder) / "server", "--master", "local[2]") as server,
+    ):
+        yield server.access
 
 
 def small(out: Path, rounds: int) -> int:

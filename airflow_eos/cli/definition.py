@@ -389,12 +389,12 @@ COMMANDS = (
         cluster=False,
     ),
     Command(
-        "spark-start",
-        "Start a Spark Connect server for the tasks of this host",
-        "Start the installed Spark's Connect server on loopback, wait until a session has computed something "
-        "on it, and print its address and the command that makes the Airflow connection, token included. A "
-        "supervisor process starts it again when it dies. Where one runs, only say so. Linux only.",
-        "spark_start",
+        "spark-server",
+        "Run a Spark Connect server for the tasks of this host",
+        "Print the server's address and the command that imports its Airflow connection, token included, and "
+        "become the installed Spark's Connect server, on loopback, in the foreground: SIGTERM ends it, and a "
+        "service manager such as systemd starts it again when it dies. Linux only.",
+        "spark_server",
         (
             _SERVER_FOLDER,
             Option("--port", "default: that of the last start, at first a free one", {"type": port}),
@@ -404,31 +404,7 @@ COMMANDS = (
                 {"type": memory, "default": "1g", "metavar": "SIZE"},
             ),
             Option("--master", "where it computes, default: local[*]", {"default": "local[*]"}),
-            Option(
-                "--idle-minutes",
-                "stop it when nobody was connected for so long, default: never",
-                {"type": positive, "metavar": "MINUTES"},
-            ),
         ),
-        cluster=False,
-    ),
-    Command(
-        "spark-status",
-        "Show the Spark Connect server of this host",
-        "Show whether the server of `spark-start` takes connections, and how many it has. Exit code 3 when "
-        "it does not.",
-        "spark_status",
-        (_SERVER_FOLDER,),
-        finds=True,
-        cluster=False,
-    ),
-    Command(
-        "spark-stop",
-        "Stop the Spark Connect server of this host",
-        "Stop the server of `spark-start` and wait until it has ended. Runs that it works for fail and are "
-        "tried again by their tasks.",
-        "spark_stop",
-        (_SERVER_FOLDER,),
         cluster=False,
     ),
 )

@@ -57,9 +57,7 @@ def call(name: str, target: Deployment | None, options: Namespace) -> Outcome:
         commands.prune,
         commands.reset_offsets,
         spark_commands.warm_spark,
-        spark_commands.spark_start,
-        spark_commands.spark_status,
-        spark_commands.spark_stop,
+        spark_commands.spark_server,
     )
     found: Outcome = next(one for one in functions if one.__name__ == name)(target, options)
     return found

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from airflow_eos.engine.checks import Check
 from airflow_eos.exceptions import EosError
-from airflow_eos.spark.encryption import ADVICE, settings_in_force, way_in_clear
+from airflow_eos.spark.encryption import ADVICE, local_defaults, settings_in_force, way_in_clear
 from airflow_eos.wire.client_config import ClientConfig
 
 
@@ -25,6 +25,7 @@ def check_executors(address: str, kafka: ClientConfig, *, encrypted: bool) -> li
     found_session = SparkSession.getActiveSession()
     builder = SparkSession.builder.appName("airflow-eos-doctor")
     builder = builder.remote(address) if address.startswith("sc://") else builder.master(address)
+    builder = builder.config(map=local_defaults(address))
     try:
         session = builder.getOrCreate()
     except Exception as error:  # noqa: BLE001 - Spark raises anything
@@ -54,5 +55,5 @@ def credentials_on_the_way(
         return []
     name, way = "credentials to Spark", way_in_clear(spark)
     if way is None:
-        return [Check(name, "ok", "encrypted, or they stay on this machine")]
+        return [Check(name, "ok", "encrypted, or they stay in this process")]
     return [Check(name, "fail" if encrypted else "warn", f"they travel in clear over {way}", ADVICE)]

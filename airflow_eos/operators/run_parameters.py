@@ -24,6 +24,7 @@ from airflow_eos.operators.task_identity import (
     accepting,
     accepts,
     clear_number,
+    refuse_loop,
     resolve_ranges,
     task_of,
 )
@@ -194,6 +195,7 @@ class RunParameters:
         """
         from airflow_eos.hooks.kafka_eos import KafkaEosHook
 
+        refuse_loop(context)
         clears, try_number = clear_number(context), context["ti"].try_number
         kafka = KafkaEosHook(self.kafka_config_id).get_config()
         # Errors name addresses; this is where they come from.

@@ -19,6 +19,7 @@ from airflow.providers.common.compat.sdk import BaseHook
 from airflow_eos.exceptions import ConfigurationError, SparkUnavailable
 from airflow_eos.settings import class_data_folder
 from airflow_eos.spark import jvm, local_python, worker_daemon
+from airflow_eos.spark.encryption import local_defaults
 from airflow_eos.spark.jvm_stderr import sorted_first_lines
 from airflow_eos.spark.session import is_loopback, retry_soon
 
@@ -65,6 +66,7 @@ def spark_settings(conn_id: str | None, app_name: str, config: Mapping[str, Any]
     if "spark.remote" not in settings:
         # A progress bar redraws its line: in a task log that is noise. (A static setting: not for a server.)
         settings.setdefault("spark.ui.showConsoleProgress", "false")
+    settings = {**local_defaults(settings.get("spark.master", "")), **settings}
     if settings.get("spark.master", "").startswith("local") and _sockets_are_private():
         # Over TCP every small Python task waits 40 ms for a delayed acknowledgement. (Spark 4.1 and newer.)
         settings.setdefault("spark.python.unix.domain.socket.enabled", "true")
@@ -105,7 +107,7 @@ def _wait_for_server(remote: str, patience: float) -> None:
             if time.monotonic() > deadline:
                 raise SparkUnavailable(
                     f"no Spark Connect server at {host}:{port} of this host in {patience:g} s: {error}; "
-                    "`airflow eos spark-status` says why one of `spark-start` does not run"
+                    "start it with `airflow eos spark-server`, or see the log of the service that runs it"
                 ) from error
         time.sleep(_SERVER_POLL)
 

@@ -21,7 +21,7 @@ from airflow_eos.operators.spark_encryption import check_encryption
 from airflow_eos.operators.submitted_files import SubmittedFiles, joined, split_process
 from airflow_eos.operators.telemetry import RunTelemetry
 from airflow_eos.run.kill import KILL_SECONDS, KillBudget
-from airflow_eos.spark.encryption import ADVICE
+from airflow_eos.spark.encryption import ADVICE, local_defaults
 from airflow_eos.wire.client_config import ClientConfig
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         files: str | None
         py_files: str | None
         application_args: list[Any] | None
+        conf: dict[Any, Any] | None
         process: str | None
         deferrable: bool
         _submitted: SubmittedFiles | None
@@ -326,12 +327,14 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         mine = self._submitted
         if mine is None:  # on_kill before anything was submitted
             return super()._get_hook()
-        before = (self.files, self.py_files, self.application_args)
+        before = (self.files, self.py_files, self.application_args, self.conf)
         arguments = [] if self._module is None else ["--airflow-eos-process", self._module]
         provided = super()._get_hook()
         in_cluster = provided._connection["deploy_mode"] == "cluster"  # noqa: SLF001 - as the provider's own
         if in_cluster:
             self._give_to_the_driver(mine)
+        master = provided._connection["master"]  # noqa: SLF001 - as the provider's own
+        self.conf = {**local_defaults(master), **(self.conf or {})}
         self.py_files = joined(self.py_files, *map(str, mine.py_files))
         self.application_args = [
             *(self.application_args or []),
@@ -342,7 +345,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         try:
             hook = super()._get_hook()
         finally:
-            self.files, self.py_files, self.application_args = before
+            self.files, self.py_files, self.application_args, self.conf = before
         if self._killed:
             raise RunFailed("the task was killed before it had submitted its application")
         if hook._is_yarn_cluster_mode:  # noqa: SLF001 - as the provider's own

@@ -1,4 +1,8 @@
-"""Whether what is sent to Spark can be read on the way: the Kafka credentials are in a run's tasks."""
+"""Who can read what is sent to Spark: the Kafka credentials are in the tasks of a run.
+
+Spark's RPC and its block manager listen on ports of their own, also with a local master, and answer every
+client unless ``spark.authenticate`` is on.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ import ipaddress
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+from airflow_eos.spark.local_python import is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -15,7 +21,32 @@ ADVICE = (
     "Connect use_ssl=true; docs/security.md says more"
 )
 
+LOOPBACK = "127.0.0.1"
+
+_LOCAL_DEFAULTS = {
+    # Spark generates the secret of a local master, and keeps it in memory.
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.driver.host": LOOPBACK,
+    "spark.driver.bindAddress": LOOPBACK,
+    # Folders of the block manager are readable by everybody under the usual umask.
+    "spark.io.encryption.enabled": "true",
+    # The UI authenticates nobody, and listens on every address.
+    "spark.ui.enabled": "false",
+}
+
 _DECIDING = ("spark.master", "spark.authenticate", "spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
+
+
+def local_defaults(master: str) -> dict[str, str]:
+    """Return the settings that keep other users and other machines out of a driver with a local master.
+
+    They are defaults: settings of an author or a connection win. Empty for any other master, since executors
+    must reach their driver, and a cluster has a secret of its own.
+
+    :param master: Spark's master, such as ``local[2]``.
+    """
+    return dict(_LOCAL_DEFAULTS) if is_local(master) else {}
 
 
 def settings_in_force(session: SparkSession, asked: Mapping[str, str]) -> dict[str, str]:
@@ -31,7 +62,7 @@ def settings_in_force(session: SparkSession, asked: Mapping[str, str]) -> dict[s
 
 
 def way_in_clear(spark: Mapping[str, str]) -> str | None:
-    """Return over what tasks travel unencrypted; None: they are encrypted, or stay on this machine.
+    """Return over what tasks can be read by others; None: they are encrypted, or stay in this process.
 
     With Spark Connect there are two ways: to the server, and from there to its executors (where the settings
     name the server's master).
@@ -44,10 +75,13 @@ def way_in_clear(spark: Mapping[str, str]) -> str | None:
         encrypted = given.get("use_ssl", "").lower() == "true" or "token" in given
         if not (encrypted or _is_here(address.hostname or "")):
             return f"Spark Connect to {address.hostname}"
-    master = spark.get("spark.master", "local")
-    if master.startswith("local"):
+    master = spark.get("spark.master")
+    if master is None:
         return None
     on = {name for name, value in spark.items() if str(value).lower() == "true"}
+    if master.startswith("local"):
+        # Nothing is sent to another machine, but both ports answer who can reach them.
+        return None if "spark.authenticate" in on else f"Spark's RPC at {master}, without spark.authenticate"
     if "spark.ssl.rpc.enabled" in on or {"spark.authenticate", "spark.network.crypto.enabled"} <= on:
         return None
     return f"Spark's RPC at {master}"

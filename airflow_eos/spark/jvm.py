@@ -6,6 +6,7 @@ into the optimising compiler, whose work pays off later than such a task ends.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.spark import class_data
+from airflow_eos.spark.encryption import local_defaults
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +36,11 @@ SHORT_LIVED = ("-XX:TieredStopAtLevel=1", SERIAL_COLLECTOR, "-XX:-UsePerfData")
 _TIMEOUT = 180.0
 _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
+_MASTER = "local[2]"
 _JOBS = """
+import json, sys
 from pyspark.sql import SparkSession
-spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+spark = SparkSession.builder.config(map=json.loads(sys.argv[1])).getOrCreate()
 numbers = spark.range(1000).mapInArrow(lambda batches: batches, "id long")
 numbers.selectExpr("id % 7 AS k", "cast(id AS string) AS v").groupBy("k").count().repartition(2).collect()
 spark.stop()
@@ -123,7 +127,7 @@ def write_archive(folder: Path, java: Path) -> Path:
     with tempfile.TemporaryDirectory(prefix="airflow-eos-spark-") as temporary:
         dumped = Path(temporary) / "classes.jsa"
         done = subprocess.run(  # noqa: S603 - our own Python, our own text
-            [sys.executable, "-c", _JOBS],
+            [sys.executable, "-c", _JOBS, json.dumps({"spark.master": _MASTER, **local_defaults(_MASTER)})],
             env={
                 **os.environ,
                 OPTIONS_VARIABLE: " ".join((*log_options(), *SHORT_LIVED, *class_data.dump_options(dumped))),

@@ -20,7 +20,13 @@ from airflow_eos_testing.certificates import Certificates, make_certificates
 from airflow_eos_testing.exceptions import EmbeddedKafkaError
 from airflow_eos_testing.launch import Launcher
 from airflow_eos_testing.ports import HOST, free_ports, is_free
-from airflow_eos_testing.properties import NodePorts, server_properties, version_settings
+from airflow_eos_testing.properties import (
+    NodePorts,
+    default_transaction_version,
+    formatting_features,
+    server_properties,
+    version_settings,
+)
 from airflow_eos_testing.security import SUPER_USER, Security, SecurityProtocol
 from airflow_eos_testing.watchdog import Watchdog
 
@@ -33,6 +39,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DEFAULT_VERSION = "4.3.1"
+VERSION_VARIABLE = "EOS_KAFKA_VERSION"
+"""Environment variable with the version of brokers for which none is named: to run the tests with another."""
 _PORT_ATTEMPTS = 3
 _LOGIN_TIMEOUT = 30.0
 
@@ -46,13 +54,15 @@ class EmbeddedKafka:
     Limits: one machine, one user's trust; ``kill()`` keeps the page cache, so power loss is not covered.
 
     :param brokers: 1 or 3. With 3, topics have replication factor 3 and ``min.insync.replicas`` 2.
-    :param version: Kafka version; tested with 4.3.1 and 3.9.2.
+    :param version: Kafka version; tested with 4.3.1 and 3.9.2. By default ``EOS_KAFKA_VERSION`` of the
+        environment, else 4.3.1.
     :param security: protocol of the client listener; with SASL (SCRAM-SHA-512) :meth:`client_config` is that
         of a super user and :meth:`user` makes others.
     :param acls: clients may do only what :meth:`grant` allows; needs a SASL protocol.
     :param broker_config: ``server.properties`` entries that win over the defaults.
     :param transaction_version: the broker feature ``transaction.version`` (KIP-890): by default 2 on 4.x and
-        1 on 3.9, where it needs ``unstable.feature.versions.enable``, which is then set.
+        1 on 3.9, where it needs ``unstable.feature.versions.enable``, which is then set. Before 3.8 there
+        is no such feature.
     :param jvm_options: of each broker's JVM, in place of those that start quickest and optimise least.
     :param port: of the first broker, for addresses that outlive it; default: a free one.
     :param keep: keep the folder with logs and data after the end, and log its path.
@@ -62,7 +72,7 @@ class EmbeddedKafka:
     def __init__(
         self,
         brokers: int = 1,
-        version: str = DEFAULT_VERSION,
+        version: str | None = None,
         security: SecurityProtocol = "PLAINTEXT",
         *,
         acls: bool = False,
@@ -75,8 +85,10 @@ class EmbeddedKafka:
     ) -> None:
         if brokers not in (1, 3):
             raise ConfigurationError(f"brokers={brokers}: an embedded cluster has 1 or 3 brokers")
+        version = version or os.environ.get(VERSION_VARIABLE) or DEFAULT_VERSION
         if transaction_version is None:
-            transaction_version = 1 if version.startswith("3.") else 2
+            transaction_version = default_transaction_version(version)
+        self._features = formatting_features(version, transaction_version)
         self.version = version
         self.security = Security(security, acls)
         self.transaction_version = transaction_version
@@ -184,7 +196,7 @@ class EmbeddedKafka:
             configs[broker] = config
         self._brokers = tuple(configs)
         deadline = time.monotonic() + self._start_timeout
-        launcher.format(configs, {"transaction.version": self.transaction_version}, self._start_timeout)
+        launcher.format(configs, self._features, self._start_timeout)
         for broker in self._brokers:
             broker.start(wait=False)
         for broker in self._brokers:

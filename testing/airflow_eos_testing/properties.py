@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_eos.exceptions import ConfigurationError
 from airflow_eos_testing.ports import HOST
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ LOG4J2 = """\
   </Loggers>
 </Configuration>
 """
+
+
+_FEATURES_SINCE = (3, 8)
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,31 @@ def server_properties(
     for override in overrides:
         settings.update(override)
     return "".join(f"{key}={_escape(value)}\n" for key, value in settings.items())
+
+
+def formatting_features(version: str, transaction_version: int) -> dict[str, int]:
+    """Return the features that a cluster is formatted with: their levels by name.
+
+    ``kafka-storage format --feature`` came with Kafka 3.8 (KIP-1022); older brokers know no
+    ``transaction.version`` either.
+
+    :raises ConfigurationError: this version cannot have the level.
+    """
+    if tuple(map(int, version.split(".")[:2])) >= _FEATURES_SINCE:
+        return {"transaction.version": transaction_version}
+    if transaction_version:
+        raise ConfigurationError(
+            f"transaction_version={transaction_version}: Kafka {version} has no such feature; leave it out, "
+            "or use 3.9 or later"
+        )
+    return {}
+
+
+def default_transaction_version(version: str) -> int:
+    """Return the highest level that brokers of a version have: 2 on 4.x, 1 on 3.9, 0 before 3.8."""
+    if tuple(map(int, version.split(".")[:2])) < _FEATURES_SINCE:
+        return 0
+    return 1 if version.startswith("3.") else 2
 
 
 def version_settings(version: str, transaction_version: int) -> dict[str, str]:

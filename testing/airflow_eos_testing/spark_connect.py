@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.spark.connect_server import Access, read_access
+from airflow_eos.spark.encryption import local_defaults
 from airflow_eos_testing.exceptions import EmbeddedSparkError
 from airflow_eos_testing.ports import HOST, free_ports
 from airflow_eos_testing.server import EmbeddedServer
@@ -45,6 +47,7 @@ class SparkConnectServer(EmbeddedServer):
         self._master = master
         self._settings = {
             "spark.ui.enabled": "false",
+            **local_defaults(master),
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.session.timeZone": "UTC",
             **(settings or {}),
@@ -95,4 +98,40 @@ class SparkConnectServer(EmbeddedServer):
             with socket.create_connection((HOST, self.port), timeout=1):
                 return True
         except OSError:
+            return False
+
+
+class HostSparkServer(EmbeddedServer):
+    """Run ``airflow eos spark-server`` for the length of a ``with`` block.
+
+    :param folder: of its connection; the same folder gives the same address and token.
+    :param options: further options of the command.
+    """
+
+    name = "The Spark Connect server of the host"
+    folder_prefix = "airflow-eos-spark-server-"
+    start_timeout = 180.0
+    error = EmbeddedSparkError
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        super().__init__()
+        self.folder = folder
+        self._options = options
+
+    @property
+    def access(self) -> Access:
+        """Its port and token."""
+        access = read_access(self.folder)
+        assert access is not None, f"{self.name} was never started"
+        return access
+
+    def _command(self) -> list[str]:
+        command = [sys.executable, "-m", "airflow_eos", "spark-server", "--folder", str(self.folder)]
+        return [*command, *self._options]
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection((HOST, self.access.port), timeout=1):
+                return True
+        except (OSError, AssertionError):
             return False

@@ -1,4 +1,4 @@
-"""A supervised Spark Connect server, by its commands."""
+"""The Spark Connect server of a host: ``airflow eos spark-server``."""
 
 from __future__ import annotations
 
@@ -6,25 +6,31 @@ import functools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
+import grpc
 import pytest
+from pyspark.sql.connect.proto import base_pb2, base_pb2_grpc
 
 from airflow_eos.exceptions import EosError, RunFailed, SparkUnavailable
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.operators.retriable import is_final
 from airflow_eos.run.states import State
-from airflow_eos.spark.server import control
-from airflow_eos.spark.server.folder import CONN_ID, ServerFolder
-from airflow_eos_testing import class_data
+from airflow_eos.spark.connect_server import CONN_ID, read_access
 from airflow_eos_testing.faults import HALF_WRITTEN, RunProcess
+from airflow_eos_testing.spark_connect import HostSparkServer
 from tests.support.local_runs import Pipeline
+from tests.support.strangers import process_tree
 
 VALUES = sorted(f"v{n}" for n in range(40))
+COMMAND = [sys.executable, "-m", "airflow_eos", "spark-server"]
+OPTIONS = ("--memory", "512m", "--master", "local[2]")
 IN_A_JOB = "in a Spark job"
 LATER = [pytest.param(point, marks=pytest.mark.chaos) for point in (HALF_WRITTEN, State.WRITTEN)]
 
@@ -39,17 +45,6 @@ session.stop()
 """
 
 
-def command(folder, *arguments):
-    """Run a command as a person does; return its exit code and its answer."""
-    done = subprocess.run(
-        [sys.executable, "-m", "airflow_eos", *arguments, "--folder", str(folder), "--output", "json"],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    return done.returncode, json.loads(done.stdout)
-
-
 def wait_for(condition, seconds=90):
     deadline = time.monotonic() + seconds
     while not condition():
@@ -58,40 +53,59 @@ def wait_for(condition, seconds=90):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Of a server that runs; whatever a test did to it, nothing is left."""
-    path = tmp_path_factory.mktemp("warm") / "server"
-    code, found = command(path, "spark-start", "--memory", "512m", "--master", "local[2]")
-    assert code == 0
-    assert found["started"]
-    assert found["running"]
-    yield path
-    control.stop(path)
-    assert not ServerFolder(path).is_held
+def server(tmp_path_factory):
+    """Run the command; whatever a test did to it, nothing is left."""
+    found = HostSparkServer(tmp_path_factory.mktemp("warm") / "server", *OPTIONS)
+    with found:
+        yield found
 
 
-def test_status_says_how_to_reach_it(folder):
-    """And a second start that it runs."""
-    code, found = command(folder, "spark-status")
-    assert (code, found["running"], found["memory"], found["restarts"]) == (0, True, "512m", 0)
-    again, answer = command(folder, "spark-start")
-    assert (again, answer["started"], answer["pid"]) == (0, False, found["pid"])
-    assert found["address"] == answer["address"]
-    assert answer["connection"]["made by"].endswith(str(folder / "connection.json"))
-
-
-def test_the_token_is_in_its_file_and_nowhere_else(folder):
-    """Of what others may see: command lines, the log, the state."""
-    token = ServerFolder(folder).access().token.encode()
-    found = command(folder, "spark-status")[1]
-    seen = 0
-    for name in ("pid", "supervisor_pid"):
-        line = Path(f"/proc/{found[name]}/cmdline").read_bytes()
-        assert token not in line
-        seen += len(line)
-    assert seen > 200
-    holders = [path.name for path in folder.rglob("*") if path.is_file() and token in path.read_bytes()]
+def test_the_command_becomes_the_server(server):
+    """One process; it says how clients reach it and how Airflow learns of it, and holds no token in sight."""
+    token = server.access.token
+    line = Path(f"/proc/{server.pid}/cmdline").read_bytes()
+    assert b"SparkConnectServer" in line
+    assert token.encode() not in line
+    log = (server.home / "server.log").read_text()
+    assert server.access.address in log
+    assert f"airflow connections import --overwrite {server.folder / 'connection.json'}" in log
+    holders = [
+        path.name
+        for folder in (server.folder, server.home)
+        for path in folder.rglob("*")
+        if path.is_file() and token.encode() in path.read_bytes()
+    ]
     assert holders == ["connection.json"]
+
+
+def test_nobody_is_answered_without_the_token(server):
+    """Neither without one nor with another one."""
+    asked = base_pb2.AnalyzePlanRequest(
+        session_id=str(uuid.uuid4()), spark_version=base_pb2.AnalyzePlanRequest.SparkVersion()
+    )
+    with grpc.insecure_channel(f"localhost:{server.access.port}") as channel:
+        stub = base_pb2_grpc.SparkConnectServiceStub(channel)
+        for metadata in ((), (("authorization", "Bearer other"),)):
+            with pytest.raises(grpc.RpcError) as refused:
+                stub.AnalyzePlan(asked, timeout=60, metadata=metadata)
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        right = (("authorization", f"Bearer {server.access.token}"),)
+        assert stub.AnalyzePlan(asked, timeout=60, metadata=right).spark_version.version
+
+
+def test_a_second_start_says_that_it_runs(server, tmp_path):
+    """Of the same folder, or at the same port; the first one's connection stays true."""
+    before = (server.folder / "connection.json").read_bytes()
+    for folder, words in ((server.folder, "runs already"), (tmp_path / "other", "is in use")):
+        done = subprocess.run(
+            [*COMMAND, "--folder", str(folder), "--port", str(server.access.port)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert words in done.stderr
+    assert (server.folder / "connection.json").read_bytes() == before
 
 
 def compute(connection, token):
@@ -106,15 +120,14 @@ def compute(connection, token):
     )
 
 
-def test_a_task_uses_it_by_the_connection_of_the_file(folder):
+def test_a_task_uses_it_by_the_connection_of_the_file(server):
     """Airflow reads the file; the token is in no setting of the session."""
     from airflow.secrets.local_filesystem import load_connections_dict
 
-    (read,) = load_connections_dict(str(folder / "connection.json")).values()
-    access = ServerFolder(folder).access()
+    file, access = server.folder / "connection.json", server.access
+    (read,) = load_connections_dict(str(file)).values()
     assert (read.conn_id, read.conn_type, read.password) == (CONN_ID, "spark_connect", access.token)
-    connection = json.loads((folder / "connection.json").read_text())[CONN_ID]
-    done = compute(connection, access.token)
+    done = compute(json.loads(file.read_text())[CONN_ID], access.token)
     assert done.returncode == 0, done.stdout
     assert done.stdout.splitlines()[-1] == f"sc://localhost:{access.port}/ []"
     assert access.token not in done.stdout
@@ -149,61 +162,66 @@ def held_in_spark(mark, df):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("point", [IN_A_JOB, State.OPEN, *LATER])
-def test_a_run_whose_server_is_killed_is_written_once_by_its_retry(folder, pipeline, tmp_path, point):
-    """The try fails and says why; the server comes back by itself; the next try finds what is committed."""
+def test_a_run_whose_server_is_killed_is_written_once_by_its_retry(pipeline, tmp_path, point):
+    """The try fails and says why; the server is started again, as a service manager does; the next try works.
+
+    It finds what is committed.
+    """
     mark = tmp_path / "at-work"
     in_job = point == IN_A_JOB
     process = functools.partial(held_in_spark, str(mark)) if in_job else copy
-    url = ServerFolder(folder).access().url
-    before = control.status(folder)
-    with RunProcess(pipeline.spec, process, remote=url, stop_at=None if in_job else point) as run:
-        if in_job:
-            wait_for(mark.exists)
-        else:
-            run.wait_for(point)
-        os.kill(before["pid"], signal.SIGKILL)
-        run.release(for_good=True)
-        if point == State.WRITTEN:
-            # Its output is on the brokers: it needs no Spark any more.
-            assert run.result().records_written == len(VALUES)
-        else:
-            with pytest.raises(EosError, match="the Spark Connect server died, was started anew") as failed:
-                run.result()
-            assert isinstance(failed.value, SparkUnavailable if in_job else RunFailed)
-            assert not is_final(failed.value)
-            assert pipeline.output() == []
-    wait_for(lambda: control.status(folder)["running"])
-    after = control.status(folder)
-    assert (after["restarts"], after["address"]) == (before["restarts"] + 1, before["address"])
-    assert after["pid"] != before["pid"]
-    with RunProcess(replace(pipeline.spec, try_number=2), copy, remote=url) as retry:
-        record = retry.result()
+    with HostSparkServer(tmp_path / "server", *OPTIONS) as server:
+        access = server.access
+        with RunProcess(pipeline.spec, process, remote=access.url, stop_at=None if in_job else point) as run:
+            if in_job:
+                wait_for(mark.exists)
+            else:
+                run.wait_for(point)
+            os.kill(server.pid, signal.SIGKILL)
+            run.release(for_good=True)
+            if point == State.WRITTEN:
+                # Its output is on the brokers: it needs no Spark any more.
+                assert run.result().records_written == len(VALUES)
+            else:
+                with pytest.raises(EosError, match="Spark Connect server died, was started anew") as failed:
+                    run.result()
+                assert isinstance(failed.value, SparkUnavailable if in_job else RunFailed)
+                assert not is_final(failed.value)
+                assert pipeline.output() == []
+    with HostSparkServer(tmp_path / "server", *OPTIONS) as server:
+        assert server.access == access
+        with RunProcess(replace(pipeline.spec, try_number=2), copy, remote=access.url) as retry:
+            record = retry.result()
     assert record.found == (point == State.WRITTEN)
     assert pipeline.output() == VALUES
 
 
-def test_the_jvm_ends_with_its_supervisor(folder):
-    """Killed with no chance to clean up: nothing runs on unseen."""
-    found = command(folder, "spark-status")[1]
-    os.kill(found["supervisor_pid"], signal.SIGKILL)
-    wait_for(lambda: not Path(f"/proc/{found['pid']}").exists())
-    code, after = command(folder, "spark-status")
-    assert (code, after["running"], after["phase"]) == (3, False, "died")
-
-
-@pytest.mark.chaos
-def test_an_idle_server_stops(tmp_path):
-    """After the last connection, and says why; stop then has nothing to do."""
-    settings = control.Settings(
-        memory="512m", master="local[1]", idle_minutes=0.05, class_data_folder=class_data.folder()
-    )
-    found, started = control.start(tmp_path, settings)
-    assert started
+def takes_connections(folder):
+    access = read_access(folder)
     try:
-        wait_for(lambda: not ServerFolder(tmp_path).is_held)
+        with socket.create_connection(("127.0.0.1", 0 if access is None else access.port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_server_ends_with_a_signal_and_leaves_nothing(tmp_path, number):
+    """Neither JVM nor Python workers; the exit code makes a service manager start it again after a death."""
+    with (tmp_path / "log").open("wb") as log:
+        command = subprocess.Popen(
+            [*COMMAND, "--folder", str(tmp_path / "server"), *OPTIONS], stdout=log, stderr=log
+        )
+    try:
+        wait_for(lambda: takes_connections(tmp_path / "server") or command.poll() is not None)
+        access = read_access(tmp_path / "server")
+        done = compute(access.connection(), access.token)
+        assert done.returncode == 0, done.stdout
+        members = process_tree(command.pid)
+        assert len(members) > 1, "Python workers"
+        command.send_signal(number)
+        assert command.wait(60) == (128 + number if number == signal.SIGTERM else -number)
+        wait_for(lambda: not [pid for pid in members if Path(f"/proc/{pid}/exe").exists()])
     finally:
-        control.stop(tmp_path)
-    after = control.status(tmp_path)
-    assert (after["phase"], after["reason"]) == ("stopped", "idle for 3 s")
-    assert not Path(f"/proc/{found['pid']}").exists()
-    assert command(tmp_path, "spark-stop") == (0, {"stopped": False, "folder": str(tmp_path)})
+        command.kill()
+        command.wait()

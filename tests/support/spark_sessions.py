@@ -17,6 +17,7 @@ from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import OffsetRange
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.spark import SparkDataPlane
+from airflow_eos.spark.encryption import local_defaults
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.offsets import list_offsets
 from airflow_eos.wire.txn_requests import add_partitions_to_txn, end_txn
@@ -42,6 +43,7 @@ def new_session(kind, master="local[2]", **settings):
     builder = builder.master(master).appName("airflow-eos tests")
     for key, value in {
         "spark.ui.enabled": "false",
+        **local_defaults(master),
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.jars": ",".join(map(str, connector_jars())),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.closeable import Closeable
+from airflow_eos.spark.encryption import local_defaults
 from airflow_eos_testing.exceptions import DriverDied, EmbeddedDriverError
 from airflow_eos_testing.faults.attempt import Attempt
 from airflow_eos_testing.faults.channel import SOCKET, Channel
@@ -76,7 +77,8 @@ class DriverProcess(Closeable):
                 raise EmbeddedDriverError(f"The driver process did not start\n{self.log_tail()}") from error
         connection.settimeout(None)
         self._channel = Channel(connection)
-        self._channel.send("session", {"master": master, "remote": remote, "conf": {**_CONF, **(conf or {})}})
+        settings = {**_CONF, **local_defaults(master), **(conf or {})}
+        self._channel.send("session", {"master": master, "remote": remote, "conf": settings})
         threading.Thread(target=self._listen, daemon=True).start()
 
     def close(self) -> None:

@@ -29,6 +29,7 @@ from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, Pa
 from airflow_eos.model.spec import LedgerSettings, MayCreate
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 from airflow_eos.operators.spark_session import TaskSession
+from airflow_eos.spark.encryption import local_defaults
 from airflow_eos.spark.process import arrow_process
 from tests.unit.airflow.fakes import DAY, START, FakeRun, FakeSession, a_record, make_context
 
@@ -47,6 +48,16 @@ def execute(operator: ReadProcessWriteOperator, **dag_run: Any) -> Any:
 
 
 # -- what the run is told ---------------------------------------------------------------------------------
+
+
+def test_an_iteration_of_a_loop_is_no_run(dag: DAG, runs: list[FakeRun]) -> None:
+    """It is refused before anything is asked: the iterations have one identity."""
+    operator = make(dag)
+    context = make_context(operator)
+    context["ti"].loop_index = 1
+    with pytest.raises(ConfigurationError, match="in a loop"):
+        operator.execute(context)
+    assert runs == []
 
 
 def test_run_is_named_by_dag_task_and_run(dag: DAG, runs: list[FakeRun]) -> None:
@@ -370,6 +381,7 @@ def test_spark_starts_when_the_run_asks_for_it(
         {
             "spark.app.name": "pipelines-copy",
             "spark.master": "local[*]",
+            **local_defaults("local[*]"),
             "spark.sql.shuffle.partitions": "4",
             "spark.ui.showConsoleProgress": "false",
             "spark.python.unix.domain.socket.enabled": "true",

@@ -16,7 +16,15 @@ from airflow_eos.spark import jvm
 from tests.unit.airflow.fakes import FakeSession
 
 QUIET = {"spark.ui.showConsoleProgress": "false"}
-LOCAL = {**QUIET, "spark.python.unix.domain.socket.enabled": "true"}
+PRIVATE = {
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.io.encryption.enabled": "true",
+    "spark.ui.enabled": "false",
+}
+LOCAL = {**QUIET, **PRIVATE, "spark.python.unix.domain.socket.enabled": "true"}
 
 
 def settings(monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], **connection: Any) -> dict[str, str]:
@@ -37,7 +45,7 @@ def test_sockets_that_others_could_use_are_not_used(umask: int) -> None:
         found = spark_settings(None, "app", {})
     finally:
         os.umask(before)
-    assert found == {"spark.app.name": "app", "spark.master": "local[*]", **QUIET}
+    assert found == {"spark.app.name": "app", "spark.master": "local[*]", **QUIET, **PRIVATE}
 
 
 def test_local_settings_are_defaults() -> None:
@@ -47,8 +55,23 @@ def test_local_settings_are_defaults() -> None:
         "spark.app.name": "app",
         "spark.master": "local[*]",
         **QUIET,
+        **PRIVATE,
         **tcp,
     }
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_an_author_may_open_what_is_private(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """In the task's own settings or in the connection's extra."""
+    assert spark_settings(None, "app", {name: "theirs"})[name] == "theirs"
+    found = settings(monkeypatch, {}, conn_type="spark", host="local[2]", extra={name: "theirs"})
+    assert found[name] == "theirs"
+
+
+@pytest.mark.parametrize("master", ["spark://m:7077", "yarn", "k8s://https://m", "local-cluster[1,1,1024]"])
+def test_the_driver_of_a_cluster_is_reached_by_its_executors(master: str) -> None:
+    """Neither its address nor its secret is ours to set."""
+    assert not PRIVATE.keys() & spark_settings(None, "app", {"spark.master": master}).keys()
 
 
 def test_standalone_master_comes_from_host_and_port(monkeypatch: pytest.MonkeyPatch) -> None:

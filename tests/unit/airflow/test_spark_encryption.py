@@ -11,10 +11,11 @@ import pytest
 from airflow_eos.engine.executors import credentials_on_the_way
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.operators.spark_encryption import check_encryption
-from airflow_eos.spark.encryption import settings_in_force, way_in_clear
+from airflow_eos.spark.encryption import local_defaults, settings_in_force, way_in_clear
 from airflow_eos.wire.client_config import ClientConfig
 
 OPEN = {"spark.master": "spark://master:7077"}
+LOCAL = {"spark.master": "local[2]", "spark.authenticate": "true"}
 SECRET = ClientConfig.of({"bootstrap.servers": "a:1", "sasl.password": "hunter2"})
 
 
@@ -22,19 +23,22 @@ SECRET = ClientConfig.of({"bootstrap.servers": "a:1", "sasl.password": "hunter2"
     "spark",
     [
         {},
-        {"spark.master": "local[*]"},
-        {"spark.master": "local-cluster[2,1,1024]"},
+        {"spark.master": "local[*]", "spark.authenticate": "true"},
+        {"spark.master": "local-cluster[2,1,1024]", "spark.authenticate": "true"},
         {**OPEN, "spark.authenticate": "true", "spark.network.crypto.enabled": "true"},
         {**OPEN, "spark.ssl.rpc.enabled": "true"},
         {"spark.remote": "sc://spark.example.com:443/;use_ssl=true"},
         {"spark.remote": "sc://spark.example.com/;user_id=me;token=abc"},
         {"spark.remote": "sc://127.0.0.1:15002"},
         {"spark.remote": "sc://localhost/;user_id=me"},
-        {"spark.remote": "sc://localhost", "spark.master": "local[*]"},
+        {"spark.remote": "sc://localhost", "spark.master": "local[*]", "spark.authenticate": "true"},
     ],
 )
 def test_what_is_encrypted_or_stays_here(spark: dict[str, str]) -> None:
-    """Spark's documented settings, and a token, with which the Connect client uses TLS by itself."""
+    """Spark's documented settings, and a token, with which the Connect client uses TLS by itself.
+
+    With a local master nothing travels, and the ports of the driver ask for a secret.
+    """
     assert way_in_clear(spark) is None
 
 
@@ -48,6 +52,10 @@ def test_what_is_encrypted_or_stays_here(spark: dict[str, str]) -> None:
         ({"spark.remote": "sc://spark.example.com:15002/;user_id=me"}, "Spark Connect to spark.example.com"),
         ({"spark.remote": "sc://10.0.0.7/;use_ssl=false"}, "Spark Connect to 10.0.0.7"),
         ({"spark.remote": "sc://localhost", **OPEN}, "Spark's RPC at spark://master:7077"),
+        ({"spark.master": "local[*]"}, "Spark's RPC at local[*], without spark.authenticate"),
+        ({"spark.master": "local[2]", "spark.authenticate": "false"}, "Spark's RPC at local[2], without"),
+        ({"spark.master": "local-cluster[2,1,1024]"}, "Spark's RPC at local-cluster[2,1,1024], without"),
+        ({"spark.remote": "sc://localhost", "spark.master": "local[*]"}, "Spark's RPC at local[*], without"),
     ],
 )
 def test_what_can_be_read_on_the_way(spark: dict[str, str], way: str) -> None:
@@ -71,7 +79,9 @@ def test_they_are_refused_where_the_configuration_says_so(monkeypatch: pytest.Mo
     monkeypatch.setenv("AIRFLOW__EOS__REQUIRE_ENCRYPTED_SPARK", "True")
     with pytest.raises(ConfigurationError, match="require_encrypted_spark"):
         check_encryption(OPEN, SECRET)
-    check_encryption({"spark.master": "local[2]"}, SECRET)
+    check_encryption({"spark.master": "local[2]", **local_defaults("local[2]")}, SECRET)
+    with pytest.raises(ConfigurationError, match=r"local\[2\], without spark.authenticate"):
+        check_encryption({"spark.master": "local[2]"}, SECRET)
 
 
 class Session:
@@ -103,7 +113,7 @@ def test_the_doctor_says_what_travels_in_clear(encrypted: bool, status: str) -> 
     assert "Spark's RPC at spark://master:7077" in check.found
     assert "spark.network.crypto.enabled" in check.advice
     assert "hunter2" not in str(check.to_dict())
-    (safe,) = credentials_on_the_way({"spark.master": "local[2]"}, SECRET, encrypted=encrypted)
+    (safe,) = credentials_on_the_way(LOCAL, SECRET, encrypted=encrypted)
     assert safe.status == "ok"
     nothing_secret = ClientConfig.of({"bootstrap.servers": "a:1"})
     assert credentials_on_the_way(OPEN, nothing_secret, encrypted=encrypted) == []

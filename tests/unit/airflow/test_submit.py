@@ -407,6 +407,34 @@ def test_nothing_secret_is_on_the_command_line(
     assert (operator.files, operator.py_files, operator.application_args) == (None, "a.zip", ["--mine", "1"])
 
 
+@pytest.mark.parametrize(
+    ("master", "authenticate", "ui"),
+    [("local[2]", "true", "true"), ("spark://master:7077", None, "true")],
+)
+def test_a_driver_with_a_local_master_is_private(
+    dag: DAG,
+    ledger: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
+    master: str,
+    authenticate: str | None,
+    ui: str,
+) -> None:
+    """Its own conf wins; a cluster's driver keeps an address that executors reach."""
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": master}))
+    seen: dict[str, Any] = {}
+
+    def submit(self: Any, application: str = "", **_: Any) -> None:
+        seen.update(self._conf)
+
+    monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.SparkSubmitHook.submit", submit)
+    ledger.answers = [None, a_record()]
+    operator = make(dag, ReadProcessWriteSubmitOperator, conf={"spark.ui.enabled": "true"})
+    operator.execute(context_of(operator))
+    assert (seen.get("spark.authenticate"), seen["spark.ui.enabled"]) == (authenticate, ui)
+    assert ("spark.driver.host" in seen) is (master == "local[2]")
+    assert operator.conf == {"spark.ui.enabled": "true"}
+
+
 @pytest.mark.parametrize("given", ["process", "application"])
 def test_a_driver_on_the_cluster_gets_the_specification_in_its_application(
     dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str

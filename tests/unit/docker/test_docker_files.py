@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import re
+import shlex
+import shutil
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -11,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from airflow_eos.cli.main import parser
 from airflow_eos_testing.cluster import DEFAULT_VERSION
 from airflow_eos_testing.ports import free_ports
 
@@ -135,6 +140,41 @@ def test_a_published_port_is_on_loopback(name):
     for port in SERVICES[name].get("ports", ()):
         assert re.fullmatch(r"127\.0\.0\.1:\$\{\w+:-\d+\}:\d+", port), port
     assert SERVICES[name].get("network_mode") != "host"
+
+
+UNIT = DOCKER / "airflow-eos-spark-server.service"
+
+
+def command_of(words):
+    """Parse the options of a ``spark-server`` as the command line does."""
+    where = words.index("spark-server")
+    return parser().parse_args(words[where:])
+
+
+def test_the_unit_file_keeps_the_command():
+    """It runs the command that there is, knows the JVM's exit code after SIGTERM, and starts it again."""
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.optionxform = str
+    unit.read(UNIT)
+    service = unit["Service"]
+    assert command_of(shlex.split(service["ExecStart"])).memory == "2g"
+    assert (service["Restart"], service["SuccessExitStatus"]) == ("on-failure", str(128 + signal.SIGTERM))
+    assert (service["KillMode"], service["UMask"]) == ("control-group", "0077")
+    if shutil.which("systemd-analyze"):
+        checked = subprocess.run(
+            ["systemd-analyze", "verify", str(UNIT)], capture_output=True, text=True, check=False
+        )
+        assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_the_composed_spark_server_is_on_the_loopback_of_a_scheduler():
+    """Its tasks find it at localhost, and nobody else at all; the options are the command's."""
+    service = SERVICES["spark-server"]
+    assert service["network_mode"] == "service:airflow-scheduler-1"
+    assert "ports" not in service
+    options = command_of(service["command"])
+    assert str(options.port) in service["healthcheck"]["test"][-1]
+    assert options.folder.startswith("/home/spark/")
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos_testing.properties import NodePorts, server_properties, version_settings
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos_testing.cluster import DEFAULT_VERSION, EmbeddedKafka
+from airflow_eos_testing.properties import (
+    NodePorts,
+    default_transaction_version,
+    formatting_features,
+    server_properties,
+    version_settings,
+)
 
 ONE = {1: NodePorts(client=11001, controller=11002)}
 THREE = {node: NodePorts(client=11000 + node, controller=12000 + node) for node in (1, 2, 3)}
@@ -63,3 +71,34 @@ def test_3_9_gets_the_flag_that_transaction_version_1_needs():
     assert version_settings("3.9.2", 1) == {"unstable.feature.versions.enable": "true"}
     assert version_settings("3.9.2", 0) == {}
     assert "unstable.feature.versions.enable" not in version_settings("4.3.1", 2)
+
+
+@pytest.mark.parametrize(
+    ("version", "level", "features"),
+    [
+        ("3.6.2", 0, {}),
+        ("3.7.2", 0, {}),
+        ("3.9.2", 1, {"transaction.version": 1}),
+        ("4.3.1", 2, {"transaction.version": 2}),
+        ("4.10.0", 2, {"transaction.version": 2}),
+    ],
+)
+def test_a_cluster_is_formatted_with_the_features_of_its_version(version, level, features):
+    """Before 3.8 the tool refuses ``--feature``, and there is no transaction.version."""
+    assert default_transaction_version(version) == level
+    assert formatting_features(version, level) == features
+
+
+def test_a_feature_that_a_version_lacks_is_refused():
+    """With what to do."""
+    with pytest.raises(ConfigurationError, match=r"transaction_version=1: Kafka 3\.7\.2 has no such feature"):
+        EmbeddedKafka(version="3.7.2", transaction_version=1)
+
+
+def test_the_environment_chooses_the_version_where_none_is_named(monkeypatch):
+    """So a whole test run can take another one."""
+    monkeypatch.setenv("EOS_KAFKA_VERSION", "4.4.0")
+    assert EmbeddedKafka().version == "4.4.0"
+    assert EmbeddedKafka(version="3.9.2").version == "3.9.2"
+    monkeypatch.setenv("EOS_KAFKA_VERSION", "")
+    assert EmbeddedKafka().version == DEFAULT_VERSION

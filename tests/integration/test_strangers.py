@@ -1,0 +1,134 @@
+"""Other users of a host, and other machines, get nothing from the Spark that a task starts there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from airflow_eos.spark.encryption import local_defaults
+from airflow_eos_testing.spark_connect import HostSparkServer, SparkConnectServer
+from tests.support.patience import wait_until
+from tests.support.strangers import ask_as_nobody, listeners_of, process_tree
+
+SECRET = "secret-of-a-task-5b1f"
+
+# A session as an operator starts it. A task whose closure and rows hold the secret waits, after a shuffle
+# that has written files, until its file is removed.
+TASK = """
+import json, sys
+from pathlib import Path
+from airflow_eos.operators.spark_session import TaskSession, spark_settings
+
+settings, mark, secret = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
+session = TaskSession(spark_settings(None, "strangers", {"spark.master": "local[2]", **settings}))
+spark = session.start(10)
+
+def hold(batches):
+    import time
+    assert secret
+    Path(mark).touch()
+    while Path(mark).exists():
+        time.sleep(0.1)
+    yield from batches
+
+rows = spark.range(100).selectExpr(f"concat('{secret}', id) AS v", "id % 2 AS k").repartition(2, "k")
+print(rows.mapInArrow(hold, rows.schema).count(), flush=True)
+session.stop()
+"""
+
+# A client of a Spark Connect server whose task holds the secret.
+CLIENT = """
+import sys
+from pyspark.sql import SparkSession
+
+secret = sys.argv[2]
+
+def keep(batches):
+    assert secret
+    yield from batches
+
+spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+print(spark.range(100).mapInArrow(keep, "id long").count())
+"""
+
+
+@contextmanager
+def running_task(**settings):
+    """Yield the process of a task that holds in Spark, and its folder of temporary files."""
+    # Not pytest's own, which no other user can enter.
+    with tempfile.TemporaryDirectory(prefix="airflow-eos-strangers-") as folder:
+        Path(folder).chmod(0o755)
+        mark = Path(folder) / "at-work"
+        environment = {**os.environ, "TMPDIR": folder, "SPARK_LOCAL_DIRS": folder}
+        environment.pop("SPARK_LOCAL_IP", None)
+        with subprocess.Popen(
+            [sys.executable, "-c", TASK, json.dumps(settings), str(mark), SECRET],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            umask=0o022,
+        ) as task:
+            try:
+                wait_until(lambda: mark.exists() or task.poll() is not None, 150)
+                assert task.poll() is None, "the task ended early"
+                yield task, folder
+                mark.unlink()
+                assert task.communicate(timeout=90)[0].splitlines()[-1] == "100"
+            finally:
+                for pid in process_tree(task.pid)[1:] if task.poll() is None else []:
+                    os.kill(pid, 9)
+                task.kill()
+
+
+@pytest.mark.timeout(300)
+def test_no_socket_and_no_file_of_a_task_is_for_others():
+    """Driver, JVM and Python workers at work: each socket is on loopback, and refuses who has no secret."""
+    with running_task() as (task, folder):
+        listeners = listeners_of(task.pid)
+        # Spark's RPC, its block manager and py4j; a Python daemon.
+        assert len([one for one in listeners if one.port is not None]) >= 3
+        assert [one for one in listeners if not one.is_loopback] == []
+        assert ask_as_nobody(listeners, [folder], SECRET.encode()) == ({}, [])
+        lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in process_tree(task.pid)]
+        assert not [line for line in lines if b"authenticate.secret" in line]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["of a host", "of the test equipment"])
+def test_no_socket_of_a_connect_server_is_for_others(kind, tmp_path):
+    """After a job that left a broadcast and Python workers; Spark Connect itself says no more than HTTP/2."""
+    ours = HostSparkServer(tmp_path / "server", "--master", "local[2]") if kind == "of a host" else None
+    with ours or SparkConnectServer() as server:
+        url = server.url if ours is None else ours.access.url
+        done = subprocess.run(
+            [sys.executable, "-c", CLIENT, url, SECRET], stdout=subprocess.PIPE, text=True, check=True
+        )
+        assert done.stdout.split() == ["100"]
+        listeners = listeners_of(server.pid)
+        assert len([one for one in listeners if one.port is not None]) >= 3
+        assert [one for one in listeners if not one.is_loopback] == []
+        assert ask_as_nobody(listeners, [], SECRET.encode()) == ({}, [])
+
+
+@pytest.mark.timeout(300)
+def test_what_an_author_turns_off_is_open():
+    """Each way in is found where the defaults are not in force: the test above sees them."""
+    off = dict.fromkeys(local_defaults("local"), "false")
+    del off["spark.driver.host"], off["spark.driver.bindAddress"]
+    open_to_all = {**off, "spark.ui.enabled": "true", "spark.driver.bindAddress": "0.0.0.0"}
+    with running_task(**open_to_all) as (task, folder):
+        listeners = listeners_of(task.pid)
+        assert [one for one in listeners if not one.is_loopback]
+        answers, files = ask_as_nobody(listeners, [folder], SECRET.encode())
+    told = " ".join(text for texts in answers.values() for text in texts)
+    assert "Spark's RPC answers without the secret" in told
+    assert "the block manager serves broadcast_" in told
+    assert "an answer to HTTP: b'HTTP/1.1 " in told
+    assert files or os.getuid() != 0
