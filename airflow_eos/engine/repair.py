@@ -18,7 +18,7 @@ from airflow_eos.engine.queries import readable_runs
 from airflow_eos.exceptions import AuthorizationFailed, ProducerFenced
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
-from airflow_eos.model.kafka import ActiveProducer, TransactionDescription
+from airflow_eos.model.kafka import OFFSETS_TOPIC, ActiveProducer, TransactionDescription
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord, named_writer
 from airflow_eos.model.spec import Deployment, LedgerSettings
@@ -27,8 +27,6 @@ from airflow_eos.run.unfinished import coordinator_said, seen_of
 log = logging.getLogger(__name__)
 
 Decision = Literal["commit", "abort", "unknown"]
-
-_OFFSETS_TOPIC = "__consumer_offsets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ def repair(
         wanted = set(topics) or runs.topics
         found = [
             one if one.decision != "unknown" else replace(one, decision=assume)
-            for one in _Search(control, prefix, runs).hanging({*wanted, settings.topic, _OFFSETS_TOPIC})
+            for one in _Search(control, prefix, runs).hanging({*wanted, settings.topic, OFFSETS_TOPIC})
         ]
         return [_ended(control, one) if execute else one for one in found]
 
