@@ -8,23 +8,24 @@ fence each other; whoever dies leaves a batch that never was.
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from airflow_eos.exceptions import LedgerUnreadable, OutcomeUnknown, UnknownTopic
+from airflow_eos.exceptions import LedgerUnreadable, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority, answer_of
 from airflow_eos.ledger.cursor import CursorRecord
 from airflow_eos.ledger.earlier import Earlier
+from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.horizon import Horizon, PrunedRuns
-from airflow_eos.model.ledger import LedgerMessage
+from airflow_eos.model.ledger import LedgerMessage, LedgerText
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
-from airflow_eos.ports import Cluster, Ledger, ProducerSession, Transactions
-from airflow_eos.run.unfinished import fence_ended
+from airflow_eos.ports import Cluster, Ledger
 from airflow_eos.run.work import WorkDefinition
 
 log = logging.getLogger(__name__)
@@ -61,11 +62,11 @@ class Pruner:
     """
 
     def __init__(
-        self, cluster: Cluster, ledger: Ledger, transactions: Transactions, authority: Authority, prefix: str
+        self, cluster: Cluster, ledger: Ledger, writer: LedgerWriter, authority: Authority, prefix: str
     ) -> None:
         self._cluster = cluster
         self._ledger = ledger
-        self._transactions = transactions
+        self._writer = writer
         self._authority = authority
         self._prefix = prefix
         self._at_cursors: set[tuple[str, str]] | None = None
@@ -77,10 +78,16 @@ class Pruner:
         not ended, the last run of each pipeline and of each cursor, the run that a cursor names, runs whose
         transaction some leader holds for open.
 
+        Two clocks must say that a record is old: its writer's (``staged_at``) and the broker's that took it.
+
         :param before: UTC, as records write it.
         """
         answer = answer_of(self._ledger.view(partition, (), (keys.RUN_RECORDS,)))
-        busy = {keys.whole_run_key(one.key.removeprefix(keys.RUN_RECORDS)) for one in answer.open_records}
+        young = self._written_since(partition, before, answer.committed)
+        busy = {
+            keys.whole_run_key(key.removeprefix(keys.RUN_RECORDS))
+            for key in (*(one.key for one in answer.open_records), *young)
+        }
         runs = _runs_of(answer.committed, busy)
         kept = _last_ones(runs) | self._named_by_cursors()
         chosen = [
@@ -95,11 +102,25 @@ class Pruner:
         hanging = self._open_somewhere(chosen, partition)
         return [one for one in chosen if hanging.isdisjoint(one.producers)]
 
+    def _written_since(self, partition: int, before: str, committed: Mapping[str, str]) -> list[str]:
+        """Return the keys of records that the broker took at that moment or later, or nobody knows when."""
+        tp = TopicPartition(self._ledger.topic, partition)
+        moment = dt.datetime.fromisoformat(before.replace("Z", "+00:00"))
+        first = self._cluster.offsets_for_time([tp], int(moment.timestamp() * 1000), markers=True)[tp]
+        if first is None:
+            return []
+        return [
+            key
+            for key, value in committed.items()
+            if not isinstance(value, LedgerText) or value.where[1] >= first.offset
+        ]
+
     def prune(self, partition: int, before: str, runs: Sequence[OldRun]) -> int:
         """Remove the records of runs; return of how many runs.
 
         :param runs: of this partition, as :meth:`old_runs` has found them.
-        :raises OutcomeUnknown: an earlier one was left open and had to be ended first; call again.
+        :raises RunFenced: another prunes the partition.
+        :raises NotYetVisible: a batch is committed, and its marker is missing.
         """
         done = 0
         by_pipeline: defaultdict[str, list[OldRun]] = defaultdict(list)
@@ -111,45 +132,29 @@ class Pruner:
         return done
 
     def _prune(self, partition: int, before: str, pipeline: str, batch: Sequence[OldRun]) -> int:
-        session = self._fence(partition)
-        try:
+        name = keys.prune_transactional_id(self._prefix, self._ledger.topic, partition)
+        with self._writer.fenced(name, [TopicPartition(self._ledger.topic, partition)]) as transaction:
             buckets = {keys.pruned_key(pipeline, one.key) for one in batch}
             horizon_key = keys.horizon_key(pipeline)
             known = self._authority.settle_in(partition, [*buckets, horizon_key, *_record_keys(batch)])
             new = [one for one in batch if not _is_pruned(known, pipeline, one.key)]
             if not new:
                 return 0
-            producer = session.identity.producer_id, session.identity.producer_epoch
+            producer = transaction.identity.producer_id, transaction.identity.producer_epoch
             tombstones = _record_keys(new)
             going = {key: known[key] for key in tombstones if key in known}
             values = _digests(known, before, pipeline, new, producer)
             values[horizon_key] = _beyond(known.get(horizon_key), before, pipeline, going, len(new)).to_json(
                 producer
             )
-            session.begin()
-            session.stage(
-                "",
-                {},
+            transaction.commit(
                 [
                     *(LedgerMessage(key, None, "", partition) for key in tombstones),
                     *(LedgerMessage(key, value, "", partition) for key, value in sorted(values.items())),
-                ],
+                ]
             )
-            session.commit()
-        finally:
-            session.close()
+            transaction.wait_until_seen()
         return len(new)
-
-    def _fence(self, partition: int) -> ProducerSession:
-        """Take the epoch; what an earlier one left open is ended first (law 12)."""
-        name = keys.prune_transactional_id(self._prefix, self._ledger.topic, partition)
-        tp = TopicPartition(self._ledger.topic, partition)
-        session = fence_ended(self._cluster, self._transactions, name, tp)
-        if session is None:
-            raise OutcomeUnknown(
-                f"{tp}: the marker of an earlier pruning was missing; it is written now, retry"
-            )
-        return session
 
     def _named_by_cursors(self) -> set[tuple[str, str]]:
         """Return the runs that moved the cursors last; groups have partitions of their own."""

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.engine import pruner
-from airflow_eos.ledger import authority, keys, pins
+from airflow_eos.ledger import authority, keys, pins, writer
 from airflow_eos.model import ledger_index
 from airflow_eos.model.ledger import LedgerView
 from airflow_eos.model.output import SealedManifest
@@ -56,6 +56,8 @@ SCENES = [
     scenes.indexed_away,
     scenes.pruned,
     scenes.pruned_twice,
+    scenes.dismissed,
+    scenes.reset_beside,
     scenes.leader_away(OUT),
     scenes.leader_away(RUNS_IN_LEDGER),
     scenes.leader_away(CURSOR_IN_LEDGER),
@@ -154,6 +156,24 @@ def test_law_3_tombstones_leave_digests(monkeypatch: pytest.MonkeyPatch) -> None
     """A tombstone alone says what a missing record says: not committed."""
     monkeypatch.setattr(pruner, "_digests", lambda *_: {})
     assert "duplicated" in _counter_example(scenes.pruned)
+
+
+def test_a_tombstone_without_the_second_look_hides_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is staged behind the record of a run at work is the key's last word once both commit."""
+    commit = writer.LedgerTransaction.commit
+    monkeypatch.setattr(
+        writer.LedgerTransaction, "commit", lambda self, messages, **_: commit(self, messages)
+    )
+    assert "duplicated" in _counter_example(scenes.dismissed)
+
+
+def test_a_cursor_that_is_moved_without_its_fence_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under an id of its own the command commits what it read before a run moved the cursor."""
+    fenced = writer.LedgerWriter.fenced
+    monkeypatch.setattr(
+        writer.LedgerWriter, "fenced", lambda self, name, *of, **how: fenced(self, f"{name}.hand", *of, **how)
+    )
+    assert "duplicated" in _counter_example(scenes.reset_beside)
 
 
 def test_law_3_a_yes_before_the_fence_touches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
