@@ -154,7 +154,7 @@ def _nothing_else(
         if any(one.is_open and one.producer_id != own.producer_id for one in producers)
     }
     now = control.cluster.log_ends(sorted(ends))
-    busy |= {tp for tp, end in ends.items() if now[tp] > end + (tp == place)}
+    busy |= {tp for tp, end in ends.items() if now[tp] > (end + 1 if tp == place else end)}
     if busy:
         raise OutcomeUnknown(
             f"{', '.join(map(str, sorted(busy)))}: a run has an open transaction there, or wrote just now; "
@@ -213,7 +213,9 @@ def prune_ledger(
     counts: dict[str, dict[str, int]] = {}
     with ControlPlane(Deployment(kafka, settings, prefix)) as control:
         known = control.verify_ledger(to_write=execute)
-        pruner = Pruner(control.cluster, control.ledger, control.writer, control.authority, known.prefix)
+        pruner = Pruner(
+            control.cluster, control.ledger, control.writer, control.authority, known.prefix, MIN_AGE
+        )
         partitions = [*range(known.partitions)]
         if pipeline is not None:
             partitions = [control.ledger.partition_for(pipeline)]

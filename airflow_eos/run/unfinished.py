@@ -121,7 +121,8 @@ class UnfinishedEnds:
         complete = True
         for partition in self._witnesses(producer_id, open_there):
             view = self._ledger.view(partition, (), (keys.RUN_RECORDS,))
-            answer, complete = answer_of(view), complete and not view.log_start
+            # A record that lacks only a signature may be this very run's.
+            answer, complete = answer_of(view), complete and not view.log_start and not view.unsigned
             writer = producer_id, epoch
             if any(named_writer(value) == writer for value in answer.committed.values()):
                 return True

@@ -158,6 +158,17 @@ def test_a_run_whose_clock_is_behind_is_not_pruned(pipeline, monkeypatch):
     assert pipeline.run(**given(pipeline, "r1"), try_number=2).found
 
 
+def test_a_command_whose_clock_is_ahead_prunes_nothing(pipeline, monkeypatch):
+    """To it all runs are old; the tombstones, which get the broker's time, say how late it is."""
+    for run_id in ("r1", "r2"):
+        pipeline.run(**given(pipeline, run_id))
+    spec = pipeline.spec
+    monkeypatch.setattr("airflow_eos.engine.ledger_upkeep.utc_now", lambda: now() + 3 * DAY)
+    with pytest.raises(ConfigurationError, match="by the clock of the broker"):
+        prune_ledger(spec.kafka, spec.ledger, now() + DAY, prefix="test")
+    assert pipeline.run(**given(pipeline, "r1"), try_number=2).found
+
+
 def test_a_run_without_the_key_beside_sign_loses_nothing(pipeline):
     """Its record is not signed, and stands behind what counts unsigned: signing once more makes it count."""
     pipeline.run("r1", ranges=Cursor(max_records=5))

@@ -307,7 +307,9 @@ def test_what_a_command_left_open_is_not_published_by_the_next(kafka, monkeypatc
     with BrokerConnections(config) as connections:
         keeper = connections.transaction_coordinator(name)
     broker = next(one for one in kafka.brokers if one.node_id != keeper)
-    new = NewTopic(topic, replica_assignment=[[broker.node_id]], config={"min.insync.replicas": "1"})
+    new = NewTopic(
+        topic, num_partitions=1, replica_assignment=[[broker.node_id]], config={"min.insync.replicas": "1"}
+    )
     kafka.admin().create_topics([new])[topic].result()
 
     def leader():

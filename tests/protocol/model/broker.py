@@ -90,6 +90,8 @@ class ModelBroker:
         self.log_starts: dict[TopicPartition, int] = {}
         self.members: dict[str, int] = {}
         self.verifies = verifies
+        self.now: Callable[[], int] = lambda: 0
+        """The brokers' clock, in ms: records that producers write get this time."""
         self.away: set[TopicPartition] = set()
         """Partitions without a leader: nobody writes there or asks, and ends of transactions forget them."""
         self.reported_verification: bool | None = verifies
@@ -215,7 +217,9 @@ class ModelBroker:
         if known is None or known.epoch < identity.producer_epoch:
             known = self.producers[tp][identity.producer_id] = ProducerState(identity.producer_epoch)
         offset = len(self.logs[tp])
-        self.logs[tp].append(Entry("data", identity.producer_id, identity.producer_epoch, value, key))
+        self.logs[tp].append(
+            Entry("data", identity.producer_id, identity.producer_epoch, value, key, self.now())
+        )
         self.open[tp].setdefault(identity.producer_id, offset)
         known.last_sequence = sequence
         known.batches = [*known.batches, (sequence, sequence, offset)][-DEDUPLICATED_BATCHES:]

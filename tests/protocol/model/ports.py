@@ -414,6 +414,7 @@ def pruner(run: Run, scene: Any, name: str, partition: int, before: str) -> Call
             ledger_writer(run, scene, name),
             Authority(ledger, sleep=sleep_of(run, scene), clock=scene.clock.monotonic),
             "eos",
+            dt.timedelta(0),
         )
         return made.prune(partition, before, made.old_runs(partition, before))
 

@@ -52,6 +52,7 @@ class Scene:
     def __init__(self, broker: ModelBroker, *, source: str = "src", sink: str = "out") -> None:
         self.broker = broker
         self.clock = Clock()
+        broker.now = lambda: int(self.clock.now().timestamp() * 1000)
         self.source, self.sink = source, sink
         self.broken: str | None = None
         self.closers: list[RunSpec] = []
