@@ -79,7 +79,7 @@ def repair(
             one if one.decision != "unknown" else replace(one, decision=assume)
             for one in _Search(control, prefix, runs).hanging({*wanted, settings.topic, OFFSETS_TOPIC})
         ]
-        return [_ended(control, one) if execute else one for one in found]
+        return [ended(control, one) if execute else one for one in found]
 
 
 def hanging(control: ControlPlane, prefix: str, topics: Collection[str], partitions: int) -> list[Hanging]:
@@ -197,8 +197,8 @@ class _Search:
         return "unknown", f"the record of {undecided.run_key} hangs with it, and nothing else tells"
 
 
-def _ended(control: ControlPlane, one: Hanging) -> Hanging:
-    """Write the markers of one hanging transaction."""
+def ended(control: ControlPlane, one: Hanging) -> Hanging:
+    """Write the markers of one hanging transaction; return it with what came of it."""
     topic, _, partition = one.partition.rpartition("-")
     if one.decision == "unknown":
         return replace(one, advice="look at its output, then say --assume commit or --assume abort")

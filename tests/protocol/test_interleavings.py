@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.engine import pruner
+from airflow_eos.engine import left_open, pruner
 from airflow_eos.ledger import authority, keys, pins, writer
 from airflow_eos.model import ledger_index
 from airflow_eos.model.ledger import LedgerView
@@ -64,6 +64,8 @@ SCENES = [
     scenes.leader_away(OFFSETS),
     scenes.leader_away(OUT, RUNS_IN_LEDGER),
     scenes.leader_away(OUT, twins=True),
+    scenes.repaired(OUT),
+    scenes.repaired(RUNS_IN_LEDGER),
 ]
 LONGER = [*SCENES, scenes.pruned_beside, scenes.indexed_twice, scenes.intervals_indexed]
 
@@ -174,6 +176,14 @@ def test_a_cursor_that_is_moved_without_its_fence_goes_back(monkeypatch: pytest.
         writer.LedgerWriter, "fenced", lambda self, name, *of, **how: fenced(self, f"{name}.hand", *of, **how)
     )
     assert "duplicated" in _counter_example(scenes.reset_beside)
+
+
+def test_a_repair_that_takes_a_live_transaction_for_left_open_takes_back_a_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Leaders hold the transaction of a run at work for open, too: only the coordinator tells them apart."""
+    monkeypatch.setattr(left_open, "_is_under_way", lambda word, one: False)
+    assert "reported success, the ledger does not hold" in _counter_example(scenes.repaired(OUT))
 
 
 def test_law_3_a_yes_before_the_fence_touches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from airflow_eos.engine.cursor_reset import CursorMove, Reset
 from airflow_eos.engine.index_keeper import IndexKeeper
 from airflow_eos.engine.ledger_upkeep import write_tombstone
 from airflow_eos.engine.pruner import Pruner
+from airflow_eos.engine.repair import ended, hanging
 from airflow_eos.exceptions import EosError, ProducerFenced, SealedBlockLost, SecondAttempt
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.keys import LEDGER_IDENTITY_KEY, id_kind, loops
@@ -123,6 +124,10 @@ class ModelCluster:
 
     def describe_transaction(self, transactional_id: str) -> Any:
         return self._read("describe transaction", lambda: self._broker.describe_transaction(transactional_id))
+
+    def transactional_ids(self, producer_ids: Collection[int]) -> Any:
+        found = {txn.producer_id: tid for tid, txn in self._broker.transactions.items()}
+        return self._read("list transactions", lambda: {one: found[one] for one in producer_ids})
 
     def describe_producers(self, partitions: Collection[TopicPartition]) -> Any:
         return self._read(
@@ -427,6 +432,20 @@ def dismisser(run: Run, scene: Any, name: str, partition: int, key: str) -> Call
     def body() -> Any:
         tp, ledger = TopicPartition(LEDGER, partition), ModelLedger(run, scene.broker)
         write_tombstone(ledger, ledger_writer(run, scene, name), "eos", tp, key)
+
+    return body
+
+
+def repairer(run: Run, scene: Any, name: str, topics: Collection[str]) -> Callable[[], Any]:
+    """Return the body of a process that ends what leaders hold for open, as `repair --yes` does."""
+
+    def body() -> Any:
+        control: Any = SimpleNamespace(
+            cluster=ModelCluster(run, scene.broker),
+            ledger=ModelLedger(run, scene.broker),
+            transactions=ModelTransactions(run, scene.broker, scene, name),
+        )
+        return [ended(control, one) for one in hanging(control, "eos", topics, partitions=2)]
 
     return body
 

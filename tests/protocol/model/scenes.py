@@ -27,6 +27,7 @@ from tests.protocol.model.ports import (
     indexer,
     ledger_partition,
     pruner,
+    repairer,
     resetter,
 )
 
@@ -756,6 +757,19 @@ def leader_away(*partitions: TopicPartition, twins: bool = False) -> Callable[[R
         )
 
     scene.__name__ = "_".join(["leader_away", *map(str, partitions), *(["twins"] if twins else [])])
+    return scene
+
+
+def repaired(*partitions: TopicPartition) -> Callable[[Run], Scene]:
+    """As :func:`leader_away`, and somebody repairs at any moment, also while a run is at work."""
+    away = leader_away(*partitions)
+
+    def scene(run: Run) -> Scene:
+        made = away(run)
+        run.spawn("administrator", repairer(run, made, "administrator", ["out", LEDGER]))
+        return made
+
+    scene.__name__ = f"repaired_{away.__name__}"
     return scene
 
 
