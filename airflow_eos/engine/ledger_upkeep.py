@@ -51,7 +51,7 @@ def dismiss_record(
     with ControlPlane(Deployment(kafka, settings, prefix)) as control:
         tp = control.authority.place(routing)
         # Not verified: its identity may be what has to go.
-        refuse_unsigned(is_signed(control.authority), settings)
+        refuse_unsigned(is_signed(control.authority, settings), settings)
         offset = _dismissible(control.ledger, tp, key)
         if execute:
             write_tombstone(control.ledger, control.writer, prefix, tp, key)

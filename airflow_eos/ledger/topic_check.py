@@ -58,7 +58,7 @@ def verify(
             topic = ledger.describe()
     key = keys.LEDGER_IDENTITY_KEY
     routing = keys.LEDGER_IDENTITY_ROUTING
-    own = _own_records(authority)
+    own = _own_records(authority, settings)
     pinned = own.get(key)
     if pinned is None:
         refuse_unsigned(_any_signed(own), settings)
@@ -105,9 +105,9 @@ def verify(
     return made
 
 
-def is_signed(authority: Authority) -> bool:
-    """Return whether a ledger's own records carry signatures, whoever asks; False where they are missing."""
-    return _any_signed(_own_records(authority))
+def is_signed(authority: Authority, settings: LedgerSettings) -> bool:
+    """Return whether a ledger's own records carry signatures; False where they are missing."""
+    return _any_signed(_own_records(authority, settings))
 
 
 def refuse_unsigned(is_signed: bool, settings: LedgerSettings) -> None:
@@ -123,8 +123,9 @@ def refuse_unsigned(is_signed: bool, settings: LedgerSettings) -> None:
         )
 
 
-def _own_records(authority: Authority) -> Mapping[str, str]:
-    own = (keys.LEDGER_IDENTITY_KEY, keys.SIGNED_KEY)
+def _own_records(authority: Authority, settings: LedgerSettings) -> Mapping[str, str]:
+    """Return the identity and, where there is no key, what says from where on records are signed."""
+    own = [keys.LEDGER_IDENTITY_KEY] if settings.key else [keys.LEDGER_IDENTITY_KEY, keys.SIGNED_KEY]
     return authority.peek(own, routing=keys.LEDGER_IDENTITY_ROUTING)
 
 

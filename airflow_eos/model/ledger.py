@@ -13,7 +13,8 @@ class LedgerId:
 
     :param prefix: first part of the transactional ids of all that it fixes once: of its first user, so that
         environments that share it fence each other there. Ledgers that do not name one have the asker's.
-    :param is_signed: whether its identity carries a signature, or the record that says from where on all do.
+    :param is_signed: whether its identity carries a signature or, for an asker without a key, there is a
+        record that says from where on all do.
     """
 
     topic_id: str
