@@ -181,7 +181,7 @@ class Transactions(Protocol):
         time-out, aborts it. That is why there is no such way to commit.
 
         :param group: its pending offsets are dropped too.
-        :returns: ABORTED; FENCED: a newer attempt exists.
+        :returns: ENDED; FENCED: a newer attempt exists.
         """
 
     def write_markers(

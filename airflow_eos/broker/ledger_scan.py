@@ -89,7 +89,7 @@ class NoEvidence(dict[str, int]):
         """Yield the wanted records of a batch that are evidence; note the others here."""
         header = batch.header
         try:
-            records = records_of(batch, end, signatures=self.wants_signatures)
+            records = records_of(batch, end, signatures=True)
         except CorruptBatch as error:
             if header.is_transactional:
                 raise
@@ -176,7 +176,7 @@ class Findings:
         ):
             noted.update((key, offset) for key, offset in others.items() if last.get(key, -1) < offset)
         return {
-            key: LedgerText.at(partition, record.offset, record.value)
+            key: LedgerText.at(partition, record.offset, record.value, is_signed=record.signature is not None)
             for key, record in self.latest.items()
             if record.value is not None
         }

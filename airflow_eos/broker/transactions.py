@@ -107,7 +107,7 @@ class KafkaTransactions(LinkUser):
         """Send EndTxn(abort) with exactly this identity; initialises nothing.
 
         It opens connections of its own, so a signal handler or another thread may call it at any moment.
-        Asked again after its own abort, the coordinator confirms it: ABORTED too.
+        Asked again after its own abort, the coordinator confirms it: ENDED too.
 
         :param timeout: seconds, with all retries.
         :raises BrokersUnavailable: when no coordinator answered in time: nothing is known then.
@@ -136,7 +136,7 @@ class KafkaTransactions(LinkUser):
         time-out, aborts it. That is why there is no such way to commit.
 
         :param group: its pending offsets are dropped too.
-        :returns: ABORTED; FENCED: a newer attempt exists.
+        :returns: ENDED; FENCED: a newer attempt exists.
         :raises BrokersUnavailable: when a coordinator did not answer in time: ask again.
         """
         with self._link.connections() as connections:

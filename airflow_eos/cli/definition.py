@@ -310,7 +310,8 @@ COMMANDS = (
         "Make a key of the ledger unused that somebody else wrote",
         "Write a tombstone over a ledger record that no run wrote or that is garbage, where there is none of "
         "ours. A run of "
-        "that name is done (again) then: first find out from the sink whether it was.",
+        "that name is done (again) then: first find out from the sink whether it was. Refused where a run at "
+        "work has written a record of the key.",
         "dismiss",
         (
             Option("--key", "as `LedgerTampered` names it, such as run:<run key>"),

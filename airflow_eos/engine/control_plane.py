@@ -12,13 +12,15 @@ from airflow_eos.engine.index_keeper import IndexKeeper
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.pins import Pins
-from airflow_eos.ledger.topic_check import verify
+from airflow_eos.ledger.topic_check import refuse_unsigned, verify
 from airflow_eos.ledger.witnesses import Testimony, Witnesses
+from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.spec import DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment, MayCreate
 from airflow_eos.run.boundaries import Boundaries
 from airflow_eos.run.collaborators import Collaborators
 from airflow_eos.run.planner import Planner
+from airflow_eos.run.visibility import Visibility
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.producer_ids import touch_transactional_id
 
@@ -68,7 +70,9 @@ class ControlPlane(Closeable):
             link=self._link,
         )
         self.authority = Authority(self.ledger)
-        self.pins = Pins(self.transactions, self.authority)
+        self.writer = LedgerWriter(self.cluster, self.transactions)
+        self.pins = Pins(self.writer, self.authority)
+        self.visibility = Visibility(self.cluster, self.transactions)
 
     def close(self) -> None:
         """Close all connections."""
@@ -77,9 +81,15 @@ class ControlPlane(Closeable):
         self.ledger.close()
         self._link.close()
 
-    def verify_ledger(self, *, may_create: MayCreate = MayCreate.NEVER) -> LedgerId:
-        """Return the ledger, once it is known to be the one used before."""
+    def verify_ledger(self, *, may_create: MayCreate = MayCreate.NEVER, to_write: bool = False) -> LedgerId:
+        """Return the ledger, once it is known to be the one used before.
+
+        :param to_write: the caller will write to it.
+        :raises ConfigurationError: it is signed, there is no key to sign with, and ``to_write``.
+        """
         known = self._known_ledger(self._witnesses(None), may_create)
+        if to_write:
+            refuse_unsigned(known.is_signed, self._deployment.ledger)
         if may_create is not MayCreate.NEVER:
             self.remember_ledger()
         return known
@@ -153,7 +163,7 @@ class ControlPlane(Closeable):
             delivery_timeout=INDEX_DELIVERY_TIMEOUT,
             link=self._link,
         )
-        return IndexKeeper(self.cluster, self.ledger, transactions, prefix)
+        return IndexKeeper(self.ledger, LedgerWriter(self.cluster, transactions), prefix)
 
     def collaborators(self, data: SealAndSend) -> Collaborators:
         """Return the ports of the run protocol.

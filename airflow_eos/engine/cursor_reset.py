@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -11,14 +10,14 @@ from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.exceptions import ConfigurationError, OffsetsOutOfRange, OutcomeUnknown, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.cursor import CursorRecord, counts_kept
+from airflow_eos.ledger.writer import LedgerTransaction
 from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TopicDescription
 from airflow_eos.model.ledger import LedgerId, LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
+from airflow_eos.model.reset_record import OffsetMove, ResetRecord
 from airflow_eos.model.spec import Deployment, LedgerSettings
 from airflow_eos.run import laws
-from airflow_eos.run.unfinished import open_of
-from airflow_eos.run.visibility import Visibility
 
 Target = Literal["earliest", "latest", "cursor", "committed"]
 _SETTLE_SECONDS = 30.0
@@ -61,11 +60,12 @@ def reset_cursor(
     :param execute: False only says what would change.
     :raises GroupNotEmpty: the group has live members.
     :raises OffsetsOutOfRange: an offset lies outside the log.
+    :raises OutcomeUnknown: an earlier transaction of the cursor's id was not ended, which a run has to do.
     :raises NotYetVisible: it is committed, and some leader does not show it.
     """
     with ControlPlane(Deployment(kafka, settings or LedgerSettings(), prefix)) as control:
-        ledger = control.verify_ledger()
-        work = _Work(control, reset, prefix, ledger)
+        ledger = control.verify_ledger(to_write=execute)
+        work = CursorMove(control, reset, prefix, ledger)
         changes = work.carry_out() if execute else work.dry_run()
     return {
         "group": reset.group,
@@ -81,7 +81,13 @@ def reset_cursor(
 _Change = tuple[TopicPartition, "int | None", "int | None", int]
 
 
-class _Work:
+class CursorMove:
+    """A reset of one group, read from ledger and brokers when it is made.
+
+    :param prefix: of the transactional id of a group that has no cursor yet.
+    :raises GroupNotEmpty: the group has live members.
+    """
+
     def __init__(self, control: ControlPlane, reset: Reset, prefix: str, ledger: LedgerId) -> None:
         self._control = control
         self._reset = reset
@@ -105,6 +111,7 @@ class _Work:
         laws.group_is_empty(reset.group, control.cluster.group_members(reset.group))
 
     def dry_run(self) -> list[_Change]:
+        """Return what would change."""
         return [
             change
             for only in self._works()
@@ -112,40 +119,32 @@ class _Work:
         ]
 
     def carry_out(self) -> list[_Change]:
+        """Move offsets and cursor behind the fence; return what has changed."""
         changes: list[_Change] = []
         for only in self._works():
             name = keys.cursor_transactional_id(self._prefix, self._reset.group, only)
-            session = self._control.transactions.fence(name)
-            try:
-                self._refuse_unfinished(session.identity)
+            places = {self._control.authority.place(one) for one in (self._reset.group, self.pipeline)}
+            with self._control.writer.fenced(name, places, may_end=False) as transaction:
+                self._refuse_pending(only)
                 # Under the fence nobody moves the cursor any more.
                 before = self._record(self._control.authority.settle, only)
                 mine = self._changes(before, only)
-                session.begin()
-                try:
-                    self._stage(session, before, only, mine)
-                    session.commit()
-                except Exception:
-                    self._control.transactions.abort(session.identity)
-                    raise
-            finally:
-                session.close()
-            self._wait_until_seen(session.identity, mine)
+                self._commit(transaction, before, only, mine)
+            self._wait_until_seen(transaction.identity, mine)
             changes += mine
         return changes
 
-    def _refuse_unfinished(self, producer: ProducerIdentity) -> None:
-        """Law 12: an earlier transaction of this id that a leader holds for open would be decided by ours.
+    def _refuse_pending(self, only: TopicPartition | None) -> None:
+        """Law 12: offsets that an earlier transaction of this id left pending would be decided by ours.
 
-        :raises OutcomeUnknown: naming the partitions.
+        :raises OutcomeUnknown: there are some.
         """
-        places = {self._control.authority.place(one) for one in (self._reset.group, self.pipeline)}
-        left_open = open_of(self._control.cluster, producer.producer_id, sorted(places))
-        if not laws.nothing_open(left_open):
+        every = [tp for topic in self._topics.values() for tp in topic.topic_partitions]
+        partitions = every if only is None else [only]
+        if self._control.cluster.has_pending_offsets(self._reset.group, partitions):
             raise OutcomeUnknown(
-                f"{', '.join(map(str, sorted(left_open)))}: an earlier transaction of "
-                f"{producer.transactional_id} was not ended there; run the pipeline once, which ends it, "
-                "or see `airflow eos repair`"
+                f"group {self._reset.group!r}: offsets of an earlier transaction are still pending; run the "
+                "pipeline once, which ends it, or see `airflow eos repair`"
             )
 
     def _wait_until_seen(self, producer: ProducerIdentity, changes: list[_Change]) -> None:
@@ -170,7 +169,7 @@ class _Work:
             started_at=self._moment,
             staged_at=self._moment,
         )
-        Visibility(self._control.cluster, self._control.transactions).wait_for_own(
+        self._control.visibility.wait_for_own(
             move,
             [self._control.authority.place(self._reset.group)],
             {tp: new for tp, _, _, new in changes},
@@ -228,8 +227,12 @@ class _Work:
             changes.append((tp, offset, recorded[tp], new))
         return changes
 
-    def _stage(
-        self, session: Any, before: CursorRecord | None, only: TopicPartition | None, changes: list[_Change]
+    def _commit(
+        self,
+        transaction: LedgerTransaction,
+        before: CursorRecord | None,
+        only: TopicPartition | None,
+        changes: list[_Change],
     ) -> None:
         new = {tp: offset for tp, _, _, offset in changes}
         after = self._moved(before, new)
@@ -237,22 +240,18 @@ class _Work:
         group = self._reset.group
         partition = self._control.ledger.partition_for(group)
         metadata = keys.offset_metadata(run_key, partition, self._ledger.topic_id)
-        audit = {
-            "v": 1,
-            "group": group,
-            "pipeline": self.pipeline,
-            "changes": [[str(tp), was, recorded, offset] for tp, was, recorded, offset in changes],
-        }
+        moved = ResetRecord(group, self.pipeline, tuple(OffsetMove(*change) for change in changes))
         messages = [
             LedgerMessage(keys.cursor_key(group, only), after.to_json(), group),
-            LedgerMessage(keys.reset_key(group, self._moment, only), json.dumps(audit), group),
+            LedgerMessage(keys.reset_key(group, self._moment, only), moved.to_json(), group),
         ]
         if only is not None and self._known is not None:
             layout = replace(
                 self._known, topic_ids=after.topic_ids, partition_counts=self._counts(self._known)
             )
             messages.append(LedgerMessage(keys.cursor_key(group), layout.to_json(), group))
-        session.stage(group, {tp: CommittedOffset(offset, metadata) for tp, offset in new.items()}, messages)
+        offsets = {tp: CommittedOffset(offset, metadata) for tp, offset in new.items()}
+        transaction.commit(messages, group=group, offsets=offsets)
 
     def _moved(self, before: CursorRecord | None, new: Mapping[TopicPartition, int]) -> CursorRecord:
         topics: Mapping[str, TopicDescription] = self._topics

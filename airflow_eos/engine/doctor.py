@@ -26,10 +26,9 @@ from airflow_eos.engine.retention_report import findings
 from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.cursor import CursorRecord
-from airflow_eos.model.kafka import ProducerIdentity
+from airflow_eos.model.kafka import OFFSETS_TOPIC, ProducerIdentity
 from airflow_eos.model.spec import DEFAULT_PREFIX, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
 from airflow_eos.run import laws
-from airflow_eos.run.grants import OFFSETS_TOPIC
 
 _NOBODY = 2**63 - 1
 """A producer id that no cluster gets to."""

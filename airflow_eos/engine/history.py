@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from airflow_eos.model.kafka import TransactionState
 from airflow_eos.model.ledger import LedgerText
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
+from airflow_eos.model.reset_record import ResetRecord
 from airflow_eos.model.spec import Deployment
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.txn_requests import TransactionStatus
@@ -319,17 +319,10 @@ class RunHistory(Closeable):
             self._characters += largest.characters - before
 
     def _add_reset(self, key: str, value: str) -> None:
-        try:
-            data = json.loads(value)
-            name, group = str(data["pipeline"]), str(data["group"])
-            # reset:<group>/<moment>, and the partition of a mapped cursor
-            moment = key.removeprefix(keys.reset_key(group, "")).split("/", 1)[0]
-            reset = Reset.from_dict(moment, data)
-        except (ValueError, LookupError, TypeError, RecursionError) as error:
-            raise LedgerUnreadable(
-                f"the ledger's record {key!r} is no reset: {type(error).__name__}"
-            ) from error
-        self._resets.setdefault(name, []).append(reset)
+        record = ResetRecord.from_json(value, key)
+        # reset:<group>/<moment>, and the partition of a mapped cursor
+        moment = key.removeprefix(keys.reset_key(record.group, "")).split("/", 1)[0]
+        self._resets.setdefault(record.pipeline, []).append(Reset.of(moment, record))
 
     def _pipeline(self, name: str) -> PipelineHistory:
         found = self.pipelines.get(name)

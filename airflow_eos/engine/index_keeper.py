@@ -13,11 +13,13 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from airflow_eos.exceptions import LedgerUnreadable, OutcomeUnknown
+from airflow_eos.exceptions import LedgerUnreadable, OutcomeUnknown, RunFenced
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.writer import LedgerTransaction, LedgerWriter
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ledger_index import (
     IndexRoot,
@@ -29,8 +31,7 @@ from airflow_eos.model.ledger_index import (
     split,
 )
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.ports import Cluster, IndexedLedger, ProducerSession, Transactions
-from airflow_eos.run.unfinished import fence_ended
+from airflow_eos.ports import IndexedLedger
 
 log = logging.getLogger(__name__)
 
@@ -66,16 +67,14 @@ class IndexKeeper:
 
     def __init__(
         self,
-        cluster: Cluster,
         ledger: IndexedLedger,
-        transactions: Transactions,
+        writer: LedgerWriter,
         prefix: str,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._cluster = cluster
         self._ledger = ledger
-        self._transactions = transactions
+        self._writer = writer
         self._prefix = prefix
         self._clock = clock
 
@@ -90,14 +89,18 @@ class IndexKeeper:
         """Let the index speak for what was decided since, and return what it speaks for.
 
         :param seconds: about as long as reading may take; what is left is for the next time.
-        :returns: None where another was at work, or has to be ended first: the next time.
-        :raises RunFenced: as transactions do, as any other error of theirs; nothing is lost by any.
+        :returns: None where another was at work: the next time.
+        :raises OutcomeUnknown: as transactions do, as any other error of theirs; nothing is lost by any.
         """
-        deadline = self._clock() + seconds
-        session = self._fence(partition)
-        if session is None:
-            return None
         try:
+            return self._extend(partition, seconds)
+        except RunFenced as fenced:
+            log.info("The index of ledger partition %d is written by another: %s", partition, fenced)
+            return None
+
+    def _extend(self, partition: int, seconds: float) -> Indexed | None:
+        deadline = self._clock() + seconds
+        with self._fenced(partition) as transaction:
             known = self._ledger.index_root(partition)
             base = IndexRoot(self._ledger.describe().topic_id) if known is None else known[1]
             through, news = self._ledger.decided(partition, base.through, seconds)
@@ -111,21 +114,15 @@ class IndexKeeper:
                 through, news = self._ledger.decided(partition, 0, seconds)
                 base, changed, gone = self._merged(partition, base, news)
             is_whole = self._clock() < deadline
-            leaves = self._write_leaves(session, partition, base.leaves, changed)
-        finally:
-            session.close()
-        if leaves is None:
-            return None
+            leaves = _write_leaves(transaction, partition, base.leaves, changed)
         root = self._write_root(partition, known, IndexRoot(base.topic_id, through, leaves), gone)
         if root is None:
             return None
         return Indexed(root.through, len(news) + len(root.recent), len(root.leaves), is_whole)
 
-    def _fence(self, partition: int) -> ProducerSession | None:
-        """Take the epoch; None: what an earlier attempt left open was ended with it (law 12)."""
+    def _fenced(self, partition: int) -> AbstractContextManager[LedgerTransaction]:
         name = keys.index_transactional_id(self._prefix, self._ledger.topic, partition)
-        tp = TopicPartition(self._ledger.topic, partition)
-        return fence_ended(self._cluster, self._transactions, name, tp)
+        return self._writer.fenced(name, [TopicPartition(self._ledger.topic, partition)])
 
     def _merged(
         self, partition: int, base: IndexRoot, news: Mapping[str, Place]
@@ -145,34 +142,6 @@ class IndexKeeper:
         kept = tuple(leaf for leaf in base.leaves if leaf not in of_leaf)
         return IndexRoot(base.topic_id, base.through, kept), changed, gone
 
-    def _write_leaves(
-        self,
-        session: ProducerSession,
-        partition: int,
-        kept: tuple[LeafAt, ...],
-        changed: list[dict[str, Place]],
-    ) -> tuple[LeafAt, ...] | None:
-        """Write leaves in a transaction of their own; return all of the index, in order of keys."""
-        if not changed:
-            return kept
-        producer = session.identity.producer_id, session.identity.producer_epoch
-        digests = [leaf_digest(one) for one in changed]
-        messages = [
-            LedgerMessage(keys.INDEX.leaf(digest), leaf_json(one, producer), "", partition)
-            for digest, one in zip(digests, changed, strict=True)
-        ]
-        session.begin()
-        offsets = session.stage("", {}, messages)
-        if min(offsets) < 0:
-            self._transactions.abort(session.identity)
-            return None
-        session.commit()
-        written = [
-            LeafAt(min(one), offset, digest)
-            for one, offset, digest in zip(changed, offsets, digests, strict=True)
-        ]
-        return tuple(sorted([*kept, *written], key=lambda leaf: leaf.first))
-
     def _write_root(
         self,
         partition: int,
@@ -181,29 +150,50 @@ class IndexKeeper:
         gone: list[LeafAt],
     ) -> IndexRoot | None:
         # Behind the fence the leaves are committed, and their markers written.
-        session = self._fence(partition)
-        if session is None:
-            return None
-        try:
+        with self._fenced(partition) as transaction:
             if self._ledger.index_root(partition) != known:
                 return None  # another wrote one in between
             through, recent = self._ledger.decided(partition, root.through, _BETWEEN_SECONDS)
             root = IndexRoot(root.topic_id, through, root.leaves, recent)
-            producer = session.identity.producer_id, session.identity.producer_epoch
+            producer = transaction.identity.producer_id, transaction.identity.producer_epoch
             kept = {leaf.digest for leaf in root.leaves}
             messages = [
                 LedgerMessage(keys.INDEX.leaf(leaf.digest), None, "", partition)
                 for leaf in gone
                 if leaf.digest not in kept
             ]
-            session.begin()
-            session.stage(
-                "", {}, [*messages, LedgerMessage(keys.INDEX.root, root.to_json(producer), "", partition)]
+            transaction.commit(
+                [*messages, LedgerMessage(keys.INDEX.root, root.to_json(producer), "", partition)]
             )
-            session.commit()
-        finally:
-            session.close()
         return root
+
+
+def _write_leaves(
+    transaction: LedgerTransaction, partition: int, kept: tuple[LeafAt, ...], changed: list[dict[str, Place]]
+) -> tuple[LeafAt, ...]:
+    """Write leaves in a transaction of their own; return all of the index, in order of keys.
+
+    :raises OutcomeUnknown: the broker did not tell where they stand.
+    """
+    if not changed:
+        return kept
+    producer = transaction.identity.producer_id, transaction.identity.producer_epoch
+    digests = [leaf_digest(one) for one in changed]
+    messages = [
+        LedgerMessage(keys.INDEX.leaf(digest), leaf_json(one, producer), "", partition)
+        for digest, one in zip(digests, changed, strict=True)
+    ]
+    offsets = transaction.commit(messages, check=_are_told)
+    written = [
+        LeafAt(min(one), offset, digest)
+        for one, offset, digest in zip(changed, offsets, digests, strict=True)
+    ]
+    return tuple(sorted([*kept, *written], key=lambda leaf: leaf.first))
+
+
+def _are_told(offsets: Sequence[int]) -> None:
+    if min(offsets) < 0:
+        raise OutcomeUnknown("a broker did not tell at which offsets it has written the leaves of an index")
 
 
 def rebuilt(keeper: IndexKeeper, partition: int) -> Indexed:

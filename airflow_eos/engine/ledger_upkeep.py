@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.engine.index_keeper import rebuilt
 from airflow_eos.engine.pruner import Pruner
-from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import answer_of
+from airflow_eos.ledger.topic_check import is_signed, refuse_unsigned
+from airflow_eos.ledger.writer import LedgerWriter
+from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage, LedgerText
+from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.signature import signed_from_json
 from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings
 from airflow_eos.model.versioned import has_version
+from airflow_eos.ports import Ledger
 
 
 def dismiss_record(
@@ -28,35 +36,61 @@ def dismiss_record(
 ) -> dict[str, Any]:
     """Write a tombstone over a ledger record that no run wrote, or garbage, where there is none of ours.
 
-    The key is unused then: a run that it names is done (again).
+    The key is unused then: a run that it names is done (again). A run may be at work under the key, and under
+    a transactional id that nobody can tell from it. So the tombstone is staged first, and the key is looked
+    at behind it: a record that stands below it is seen, and one that comes later is the key's last word.
 
     :param key: as the ledger has it, such as ``run:<run key>``.
     :param routing: the pipeline of a run, the group of a cursor.
     :param execute: False only says what is there.
-    :raises ConfigurationError: no such record, or one of ours is there too, which is what counts.
+    :raises ConfigurationError: no such record, or one of ours is there too, which is what counts; or the
+        ledger is signed and the settings have no key.
+    :raises OutcomeUnknown: a run that is at work has written a record of the key.
+    :raises NotYetVisible: the tombstone is committed, and its marker is missing.
     """
     with ControlPlane(Deployment(kafka, settings, prefix)) as control:
         tp = control.authority.place(routing)
-        view = control.ledger.view(tp.partition, [key])
-        offset = view.no_evidence.get(key)
-        value = control.authority.peek([key], routing=routing).get(key)
-        if isinstance(value, LedgerText) and not has_version(value):
-            # In somebody's transaction; a run's record may have been there.
-            offset, value = value.where[1], None
-        if offset is None or value is not None:
-            raise ConfigurationError(
-                f"{tp} holds no record of {key!r} that could be dismissed: "
-                + ("there is none of others" if offset is None else "there is one of ours, which counts")
-            )
+        # Not verified: its identity may be what has to go.
+        refuse_unsigned(is_signed(control.authority, settings), settings)
+        offset = _dismissible(control.ledger, tp, key)
         if execute:
-            session = control.transactions.fence(keys.ledger_transactional_id(prefix, settings.topic))
-            try:
-                session.begin()
-                session.stage("", {}, [LedgerMessage(key, None, routing)])
-                session.commit()
-            finally:
-                session.close()
+            write_tombstone(control.ledger, control.writer, prefix, tp, key)
     return {"key": key, "partition": tp.partition, "offset": offset, "done": execute}
+
+
+def write_tombstone(ledger: Ledger, writer: LedgerWriter, prefix: str, tp: TopicPartition, key: str) -> None:
+    """Write a tombstone over a record that may be dismissed; see :func:`dismiss_record`."""
+    writer.write(
+        keys.ledger_transactional_id(prefix, ledger.topic),
+        tp,
+        [LedgerMessage(key, None, "", tp.partition)],
+        lambda own: _dismissible(ledger, tp, key, own),
+    )
+
+
+def _dismissible(ledger: Ledger, tp: TopicPartition, key: str, own: ProducerIdentity | None = None) -> int:
+    """Return the offset of the record that no run wrote.
+
+    :param own: whose open records are ours.
+    """
+    view = ledger.view(tp.partition, [key])
+    answer = answer_of(view)
+    at_work = [one for one in answer.open_records if own is None or one.producer_id != own.producer_id]
+    if at_work:
+        raise OutcomeUnknown(
+            f"a run of {key!r} is at work: its record stands at offset {at_work[0].offset} of {tp}, in a "
+            "transaction that is open; wait for its end, or see `airflow eos abort` and `airflow eos repair`"
+        )
+    offset, value = view.no_evidence.get(key), answer.committed.get(key)
+    if isinstance(value, LedgerText) and not has_version(value):
+        # In somebody's transaction; a run's record may have been there.
+        offset, value = value.where[1], None
+    if offset is None or value is not None:
+        raise ConfigurationError(
+            f"{tp} holds no record of {key!r} that could be dismissed: "
+            + ("there is none of others" if offset is None else "there is one of ours, which counts")
+        )
+    return offset
 
 
 def sign_ledger(
@@ -73,23 +107,59 @@ def sign_ledger(
     :param execute: False only says from which offsets on records would have to be signed.
     :raises ConfigurationError: the settings have no key.
     :raises LedgerMissing: there is no ledger.
+    :raises OutcomeUnknown: runs kept writing to the ledger: on which side of the signature they stand would
+        not be known.
+    :raises NotYetVisible: it is committed, and its marker is missing.
     """
     with ControlPlane(Deployment(kafka, settings, prefix)) as control:
         if not control.ledger.key:
             raise ConfigurationError("there is no key to sign with: set [eos] ledger_key")
         # Not verified: its identity may be what lacks the signature.
         partitions = control.ledger.describe().topic_partitions
-        ends = {tp.partition: end for tp, end in sorted(control.cluster.log_ends(partitions).items())}
-        if execute:
-            message = LedgerMessage(keys.SIGNED_KEY, signed_from_json(ends), keys.LEDGER_IDENTITY_ROUTING)
-            session = control.transactions.fence(keys.ledger_transactional_id(prefix, settings.topic))
+        name = keys.ledger_transactional_id(prefix, settings.topic)
+        left = _SIGN_ATTEMPTS
+        while True:
+            ends = control.cluster.log_ends(partitions)
+            offsets = {tp.partition: end for tp, end in sorted(ends.items())}
+            if not execute:
+                break
+            message = LedgerMessage(keys.SIGNED_KEY, signed_from_json(offsets), keys.LEDGER_IDENTITY_ROUTING)
+            place = control.authority.place(message.routing)
             try:
-                session.begin()
-                session.stage("", {}, [message])
-                session.commit()
-            finally:
-                session.close()
-    return {"from": ends, "done": execute}
+                control.writer.write(name, place, [message], partial(_nothing_else, control, ends, place))
+                break
+            except OutcomeUnknown:
+                left -= 1
+                if not left:
+                    raise
+                time.sleep(_SIGN_PAUSE_SECONDS)
+    return {"from": offsets, "done": execute}
+
+
+_SIGN_ATTEMPTS = 5
+_SIGN_PAUSE_SECONDS = 1.0
+
+
+def _nothing_else(
+    control: ControlPlane, ends: Mapping[TopicPartition, int], place: TopicPartition, own: ProducerIdentity
+) -> None:
+    """Check that nobody else is writing to the ledger, or has written since its ends were taken.
+
+    :param place: where one record of our own is staged.
+    :raises OutcomeUnknown: somebody is.
+    """
+    busy = {
+        tp
+        for tp, producers in control.cluster.describe_producers(sorted(ends)).items()
+        if any(one.is_open and one.producer_id != own.producer_id for one in producers)
+    }
+    now = control.cluster.log_ends(sorted(ends))
+    busy |= {tp for tp, end in ends.items() if now[tp] > (end + 1 if tp == place else end)}
+    if busy:
+        raise OutcomeUnknown(
+            f"{', '.join(map(str, sorted(busy)))}: a run has an open transaction there, or wrote just now; "
+            "sign when no run is at work. For a transaction that nobody ends see `airflow eos repair`"
+        )
 
 
 def index_ledger(
@@ -101,7 +171,7 @@ def index_ledger(
     :raises OutcomeUnknown: others kept writing the index of a partition.
     """
     with ControlPlane(Deployment(kafka, settings, prefix)) as control:
-        known = control.verify_ledger()
+        known = control.verify_ledger(to_write=True)
         keeper = control.index_keeper(known.prefix)
         done = {partition: rebuilt(keeper, partition) for partition in range(known.partitions)}
     return [
@@ -130,9 +200,10 @@ def prune_ledger(
     :param before: aware.
     :param pipeline: only its runs.
     :param execute: False only says how many there are.
-    :raises ConfigurationError: the moment is less than a day ago.
+    :raises ConfigurationError: the moment is less than a day ago, or the ledger is signed and the settings
+        have no key.
     :raises LedgerMissing: there is no ledger.
-    :raises OutcomeUnknown: what an earlier one left open was ended; call again.
+    :raises RunFenced: another prunes the same partition.
     """
     if before > utc_now() - MIN_AGE:
         raise ConfigurationError(
@@ -141,9 +212,9 @@ def prune_ledger(
     moment = keys.utc_text(before)
     counts: dict[str, dict[str, int]] = {}
     with ControlPlane(Deployment(kafka, settings, prefix)) as control:
-        known = control.verify_ledger()
+        known = control.verify_ledger(to_write=execute)
         pruner = Pruner(
-            control.cluster, control.ledger, control.transactions, control.authority, known.prefix
+            control.cluster, control.ledger, control.writer, control.authority, known.prefix, MIN_AGE
         )
         partitions = [*range(known.partitions)]
         if pipeline is not None:

@@ -9,17 +9,10 @@ from dataclasses import dataclass
 from airflow_eos.broker import KafkaCluster
 from airflow_eos.exceptions import AuthorizationFailed, UnknownTopic
 from airflow_eos.ledger import keys
-from airflow_eos.model.kafka import ActiveProducer, TransactionDescription, TransactionState
+from airflow_eos.model.kafka import ActiveProducer, TransactionDescription
 from airflow_eos.model.ranges import TopicPartition
 
 log = logging.getLogger(__name__)
-
-_UNDER_WAY = (
-    TransactionState.ONGOING,
-    TransactionState.PREPARE_COMMIT,
-    TransactionState.PREPARE_ABORT,
-    TransactionState.PREPARE_EPOCH_FENCE,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +91,7 @@ def _is_under_way(word: TransactionDescription | None, one: ActiveProducer) -> b
     """Return whether the coordinator will still end it."""
     return (
         word is not None
-        and word.state in _UNDER_WAY
+        and word.is_under_way
         and word.producer_id == one.producer_id
         and word.producer_epoch in (one.producer_epoch, one.producer_epoch + 1)
     )

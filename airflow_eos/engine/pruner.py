@@ -8,23 +8,25 @@ fence each other; whoever dies leaves a batch that never was.
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from airflow_eos.exceptions import LedgerUnreadable, OutcomeUnknown, UnknownTopic
+from airflow_eos.exceptions import ConfigurationError, LedgerUnreadable, UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority, answer_of
 from airflow_eos.ledger.cursor import CursorRecord
 from airflow_eos.ledger.earlier import Earlier
+from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.horizon import Horizon, PrunedRuns
-from airflow_eos.model.ledger import LedgerMessage
+from airflow_eos.model.ledger import LedgerMessage, LedgerText
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
-from airflow_eos.ports import Cluster, Ledger, ProducerSession, Transactions
-from airflow_eos.run.unfinished import fence_ended
+from airflow_eos.ports import Cluster, Ledger
 from airflow_eos.run.work import WorkDefinition
 
 log = logging.getLogger(__name__)
@@ -39,7 +41,8 @@ class OldRun:
 
     :param key: of the whole run.
     :param run_keys: of its records, in the order of their commits.
-    :param staged_at: of the last one.
+    :param staged_at: the latest of theirs, by the clocks of their drivers.
+    :param offset: of the last one.
     :param transactional_id: of the last one.
     :param producers: id and epoch of each.
     :param written: where they have written.
@@ -49,6 +52,7 @@ class OldRun:
     key: str
     run_keys: tuple[str, ...]
     staged_at: str
+    offset: int
     transactional_id: str
     producers: frozenset[tuple[int, int]]
     written: frozenset[TopicPartition]
@@ -58,16 +62,24 @@ class Pruner:
     """Prunes one ledger, partition by partition.
 
     :param prefix: the ledger's.
+    :param min_age: younger records are not pruned, by the clock of the broker.
     """
 
     def __init__(
-        self, cluster: Cluster, ledger: Ledger, transactions: Transactions, authority: Authority, prefix: str
+        self,
+        cluster: Cluster,
+        ledger: Ledger,
+        writer: LedgerWriter,
+        authority: Authority,
+        prefix: str,
+        min_age: dt.timedelta,
     ) -> None:
         self._cluster = cluster
         self._ledger = ledger
-        self._transactions = transactions
+        self._writer = writer
         self._authority = authority
         self._prefix = prefix
+        self._min_age = min_age
         self._at_cursors: set[tuple[str, str]] | None = None
 
     def old_runs(self, partition: int, before: str, pipeline: str | None = None) -> list[OldRun]:
@@ -77,10 +89,13 @@ class Pruner:
         not ended, the last run of each pipeline and of each cursor, the run that a cursor names, runs whose
         transaction some leader holds for open.
 
+        Two clocks must say that a record is old: its writer's (``staged_at``) and the broker's that took it.
+
         :param before: UTC, as records write it.
         """
         answer = answer_of(self._ledger.view(partition, (), (keys.RUN_RECORDS,)))
         busy = {keys.whole_run_key(one.key.removeprefix(keys.RUN_RECORDS)) for one in answer.open_records}
+        since = self._first_since(partition, _moment(before))
         runs = _runs_of(answer.committed, busy)
         kept = _last_ones(runs) | self._named_by_cursors()
         chosen = [
@@ -89,17 +104,27 @@ class Pruner:
             if one.key not in busy
             and (one.pipeline, one.key) not in kept
             and one.staged_at < before
+            and (since is None or one.offset < since)
             and any(map(keys.ends_run, one.run_keys))
             and (pipeline is None or one.pipeline == pipeline)
         ]
         hanging = self._open_somewhere(chosen, partition)
         return [one for one in chosen if hanging.isdisjoint(one.producers)]
 
+    def _first_since(self, partition: int, moment: dt.datetime) -> int | None:
+        """Return the first offset that the broker wrote at that moment or later; None: there is none."""
+        tp = TopicPartition(self._ledger.topic, partition)
+        timestamp = max(int(moment.timestamp() * 1000), 0)  # below 0 are questions of another kind
+        first = self._cluster.offsets_for_time([tp], timestamp, markers=True)[tp]
+        return None if first is None else first.offset
+
     def prune(self, partition: int, before: str, runs: Sequence[OldRun]) -> int:
         """Remove the records of runs; return of how many runs.
 
         :param runs: of this partition, as :meth:`old_runs` has found them.
-        :raises OutcomeUnknown: an earlier one was left open and had to be ended first; call again.
+        :raises ConfigurationError: to the broker that moment is not ``min_age`` ago; nothing is removed.
+        :raises RunFenced: another prunes the partition.
+        :raises NotYetVisible: a batch is committed, and its marker is missing.
         """
         done = 0
         by_pipeline: defaultdict[str, list[OldRun]] = defaultdict(list)
@@ -111,45 +136,38 @@ class Pruner:
         return done
 
     def _prune(self, partition: int, before: str, pipeline: str, batch: Sequence[OldRun]) -> int:
-        session = self._fence(partition)
-        try:
+        name = keys.prune_transactional_id(self._prefix, self._ledger.topic, partition)
+        with self._writer.fenced(name, [TopicPartition(self._ledger.topic, partition)]) as transaction:
             buckets = {keys.pruned_key(pipeline, one.key) for one in batch}
             horizon_key = keys.horizon_key(pipeline)
             known = self._authority.settle_in(partition, [*buckets, horizon_key, *_record_keys(batch)])
             new = [one for one in batch if not _is_pruned(known, pipeline, one.key)]
             if not new:
                 return 0
-            producer = session.identity.producer_id, session.identity.producer_epoch
+            producer = transaction.identity.producer_id, transaction.identity.producer_epoch
             tombstones = _record_keys(new)
             going = {key: known[key] for key in tombstones if key in known}
             values = _digests(known, before, pipeline, new, producer)
             values[horizon_key] = _beyond(known.get(horizon_key), before, pipeline, going, len(new)).to_json(
                 producer
             )
-            session.begin()
-            session.stage(
-                "",
-                {},
+            transaction.commit(
                 [
                     *(LedgerMessage(key, None, "", partition) for key in tombstones),
                     *(LedgerMessage(key, value, "", partition) for key, value in sorted(values.items())),
                 ],
+                check=lambda _: self._is_past(partition, before),
             )
-            session.commit()
-        finally:
-            session.close()
+            transaction.wait_until_seen()
         return len(new)
 
-    def _fence(self, partition: int) -> ProducerSession:
-        """Take the epoch; what an earlier one left open is ended first (law 12)."""
-        name = keys.prune_transactional_id(self._prefix, self._ledger.topic, partition)
-        tp = TopicPartition(self._ledger.topic, partition)
-        session = fence_ended(self._cluster, self._transactions, name, tp)
-        if session is None:
-            raise OutcomeUnknown(
-                f"{tp}: the marker of an earlier pruning was missing; it is written now, retry"
+    def _is_past(self, partition: int, before: str) -> None:
+        """Refuse where the clock of whoever prunes is ahead: what is staged now has the broker's time."""
+        if self._first_since(partition, _moment(before) + self._min_age) is None:
+            raise ConfigurationError(
+                f"{before} is less than {self._min_age} ago by the clock of the broker that leads ledger "
+                f"partition {partition}: nothing was pruned there; see the clock of this machine"
             )
-        return session
 
     def _named_by_cursors(self) -> set[tuple[str, str]]:
         """Return the runs that moved the cursors last; groups have partitions of their own."""
@@ -192,6 +210,7 @@ class Pruner:
 class _Facts(NamedTuple):
     """What is kept of a record while all of a partition are looked at."""
 
+    offset: int
     staged_at: str
     run_key: str
     transactional_id: str
@@ -219,6 +238,7 @@ def _runs_of(committed: Mapping[str, str], busy: Iterable[str]) -> list[OldRun]:
         written = frozenset(TopicPartition(one.topic, one.partition) for one in record.receipts)
         grouped[record.pipeline, keys.whole_run_key(name)].append(
             _Facts(
+                value.where[1] if isinstance(value, LedgerText) else sys.maxsize,
                 record.staged_at,
                 name,
                 by.transactional_id,
@@ -237,13 +257,14 @@ def _runs_of(committed: Mapping[str, str], busy: Iterable[str]) -> list[OldRun]:
                 pipeline,
                 key,
                 tuple(one.run_key for one in records),
-                last.staged_at,
+                max(one.staged_at for one in records),
+                last.offset,
                 last.transactional_id,
                 frozenset(one.producer for one in records),
                 frozenset[TopicPartition]().union(*(one.written for one in records)),
             )
         )
-    return sorted(found, key=lambda one: (one.staged_at, one.key))
+    return sorted(found, key=lambda one: (one.offset, one.key))
 
 
 def _last_ones(runs: Sequence[OldRun]) -> set[tuple[str, str]]:
@@ -282,7 +303,7 @@ def _digests(
 def _beyond(value: str | None, before: str, pipeline: str, going: Mapping[str, str], runs: int) -> Horizon:
     """Return what the pruned runs of a pipeline covered, these among them.
 
-    :param going: their records, by key.
+    :param going: their records, by key, in the order of their commits.
     :param runs: how many.
     """
     known = Horizon(pipeline) if value is None else Horizon.from_json(value, keys.horizon_key(pipeline))
@@ -290,8 +311,8 @@ def _beyond(value: str | None, before: str, pipeline: str, going: Mapping[str, s
     spans: defaultdict[tuple[tuple[str, ...], int | None], list[tuple[str, str]]] = defaultdict(list)
     for topics, partition, start, end in known.intervals:
         spans[topics, partition].append((start, end))
-    records = [RunRecord.from_json(text, key) for key, text in going.items()]
-    for record in sorted(records, key=lambda one: one.staged_at):
+    for key, text in going.items():
+        record = RunRecord.from_json(text, key)
         read.add(record)
         work = WorkDefinition.recorded(record)
         if work is not None and work.interval is not None:
@@ -307,6 +328,10 @@ def _beyond(value: str | None, before: str, pipeline: str, going: Mapping[str, s
             for span in _joined(its)
         ),
     )
+
+
+def _moment(text: str) -> dt.datetime:
+    return dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def _joined(spans: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

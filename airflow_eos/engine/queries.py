@@ -44,7 +44,9 @@ def create_ledger(
     :raises LedgerReplaced: when the topic is not the one that was initialised, or lost its identity.
     """
     with ControlPlane(Deployment(kafka, settings or LedgerSettings(), prefix)) as control:
-        return control.verify_ledger(may_create=MayCreate.ANYWAY if adopt_new else MayCreate.WHERE_NEW)
+        return control.verify_ledger(
+            may_create=MayCreate.ANYWAY if adopt_new else MayCreate.WHERE_NEW, to_write=True
+        )
 
 
 def partition_counts(kafka: Mapping[str, Any], topics: Sequence[str]) -> dict[str, int]:

@@ -18,7 +18,7 @@ from airflow_eos.engine.queries import readable_runs
 from airflow_eos.exceptions import AuthorizationFailed, ProducerFenced
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
-from airflow_eos.model.kafka import ActiveProducer, TransactionDescription
+from airflow_eos.model.kafka import OFFSETS_TOPIC, ActiveProducer, TransactionDescription
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord, named_writer
 from airflow_eos.model.spec import Deployment, LedgerSettings
@@ -27,8 +27,6 @@ from airflow_eos.run.unfinished import coordinator_said, seen_of
 log = logging.getLogger(__name__)
 
 Decision = Literal["commit", "abort", "unknown"]
-
-_OFFSETS_TOPIC = "__consumer_offsets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +77,9 @@ def repair(
         wanted = set(topics) or runs.topics
         found = [
             one if one.decision != "unknown" else replace(one, decision=assume)
-            for one in _Search(control, prefix, runs).hanging({*wanted, settings.topic, _OFFSETS_TOPIC})
+            for one in _Search(control, prefix, runs).hanging({*wanted, settings.topic, OFFSETS_TOPIC})
         ]
-        return [_ended(control, one) if execute else one for one in found]
+        return [ended(control, one) if execute else one for one in found]
 
 
 def hanging(control: ControlPlane, prefix: str, topics: Collection[str], partitions: int) -> list[Hanging]:
@@ -99,12 +97,18 @@ class _Runs:
         self._control = control
         self._partitions = partitions
         self._read: tuple[list[RunRecord], list[RunRecord]] | None = None
+        self._incomplete: list[str] = []
         # Producer id and epoch of all records, also of those that a newer version wrote and this cannot read.
         self._writers: tuple[set[tuple[int, int] | None], set[tuple[int, int] | None]] = set(), set()
 
     @property
     def topics(self) -> set[str]:
         return {receipt.topic for record in self._records()[0] for receipt in record.receipts}
+
+    def unaccounted(self) -> str:
+        """Return why a run that the ledger does not hold may be committed all the same; empty: it is not."""
+        self._records()
+        return "; ".join(self._incomplete)
 
     def committed(self, producer_id: int, epoch: int) -> bool:
         self._records()
@@ -129,7 +133,15 @@ class _Runs:
             committed: list[RunRecord] = []
             undecided: list[RunRecord] = []
             for partition in range(self._partitions):
-                answer = answer_of(self._control.ledger.view(partition, (), (keys.RUN_RECORDS,)))
+                view = self._control.ledger.view(partition, (), (keys.RUN_RECORDS,))
+                answer = answer_of(view)
+                if view.log_start:
+                    self._incomplete.append(f"ledger partition {partition} has lost its first records")
+                if view.no_evidence:
+                    self._incomplete.append(
+                        f"ledger partition {partition} holds {min(view.no_evidence)!r} at offset "
+                        f"{view.no_evidence[min(view.no_evidence)]}, which is not signed or no run wrote"
+                    )
                 self._writers[0].update(map(named_writer, answer.committed.values()))
                 self._writers[1].update(named_writer(one.value or "") for one in answer.open_records)
                 committed += readable_runs(answer.committed.items())
@@ -175,6 +187,8 @@ class _Search:
         undecided = self._runs.undecided(producer_id, epoch)
         if self._runs.hangs_unread(producer_id, epoch):
             return "unknown", "its run record hangs with it and cannot be read: upgrade airflow-eos"
+        if undecided is None and (why := self._runs.unaccounted()):
+            return "unknown", why
         if undecided is None:
             return "abort", "the ledger has no run of it"
         seen = seen_of(self._control.cluster, undecided)
@@ -183,8 +197,8 @@ class _Search:
         return "unknown", f"the record of {undecided.run_key} hangs with it, and nothing else tells"
 
 
-def _ended(control: ControlPlane, one: Hanging) -> Hanging:
-    """Write the markers of one hanging transaction."""
+def ended(control: ControlPlane, one: Hanging) -> Hanging:
+    """Write the markers of one hanging transaction; return it with what came of it."""
     topic, _, partition = one.partition.rpartition("-")
     if one.decision == "unknown":
         return replace(one, advice="look at its output, then say --assume commit or --assume abort")

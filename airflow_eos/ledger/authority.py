@@ -23,10 +23,12 @@ log = logging.getLogger(__name__)
 
 UNDECIDED_WAIT_SECONDS = 60.0
 _POLL_SECONDS = 0.2
-_UNSIGNED = (
-    "; it lacks only a signature: whoever wrote it has no [eos] ledger_key. If runs wrote it before the "
-    "ledger had a key, run `airflow eos sign`"
+LACKS_SIGNATURE = (
+    "lacks only a signature of [eos] ledger_key. If a secret was taken out of it, put it back behind the new "
+    "one. If runs of yours wrote it without a key, give the key to all that use the ledger and run "
+    "`airflow eos sign`, which lets it count"
 )
+"""What an unsigned record may mean, and what to do about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,15 @@ class Authority:
         self._say(partition, view)
         return answer_of(view)
 
+    def unsigned(self, keys: Collection[str], *, routing: str) -> list[str]:
+        """Return, for messages, the records that lack only a signature and are newer than ours."""
+        place = self.place(routing)
+        view = self._ledger.view(place.partition, keys)
+        return [
+            f"the record of {key!r} at offset {view.no_evidence[key]} of {place} {LACKS_SIGNATURE}"
+            for key in sorted(view.unsigned)
+        ]
+
     def place(self, routing: str) -> TopicPartition:
         """Return the ledger partition of a routing string."""
         return TopicPartition(self._ledger.topic, self._ledger.partition_for(routing))
@@ -150,7 +161,7 @@ class Authority:
                     partition,
                     offset,
                     key,
-                    _UNSIGNED if key in view.unsigned else "",
+                    f"; it {LACKS_SIGNATURE}" if key in view.unsigned else "",
                 )
 
 
@@ -171,11 +182,15 @@ def nothing_is_forged(
     for key, offset in sorted(no_evidence.items()):
         if key not in committed and is_ever_written(key):
             raise LedgerTampered(
-                f"ledger partition {partition} holds a record of {key!r} at offset {offset} that no run "
-                "wrote, and none of ours: it is no evidence, and compaction may have removed ours for it. "
-                "Take the right to write to the ledger from whoever did, find out from the sink what was "
-                "written; if nothing was, `airflow eos dismiss` makes the key unused again"
-                + (_UNSIGNED if key in unsigned else "")
+                f"ledger partition {partition}"
+                + (
+                    f": the record of {key!r} at offset {offset} {LACKS_SIGNATURE}. If somebody else wrote it"
+                    if key in unsigned
+                    else f" holds a record of {key!r} at offset {offset} that no run wrote, and none of ours"
+                )
+                + ": it is not evidence, and compaction may have removed ours for it. Take the right to "
+                "write to the ledger from whoever did, find out from the sink what was written; if nothing "
+                "was, `airflow eos dismiss` makes the key unused again"
             )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.reset_record import ResetRecord
 
 
 class Kind(enum.Enum):
@@ -65,17 +66,13 @@ class Reset:
     changes: Mapping[TopicPartition, tuple[int, int]]
 
     @classmethod
-    def from_dict(cls, moment: str, data: Mapping[str, Any]) -> Reset:
-        """Read what a reset left in the ledger.
-
-        :raises ValueError, LookupError, TypeError: it is something else.
-        """
+    def of(cls, moment: str, record: ResetRecord) -> Reset:
+        """Return what a reset did to partitions that were read before."""
         changes = {}
-        for tp, committed, recorded, offset in data["changes"]:
-            topic, _, partition = str(tp).rpartition("-")
-            known = [one for one in (committed, recorded) if isinstance(one, int)]
+        for move in record.moves:
+            known = [offset for offset in (move.committed, move.recorded) if offset is not None]
             if known:
-                changes[TopicPartition(topic, int(partition))] = max(known), int(offset)
+                changes[move.topic_partition] = max(known), move.offset
         return cls(moment, changes)
 
 

@@ -2,7 +2,8 @@
 
 Whoever needs a pinned value fences the pin's transactional id, reads the ledger, writes the value if it is
 absent, and commits. Two that pin at the same time fence each other; the one that loses reads what the other
-wrote.
+wrote. Nobody uses a value before its marker is seen: a pin whose marker a broker left out is aborted and made
+anew.
 """
 
 from __future__ import annotations
@@ -12,19 +13,14 @@ import random
 import time
 from collections.abc import Callable, Mapping
 
-from airflow_eos.exceptions import ConfigurationError, PlanError
+from airflow_eos.exceptions import ConfigurationError, PlanError, RunFenced
 from airflow_eos.ledger.authority import Authority
-from airflow_eos.model.kafka import EndTxnAnswer
+from airflow_eos.ledger.writer import LedgerTransaction, LedgerWriter
 from airflow_eos.model.ledger import LedgerMessage
-from airflow_eos.ports import ProducerSession, Transactions
 
 log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 12
-SEEN_SECONDS = 15.0
-"""A pin's marker takes milliseconds; a ledger partition without a leader takes a fail-over."""
-_POLL_SECONDS = 0.02
-
 
 Compute = Callable[[Mapping[str, str], Callable[[], Mapping[str, str]]], str]
 """Makes a value of what is pinned, as far as the prefixes ask for it; the function returns all of it."""
@@ -33,20 +29,14 @@ Compute = Callable[[Mapping[str, str], Callable[[], Mapping[str, str]]], str]
 class Pins:
     """Pins values under fences.
 
-    :param transactions: takes and ends the pins' own transactions.
+    :param writer: takes and ends the pins' own transactions.
     :param authority: says what is pinned already.
     """
 
     def __init__(
-        self,
-        transactions: Transactions,
-        authority: Authority,
-        *,
-        sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
+        self, writer: LedgerWriter, authority: Authority, *, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        self._clock = clock
-        self._transactions = transactions
+        self._writer = writer
         self._authority = authority
         self._sleep = sleep
 
@@ -85,60 +75,34 @@ class Pins:
         compute: Compute,
         prefixes: tuple[str, ...],
     ) -> str | None:
-        session = self._transactions.fence(transactional_id)
         try:
-            known = self._known(session, key, routing, prefixes)
-            if known is None:
-                return None
-            if key in known:
-                return known[key]
-            value = compute(known, lambda: self._all_known(key, routing, prefixes))
-            try:
-                session.begin()
-                session.stage("", {}, [LedgerMessage(key, value, routing)])
-                session.commit()
-            except (PlanError, ConfigurationError):
-                raise
-            except Exception as failure:  # noqa: BLE001 - whatever it was, the ledger says what came of it
-                answer = self._transactions.abort(session.identity)
-                log.info(
-                    "the ledger entry %r was not written here (%s; its transaction: %s): the ledger is asked "
-                    "whether another task has written it",
-                    key,
-                    failure,
-                    answer.value,
-                )
-                if answer is EndTxnAnswer.ENDED or answer is EndTxnAnswer.FENCED:
-                    return None
-            return self._seen(key, routing)
-        finally:
-            session.close()
-
-    def _known(
-        self, session: ProducerSession, key: str, routing: str, prefixes: tuple[str, ...]
-    ) -> Mapping[str, str] | None:
-        """Return what is pinned; None: an earlier pin of this id was left open, which is aborted now.
-
-        Nobody has used its value: a pin counts when its marker is seen, not when the coordinator says that it
-        is committed (:mod:`airflow_eos.run.unfinished`).
-        """
-        verdict = self._authority.look([key], routing=routing, prefixes=prefixes)
-        if any(one.producer_id == session.identity.producer_id for one in verdict.open_records):
-            log.warning("the ledger entry %r was left without its end; that is ended, and it is written", key)
-            session.close()
-            self._transactions.abort_again(session.identity, [self._authority.place(routing)])
+            with self._writer.fenced(transactional_id, [self._authority.place(routing)]) as transaction:
+                known = self._authority.settle([key], routing=routing, prefixes=prefixes)
+                if key in known:
+                    return known[key]
+                value = compute(known, lambda: self._all_known(key, routing, prefixes))
+                return self._write(transaction, LedgerMessage(key, value, routing))
+        except RunFenced as fenced:
+            log.info("the ledger entry %r was not written here: %s", key, fenced)
             return None
-        return self._authority.settle([key], routing=routing, prefixes=prefixes)
+
+    def _write(self, transaction: LedgerTransaction, message: LedgerMessage) -> str | None:
+        """Return the value once its marker is in the ledger; None: the ledger has to be asked."""
+        try:
+            transaction.commit([message])
+            transaction.wait_until_seen()
+        except (PlanError, ConfigurationError):
+            raise
+        except Exception as failure:  # noqa: BLE001 - whatever it was, the ledger says what came of it
+            log.info(
+                "the ledger entry %r was not written here (%s): the ledger is asked whether another task has "
+                "written it",
+                message.key,
+                failure,
+            )
+            return None
+        return message.value
 
     def _all_known(self, key: str, routing: str, prefixes: tuple[str, ...]) -> Mapping[str, str]:
         whole = [str(prefix) for prefix in prefixes]
         return self._authority.settle([key], routing=routing, prefixes=whole)
-
-    def _seen(self, key: str, routing: str) -> str | None:
-        """Return the pinned value once its marker is in the ledger; None: it was left out, or is late."""
-        deadline = self._clock() + SEEN_SECONDS
-        while (value := self._authority.peek([key], routing=routing).get(key)) is None:
-            if self._clock() >= deadline:
-                return None
-            self._sleep(_POLL_SECONDS)
-        return value

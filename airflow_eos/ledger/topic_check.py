@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Mapping
 
-from airflow_eos.exceptions import LedgerMissing, LedgerReplaced
+from airflow_eos.exceptions import ConfigurationError, LedgerMissing, LedgerReplaced
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.pins import Pins
 from airflow_eos.ledger.witnesses import Testimony, Witnesses
 from airflow_eos.model.kafka import TopicDescription
-from airflow_eos.model.ledger import LedgerId
+from airflow_eos.model.ledger import LedgerId, LedgerText
 from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings, MayCreate
 from airflow_eos.model.versioned import integer, read_versioned, text
 from airflow_eos.ports import Ledger
@@ -41,6 +42,7 @@ def verify(
 
     :param witnesses: asked where there is no ledger, or none with an identity.
     :param may_create: whether to make a ledger where there is none, or none with an identity.
+    :raises ConfigurationError: an identity is missing, the ledger is signed, and the settings have no key.
     :raises LedgerMissing: when there is none, or none with an identity, and none may be made.
     :raises LedgerReplaced: when topic id or partition count differ from the pinned ones, or the topic has no
         identity and somebody remembers that it had one.
@@ -56,8 +58,10 @@ def verify(
             topic = ledger.describe()
     key = keys.LEDGER_IDENTITY_KEY
     routing = keys.LEDGER_IDENTITY_ROUTING
-    pinned = authority.peek([key], routing=routing).get(key)
+    own = _own_records(authority, settings)
+    pinned = own.get(key)
     if pinned is None:
+        refuse_unsigned(_any_signed(own), settings)
         refused = _refusal(witnesses, settings.topic, may_create)
         begun = authority.look([key], routing=routing).open_records
         if refused is not None and not (begun and may_create is not MayCreate.NEVER):
@@ -85,7 +89,10 @@ def verify(
         pinned,
         (_VERSION,),
         lambda data: LedgerId(
-            text(data["topic_id"]), integer(data["partitions"]), text(data.get("prefix", prefix))
+            text(data["topic_id"]),
+            integer(data["partitions"]),
+            text(data.get("prefix", prefix)),
+            _any_signed(own),
         ),
         key,
     )
@@ -96,6 +103,34 @@ def verify(
             "restore the original; partitions of a ledger must never be added"
         )
     return made
+
+
+def is_signed(authority: Authority, settings: LedgerSettings) -> bool:
+    """Return whether a ledger's own records carry signatures; False where they are missing."""
+    return _any_signed(_own_records(authority, settings))
+
+
+def refuse_unsigned(is_signed: bool, settings: LedgerSettings) -> None:
+    """Refuse to write without a key to a ledger that is signed.
+
+    :raises ConfigurationError: naming the setting.
+    """
+    if is_signed and not settings.key:
+        raise ConfigurationError(
+            f"the ledger {settings.topic!r} is signed, and this environment has no [eos] ledger_key: what it "
+            "writes would be ignored by all others, and compaction would remove signed records for it. Set "
+            "the key that the ledger's other users have"
+        )
+
+
+def _own_records(authority: Authority, settings: LedgerSettings) -> Mapping[str, str]:
+    """Return the identity and, where there is no key, what says from where on records are signed."""
+    own = [keys.LEDGER_IDENTITY_KEY] if settings.key else [keys.LEDGER_IDENTITY_KEY, keys.SIGNED_KEY]
+    return authority.peek(own, routing=keys.LEDGER_IDENTITY_ROUTING)
+
+
+def _any_signed(records: Mapping[str, str]) -> bool:
+    return any(isinstance(value, LedgerText) and value.is_signed for value in records.values())
 
 
 def _described(ledger: Ledger, missing: LedgerMissing, refused: Exception) -> TopicDescription:

@@ -55,6 +55,10 @@ class EndTxnAnswer(enum.Enum):
     """Code 47, 90 or 49: another attempt, or the coordinator's time-out, moved the epoch on."""
 
 
+OFFSETS_TOPIC = "__consumer_offsets"
+"""Where brokers keep the offsets that groups commit."""
+
+
 class TransactionState(str, enum.Enum):
     """States of DescribeTransactions (KIP-664)."""
 
@@ -79,6 +83,16 @@ class TransactionDescription:
     producer_id: int
     producer_epoch: int
     partitions: frozenset[TopicPartition] = frozenset()
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the coordinator will still end a transaction of this producer id and epoch."""
+        return self.state in (
+            TransactionState.ONGOING,
+            TransactionState.PREPARE_COMMIT,
+            TransactionState.PREPARE_ABORT,
+            TransactionState.PREPARE_EPOCH_FENCE,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,27 +13,32 @@ class LedgerId:
 
     :param prefix: first part of the transactional ids of all that it fixes once: of its first user, so that
         environments that share it fence each other there. Ledgers that do not name one have the asker's.
+    :param is_signed: whether its identity carries a signature or, for an asker without a key, there is a
+        record that says from where on all do.
     """
 
     topic_id: str
     partitions: int
     prefix: str
+    is_signed: bool = False
 
 
 class LedgerText(str):
     """The value of a ledger record, which knows where it stands.
 
     :ivar where: partition of the ledger and offset.
+    :ivar is_signed: whether the record carries a signature, of whatever key.
     """
 
-    __slots__ = ("where",)
+    __slots__ = ("is_signed", "where")
     where: tuple[int, int]
+    is_signed: bool
 
     @classmethod
-    def at(cls, partition: int, offset: int, value: str) -> LedgerText:
+    def at(cls, partition: int, offset: int, value: str, *, is_signed: bool = False) -> LedgerText:
         """Return a value with its place."""
         made = cls(value)
-        made.where = partition, offset
+        made.where, made.is_signed = (partition, offset), is_signed
         return made
 
     @property

@@ -31,7 +31,8 @@ class RunRecord:
 
     :param run_key: names the unit of work; one committed record per key.
     :param ranges: offset ranges read.
-    :param records_read: records read per source partition, ``{"topic-partition": n}``; -1 where not counted.
+    :param records_read_by_partition: records read per source partition, ``{"topic-partition": n}``; -1 where
+        not counted.
     :param receipts: what was written, one receipt per target partition.
     :param run_id: run that did the work, with ``clear_number`` and ``try_number``.
     :param producer: identity all writers shared.

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import AuthorizationFailed
 from airflow_eos.ledger import keys
+from airflow_eos.model.kafka import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.ports import Cluster
 
-OFFSETS_TOPIC = "__consumer_offsets"
 READ_AND_WRITE = frozenset({"READ", "WRITE"})  # the proof reads what leaders know of a topic's producers
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from airflow_eos.exceptions import RunAlreadyCommitted
+from airflow_eos.exceptions import LedgerPruned, RunAlreadyCommitted
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.model.ranges import Cursor
@@ -54,11 +54,36 @@ class CommittedRuns:
         :raises DifferentWork: when other work goes by the same run key.
         """
         wait = fenced or wait
-        if keys.loops(self._spec):
-            return self._ask_rounds(wait=wait)
-        key = keys.run_key(self._spec)
-        first = self._look_up([key], wait=wait, whole=key).get(key)
+        try:
+            if keys.loops(self._spec):
+                return self._ask_rounds(wait=wait)
+            key = keys.run_key(self._spec)
+            first = self._look_up([key], wait=wait, whole=key).get(key)
+        except LedgerPruned:
+            # It may have been pruned while this very work repeated it: that record stands.
+            repetition = self._repetition(wait=wait)
+            if repetition is None:
+                raise
+            return repetition
         return None if first is None else self._settled(first, [first], wait=wait)
+
+    def _repetition(self, *, wait: bool) -> RunRecord | None:
+        """Return the record of this very work as a repetition of a run, whatever is left of the run."""
+        names = [keys.run_key(replace(self._spec, ranges=Cursor())), keys.final_key(self._spec)]
+        for key in names if keys.loops(self._spec) else [keys.run_key(self._spec)]:
+            again = self._look_up(keys.reprocess_keys(key), wait=wait)
+            record = self._own(again, keys.reprocess_transactional_id(self._spec, key))
+            if record is not None:
+                return record
+        return None
+
+    def _own(self, again: Mapping[str, RunRecord], again_id: str) -> RunRecord | None:
+        """Return the repetition that is this very work; it must have the id of repetitions of its run."""
+        for record in again.values():
+            if self._is_ours(record):
+                self._check([record], again_id)
+                return _answer(record, "this very work")
+        return None
 
     def _ask_rounds(self, *, wait: bool) -> RunRecord | Reprocess | None:
         """As :meth:`ask` once the final round is committed; before, answer for the spec's own round.
@@ -89,10 +114,8 @@ class CommittedRuns:
         self._check(parts, but_for=AUTHORS)  # same fence, same environment: no on_committed helps otherwise
         again_id = keys.reprocess_transactional_id(self._spec, key)
         again = self._look_up(keys.reprocess_keys(key), wait=wait)
-        for record in again.values():
-            if self._is_ours(record):
-                self._check([record], again_id)
-                return _answer(record, "this very work")
+        if (own := self._own(again, again_id)) is not None:
+            return own
         other = f"run {first.run_id!r}, clear {first.clear_number}, try {first.try_number}"
         if self._spec.on_committed == "reprocess":
             self._check(parts, but_for={SINK})

@@ -249,18 +249,19 @@ class Planner:
                     f"ledger's {recorded}"
                 )
             elif offset != recorded:
-                raise CursorMoved(
+                raise self._moved(
                     f"group {group!r}, {tp}: the committed offset is {offset}, the ledger's cursor "
-                    f"{recorded}: somebody else committed to this group. "
-                    "Choose one with `airflow eos reset-offsets`"
+                    f"{recorded}",
+                    "somebody else committed to this group. Choose one with `airflow eos reset-offsets`",
                 )
             return recorded
         known = (layout.partition_counts.get(tp.topic) if layout else None) or 0
         if known and tp.partition >= known:
             if offset is not None:
-                raise CursorMoved(
+                raise self._moved(
                     f"group {group!r}, {tp}: offset {offset} was committed for a partition the cursor does "
-                    "not know; choose a start with `airflow eos reset-offsets`"
+                    "not know",
+                    "choose a start with `airflow eos reset-offsets`",
                 )
             notes.append(f"{tp}: partition was added since the last run; reading it from offset 0")
             return 0
@@ -273,6 +274,13 @@ class Planner:
                 "set start to 'earliest' or 'latest', or commit an offset first"
             )
         return log_start if mode.start == "earliest" else stable
+
+    def _moved(self, difference: str, advice: str) -> CursorMoved:
+        """Return the refusal; a cursor that a run without the ledger's key has moved is not to be chosen."""
+        group = self._spec.group_id
+        names = {keys.cursor_key(group), keys.cursor_key(group, keys.mapped_partition(self._spec))}
+        unsigned = self._authority.unsigned(names, routing=group)
+        return CursorMoved(f"{difference}: {'; '.join(unsigned) or advice}")
 
     # -- intervals and given ranges --
 
@@ -339,10 +347,10 @@ class Planner:
             if (stands is not None and stands != r.start) or (
                 None not in (recorded, offset) and recorded != offset
             ):
-                raise CursorMoved(
+                raise self._moved(
                     f"group {group!r}, {r.topic_partition}: the range starts at {r.start}, "
-                    f"the ledger's cursor is {recorded} and the committed offset {offset}; "
-                    "with advance=True all must agree"
+                    f"the ledger's cursor is {recorded} and the committed offset {offset}",
+                    "with advance=True all must agree",
                 )
         planned = self._planned(topics, sorted(ranges), mode)
         plan = replace(

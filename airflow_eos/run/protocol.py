@@ -26,6 +26,7 @@ from airflow_eos.exceptions import (
     RunFenced,
 )
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.topic_check import refuse_unsigned
 from airflow_eos.model.kafka import EndTxnAnswer, ProducerIdentity, TransactionDescription
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
@@ -259,6 +260,7 @@ class RunProtocol:
             self._spec.transaction_timeout,
             self._collaborators.cluster.transaction_max_timeout_ms(),
         )
+        refuse_unsigned(self._collaborators.ledger_id.is_signed, self._spec.ledger)
         self._targets.are_there(self._spec)
         grants.check_run(self._collaborators.cluster, self._spec)
         work.planned = self._collaborators.planner.plan(work.recorded)

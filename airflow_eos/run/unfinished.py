@@ -18,6 +18,7 @@ from collections.abc import Collection, Mapping
 from airflow_eos.exceptions import AuthorizationFailed, NotYetVisible, OutcomeUnknown
 from airflow_eos.ledger import cursor, keys
 from airflow_eos.ledger.authority import Authority, answer_of
+from airflow_eos.ledger.writer import open_of
 from airflow_eos.model.kafka import (
     ActiveProducer,
     EndTxnAnswer,
@@ -28,7 +29,7 @@ from airflow_eos.model.kafka import (
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord, named_writer
 from airflow_eos.model.spec import RunSpec
-from airflow_eos.ports import Cluster, Ledger, ProducerSession, Transactions
+from airflow_eos.ports import Cluster, Ledger, Transactions
 from airflow_eos.run import laws
 
 log = logging.getLogger(__name__)
@@ -120,7 +121,8 @@ class UnfinishedEnds:
         complete = True
         for partition in self._witnesses(producer_id, open_there):
             view = self._ledger.view(partition, (), (keys.RUN_RECORDS,))
-            answer, complete = answer_of(view), complete and not view.log_start
+            # A record that lacks only a signature may be this very run's.
+            answer, complete = answer_of(view), complete and not view.log_start and not view.unsigned
             writer = producer_id, epoch
             if any(named_writer(value) == writer for value in answer.committed.values()):
                 return True
@@ -258,46 +260,6 @@ def seen_of(cluster: Cluster, record: RunRecord) -> bool | None:
         committed = cluster.committed(group, partitions, stable=False)
         if any(keys.metadata_names(one.metadata, record.run_key) for one in committed.values()):
             return True
-    return None
-
-
-def open_of(
-    cluster: Cluster, producer_id: int, partitions: Collection[TopicPartition]
-) -> dict[TopicPartition, ActiveProducer]:
-    """Return the partitions in which a transaction of this producer id is open, as their leaders say.
-
-    :raises BrokersUnavailable: when a leader does not answer: nothing is known of its partition then.
-    """
-    if not partitions:
-        return {}
-    return {
-        tp: one
-        for tp, known in cluster.describe_producers(partitions).items()
-        for one in known
-        if one.producer_id == producer_id and one.is_open
-    }
-
-
-def fence_ended(
-    cluster: Cluster, transactions: Transactions, transactional_id: str, tp: TopicPartition
-) -> ProducerSession | None:
-    """Take the epoch of an id that writes nothing that another record decides (law 12).
-
-    :param tp: where it writes.
-    :returns: None where a marker of an earlier attempt was missing there: it is written now, as an abort.
-    """
-    session = transactions.fence(transactional_id)
-    try:
-        if not open_of(cluster, session.identity.producer_id, [tp]):
-            return session
-    except BaseException:
-        session.close()
-        raise
-    session.close()
-    log.warning(
-        "%s: the marker of an earlier attempt of %s is missing; it is written now", tp, transactional_id
-    )
-    transactions.abort_again(session.identity, [tp])
     return None
 
 

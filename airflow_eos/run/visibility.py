@@ -12,12 +12,13 @@ from collections.abc import Callable, Collection, Mapping
 
 from airflow_eos.exceptions import BrokersUnavailable, NotYetVisible, UnknownTopic
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.writer import open_of
 from airflow_eos.model.kafka import ActiveProducer, ProducerIdentity, TransactionState
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
 from airflow_eos.ports import Cluster, Transactions
 from airflow_eos.run import laws
-from airflow_eos.run.unfinished import open_of, write_commit_markers
+from airflow_eos.run.unfinished import write_commit_markers
 
 log = logging.getLogger(__name__)
 
@@ -190,11 +191,12 @@ class Visibility:
     def _is_over(self, producer: ProducerIdentity) -> bool:
         """Return whether the coordinator has nothing to write any more for this transaction."""
         seen = self._cluster.describe_transaction(producer.transactional_id)
-        if seen is None or (seen.producer_id, seen.producer_epoch) != (
-            producer.producer_id,
-            producer.producer_epoch,
-        ):
-            return True  # nobody takes a new epoch before the old transaction is complete
+        if seen is None or seen.producer_id != producer.producer_id:
+            return True  # forgotten, or its epochs are used up: neither happens to an open transaction
+        if seen.producer_epoch != producer.producer_epoch:
+            # A later epoch is given only when the transaction is complete. An earlier one is an answer from
+            # before it began, by a coordinator that is behind (KAFKA-21181).
+            return seen.producer_epoch > producer.producer_epoch
         return seen.state is TransactionState.COMPLETE_COMMIT
 
 

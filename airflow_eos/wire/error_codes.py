@@ -213,6 +213,14 @@ TXN_OFFSET_COMMIT: Mapping[int, Reaction] = {
 }
 """Answer to TxnOffsetCommit, version 3, of someone who is no member of the group (KIP-447)."""
 
+GROUP: Mapping[int, Reaction] = {
+    **{code: _COORDINATOR[code] for code in (14, 15, 16)},
+    29: Fatal(AuthorizationFailed, "TOPIC_AUTHORIZATION_FAILED: grant Describe on the group's topics"),
+    30: Fatal(AuthorizationFailed, "GROUP_AUTHORIZATION_FAILED: grant Describe on the consumer group"),
+    88: Retry("UNSTABLE_OFFSET_COMMIT: an open transaction holds offsets of the group"),
+}
+"""Answer to OffsetFetch, DescribeGroups and ListGroups, which ask a group's coordinator."""
+
 COORDINATOR: Mapping[int, Reaction] = _COORDINATOR
 """Codes every request to a transaction coordinator may get."""
 

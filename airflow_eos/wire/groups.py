@@ -12,28 +12,19 @@ from typing import TYPE_CHECKING, Any
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
 
-from airflow_eos.exceptions import AuthorizationFailed, ProtocolViolation
-from airflow_eos.model.kafka import CommittedOffset
+from airflow_eos.model.kafka import OFFSETS_TOPIC, CommittedOffset
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.connection import METADATA_TIMEOUT, BrokerConnections
-from airflow_eos.wire.coordinators import at_coordinator
-from airflow_eos.wire.retry import NotYet
+from airflow_eos.wire.coordinators import at_coordinator, refuse
+from airflow_eos.wire.error_codes import GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from airflow_eos.wire.connection import BrokerConnections
 
-_COORDINATOR_LOADING, _COORDINATOR_NOT_AVAILABLE, _NOT_COORDINATOR = 14, 15, 16
 _GROUP_ID_NOT_FOUND = 69
 _UNSTABLE_OFFSET_COMMIT = 88
-_PASSING = {
-    _COORDINATOR_LOADING: "the coordinator is loading",
-    _COORDINATOR_NOT_AVAILABLE: "no coordinator is available",
-    _NOT_COORDINATOR: "the coordinator has moved",
-    _UNSTABLE_OFFSET_COMMIT: "an open transaction holds offsets of the group",
-}
-_FORBIDDEN = {29: "topic", 30: "group"}
 _NO_MEMBERS = frozenset({"", "Dead", "Empty"})
 
 
@@ -138,18 +129,8 @@ def count_live_members(
 
 
 def _check(connections: BrokerConnections, group: str, code: int, what: str) -> None:
-    if code == 0:
-        return
-    if code in _PASSING:
-        if code in (_COORDINATOR_NOT_AVAILABLE, _NOT_COORDINATOR):
-            connections.forget_coordinator("group", group)
-        raise NotYet(f"{what}: {_PASSING[code]}")
-    if code in _FORBIDDEN:
-        raise AuthorizationFailed(
-            f"{what}: this principal may not Describe the {_FORBIDDEN[code]}: grant Describe on group "
-            f"{group!r} and its topics by an ACL"
-        )
-    raise ProtocolViolation(f"{what}: the coordinator answered with error code {code}")
+    if code:
+        refuse(connections, "group", group, GROUP, code, what)
 
 
 def _offsets_request(group: str, partitions: Collection[TopicPartition] | None, *, stable: bool) -> Any:
@@ -165,9 +146,6 @@ def _offsets_request(group: str, partitions: Collection[TopicPartition] | None, 
         min_version=7,
         max_version=7,
     )
-
-
-OFFSETS_TOPIC = "__consumer_offsets"
 
 
 def offsets_partition(connections: BrokerConnections, group: str) -> TopicPartition:

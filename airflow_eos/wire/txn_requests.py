@@ -3,7 +3,7 @@
 ::
 
     add_partitions_to_txn(connections, identity, partitions)     # one request, before any writer starts
-    end_txn(connections, identity, commit=False)                 # EndTxnAnswer: OK | NOT_OPEN | FENCED
+    end_txn(connections, identity, commit=False)                 # ENDED | NOTHING_OPEN | FENCED
     describe_transactions(connections, ids)                      # {id: TransactionStatus | None}
     describe_producers(connections, partitions)                  # {partition: (ProducerStatus, ...)}
     write_txn_markers(connections, producer_id, epoch, partitions, commit=True)   # of what stayed open

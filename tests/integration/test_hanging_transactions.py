@@ -14,12 +14,16 @@ from dataclasses import replace
 import pytest
 from confluent_kafka.admin import NewTopic
 
+from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.engine.history import RunHistory
+from airflow_eos.engine.ledger_upkeep import sign_ledger
 from airflow_eos.engine.repair import repair
 from airflow_eos.exceptions import AuthorizationFailed, NotYetVisible
 from airflow_eos.ledger import keys
+from airflow_eos.model.kafka import TransactionState
+from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.model.spec import Deployment, LedgerSettings
 from airflow_eos.run import laws
 from airflow_eos.run.states import State
 from airflow_eos.run.visibility import Visibility
@@ -27,10 +31,12 @@ from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.txn_requests import describe_producers
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.readers import read_topic
+from tests.support.brokers import unique
 from tests.support.local_runs import Pipeline
 from tests.support.patience import wait_until
 
 RECORDS = 120
+COMPLETE_ABORT = TransactionState.COMPLETE_ABORT
 AWAY_SECONDS = 3.0
 """How long a broker stays away once the transaction has ended without it."""
 QUICK = {
@@ -287,6 +293,50 @@ def test_the_command_ends_it_as_it_was_decided(away, monkeypatch):
     run.assert_exact()
     assert repair(spec.kafka, spec.ledger, spec.prefix) == []
     assert health(run)[0] == "ok"
+
+
+@pytest.mark.parametrize("looks", [True, pytest.param(False, marks=pytest.mark.chaos)])
+def test_what_a_command_left_open_is_not_published_by_the_next(kafka, monkeypatch, looks):
+    """A tombstone aborted while the leader was away: `sign`, under the same id, ends it before it writes.
+
+    :param looks: whether leaders are asked; without it the aborted tombstone counts.
+    """
+    config, topic = kafka.client_config(), unique("ledger")
+    settings = LedgerSettings(topic=topic, partitions=1, key="the-secret-of-this-ledger")
+    name, place = keys.ledger_transactional_id("test", topic), TopicPartition(topic, 0)
+    with BrokerConnections(config) as connections:
+        keeper = connections.transaction_coordinator(name)
+    broker = next(one for one in kafka.brokers if one.node_id != keeper)
+    new = NewTopic(
+        topic, num_partitions=1, replica_assignment=[[broker.node_id]], config={"min.insync.replicas": "1"}
+    )
+    kafka.admin().create_topics([new])[topic].result()
+
+    def leader():
+        with BrokerConnections(config) as connections:
+            return connections.leaders([topic]).get(place)
+
+    wait_until(lambda: leader() == broker.node_id)
+    with ControlPlane(Deployment(config, settings, "test")) as control:
+        session = control.transactions.fence(name)
+        session.begin()
+        session.stage("", {}, [LedgerMessage("run:of-somebody", None, "", 0)])
+        broker.kill()
+        try:
+            wait_until(lambda: leader() == -1)
+            control.transactions.abort(session.identity)
+            wait_until(lambda: control.cluster.describe_transaction(name).state is COMPLETE_ABORT)
+        finally:
+            broker.start()
+            session.close()
+    wait_until(lambda: leader() == broker.node_id)
+    if not looks:
+        monkeypatch.setattr("airflow_eos.ledger.writer.open_of", lambda *_: {})
+        monkeypatch.setattr("airflow_eos.engine.ledger_upkeep._nothing_else", lambda *_: None)
+    assert sign_ledger(config, settings, prefix="test")["done"]
+    kafka.wait_in_sync()
+    seen = [one.key for one in read_topic(config, topic, "read_committed")]
+    assert seen == ([b"ledger:signed"] if looks else [b"run:of-somebody", b"ledger:signed"])
 
 
 @pytest.mark.chaos

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.engine import pruner
-from airflow_eos.ledger import authority, keys, pins
+from airflow_eos.engine import left_open, pruner
+from airflow_eos.ledger import authority, keys, pins, writer
 from airflow_eos.model import ledger_index
 from airflow_eos.model.ledger import LedgerView
 from airflow_eos.model.output import SealedManifest
@@ -56,12 +56,16 @@ SCENES = [
     scenes.indexed_away,
     scenes.pruned,
     scenes.pruned_twice,
+    scenes.dismissed,
+    scenes.reset_beside,
     scenes.leader_away(OUT),
     scenes.leader_away(RUNS_IN_LEDGER),
     scenes.leader_away(CURSOR_IN_LEDGER),
     scenes.leader_away(OFFSETS),
     scenes.leader_away(OUT, RUNS_IN_LEDGER),
     scenes.leader_away(OUT, twins=True),
+    scenes.repaired(OUT),
+    scenes.repaired(RUNS_IN_LEDGER),
 ]
 LONGER = [*SCENES, scenes.pruned_beside, scenes.indexed_twice, scenes.intervals_indexed]
 
@@ -154,6 +158,32 @@ def test_law_3_tombstones_leave_digests(monkeypatch: pytest.MonkeyPatch) -> None
     """A tombstone alone says what a missing record says: not committed."""
     monkeypatch.setattr(pruner, "_digests", lambda *_: {})
     assert "duplicated" in _counter_example(scenes.pruned)
+
+
+def test_a_tombstone_without_the_second_look_hides_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is staged behind the record of a run at work is the key's last word once both commit."""
+    commit = writer.LedgerTransaction.commit
+    monkeypatch.setattr(
+        writer.LedgerTransaction, "commit", lambda self, messages, **_: commit(self, messages)
+    )
+    assert "duplicated" in _counter_example(scenes.dismissed)
+
+
+def test_a_cursor_that_is_moved_without_its_fence_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under an id of its own the command commits what it read before a run moved the cursor."""
+    fenced = writer.LedgerWriter.fenced
+    monkeypatch.setattr(
+        writer.LedgerWriter, "fenced", lambda self, name, *of, **how: fenced(self, f"{name}.hand", *of, **how)
+    )
+    assert "duplicated" in _counter_example(scenes.reset_beside)
+
+
+def test_a_repair_that_takes_a_live_transaction_for_left_open_takes_back_a_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Leaders hold the transaction of a run at work for open, too: only the coordinator tells them apart."""
+    monkeypatch.setattr(left_open, "_is_under_way", lambda word, one: False)
+    assert "reported success, the ledger does not hold" in _counter_example(scenes.repaired(OUT))
 
 
 def test_law_3_a_yes_before_the_fence_touches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

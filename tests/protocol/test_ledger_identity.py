@@ -13,6 +13,7 @@ from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.pins import Pins
 from airflow_eos.ledger.topic_check import LedgerId, verify
 from airflow_eos.ledger.witnesses import Witnesses
+from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.kafka import CommittedOffset
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import LedgerSettings, MayCreate, RunSpec
@@ -64,7 +65,19 @@ def look(
 
     ledger = ModelLedger(run, scene.broker)
     authority = Authority(ledger, sleep=sleep, clock=Clock().monotonic)
-    pins = Pins(ModelTransactions(run, scene.broker, scene, "attempt"), authority, sleep=sleep)
+    clock = Clock()
+
+    def later(seconds: float) -> None:
+        clock.seconds += 1
+        sleep(seconds)
+
+    writer = LedgerWriter(
+        ModelCluster(run, scene.broker),
+        ModelTransactions(run, scene.broker, scene, "attempt"),
+        sleep=later,
+        clock=clock.monotonic,
+    )
+    pins = Pins(writer, authority, sleep=sleep)
     witnesses = Witnesses(ModelCluster(run, scene.broker), wanted.prefix, LEDGER, wanted)
     allowed = may_create or wanted.may_create_ledger
     return verify(

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from airflow_eos.exceptions import OutcomeUnknown
+from airflow_eos.model.kafka import CommittedOffset
 from airflow_eos.model.ranges import Cursor, Explicit, OffsetRange, TopicPartition
 from tests.protocol.model import scenes
 from tests.protocol.model.broker import LEDGER, OFFSETS, ModelBroker
@@ -116,3 +118,32 @@ def forgetting(away: set[TopicPartition], *, dies: bool = False) -> type[Inline]
             return done
 
     return Forgetting
+
+
+def test_a_move_is_refused_behind_pending_offsets() -> None:
+    """The next marker of the id would commit what an aborted run wanted to commit (KAFKA-20734)."""
+    scene = a_cursor()
+    died = scene.broker.init_producer("eos.cursor.group")
+    tp = TopicPartition("src", 1)
+    scene.broker.add_offsets(died, "group", {tp: CommittedOffset(2)})
+    scene.broker.away.add(OFFSETS)
+    scene.broker.end_transaction(died, commit=False)
+    scene.broker.settle()
+    scene.broker.away.clear()
+    with pytest.raises(OutcomeUnknown, match="'group': offsets of an earlier transaction are still pending"):
+        reset(scene, {TopicPartition("src", 0): 2})
+    record = before(scene, spec("next"))
+    assert {OffsetRange("src", 0, 1, 2), OffsetRange("src", 1, 1, 2)} <= set(record.ranges)
+
+
+def test_a_second_move_leaves_the_first_one_to_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first died and its marker was forgotten; a fence would make its coordinator forget it too."""
+    scene = a_cursor()
+    with monkeypatch.context() as patch:
+        patch.setattr(scenes, "Inline", forgetting({TopicPartition(LEDGER, 0)}, dies=True))
+        with pytest.raises(Death):
+            reset(scene, {TopicPartition("src", 0): 0})
+    with pytest.raises(OutcomeUnknown, match="run the pipeline once"):
+        reset(scene, {TopicPartition("src", 0): 2})
+    record = before(scene, spec("next"))
+    assert OffsetRange("src", 0, 0, 2) in record.ranges

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from airflow_eos.exceptions import OutcomeUnknown
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import Authority
+from airflow_eos.model.kafka import EndTxnAnswer
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.run.unfinished import seen_of
+from airflow_eos.run.unfinished import UnfinishedEnds, seen_of
 from tests.protocol.model.broker import ModelBroker
-from tests.protocol.model.ports import ModelCluster
+from tests.protocol.model.ports import ModelCluster, ModelLedger, ModelTransactions
 from tests.protocol.model.scenes import Inline, Scene, before, spec
 
 OUT = TopicPartition("out", 0)
@@ -25,3 +32,37 @@ def test_a_strangers_record_shows_no_commit() -> None:
     scene.broker.logs[OUT].clear()
     scene.broker.write_input("out", 0, "a stranger's")
     assert seen_of(cluster, record) is None
+
+
+def left_open_beside(unsigned: frozenset[str]) -> EndTxnAnswer | None:
+    """End what an earlier attempt left open; nobody names it, and the ledger has no run of it.
+
+    :param unsigned: what the ledger's view says of records that lack only a signature.
+    """
+    scene = Scene(ModelBroker({"src": 1, "out": 1}))
+    name = keys.transactional_id(spec())
+    earlier = scene.broker.init_producer(name)
+    scene.broker.add_partitions(earlier, [OUT])
+    scene.broker.produce(earlier, OUT, 0, "earlier")
+    scene.broker.away.add(OUT)
+    scene.broker.end_transaction(earlier, commit=False)
+    scene.broker.settle()
+    scene.broker.away.clear()
+    inline: Any = Inline(scene.broker)
+
+    class Ledger(ModelLedger):
+        def view(self, *of: Any, **more: Any) -> Any:
+            return replace(super().view(*of, **more), unsigned=unsigned)
+
+    cluster: Any = ModelCluster(inline, scene.broker)
+    transactions: Any = ModelTransactions(inline, scene.broker, scene, "next")
+    ledger = Ledger(inline, scene.broker)
+    ends = UnfinishedEnds(spec(), cluster, transactions, ledger, Authority(ledger))
+    return ends.end_in_topics(scene.broker.init_producer(name), ["out"])
+
+
+def test_a_record_that_is_not_signed_may_be_the_commit() -> None:
+    """It is not evidence of one, and no evidence against it: nothing is aborted that may be committed."""
+    assert left_open_beside(frozenset()) is EndTxnAnswer.ENDED
+    with pytest.raises(OutcomeUnknown, match="nothing tells whether it was committed"):
+        left_open_beside(frozenset({"run:run/pipe/r1"}))

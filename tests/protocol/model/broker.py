@@ -28,13 +28,15 @@ from airflow_eos.model.kafka import (
     TransactionDescription,
     TransactionState,
 )
-from airflow_eos.model.ledger import LedgerEntry, LedgerView
+from airflow_eos.model.ledger import LedgerEntry, LedgerText, LedgerView
 from airflow_eos.model.ledger_index import IndexRoot, IndexUnusable, LeafAt, Place, read_leaf
 from airflow_eos.model.ranges import TopicPartition
 
 LEDGER = "ledger"
 OFFSETS = TopicPartition("__consumer_offsets", 0)
 DEDUPLICATED_BATCHES = 5
+STRANGER = -2
+"""Producer id of ledger records that stand in no transaction of ours: they are not evidence."""
 
 
 class BrokerTimeout(Exception):
@@ -88,6 +90,8 @@ class ModelBroker:
         self.log_starts: dict[TopicPartition, int] = {}
         self.members: dict[str, int] = {}
         self.verifies = verifies
+        self.now: Callable[[], int] = lambda: 0
+        """The brokers' clock, in ms: records that producers write get this time."""
         self.away: set[TopicPartition] = set()
         """Partitions without a leader: nobody writes there or asks, and ends of transactions forget them."""
         self.reported_verification: bool | None = verifies
@@ -213,7 +217,9 @@ class ModelBroker:
         if known is None or known.epoch < identity.producer_epoch:
             known = self.producers[tp][identity.producer_id] = ProducerState(identity.producer_epoch)
         offset = len(self.logs[tp])
-        self.logs[tp].append(Entry("data", identity.producer_id, identity.producer_epoch, value, key))
+        self.logs[tp].append(
+            Entry("data", identity.producer_id, identity.producer_epoch, value, key, self.now())
+        )
         self.open[tp].setdefault(identity.producer_id, offset)
         known.last_sequence = sequence
         known.batches = [*known.batches, (sequence, sequence, offset)][-DEDUPLICATED_BATCHES:]
@@ -373,14 +379,21 @@ class ModelBroker:
 
         start = self.log_starts.get(tp, 0)
         committed = self._committed(tp, start, keys, prefixes, wanted)
+        ours = self._latest_offsets(tp, wanted)
+        strangers = {
+            entry.key: offset
+            for offset, entry in enumerate(self.logs[tp])
+            if entry.producer_id == STRANGER and wanted(entry.key) and offset > ours.get(entry.key, -1)
+        }
         tail = []
         for offset in range(stable, high):
             entry = self.logs[tp][offset]
             if entry.kind != "data":
                 tail.append(LedgerEntry(offset, entry.producer_id, entry.kind))
-            elif wanted(entry.key):
-                tail.append(LedgerEntry(offset, entry.producer_id, "record", entry.key, entry.value))
-        return LedgerView(stable, high, committed, tuple(tail), start)
+            elif wanted(entry.key) and entry.producer_id != STRANGER:
+                value = None if entry.value is None else LedgerText.at(partition, offset, entry.value)
+                tail.append(LedgerEntry(offset, entry.producer_id, "record", entry.key, value))
+        return LedgerView(stable, high, committed, tuple(tail), start, strangers)
 
     def _committed(
         self,
@@ -394,7 +407,7 @@ class ModelBroker:
         few = not any(prefix.endswith(":") for prefix in prefixes)
         known = self.index_root(tp.partition) if few else None
         begin = start if known is None else known[1].through
-        latest = {e.key: e.value for o, e in self.committed_entries(tp) if o >= begin and wanted(e.key)}
+        latest = self._latest(tp, begin, wanted)
         if known is None:
             return {key: value for key, value in latest.items() if value is not None}
         try:
@@ -406,10 +419,27 @@ class ModelBroker:
                     continue
                 if entry.kind != "data" or entry.key != key:
                     raise IndexUnusable
-                latest[key] = entry.value
+                latest[key] = LedgerText.at(tp.partition, place.offset, entry.value)
         except IndexUnusable:
-            latest = {e.key: e.value for o, e in self.committed_entries(tp) if o >= start and wanted(e.key)}
+            latest = self._latest(tp, start, wanted)
         return {key: value for key, value in latest.items() if value is not None}
+
+    def _latest(
+        self, tp: TopicPartition, start: int, wanted: Callable[[str], bool]
+    ) -> dict[str, LedgerText | None]:
+        """Return the last committed value of each wanted key from an offset on; None: a tombstone."""
+        return {
+            e.key: None if e.value is None else LedgerText.at(tp.partition, offset, e.value)
+            for offset, e in self.committed_entries(tp)
+            if offset >= start and wanted(e.key) and e.producer_id != STRANGER
+        }
+
+    def _latest_offsets(self, tp: TopicPartition, wanted: Callable[[str], bool]) -> dict[str, int]:
+        return {
+            e.key: offset
+            for offset, e in self.committed_entries(tp)
+            if wanted(e.key) and e.producer_id != STRANGER
+        }
 
     # -- the index of a ledger partition --
 
@@ -468,5 +498,8 @@ class ModelBroker:
     def ledger_records(self) -> list[tuple[str, str]]:
         """Return every committed (key, value), in order, superseded ones included."""
         return [
-            (e.key, e.value) for p in (0, 1) for _, e in self.committed_entries(TopicPartition(LEDGER, p))
+            (e.key, e.value)
+            for p in (0, 1)
+            for _, e in self.committed_entries(TopicPartition(LEDGER, p))
+            if e.producer_id != STRANGER
         ]

@@ -6,19 +6,24 @@ import contextlib
 import datetime as dt
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from airflow_eos.engine.catch_up import run_rounds
+from airflow_eos.engine.cursor_reset import CursorMove, Reset
 from airflow_eos.engine.index_keeper import IndexKeeper
+from airflow_eos.engine.ledger_upkeep import write_tombstone
 from airflow_eos.engine.pruner import Pruner
+from airflow_eos.engine.repair import ended, hanging
 from airflow_eos.exceptions import EosError, ProducerFenced, SealedBlockLost, SecondAttempt
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.keys import LEDGER_IDENTITY_KEY, id_kind, loops
 from airflow_eos.ledger.pins import Pins
 from airflow_eos.ledger.topic_check import verify
 from airflow_eos.ledger.witnesses import Witnesses
+from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, ProducerIdentity
-from airflow_eos.model.ledger import LedgerMessage
+from airflow_eos.model.ledger import LedgerId, LedgerMessage
 from airflow_eos.model.ledger_index import IndexRoot, LeafAt, Place
 from airflow_eos.model.output import PartitionReceipt, SealedManifest, SealedTarget
 from airflow_eos.model.plan import RunPlan
@@ -28,6 +33,7 @@ from airflow_eos.run.boundaries import Boundaries
 from airflow_eos.run.collaborators import Collaborators
 from airflow_eos.run.planner import Planner
 from airflow_eos.run.protocol import RunProtocol
+from airflow_eos.run.visibility import Visibility
 from tests.protocol.model.broker import LEDGER, ModelBroker
 from tests.protocol.model.explorer import Fault, Run
 
@@ -124,6 +130,10 @@ class ModelCluster:
 
     def describe_transaction(self, transactional_id: str) -> Any:
         return self._read("describe transaction", lambda: self._broker.describe_transaction(transactional_id))
+
+    def transactional_ids(self, producer_ids: Collection[int]) -> Any:
+        found = {txn.producer_id: tid for tid, txn in self._broker.transactions.items()}
+        return self._read("list transactions", lambda: {one: found[one] for one in producer_ids})
 
     def describe_producers(self, partitions: Collection[TopicPartition]) -> Any:
         return self._read(
@@ -271,7 +281,7 @@ class ModelLedger:
         def read() -> Any:
             return self._broker.ledger_view(partition, set(keys), tuple(prefixes))
 
-        if list(keys) == [LEDGER_IDENTITY_KEY]:
+        if LEDGER_IDENTITY_KEY in keys:
             return read()
         more = " and more" if len(keys) > 1 else ""
         return self._run.step(f"ask the ledger for {min(keys, default=f'all {prefixes}')}{more}", read)
@@ -397,14 +407,8 @@ def indexer(run: Run, scene: Any, name: str, partition: int) -> Callable[[], Any
 
     def body() -> Any:
         broker = scene.broker
-        transactions = ModelTransactions(run, broker, scene, name)
-        keeper = IndexKeeper(
-            ModelCluster(run, broker),
-            ModelLedger(run, broker),
-            transactions,
-            "eos",
-            clock=scene.clock.monotonic,
-        )
+        writer = ledger_writer(run, scene, name)
+        keeper = IndexKeeper(ModelLedger(run, broker), writer, "eos", clock=scene.clock.monotonic)
         return keeper.extend(partition)
 
     return body
@@ -418,16 +422,70 @@ def pruner(run: Run, scene: Any, name: str, partition: int, before: str) -> Call
         made = Pruner(
             ModelCluster(run, broker),
             ledger,
-            ModelTransactions(run, broker, scene, name),
-            Authority(ledger, sleep=_sleep_of(run, scene), clock=scene.clock.monotonic),
+            ledger_writer(run, scene, name),
+            Authority(ledger, sleep=sleep_of(run, scene), clock=scene.clock.monotonic),
             "eos",
+            dt.timedelta(0),
         )
         return made.prune(partition, before, made.old_runs(partition, before))
 
     return body
 
 
-def _sleep_of(run: Run, scene: Any) -> Callable[[float], None]:
+def dismisser(run: Run, scene: Any, name: str, partition: int, key: str) -> Callable[[], Any]:
+    """Return the body of a process that dismisses a key of a ledger partition."""
+
+    def body() -> Any:
+        tp, ledger = TopicPartition(LEDGER, partition), ModelLedger(run, scene.broker)
+        write_tombstone(ledger, ledger_writer(run, scene, name), "eos", tp, key)
+
+    return body
+
+
+def repairer(run: Run, scene: Any, name: str, topics: Collection[str]) -> Callable[[], Any]:
+    """Return the body of a process that ends what leaders hold for open, as `repair --yes` does."""
+
+    def body() -> Any:
+        control: Any = SimpleNamespace(
+            cluster=ModelCluster(run, scene.broker),
+            ledger=ModelLedger(run, scene.broker),
+            transactions=ModelTransactions(run, scene.broker, scene, name),
+        )
+        return [ended(control, one) for one in hanging(control, "eos", topics, partitions=2)]
+
+    return body
+
+
+def resetter(run: Run, scene: Any, name: str, spec: RunSpec, reset: Reset) -> Callable[[], Any]:
+    """Return the body of a process that moves a cursor as `reset-offsets` does."""
+
+    def body() -> Any:
+        sleep, clock = sleep_of(run, scene), scene.clock.monotonic
+        cluster, ledger = ModelCluster(run, scene.broker), ModelLedger(run, scene.broker)
+        transactions = ModelTransactions(run, scene.broker, scene, name)
+        control: Any = SimpleNamespace(
+            cluster=cluster,
+            ledger=ledger,
+            authority=Authority(ledger, sleep=sleep, clock=clock),
+            writer=LedgerWriter(cluster, transactions, sleep=sleep, clock=clock),
+            visibility=Visibility(cluster, transactions, sleep=sleep, clock=clock),
+        )
+        return CursorMove(control, reset, spec.prefix, LedgerId("id-ledger", 2, "eos")).carry_out()
+
+    return body
+
+
+def ledger_writer(run: Run, scene: Any, name: str) -> LedgerWriter:
+    """Return what a process writes to the ledger by."""
+    return LedgerWriter(
+        ModelCluster(run, scene.broker),
+        ModelTransactions(run, scene.broker, scene, name),
+        sleep=sleep_of(run, scene),
+        clock=scene.clock.monotonic,
+    )
+
+
+def sleep_of(run: Run, scene: Any) -> Callable[[float], None]:
     def sleep(seconds: float) -> None:
         def wait() -> None:
             scene.clock.seconds += 10
@@ -442,13 +500,13 @@ def attempt(
 ) -> Callable[[], Any]:
     """Return the body of one process: one attempt at a run, composed as the engine composes it."""
     broker, clock = scene.broker, scene.clock
-    sleep = _sleep_of(run, scene)
+    sleep = sleep_of(run, scene)
 
     def body() -> Any:
         cluster, ledger = ModelCluster(run, broker), ModelLedger(run, broker)
         authority = Authority(ledger, sleep=sleep, clock=clock.monotonic)
         transactions = ModelTransactions(run, broker, scene, name)
-        pins = Pins(transactions, authority, sleep=sleep, clock=clock.monotonic)
+        pins = Pins(ledger_writer(run, scene, name), authority, sleep=sleep)
         known = verify(
             ledger,
             authority,

@@ -8,32 +8,27 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
-from airflow_eos.engine import cursor_reset
-from airflow_eos.exceptions import CursorMoved, EosError, LedgerPruned
+from airflow_eos.engine.cursor_reset import Reset
+from airflow_eos.exceptions import ConfigurationError, CursorMoved, EosError, LedgerPruned
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.authority import Authority
 from airflow_eos.model.kafka import CommittedOffset, TransactionState
-from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import LedgerSettings, RunSpec
-from tests.protocol.model.broker import LEDGER, ModelBroker, Transaction
+from tests.protocol.model.broker import LEDGER, STRANGER, Entry, ModelBroker, Transaction
 from tests.protocol.model.explorer import Run
 from tests.protocol.model.ports import (
     Clock,
-    ModelCluster,
     ModelData,
-    ModelLedger,
-    ModelTransactions,
     attempt,
+    dismisser,
     indexer,
     ledger_partition,
     pruner,
+    repairer,
+    resetter,
 )
 
 
@@ -58,6 +53,7 @@ class Scene:
     def __init__(self, broker: ModelBroker, *, source: str = "src", sink: str = "out") -> None:
         self.broker = broker
         self.clock = Clock()
+        broker.now = lambda: int(self.clock.now().timestamp() * 1000)
         self.source, self.sink = source, sink
         self.broken: str | None = None
         self.closers: list[RunSpec] = []
@@ -173,21 +169,8 @@ def before(scene: Scene, its_spec: RunSpec, data: Callable[..., ModelData] = Mod
 
 def reset(scene: Scene, offsets: Mapping[TopicPartition, int]) -> None:
     """Move the cursor as `reset-offsets` does, without faults."""
-    inline: Any = Inline(scene.broker)
-    ledger: Any = ModelLedger(inline, scene.broker)
-    control = SimpleNamespace(
-        cluster=ModelCluster(inline, scene.broker),
-        ledger=ledger,
-        authority=Authority(ledger),
-        transactions=ModelTransactions(inline, scene.broker, scene, "reset"),
-        verify_ledger=lambda: LedgerId("id-ledger", 2, "eos"),
-    )
     base = spec()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cursor_reset, "ControlPlane", lambda asked: contextlib.nullcontext(control))
-        cursor_reset.reset_cursor(
-            base.kafka, base.ledger, base.prefix, cursor_reset.Reset(base.group_id, offsets=offsets)
-        )
+    resetter(Inline(scene.broker), scene, "reset", base, Reset(base.group_id, offsets=offsets))()  # type: ignore[arg-type]
 
 
 def spec(run_id: str = "r1", **changes: Any) -> RunSpec:
@@ -444,6 +427,67 @@ def pruned_twice(run: Run) -> Scene:
 def pruned_beside(run: Run) -> Scene:
     """A new run is made while it is pruned."""
     return pruned(run, beside=True)
+
+
+def dismissed(run: Run) -> Scene:
+    """A stranger writes under the key of a run at work, and an administrator dismisses what he wrote.
+
+    No cursor would notice a repetition: all depends on the run's record being the key's last word.
+    """
+    ranges = Explicit((OffsetRange("src", 0, 0, 1),))
+    key, partition = keys.run_record_key(keys.run_key(spec(ranges=ranges))), ledger_partition("pipe")
+
+    def prepare(scene: Scene) -> None:
+        def forge() -> None:
+            scene.broker.logs[TopicPartition(LEDGER, partition)].append(
+                Entry("data", STRANGER, value="{}", key=key)
+            )
+
+        scene.once["a stranger writes under the key"] = forge
+        run.spawn("administrator", dismisser(run, scene, "administrator", partition, key))
+        check_end = scene.check_end
+
+        def check_when_dismissed() -> str | None:
+            """Whoever died, the command is given once more when nobody is at work."""
+            for event in sorted(scene.once):
+                scene.fire(event)
+            scene.broker.settle()
+            for tid in list(scene.broker.transactions):
+                scene.broker.time_out(tid)
+            with contextlib.suppress(ConfigurationError):  # there is a record of ours, or it is done
+                dismisser(Inline(scene.broker), scene, "later", partition, key)()  # type: ignore[arg-type]
+            scene.broker.settle()
+            return check_end()
+
+        scene.check_end = check_when_dismissed  # type: ignore[method-assign]
+        scene.expected = lambda: ["p0r0"]
+
+    return stage(
+        run,
+        [("try1", spec(ranges=ranges))],
+        records=1,
+        closers=[spec(ranges=ranges, try_number=2), spec(ranges=ranges, clear_number=1, try_number=3)],
+        prepare=prepare,
+    )
+
+
+def reset_beside(run: Run) -> Scene:
+    """`reset-offsets --to committed`, which moves nothing, beside a run that moves the cursor."""
+
+    def prepare(scene: Scene) -> None:
+        before(scene, spec("r0"))
+        scene.broker.write_input("src", 0, "p0new")
+        base = spec()
+        reset = Reset(base.group_id, to="committed")
+        run.spawn("administrator", resetter(run, scene, "administrator", base, reset))
+
+    return stage(
+        run,
+        [("r1", spec("r1"))],
+        records=1,
+        closers=[spec("r1", try_number=2), spec("last")],
+        prepare=prepare,
+    )
 
 
 def other_ranges(run: Run) -> Scene:
@@ -713,6 +757,19 @@ def leader_away(*partitions: TopicPartition, twins: bool = False) -> Callable[[R
         )
 
     scene.__name__ = "_".join(["leader_away", *map(str, partitions), *(["twins"] if twins else [])])
+    return scene
+
+
+def repaired(*partitions: TopicPartition) -> Callable[[Run], Scene]:
+    """As :func:`leader_away`, and somebody repairs at any moment, also while a run is at work."""
+    away = leader_away(*partitions)
+
+    def scene(run: Run) -> Scene:
+        made = away(run)
+        run.spawn("administrator", repairer(run, made, "administrator", ["out", LEDGER]))
+        return made
+
+    scene.__name__ = f"repaired_{away.__name__}"
     return scene
 
 

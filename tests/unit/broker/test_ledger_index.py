@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from airflow_eos.broker.ledger_scan import NoEvidence, Wanted, committed_values
 from airflow_eos.engine.index_keeper import IndexKeeper
 from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model import ledger_index as index_format
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ledger_index import Around
@@ -61,12 +63,9 @@ class Indexed:
     def __init__(self, log):
         self.log = log
         self.reader = PartitionIndex(WHERE, keys.INDEX, "id")
-        self.keeper = IndexKeeper(
-            SimpleNamespace(describe_producers=lambda partitions: {}),
-            self,
-            SimpleNamespace(fence=lambda name: Session(log)),
-            "eos",
-        )
+        cluster: Any = SimpleNamespace(describe_producers=lambda partitions: {})
+        transactions: Any = SimpleNamespace(fence=lambda name: Session(log))
+        self.keeper = IndexKeeper(self, LedgerWriter(cluster, transactions), "eos")
 
     def describe(self):
         return SimpleNamespace(topic_id="id")

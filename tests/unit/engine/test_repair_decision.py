@@ -35,6 +35,20 @@ def test_an_open_record_that_cannot_be_read_decides_nothing() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("view", "why"),
+    [
+        (LedgerView(9, 9, {}, log_start=4), "ledger partition 0 has lost its first records"),
+        (LedgerView(9, 9, {}, no_evidence={"run:x": 3}), "'run:x' at offset 3, which is not signed"),
+    ],
+)
+def test_a_ledger_that_may_have_lost_a_record_decides_no_abort(view: LedgerView, why: str) -> None:
+    """What it lost, or does not believe, may be the run's record: somebody has to look at the output."""
+    found, because = decision(view)
+    assert found == "unknown"
+    assert why in because
+
+
 @pytest.mark.parametrize("view", [LedgerView(9, 9, {}), LedgerView(9, 9, {"run:x": NEWER})])
 def test_without_a_record_of_its_epoch_it_was_aborted(view: LedgerView) -> None:
     """The counter-test."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from airflow_eos.ledger.spans import Spans
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.model.record import RunRecord
+from airflow_eos.model.reset_record import ResetRecord
 from tests.support.run_records import run_record
 
 A, B = TopicPartition("src", 0), TopicPartition("src", 1)
@@ -122,7 +124,8 @@ def test_a_reset_explains_nothing_that_came_before_it():
 def test_a_reset_is_read_from_the_ledger():
     """Committed or recorded position, whichever is known."""
     changes = [["a-b-3", 5, 7, 2], ["src-0", None, 4, 1], ["src-1", None, None, 1]]
-    found = Reset.from_dict("then", {"changes": changes})
+    value = json.dumps({"v": 1, "group": "g", "pipeline": "p", "changes": changes})
+    found = Reset.of("then", ResetRecord.from_json(value))
     assert found.changes == {TopicPartition("a-b", 3): (7, 2), A: (4, 1)}
 
 

@@ -1,0 +1,222 @@
+"""Commands that write to the ledger while runs are at work: nothing is done twice, and no record is lost."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import replace
+
+import pytest
+
+from airflow_eos.engine import control_plane
+from airflow_eos.engine.cursor_reset import Reset, reset_cursor
+from airflow_eos.engine.ledger_upkeep import dismiss_record, index_ledger, prune_ledger, sign_ledger
+from airflow_eos.engine.queries import create_ledger, ledger_records
+from airflow_eos.exceptions import ConfigurationError, CursorMoved, EosError, LedgerTampered, OutcomeUnknown
+from airflow_eos.ledger import keys
+from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange
+from airflow_eos.run.states import State
+from airflow_eos_testing import EmbeddedKafka
+from tests.integration.test_forged_ledger import KEY, compact, copies, forge, given, keyed
+from tests.support.local_runs import Pipeline
+
+COUNT = 20
+DAY = dt.timedelta(days=1)
+
+
+@pytest.fixture
+def pipeline(embedded_kafka: EmbeddedKafka) -> Pipeline:
+    made = Pipeline(embedded_kafka, partitions=1)
+    made.publish([f"r{n}" for n in range(COUNT)], timestamp=int((now() - DAY / 24).timestamp() * 1000))
+    return made
+
+
+def now():
+    return dt.datetime.now(dt.timezone.utc)
+
+
+def at(steps):
+    """Call each function when the run enters its state."""
+    return lambda entered: steps.pop(entered)() if entered in steps else None
+
+
+WORKS = {
+    "explicit": lambda pipeline: Explicit((OffsetRange(pipeline.source, 0, 0, COUNT),)),
+    "cursor": lambda pipeline: Cursor(),
+    "interval": lambda pipeline: Interval(now() - DAY / 12, now(), allowed_lateness=dt.timedelta(0)),
+}
+
+
+@pytest.mark.parametrize("state", [State.WRITTEN, State.STAGED, State.PROVEN])
+@pytest.mark.parametrize("work", WORKS)
+def test_a_key_is_not_dismissed_under_a_run_at_work(pipeline, work, state):
+    """The run's record stays the key's last word, or the command refuses."""
+    changes = {"ranges": WORKS[work](pipeline)}
+    spec = pipeline.changed("r1", **changes)
+    key = keys.run_record_key(keys.run_key(spec))
+    answers = []
+
+    def dismiss():
+        try:
+            answers.append(dismiss_record(spec.kafka, spec.ledger, key, routing=spec.pipeline, prefix="test"))
+        except EosError as refusal:
+            answers.append(refusal)
+
+    steps = {State.PLANNED: lambda: forge(pipeline, key, "{}", spec.pipeline), state: dismiss}
+    assert not pipeline.run("r1", on_state=at(steps), **changes).found
+    assert len(answers) == 1
+    if state is not State.WRITTEN:
+        assert isinstance(answers[0], OutcomeUnknown)
+        assert "is at work" in str(answers[0])
+    assert pipeline.run("r1", clear_number=1, try_number=2, on_committed="skip", **changes).found
+    assert pipeline.output() == copies(COUNT)
+
+
+def unsigned_prune(pipeline):
+    prune_ledger(pipeline.spec.kafka, pipeline.spec.ledger, now() - 2 * DAY, prefix="test")
+
+
+def unsigned_dismiss(pipeline):
+    key = keys.run_record_key(keys.cursor_run_key(pipeline.spec.pipeline, "r1"))
+    dismiss_record(
+        pipeline.spec.kafka, pipeline.spec.ledger, key, routing=pipeline.spec.pipeline, prefix="test"
+    )
+
+
+def unsigned_reset(pipeline):
+    spec = pipeline.spec
+    reset_cursor(spec.kafka, spec.ledger, spec.prefix, Reset(spec.group_id, to="earliest"))
+
+
+def unsigned_index(pipeline):
+    index_ledger(pipeline.spec.kafka, pipeline.spec.ledger, prefix="test")
+
+
+def unsigned_adoption(pipeline):
+    create_ledger(pipeline.spec.kafka, pipeline.spec.ledger, "test", adopt_new=True)
+
+
+def unsigned_run(pipeline):
+    pipeline.run("r3", ranges=Cursor())
+
+
+@pytest.mark.parametrize("begun", ["with a key", "in use before"])
+@pytest.mark.parametrize(
+    "hand",
+    [unsigned_prune, unsigned_dismiss, unsigned_reset, unsigned_index, unsigned_adoption, unsigned_run],
+)
+def test_whoever_lacks_the_key_changes_nothing(pipeline, hand, begun):
+    """What is not signed is ignored now, and takes the place of ours when the log is compacted."""
+    if begun == "with a key":
+        keyed(pipeline, KEY)
+    pipeline.run("r1", ranges=Cursor(max_records=10))
+    keyed(pipeline, KEY)
+    if begun == "in use before":
+        sign_ledger(pipeline.spec.kafka, pipeline.spec.ledger, prefix="test")
+    pipeline.run("r2", ranges=Cursor(max_records=5))
+    spec = pipeline.spec
+    before = ledger_records(spec.kafka, spec.ledger)
+    keyed(pipeline, "")
+    with pytest.raises(ConfigurationError, match=r"is signed.*\[eos\] ledger_key"):
+        hand(pipeline)
+    keyed(pipeline, KEY)
+    if hand is unsigned_prune:
+        compact(pipeline)
+    assert ledger_records(spec.kafka, spec.ledger) == before
+    for run_id in ("r1", "r2"):
+        assert pipeline.run(run_id, ranges=Cursor(), clear_number=1, on_committed="skip").found
+    assert not pipeline.run("r4", ranges=Cursor()).found
+    assert pipeline.output() == copies(COUNT)
+
+
+def test_a_repetition_that_was_committed_answers_though_its_run_was_pruned(pipeline, monkeypatch):
+    """Pruned while it was at work: its own record stands, and a retry of it is answered by that."""
+    monkeypatch.setattr("airflow_eos.engine.ledger_upkeep.MIN_AGE", -DAY)
+    spec = pipeline.spec
+    pipeline.run(**given(pipeline, "r1"))
+    pipeline.run(**given(pipeline, "r2", 10, 20))
+
+    def prune():
+        assert prune_ledger(spec.kafka, spec.ledger, now() + DAY / 24, prefix="test")["pipelines"]
+
+    again = {**given(pipeline, "r1"), "clear_number": 1, "on_committed": "reprocess"}
+    assert not pipeline.run(**again, on_state=at({State.PLANNED: prune})).found
+    retry = pipeline.run(**again, try_number=2)
+    assert retry.found
+    assert keys.reprocessing_number(retry.run_key) == 1
+    assert pipeline.output() == sorted([*copies(20), *copies(10)])
+
+
+def test_a_run_whose_clock_is_behind_is_not_pruned(pipeline, monkeypatch):
+    """Its record says that it is three days old, the broker that it is a minute: both must be old."""
+    with monkeypatch.context() as behind:
+        behind.setattr(control_plane, "utc_now", lambda: now() - 3 * DAY)
+        for run_id in ("r1", "r2"):
+            pipeline.run(**given(pipeline, run_id))
+    spec = pipeline.spec
+    done = prune_ledger(spec.kafka, spec.ledger, now() - 2 * DAY, prefix="test")
+    assert done["pipelines"] == {}
+    assert pipeline.run(**given(pipeline, "r1"), try_number=2).found
+
+
+def test_a_command_whose_clock_is_ahead_prunes_nothing(pipeline, monkeypatch):
+    """To it all runs are old; the tombstones, which get the broker's time, say how late it is."""
+    for run_id in ("r1", "r2"):
+        pipeline.run(**given(pipeline, run_id))
+    spec = pipeline.spec
+    monkeypatch.setattr("airflow_eos.engine.ledger_upkeep.utc_now", lambda: now() + 3 * DAY)
+    with pytest.raises(ConfigurationError, match="by the clock of the broker"):
+        prune_ledger(spec.kafka, spec.ledger, now() + DAY, prefix="test")
+    assert pipeline.run(**given(pipeline, "r1"), try_number=2).found
+
+
+def test_a_run_without_the_key_beside_sign_loses_nothing(pipeline):
+    """Its record is not signed, and stands behind what counts unsigned: signing once more makes it count."""
+    pipeline.run("r1", ranges=Cursor(max_records=5))
+    spec = replace(pipeline.spec, ledger=replace(pipeline.spec.ledger, key=KEY))
+
+    def sign():
+        assert sign_ledger(spec.kafka, spec.ledger, prefix="test")["done"]
+
+    pipeline.run("r2", ranges=Cursor(max_records=10), on_state=at({State.PLANNED: sign}))
+    keyed(pipeline, KEY)
+    advice = rf"'cursor:{spec.group_id}' at offset \d+ .* lacks only a signature.* `airflow eos sign`"
+    with pytest.raises(CursorMoved, match=advice) as refusal:
+        pipeline.run("r3", ranges=Cursor())
+    assert "reset-offsets" not in str(refusal.value)
+    with pytest.raises(LedgerTampered, match="`airflow eos sign`"):
+        pipeline.run("r2", ranges=Cursor(max_records=10), try_number=2)
+    sign()
+    assert pipeline.run("r2", ranges=Cursor(max_records=10), try_number=2).found
+    pipeline.run("r3", ranges=Cursor())
+    assert pipeline.output() == copies(COUNT)
+
+
+@pytest.mark.parametrize("state", [State.STAGED, State.PROVEN])
+def test_nothing_is_signed_while_a_run_has_its_record_in_the_ledger(pipeline, state):
+    """It would be undecided on which side of the signature the run stands."""
+    pipeline.run("r1", ranges=Cursor(max_records=5))
+    spec = replace(pipeline.spec, ledger=replace(pipeline.spec.ledger, key=KEY))
+
+    def sign():
+        with pytest.raises(OutcomeUnknown, match="open transaction"):
+            sign_ledger(spec.kafka, spec.ledger, prefix="test")
+
+    pipeline.run("r2", ranges=Cursor(max_records=10), on_state=at({state: sign}))
+    sign_ledger(spec.kafka, spec.ledger, prefix="test")
+    keyed(pipeline, KEY)
+    assert pipeline.run("r2", ranges=Cursor(max_records=10), try_number=2).found
+    pipeline.run("r3", ranges=Cursor())
+    assert pipeline.output() == copies(COUNT)
+
+
+def test_a_secret_that_is_taken_away_is_named(pipeline):
+    """What it has signed does not count any more: it is put back, or the ledger is signed again."""
+    keyed(pipeline, KEY).run("r1", ranges=Cursor(max_records=5))
+    new = "another-secret-of-this-ledger"
+    keyed(pipeline, f"{new} {KEY}").run("r2", ranges=Cursor(max_records=5))
+    keyed(pipeline, new)
+    with pytest.raises(LedgerTampered, match=r"taken out of it.*put it back behind the new one"):
+        pipeline.run("r3", ranges=Cursor())
+    sign_ledger(pipeline.spec.kafka, pipeline.spec.ledger, prefix="test")
+    pipeline.run("r3", ranges=Cursor())
+    assert pipeline.output() == copies(COUNT)
