@@ -67,15 +67,14 @@ def verify_output(
         if deadline is not None and time.monotonic() > deadline:
             raise TimeoutError
 
-    with (
-        Link(kafka) as link,
-        KafkaCluster(kafka, link=link) as cluster,
-        link.connections() as connections,
-    ):
+    with Link(kafka) as link, KafkaCluster(kafka, link=link) as cluster:
         _may_be_read(cluster, {receipt.topic for receipt in record.receipts})
-        # Asked only where records are missing, and then once for all partitions of a topic.
-        settings_of = cache(cluster.topic_settings)
-        return [_verify(settings_of, connections, record, receipt, in_time) for receipt in record.receipts]
+        with link.connections() as connections:
+            # Asked only where records are missing, and then once for all partitions of a topic.
+            settings_of = cache(cluster.topic_settings)
+            return [
+                _verify(settings_of, connections, record, receipt, in_time) for receipt in record.receipts
+            ]
 
 
 def _may_be_read(cluster: KafkaCluster, topics: Collection[str]) -> None:

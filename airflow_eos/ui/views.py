@@ -22,6 +22,7 @@ from airflow_eos.ledger.coverage import Coverage
 from airflow_eos.ledger.coverage_text import place
 from airflow_eos.ledger.lanes import WRONG
 from airflow_eos.model.record import AIRFLOW
+from airflow_eos.run.work import recorded_interval
 from airflow_eos.ui.epochs import rungs_of
 from airflow_eos.ui.lane_drawing import lane_of
 from airflow_eos.ui.timeline import shares_of, states_of
@@ -82,6 +83,8 @@ def pipeline_view(
     coverage = history.coverage(pipeline).of_topics(viewer.topics(pipeline))
     visible = {key: one for key, one in pipeline.runs.items() if viewer.may_see(one)}
     matching = [one for one in reversed(visible.values()) if find in one.run_key or find in one.run_id]
+    # Backfills commit in any order: runs of intervals come by interval, others (sorting is stable) by commit.
+    matching.sort(key=lambda one: recorded_interval(one) or (), reverse=True)
     shown = matching[page * RUNS_A_PAGE : (page + 1) * RUNS_A_PAGE]
     lanes = sorted(coverage.lanes, key=lambda one: not any(it.kind in WRONG for it in one.segments))
     return {
@@ -302,6 +305,7 @@ def _run_row(record: RunRecord) -> dict[str, Any]:
         "run_id": record.run_id,
         "dag_id": record.dag_id,
         "mode": record.mode,
+        "interval": recorded_interval(record),
         "committed": record.staged_at,
         "seconds": _seconds(record),
         "offsets": sum(one.span for one in record.ranges),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from airflow_eos.cli.rows import record_row
 from airflow_eos.engine.history import PipelineHistory
 from airflow_eos.ledger.coverage import Coverage, coverage_of
 from airflow_eos.ledger.lanes import LogBounds
@@ -136,8 +138,6 @@ def test_every_open_transaction_has_a_row_for_somebody(shared: FakeHistory) -> N
 
 def test_a_topic_that_may_not_be_described_is_named(shared: FakeHistory) -> None:
     """Nothing is said of what is left to read, nor that all is well."""
-    from dataclasses import replace
-
     pipeline = shared.pipelines["pipelines.copy"]
     coverage = replace(shared.coverage(pipeline), unseen=("src",))
     row = views._pipeline_row(Viewer(["mine"]), pipeline, coverage, NOW, ())
@@ -170,3 +170,30 @@ def test_versions_of_packages_are_told_one_by_one() -> None:
         "spark": "4.1",
         "packages, pyarrow": "20",
     }
+
+
+def of_interval(day: int, run: str, interval: Any = None) -> RunRecord:
+    days = [f"2026-11-{day:02}T00:00:00Z", f"2026-11-{day + 1:02}T00:00:00Z"]
+    made = record("mine", run, start=day, end=day + 1, mode="interval")
+    return replace(made, details={**made.details, "work": {"interval": interval or days}})
+
+
+def test_runs_of_intervals_show_them_and_come_in_their_order() -> None:
+    """A backfill commits in any order, and its run's name holds another date than its interval."""
+    history = FakeHistory(of_interval(12, "b"), of_interval(10, "c"), of_interval(11, "a"))
+    page = views.pipeline_view(history, Viewer(["mine"]), "pipelines.copy", NOW)
+    assert [one["interval"][0][:10] for one in page["runs_shown"]] == [
+        "2026-11-12",
+        "2026-11-11",
+        "2026-11-10",
+    ]
+    row = record_row({"key": "run:p/b", "value": of_interval(12, "b").to_json()})
+    assert row["what"].startswith("[2026-11-12T00:00:00Z, 2026-11-13T00:00:00Z): 10 read")
+
+
+@pytest.mark.parametrize("interval", ["x", [1, 2], ["a"], {"a": 1}])
+def test_what_is_not_an_interval_is_none(interval: Any) -> None:
+    """Whoever wrote it."""
+    history = FakeHistory(of_interval(12, "b", interval))
+    page = views.pipeline_view(history, Viewer(["mine"]), "pipelines.copy", NOW)
+    assert page["runs_shown"][0]["interval"] is None
