@@ -106,6 +106,13 @@ class Desk:
             text = f"They gave no answer within {self._seconds:.0f} seconds. That says nothing about any run."
             raise Trouble(504, "The brokers are silent", text) from None
 
+    def close(self) -> None:
+        """Close the connections; the next question opens them again."""
+        with self._lock:
+            if self._history is not None:
+                self._history.close()
+                self._history = None
+
     def verify(self, record: RunRecord) -> list[dict[str, Any]]:
         """Read a run's output again; one run at a time. What is found wrong is remembered: :attr:`damaged`.
 

@@ -7,6 +7,7 @@ import re
 import socket
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -701,58 +702,6 @@ def test_a_failure_of_any_kind_is_one_panel(app, page):
         mounted.state.desk = before
 
 
-# -- what others write, take away or leave open ------------------------------------------------------------
-
-
-def write_record(pipeline, template, **fields):
-    """Write a run record as a run does, in a transaction of the producer that it names."""
-    data = {**json.loads(template.to_json()), **fields}
-    with ControlPlane(pipeline.spec) as control:
-        session = control.transactions.fence(unique("test.hostile"))
-        data["producer"] = session.identity.to_dict()
-        session.begin()
-        message = LedgerMessage(
-            keys.run_record_key(data["run_key"]), json.dumps(data), pipeline.spec.pipeline
-        )
-        session.stage("", {}, [message])
-        session.commit()
-        session.close()
-
-
-HOSTILE = {
-    "topic of 32,768 characters": {"ranges": [["x" * 32_768, 0, 0, 1]]},
-    "half a surrogate pair": {"pipeline": "p\ud800"},
-    "mode": {"mode": "\ud800"},
-    "offsets of 400 digits": {"ranges": [["t", 0, 0, 10**400]]},
-    "NaN": {"details": {"airflow": task(MINE), "x": float("nan")}},
-    "dead letters": {"details": {"airflow": task(MINE), "dead_letters": "many"}},
-    "rounds": {"details": {"airflow": task(MINE), "rounds": []}},
-}
-
-
-def test_a_record_that_no_run_writes_breaks_no_page(embedded_kafka):
-    """It is left out, and counted; 3,000 topics that are gone cost one question."""
-    made = Pipeline(embedded_kafka, task=task(MINE))
-    made.publish(["a"])
-    template = made.run("r0")
-    with airflow_app(made.spec.kafka, ledger=made.spec.ledger.topic, dags=(MINE,)) as client:
-        client.cookies.set("_token", token("viewer"))
-        for name, fields in HOSTILE.items():
-            write_record(made, template, run_key=f"hostile/{name}", **fields)
-        many = [[f"gone-{number}", 0, 0, 1] for number in range(3_000)]
-        write_record(made, template, run_key="many", pipeline="many", ranges=many)
-
-        def listed():
-            return client.get("/eos/api/v1/pipelines").json().get("pipelines", [])
-
-        rows = eventually(listed, lambda found: len(found) == 2, seconds=30, pause=1.0)
-        assert {one["pipeline"] for one in rows} == {made.spec.pipeline, "many"}
-        for path in ("/", "/health", "/transactions", f"/pipeline?name={made.spec.pipeline}"):
-            answer = client.get(f"/eos{path}")
-            assert answer.status_code == 200, answer.text
-        assert f"{len(HOSTILE)} records of the ledger cannot be read" in client.get("/eos/").text
-
-
 def test_each_sees_the_records_of_the_dags_that_he_may_see(embedded_kafka, pipeline, app, page):
     """Whoever runs under the name of another team's pipeline neither takes its page nor shows his topics."""
     owner = another(embedded_kafka, pipeline, task=task(MINE))
@@ -769,59 +718,6 @@ def test_each_sees_the_records_of_the_dags_that_he_may_see(embedded_kafka, pipel
     assert found["runs_hidden"] == 1
     assert taker.source not in answer.text
     assert taker.sink not in answer.text
-
-
-def test_an_open_transaction_of_a_first_run_has_a_row(embedded_kafka):
-    """Its pipeline is in no record: age, time-out and the command that ends it are shown all the same."""
-    made = Pipeline(embedded_kafka, task=task(MINE))
-    made.publish(["a"])
-    first = Paused(made, State.WRITTEN, "r0")
-    try:
-        with airflow_app(made.spec.kafka, ledger=made.spec.ledger.topic, dags=(MINE,)) as client:
-            client.cookies.set("_token", token("viewer"))
-            name = keys.cursor_transactional_id("test", made.spec.group_id)
-            rows = client.get("/eos/api/v1/transactions").json()["transactions"]
-            (row,) = [one for one in rows if one["transactional_id"] == name]
-            assert (row["pipeline"], row["state"]) == ("", "Ongoing")
-            assert 0 <= row["age_seconds"] < row["timeout_seconds"]
-            assert row["command"].startswith(f"airflow eos abort --transactional-id {name} --epoch ")
-            assert made.sink not in json.dumps(row)
-            assert row["partition_count"] > 0
-            assert "No run is committed yet" in client.get("/eos/transactions").text
-    finally:
-        first.resume()
-    assert first.error is None
-
-
-def test_a_ledger_that_was_deleted_is_lost_and_not_new(embedded_kafka):
-    """As the doctor and runs say."""
-    made = Pipeline(embedded_kafka, task=task(MINE))
-    made.publish(["a"])
-    made.run("r0")
-    with airflow_app(made.spec.kafka, ledger=made.spec.ledger.topic, dags=(MINE,)) as client:
-        client.cookies.set("_token", token("viewer"))
-        assert client.get("/eos/").status_code == 200
-        made.kafka.admin().delete_topics([made.spec.ledger.topic])[made.spec.ledger.topic].result(30)
-
-        def title():
-            return client.get("/eos/api/v1/pipelines").json().get("title")
-
-        eventually(title, lambda found: found == "The ledger is lost or was replaced", seconds=30, pause=1.0)
-        assert client.get("/eos/api/v1/health").json()["title"] == "The ledger is lost or was replaced"
-
-
-def test_a_sink_that_was_deleted_does_not_silence_health(embedded_kafka):
-    """It is gone: nobody waits for it."""
-    made = Pipeline(embedded_kafka, task=task(MINE))
-    made.publish(["a"])
-    made.run("r0")
-    made.kafka.admin().delete_topics([made.sink])[made.sink].result(30)
-    with airflow_app(made.spec.kafka, ledger=made.spec.ledger.topic, dags=(MINE,)) as client:
-        client.cookies.set("_token", token("viewer"))
-        answer = client.get("/eos/api/v1/health")
-        assert answer.status_code == 200, answer.text
-        (topic,) = [one for one in answer.json()["checks"] if one["name"] == f"topic {made.sink}"]
-        assert topic["status"] == "warn"
 
 
 def test_every_answer_has_the_headers(page):
@@ -862,3 +758,114 @@ def test_a_run_whose_output_spans_too_much_is_not_verified_here(pipeline):
         desk.verify(replace(record, receipts=(far,)))
     assert refused.value.status == 413
     assert desk.verify(record)
+
+
+# -- what others write, take away or leave open; each with an application of its own, whose end takes the
+# process's auth manager with it: they come last
+
+
+@contextmanager
+def own_page(made):
+    """Ask for the pages of a ledger as the viewer."""
+    with airflow_app(made.spec.kafka, ledger=made.spec.ledger.topic, dags=(MINE,)) as client:
+        client.cookies.set("_token", token("viewer"))
+        yield client
+        mounted = next(route.app for route in client.app.routes if getattr(route, "path", "") == "/eos")
+        mounted.state.desk.close()
+
+
+def write_record(writer, template, **fields):
+    """Write a run record as a run does, in a transaction of the producer that it names."""
+    data = {**json.loads(template.to_json()), **fields}
+    with ControlPlane(writer.spec) as control:
+        session = control.transactions.fence(unique("test.hostile"))
+        data["producer"] = session.identity.to_dict()
+        session.begin()
+        key = keys.run_record_key(data["run_key"])
+        message = LedgerMessage(key, json.dumps(data), writer.spec.pipeline)
+        session.stage("", {}, [message])
+        session.commit()
+        session.close()
+
+
+HOSTILE = {
+    "topic of 32,768 characters": {"ranges": [["x" * 32_768, 0, 0, 1]]},
+    "half a surrogate pair": {"pipeline": "p\ud800"},
+    "mode": {"mode": "\ud800"},
+    "offsets of 400 digits": {"ranges": [["t", 0, 0, 10**400]]},
+    "NaN": {"details": {"airflow": task(MINE), "x": float("nan")}},
+    "dead letters": {"details": {"airflow": task(MINE), "dead_letters": "many"}},
+    "rounds": {"details": {"airflow": task(MINE), "rounds": []}},
+}
+
+
+def test_a_record_that_no_run_writes_breaks_no_page(embedded_kafka):
+    """It is left out, and counted; 3,000 topics that are gone cost one question."""
+    made = Pipeline(embedded_kafka, task=task(MINE))
+    made.publish(["a"])
+    template = made.run("r0")
+    with own_page(made) as client:
+        for name, fields in HOSTILE.items():
+            write_record(made, template, run_key=f"hostile/{name}", **fields)
+        many = [[f"gone-{number}", 0, 0, 1] for number in range(3_000)]
+        write_record(made, template, run_key="many", pipeline="many", ranges=many)
+
+        def listed():
+            return client.get("/eos/api/v1/pipelines").json().get("pipelines", [])
+
+        rows = eventually(listed, lambda found: len(found) == 2, seconds=30, pause=1.0)
+        assert {one["pipeline"] for one in rows} == {made.spec.pipeline, "many"}
+        for path in ("/", "/health", "/transactions", f"/pipeline?name={made.spec.pipeline}"):
+            answer = client.get(f"/eos{path}")
+            assert answer.status_code == 200, answer.text
+        assert f"{len(HOSTILE)} records of the ledger cannot be read" in client.get("/eos/").text
+
+
+def test_an_open_transaction_of_a_first_run_has_a_row(embedded_kafka):
+    """Its pipeline is in no record: age, time-out and the command that ends it are shown all the same."""
+    made = Pipeline(embedded_kafka, task=task(MINE))
+    made.publish(["a"])
+    first = Paused(made, State.WRITTEN, "r0")
+    try:
+        with own_page(made) as client:
+            name = keys.cursor_transactional_id("test", made.spec.group_id)
+            rows = client.get("/eos/api/v1/transactions").json()["transactions"]
+            (row,) = [one for one in rows if one["transactional_id"] == name]
+            assert (row["pipeline"], row["state"]) == ("", "Ongoing")
+            assert 0 <= row["age_seconds"] < row["timeout_seconds"]
+            assert row["command"].startswith(f"airflow eos abort --transactional-id {name} --epoch ")
+            assert made.sink not in json.dumps(row)
+            assert row["partition_count"] > 0
+            assert "No run is committed yet" in client.get("/eos/transactions").text
+    finally:
+        first.resume()
+    assert first.error is None
+
+
+def test_a_ledger_that_was_deleted_is_lost_and_not_new(embedded_kafka):
+    """As the doctor and runs say."""
+    made = Pipeline(embedded_kafka, task=task(MINE))
+    made.publish(["a"])
+    made.run("r0")
+    with own_page(made) as client:
+        assert client.get("/eos/").status_code == 200
+        made.kafka.admin().delete_topics([made.spec.ledger.topic])[made.spec.ledger.topic].result(30)
+
+        def title():
+            return client.get("/eos/api/v1/pipelines").json().get("title")
+
+        eventually(title, lambda found: found == "The ledger is lost or was replaced", seconds=30, pause=1.0)
+        assert client.get("/eos/api/v1/health").json()["title"] == "The ledger is lost or was replaced"
+
+
+def test_a_sink_that_was_deleted_does_not_silence_health(embedded_kafka):
+    """It is gone: nobody waits for it."""
+    made = Pipeline(embedded_kafka, task=task(MINE))
+    made.publish(["a"])
+    made.run("r0")
+    made.kafka.admin().delete_topics([made.sink])[made.sink].result(30)
+    with own_page(made) as client:
+        answer = client.get("/eos/api/v1/health")
+        assert answer.status_code == 200, answer.text
+        (topic,) = [one for one in answer.json()["checks"] if one["name"] == f"topic {made.sink}"]
+        assert topic["status"] == "warn"
