@@ -75,6 +75,13 @@ def another(kafka, pipeline, **changes):
 def app(pipeline, other, nameless):
     with airflow_app(pipeline.spec.kafka, ledger=pipeline.spec.ledger.topic, dags=(MINE,)) as client:
         yield client
+        close_desk(client)
+
+
+def close_desk(client):
+    """Close the connections of the pages: whoever collects them as garbage would be warned."""
+    mounted = next(route.app for route in client.app.routes if getattr(route, "path", "") == "/eos")
+    mounted.state.desk.close()
 
 
 @pytest.fixture
@@ -770,8 +777,7 @@ def own_page(made):
     with airflow_app(made.spec.kafka, ledger=made.spec.ledger.topic, dags=(MINE,)) as client:
         client.cookies.set("_token", token("viewer"))
         yield client
-        mounted = next(route.app for route in client.app.routes if getattr(route, "path", "") == "/eos")
-        mounted.state.desk.close()
+        close_desk(client)
 
 
 def write_record(writer, template, **fields):
