@@ -80,7 +80,7 @@ def _measured(ask: Callable[[str], tuple[int, str]], rounds: int) -> tuple[dict[
         "newest run": (newest, newest, _run_id(RUNS - 1)),
         "oldest run": (oldest, oldest, _run_id(0)),
         "transactions": ("transactions", "transactions", "ransactions"),
-        "health": ("health", "health", "No check of"),
+        "health": ("health", "health", "None of"),
     }
     found: dict[str, list[float]] = {}
     wrong: list[str] = []

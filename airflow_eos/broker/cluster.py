@@ -67,14 +67,17 @@ class KafkaCluster(LinkUser):
 
     # -- topics -------------------------------------------------------------------------------------------
 
-    def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
+    def describe_topics(
+        self, topics: Collection[str], *, wait: bool = True
+    ) -> Mapping[str, TopicDescription]:
         """Return id and partition count per topic.
 
+        :param wait: ask for some seconds before a topic is taken for missing.
         :raises UnknownTopic: naming a topic that does not exist.
         :raises AuthorizationFailed: when a topic may not be described.
         """
         with self._link.connections() as connections:
-            found = connections.topics(topics)
+            found = connections.topics(topics, wait=wait)
         return {
             name: TopicDescription(topic=name, topic_id=topic.topic_id, partitions=len(topic.leaders))
             for name, topic in found.items()

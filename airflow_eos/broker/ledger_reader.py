@@ -12,7 +12,7 @@ from airflow_eos.broker.shared_connections import Link
 from airflow_eos.exceptions import LedgerReplaced
 from airflow_eos.model.ledger import LedgerText
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.signature import signed_from
+from airflow_eos.model.signature import SignedFrom
 from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos.wire.offsets import list_offsets
@@ -57,7 +57,7 @@ class LedgerReader:
         self._link = link
         self._wanted = Wanted(frozenset({signed_key} - {""}), tuple(prefixes))
         self._signed_key = signed_key
-        self._signed_from: dict[int, int] | None = None
+        self._signed_from: SignedFrom | None = None
         self._topic_id = ""
         self._positions: dict[int, int] = {}
         self._ends: dict[int, int] = {}
@@ -129,10 +129,12 @@ class LedgerReader:
     def _learn_what_is_signed(self) -> None:
         key = self._signed_key
         value = self._ledger.view(0, [key]).committed.get(key) if key else None
-        self._signed_from = {} if value is None else dict(signed_from(value, key))
+        self._signed_from = SignedFrom() if value is None else SignedFrom.from_json(value, key)
 
     def _read(self, partition: int, position: int, end: int) -> Iterator[LedgerChange]:
-        judge = NoEvidence(self._ledger.key, (self._signed_from or {}).get(partition, 0))
+        judge = NoEvidence(
+            self._ledger.key, self._topic_id, (self._signed_from or SignedFrom()).bounds(partition)
+        )
         with self._link.connections() as connections:
             answers = fetch_answers(
                 connections, self._ledger.topic, partition, position, end, stall_timeout=STALL_TIMEOUT

@@ -25,7 +25,7 @@ from airflow_eos.exceptions import CorruptBatch
 from airflow_eos.model.ledger import LedgerEntry, LedgerText
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import named_writer
-from airflow_eos.model.signature import LedgerKey
+from airflow_eos.model.signature import LedgerKey, SignatureBounds
 from airflow_eos.recordbatch.header import BatchHeader, RawBatch
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import MAX_BYTES, FetchedAnswer, fetch_answers
@@ -66,15 +66,22 @@ class NoEvidence(dict[str, int]):
     """Offset of the last record per wanted key that is no evidence.
 
     :param key: of the ledger.
-    :param signed_from: records of lower offsets need no signature.
+    :param topic_id: of the ledger topic; only signatures need it.
+    :param bounds: which records of the partition need no signature.
     :ivar unsigned: the keys, and the last offset of each, of records that lack only a signature.
     """
 
-    def __init__(self, key: LedgerKey | None = None, signed_from: int = 0) -> None:
+    def __init__(
+        self,
+        key: LedgerKey | None = None,
+        topic_id: str = "",
+        bounds: SignatureBounds = SignatureBounds(),  # noqa: B008 - frozen
+    ) -> None:
         super().__init__()
         self.unsigned: dict[str, int] = {}
         self._key = key or LedgerKey()
-        self._signed_from = signed_from
+        self._topic_id = topic_id
+        self._bounds = bounds
 
     @property
     def wants_signatures(self) -> bool:
@@ -83,7 +90,7 @@ class NoEvidence(dict[str, int]):
 
     def like(self) -> NoEvidence:
         """Return an empty one that judges alike."""
-        return NoEvidence(self._key, self._signed_from)
+        return NoEvidence(self._key, self._topic_id, self._bounds)
 
     def evident(self, batch: RawBatch, end: int, wanted: Wanted) -> Iterator[Record]:
         """Yield the wanted records of a batch that are evidence; note the others here."""
@@ -115,12 +122,19 @@ class NoEvidence(dict[str, int]):
 
     def _is_signed(self, batch: RawBatch, record: Record) -> bool:
         """Tell whether the record is signed, or need not be."""
-        if not self._key or record.offset < self._signed_from:
+        if not self._key or record.offset < self._bounds.unsigned_below:
             return True
         header = batch.header
         producer = header.producer_id, header.producer_epoch
         return self._key.made(
-            record.signature, batch.topic, batch.partition, producer, record.key, record.value
+            record.signature,
+            batch.topic,
+            self._topic_id,
+            batch.partition,
+            producer,
+            record.key,
+            record.value,
+            version_1=record.offset < self._bounds.version_1_below,
         )
 
 

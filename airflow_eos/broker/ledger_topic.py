@@ -20,7 +20,7 @@ from airflow_eos.model.kafka import TopicDescription
 from airflow_eos.model.ledger import LedgerEntry, LedgerView
 from airflow_eos.model.ledger_index import IndexKeys, IndexRoot, LeafAt, Place, may_speak_for
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.signature import LedgerKey, signed_from
+from airflow_eos.model.signature import LedgerKey, SignatureBounds, SignedFrom
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.recordbatch.partitioner import partitions_for
 from airflow_eos.wire.client_config import ClientConfig
@@ -76,7 +76,7 @@ class KafkaLedger(LinkUser):
         self.key = LedgerKey(settings.key)
         self._signed_key = signed_key
         self._partitions: int | None = None
-        self._signed_from: Mapping[int, int] = {}
+        self._signed_from = SignedFrom()
         self._index_keys = index_keys
         self._topic_id = ""
         self._indexes: dict[int, PartitionIndex] = {}
@@ -85,6 +85,11 @@ class KafkaLedger(LinkUser):
     def topic(self) -> str:
         """Name of the ledger topic."""
         return self._settings.topic
+
+    @property
+    def topic_id(self) -> str:
+        """Id of the ledger topic, as described last."""
+        return self._topic_id or self.describe().topic_id
 
     def describe(self, *, wait: bool = True) -> TopicDescription:
         """Return the ledger topic, asked for now.
@@ -165,12 +170,22 @@ class KafkaLedger(LinkUser):
         """Read from which offsets on records are signed; return whether that is news."""
         key = self._signed_key
         value = self._view(0, Wanted(frozenset({key}))).committed.get(key) if key else None
-        before, self._signed_from = self._signed_from, {} if value is None else signed_from(value, key)
+        before = self._signed_from
+        self._signed_from = SignedFrom() if value is None else SignedFrom.from_json(value, key)
         return before != self._signed_from
 
-    def _view(self, partition: int, wanted: Wanted) -> LedgerView:
+    def signed_by_version_1(self, partition: int, keys: Collection[str]) -> Mapping[str, str]:
+        """Return the committed values of keys whose last signed record has a signature of version 1."""
+        wanted = Wanted(frozenset(keys))
+        current = self._view(partition, wanted, NoEvidence(self.key, self.topic_id)).committed
+        bounds = SignatureBounds(version_1_below=2**63 - 1)
+        either = self._view(partition, wanted, NoEvidence(self.key, self.topic_id, bounds)).committed
+        return {key: value for key, value in either.items() if key not in current}
+
+    def _view(self, partition: int, wanted: Wanted, no_evidence: NoEvidence | None = None) -> LedgerView:
         tp = TopicPartition(self.topic, partition)
-        no_evidence = self._no_evidence(partition, wanted)
+        if no_evidence is None:
+            no_evidence = self._no_evidence(partition, wanted)
         index = self._index(partition) if wanted.few else None
         with self._link.connections() as connections:
             high = list_offsets(connections, [tp], "latest", isolation="read_uncommitted")[tp]
@@ -199,9 +214,11 @@ class KafkaLedger(LinkUser):
 
     def _no_evidence(self, partition: int, wanted: Wanted) -> NoEvidence:
         # The record that says what is signed is signed itself, wherever it stands.
-        return NoEvidence(
-            self.key, 0 if self._signed_key in wanted.keys else self._signed_from.get(partition, 0)
-        )
+        if not self.key:
+            return NoEvidence()
+        says_what_is_signed = self._signed_key in wanted.keys
+        bounds = SignatureBounds() if says_what_is_signed else self._signed_from.bounds(partition)
+        return NoEvidence(self.key, self.topic_id, bounds)
 
     # -- the index --
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from airflow_eos.broker.ledger_topic import KafkaLedger
 from airflow_eos.broker.librdkafka import checked
 from airflow_eos.broker.producer import TransactionalProducer
 from airflow_eos.broker.shared_connections import Link, LinkUser
@@ -16,7 +17,6 @@ from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, ProducerIdent
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.signature import LedgerKey
-from airflow_eos.ports import Ledger
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.txn_offsets import add_offsets_to_txn, stage_offsets
@@ -36,8 +36,7 @@ class KafkaTransactions(LinkUser):
     """Fences older attempts and ends transactions by identity; a context manager.
 
     :param config: client configuration in librdkafka's names.
-    :param ledger: where sessions stage their ledger messages; a
-        :class:`~airflow_eos.broker.ledger_topic.KafkaLedger`.
+    :param ledger: where sessions stage their ledger messages.
     :param key: signs these messages, where it has a secret.
     :param transaction_timeout: the coordinator aborts a transaction after this time.
     :param delivery_timeout: for offsets and ledger messages of one transaction.
@@ -50,7 +49,7 @@ class KafkaTransactions(LinkUser):
         self,
         config: ClientConfig | Mapping[str, Any],
         *,
-        ledger: Ledger,
+        ledger: KafkaLedger,
         key: LedgerKey | None = None,
         transaction_timeout: dt.timedelta,
         delivery_timeout: dt.timedelta,
@@ -201,7 +200,7 @@ class KafkaSession:
         producer: TransactionalProducer,
         identity: ProducerIdentity,
         *,
-        ledger: Ledger,
+        ledger: KafkaLedger,
         key: LedgerKey,
         add_partitions: AddPartitions,
         stage_offsets: StageOffsets,
@@ -265,7 +264,9 @@ class KafkaSession:
 
     def _sign(self, partition: int, key: str, value: str | None) -> bytes | None:
         producer = self._identity.producer_id, self._identity.producer_epoch
-        return self._key.sign(self._ledger.topic, partition, producer, key, value)
+        ledger = self._ledger
+        topic_id = ledger.topic_id if self._key else ""
+        return self._key.sign(ledger.topic, topic_id, partition, producer, key, value)
 
     def commit(self) -> None:
         """Commit; returns when the coordinator has decided, before all markers are written.

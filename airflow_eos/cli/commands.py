@@ -220,7 +220,12 @@ def sign(target: Deployment, options: Namespace) -> Outcome:
 
     found = sign_ledger(target.kafka, target.ledger, prefix=target.prefix, execute=options.yes)
     rows: list[Row] = [
-        {"partition": partition, "signed from offset": offset} for partition, offset in found["from"].items()
+        {
+            "partition": partition,
+            "unsigned below": found["from"].get(partition, 0),
+            "version 1 below": found["version_1"].get(partition, 0),
+        }
+        for partition in sorted({*found["from"], *found["version_1"]})
     ]
     title = "signed" if found["done"] else "would be signed; add --yes"
     return Outcome(found, {title: rows})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
+import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +15,11 @@ from airflow_eos.cli.definition import COMMANDS, EXIT_CODES
 from airflow_eos.cli.execution import carry_out
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings
+from airflow_eos.printable import printable
+
+log = logging.getLogger(__name__)
+
+_OTHERS_READ = stat.S_IRGRP | stat.S_IROTH
 
 
 def parser() -> argparse.ArgumentParser:
@@ -69,11 +76,30 @@ def _target(options: argparse.Namespace) -> Deployment:
     )
 
 
+def _secret_text(option: str, name: str) -> str:
+    """Read a file that holds secrets; say so where other users of this machine can read it, too.
+
+    :raises OSError: it cannot be read.
+    :raises ValueError: it is not UTF-8 text.
+    """
+    path = Path(name)
+    text = path.read_text("utf-8")
+    mode = path.stat().st_mode
+    if stat.S_ISREG(mode) and mode & _OTHERS_READ:
+        log.warning(
+            "%s %s: other users of this machine can read this file (mode %03o): chmod 600",
+            option,
+            printable(name),
+            stat.S_IMODE(mode),
+        )
+    return text
+
+
 def _ledger_key(options: argparse.Namespace) -> str:
     if not options.ledger_key_file:
         return ""
     try:
-        return Path(options.ledger_key_file).read_text("utf-8").strip()
+        return _secret_text("--ledger-key-file", options.ledger_key_file).strip()
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"--ledger-key-file {options.ledger_key_file}: {error}") from error
 
@@ -82,7 +108,7 @@ def _kafka(options: argparse.Namespace) -> dict[str, Any]:
     if options.bootstrap_servers:
         return {"bootstrap.servers": options.bootstrap_servers}
     try:
-        text = sys.stdin.read() if options.config == "-" else Path(options.config).read_text("utf-8")
+        text = sys.stdin.read() if options.config == "-" else _secret_text("--config", options.config)
         settings = json.loads(text)
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"--config {options.config}: {error}") from error

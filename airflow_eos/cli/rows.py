@@ -9,6 +9,7 @@ from airflow_eos.cli.outcome import Row, WrongUsage
 from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.model.record import RunRecord
+from airflow_eos.run.work import recorded_interval
 
 
 def run_named(text: str) -> tuple[str, str]:
@@ -37,7 +38,9 @@ def record_row(record: Mapping[str, Any]) -> Row:
         except LedgerUnreadable as error:
             place = f"partition {record['partition']}, offset {record['offset']}"
             return {"key": record["key"], "at": "", "what": f"unreadable, {place}: {error}"}
-        what = f"{run.counts} by {run.run_id}, try {run.try_number}"
+        interval = recorded_interval(run)
+        of_interval = "" if interval is None else f"[{interval[0]}, {interval[1]}): "
+        what = f"{of_interval}{run.counts} by {run.run_id}, try {run.try_number}"
         return {"key": record["key"], "at": run.staged_at, "what": what}
     return {"key": record["key"], "at": "", "what": _short(value)}
 

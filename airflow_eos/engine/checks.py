@@ -15,7 +15,7 @@ from airflow_eos.broker.permissions import TopicCare
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
 from airflow_eos.run import laws
-from airflow_eos.wording import span_text
+from airflow_eos.wording import counted, span_text
 
 Status = Literal["ok", "warn", "fail", "unknown"]
 
@@ -104,10 +104,9 @@ def ledger_identity(control: ControlPlane, name: str) -> Iterator[Check]:
     try:
         found = control.verify_ledger()
     except LedgerMissing as error:
-        remembered = control.testimony().of_a_ledger
-        if remembered:
+        if lost := control.lost_ledger():
             advice = "restore it; `airflow eos init --adopt-new` makes one that knows nothing of earlier runs"
-            yield Check("ledger", "fail", f"it is lost: {remembered}", advice)
+            yield Check("ledger", "fail", lost, advice)
         else:
             advice = "run `airflow eos init`, or leave it to the first run ([eos] create_ledger)"
             yield Check("ledger", "warn", said(error).partition(";")[0], advice)
@@ -115,7 +114,7 @@ def ledger_identity(control: ControlPlane, name: str) -> Iterator[Check]:
     yield Check(
         "ledger",
         "ok",
-        f"{name}, id {found.topic_id}, {found.partitions} partitions",
+        f"{name}, id {found.topic_id}, {counted(found.partitions, 'partition')}",
     )
 
 
@@ -160,7 +159,7 @@ def durability(what: str, care: TopicCare, brokers: int) -> Iterator[Check]:
     """Whether a topic survives the loss of a broker."""
     name = f"{what} replicas"
     minimum = int((care.settings or {}).get("min.insync.replicas", 0))
-    found = f"{care.replicas} replicas" + (f", min.insync.replicas={minimum}" if minimum else "")
+    found = counted(care.replicas, "replica") + (f", min.insync.replicas={minimum}" if minimum else "")
     if minimum > care.replicas:
         advice = "lower min.insync.replicas: no write can be acknowledged"
         yield Check(name, "fail", found, advice)

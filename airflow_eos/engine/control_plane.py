@@ -105,6 +105,11 @@ class ControlPlane(Closeable):
         """Return what is remembered of a ledger that is not there, or has no identity."""
         return self._witnesses(None).testify()
 
+    def lost_ledger(self) -> str:
+        """Say that a ledger that is not there was lost, and who remembers it; empty: nobody does."""
+        remembered = self.testimony().of_a_ledger
+        return f"it is lost: {remembered}" if remembered else ""
+
     def _witnesses(self, spec: RunSpec | None) -> Witnesses:
         return Witnesses(self.cluster, self._deployment.prefix, self._deployment.ledger.topic, spec)
 

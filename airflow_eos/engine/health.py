@@ -34,6 +34,7 @@ from airflow_eos.exceptions import (
     TimeoutsInconsistent,
 )
 from airflow_eos.model.spec import DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
+from airflow_eos.wording import counted
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ def _topic(permissions: Permissions, name: str, brokers: int, *, written: bool) 
     elif written:
         yield from durability(what, care, brokers)
     else:
-        yield Check(what, "ok", f"{care.partitions} partitions")
+        yield Check(what, "ok", counted(care.partitions, "partition"))
 
 
 def _left_open(left: LeftOpen, topics: Collection[str]) -> Iterator[Check]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
 from airflow_eos.broker.ledger_reader import LedgerChange, LedgerReader
@@ -12,7 +12,7 @@ from airflow_eos.closeable import Closeable
 from airflow_eos.engine.checks import Check
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.engine.health import Known, health
-from airflow_eos.exceptions import LedgerUnreadable, UnknownTopic
+from airflow_eos.exceptions import LedgerMissing, LedgerReplaced, LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.coverage import Coverage, coverage_of
@@ -130,6 +130,24 @@ class PipelineHistory:
         return self.runs.pop(run_key, None)
 
 
+@dataclass(frozen=True, slots=True)
+class _Logs:
+    """What brokers tell of source topics.
+
+    :param bounds: of all partitions.
+    :param topic_ids: by topic.
+    :param unseen: topics that this principal may not Describe.
+    """
+
+    bounds: Mapping[TopicPartition, LogBounds]
+    topic_ids: Mapping[str, str]
+    unseen: frozenset[str]
+
+    def unseen_of(self, topics: Collection[str]) -> tuple[str, ...]:
+        """Return those of these topics that may not be described, sorted."""
+        return tuple(sorted(self.unseen.intersection(topics)))
+
+
 class RunHistory(Closeable):
     """The committed runs of a ledger: :meth:`refresh` reads what is new. Nothing is written.
 
@@ -172,10 +190,20 @@ class RunHistory(Closeable):
     def refresh(self) -> None:
         """Read what was committed since the last time.
 
-        :raises LedgerMissing: there is no ledger.
-        :raises LedgerReplaced: it is another one than before.
+        :raises LedgerMissing: there is no ledger, and nobody remembers one.
+        :raises LedgerReplaced: it is another one than before, or is lost.
         """
+        try:
+            self._refresh()
+        except LedgerMissing as missing:
+            with ControlPlane(self._deployment) as control:
+                if lost := control.lost_ledger():
+                    raise LedgerReplaced(lost) from missing
+            raise
+
+    def _refresh(self) -> None:
         if not self._verified:
+            self._ledger.describe(wait=False)  # whoever looks at a page does not wait for a topic to appear
             with ControlPlane(self._deployment) as control:
                 control.verify_ledger()
             self._verified = True
@@ -189,34 +217,39 @@ class RunHistory(Closeable):
 
     def coverage(self, pipeline: PipelineHistory) -> Coverage:
         """Return what the runs of a pipeline have read, beside what its source topics hold now."""
-        logs, topic_ids = self._logs(pipeline.topics)
-        return pipeline.drawn.coverage(logs, topic_ids, resets=pipeline.resets)
+        logs = self._logs(pipeline.topics)
+        coverage = pipeline.drawn.coverage(logs.bounds, logs.topic_ids, resets=pipeline.resets)
+        return replace(coverage, unseen=logs.unseen_of(pipeline.topics))
 
     def summaries(self, pipelines: Collection[PipelineHistory]) -> list[Coverage]:
         """As :meth:`coverage`, of many, whatever their number of runs: segments do not name them."""
-        logs, topic_ids = self._logs({topic for one in pipelines for topic in one.topics})
+        logs = self._logs({topic for one in pipelines for topic in one.topics})
         made = []
         for pipeline in pipelines:
             topics = set(pipeline.topics)
-            its = {tp: one for tp, one in logs.items() if tp.topic in topics}
-            made.append(coverage_of((), its, topic_ids, resets=pipeline.resets, earlier=pipeline.summary))
+            bounds = {tp: one for tp, one in logs.bounds.items() if tp.topic in topics}
+            coverage = coverage_of(
+                (), bounds, logs.topic_ids, resets=pipeline.resets, earlier=pipeline.summary
+            )
+            made.append(replace(coverage, unseen=logs.unseen_of(topics)))
         return made
 
-    def _logs(self, topics: Collection[str]) -> tuple[dict[TopicPartition, LogBounds], dict[str, str]]:
-        """Return bounds of all partitions, and the ids, of the topics that are there."""
-        topic_ids: dict[str, str] = {}
-        partitions: list[TopicPartition] = []
-        for topic in sorted(topics):
-            with self._link.connections() as connections:
-                try:
-                    found = connections.topics([topic], wait=False)[topic]
-                except UnknownTopic:  # deleted since
-                    continue
-            topic_ids[topic] = found.topic_id
-            partitions += [TopicPartition(topic, one) for one in sorted(found.leaders)]
+    def _logs(self, topics: Collection[str]) -> _Logs:
+        """Return what brokers tell of topics; those that were deleted since are left out."""
+        with self._link.connections() as connections:
+            visible, failed = connections.visible_topics(topics)
+        partitions = [
+            TopicPartition(name, number)
+            for name, topic in visible.items()
+            for number in sorted(topic.leaders)
+        ]
         starts = self.cluster.log_starts(partitions) if partitions else {}
         stables = self.cluster.last_stable_offsets(partitions) if partitions else {}
-        return {one: LogBounds(starts[one], stables[one]) for one in partitions}, topic_ids
+        return _Logs(
+            {one: LogBounds(starts[one], stables[one]) for one in partitions},
+            {name: topic.topic_id for name, topic in visible.items()},
+            frozenset(name for name, error in failed.items() if error is not None),
+        )
 
     def open_transactions(self) -> dict[str, TransactionStatus]:
         """Return the open transactions of this environment's prefix, by transactional id.

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from airflow_eos.broker import KafkaLedger
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.engine.index_keeper import rebuilt
 from airflow_eos.engine.pruner import Pruner
@@ -19,7 +20,7 @@ from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage, LedgerText
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.signature import signed_from_json
+from airflow_eos.model.signature import SignedFrom
 from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings
 from airflow_eos.model.versioned import has_version
 from airflow_eos.ports import Ledger
@@ -100,11 +101,15 @@ def sign_ledger(
     prefix: str = DEFAULT_PREFIX,
     execute: bool = True,
 ) -> dict[str, Any]:
-    """Let what a ledger holds now count without a signature, and nothing that is written later.
+    """Let what a ledger holds now count as it is signed now, and nothing that is written later.
 
-    For a ledger that was used before it had a key.
+    Of a ledger that was used before it had a key all records count that it holds. Where its identity, or its
+    last record of this kind, has a signature of version 1, records count that have such a signature; which
+    ones need none does not change.
 
     :param execute: False only says from which offsets on records would have to be signed.
+    :returns: ``from`` and ``version_1``: offsets per partition below which records need no signature, or may
+        have one of version 1.
     :raises ConfigurationError: the settings have no key.
     :raises LedgerMissing: there is no ledger.
     :raises OutcomeUnknown: runs kept writing to the ledger: on which side of the signature they stand would
@@ -120,10 +125,10 @@ def sign_ledger(
         left = _SIGN_ATTEMPTS
         while True:
             ends = control.cluster.log_ends(partitions)
-            offsets = {tp.partition: end for tp, end in sorted(ends.items())}
+            signed = _signed_from(control.ledger, {tp.partition: end for tp, end in sorted(ends.items())})
             if not execute:
                 break
-            message = LedgerMessage(keys.SIGNED_KEY, signed_from_json(offsets), keys.LEDGER_IDENTITY_ROUTING)
+            message = LedgerMessage(keys.SIGNED_KEY, signed.to_json(), keys.LEDGER_IDENTITY_ROUTING)
             place = control.authority.place(message.routing)
             try:
                 control.writer.write(name, place, [message], partial(_nothing_else, control, ends, place))
@@ -133,7 +138,7 @@ def sign_ledger(
                 if not left:
                     raise
                 time.sleep(_SIGN_PAUSE_SECONDS)
-    return {"from": offsets, "done": execute}
+    return {"from": signed.unsigned_below, "version_1": signed.version_1_below, "done": execute}
 
 
 _SIGN_ATTEMPTS = 5
@@ -160,6 +165,17 @@ def _nothing_else(
             f"{', '.join(map(str, sorted(busy)))}: a run has an open transaction there, or wrote just now; "
             "sign when no run is at work. For a transaction that nobody ends see `airflow eos repair`"
         )
+
+
+def _signed_from(ledger: KafkaLedger, ends: Mapping[int, int]) -> SignedFrom:
+    """Return which of the records below the ends of the partitions are to be believed."""
+    version_1 = ledger.signed_by_version_1(0, (keys.SIGNED_KEY, keys.LEDGER_IDENTITY_KEY))
+    if not version_1:
+        return SignedFrom(ends)
+    value = version_1.get(keys.SIGNED_KEY)
+    before = {} if value is None else SignedFrom.from_json(value, keys.SIGNED_KEY).unsigned_below
+    # Another cluster's record, replayed here, must not reach behind what this ledger holds.
+    return SignedFrom({one: min(offset, ends.get(one, 0)) for one, offset in before.items()}, ends)
 
 
 def index_ledger(

@@ -73,7 +73,7 @@ class LeftOpen:
         found: list[tuple[TopicPartition, ActiveProducer]] = []
         for topic in sorted(topics):
             try:
-                count = self._cluster.describe_topics([topic])[topic].partitions
+                count = self._cluster.describe_topics([topic], wait=False)[topic].partitions
                 known = self._cluster.describe_producers(
                     [TopicPartition(topic, partition) for partition in range(count)]
                 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_eos.broker import KafkaCluster, Link
+from airflow_eos.exceptions import AuthorizationFailed
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.run.retention import is_compacted
@@ -47,21 +49,41 @@ class Finding:
         return asdict(self)
 
 
-def verify_output(kafka: Mapping[str, Any], record: RunRecord) -> list[Finding]:
+def verify_output(
+    kafka: Mapping[str, Any], record: RunRecord, *, seconds: float | None = None
+) -> list[Finding]:
     """Compare every receipt of a run with the log: checksums, number of records, sequence, visibility.
 
     Records of other producers may lie in between; the run's are those of its producer id and epoch.
 
+    :param seconds: how long it may take; default: as long as it takes.
     :raises EosError: the log cannot be read.
+    :raises AuthorizationFailed: a topic of the receipts may not be read; nothing was looked at.
+    :raises TimeoutError: it took longer.
     """
-    with (
-        Link(kafka) as link,
-        KafkaCluster(kafka, link=link) as cluster,
-        link.connections() as connections,
-    ):
-        # Asked only where records are missing, and then once for all partitions of a topic.
-        settings_of = cache(cluster.topic_settings)
-        return [_verify(settings_of, connections, record, receipt) for receipt in record.receipts]
+    deadline = None if seconds is None else time.monotonic() + seconds
+
+    def in_time() -> None:
+        if deadline is not None and time.monotonic() > deadline:
+            raise TimeoutError
+
+    with Link(kafka) as link, KafkaCluster(kafka, link=link) as cluster:
+        _may_be_read(cluster, {receipt.topic for receipt in record.receipts})
+        with link.connections() as connections:
+            # Asked only where records are missing, and then once for all partitions of a topic.
+            settings_of = cache(cluster.topic_settings)
+            return [
+                _verify(settings_of, connections, record, receipt, in_time) for receipt in record.receipts
+            ]
+
+
+def _may_be_read(cluster: KafkaCluster, topics: Collection[str]) -> None:
+    """Refuse before anything is looked at, so that no finding tells of a topic that may not be read."""
+    if not topics:
+        return
+    for topic, operations in sorted(cluster.topic_operations(topics).items()):
+        if operations is not None and "READ" not in operations:
+            raise AuthorizationFailed(f"this principal may not Read topic {topic!r}: grant it by an ACL")
 
 
 def _verify(
@@ -69,7 +91,9 @@ def _verify(
     connections: BrokerConnections,
     record: RunRecord,
     receipt: PartitionReceipt,
+    in_time: Callable[[], None],
 ) -> Finding:
+    in_time()
     tp = TopicPartition(receipt.topic, receipt.partition)
 
     def finding(outcome: Outcome, found: int, detail: str = "") -> Finding:
@@ -86,7 +110,7 @@ def _verify(
     if stable <= receipt.last_offset:
         detail = f"the last stable offset is {stable}, the run wrote up to {receipt.last_offset}"
         return finding("mismatch", 0, f"{detail}: the log was truncated, or the topic made again")
-    found, gap = _count(connections, record, receipt)
+    found, gap = _count(connections, record, receipt, in_time)
     gone = receipt.records - found
     if not gone and not gap:
         return finding("ok", found)
@@ -103,7 +127,12 @@ def _verify(
     return finding("mismatch", found, "; ".join(filter(None, said)))
 
 
-def _count(connections: BrokerConnections, record: RunRecord, receipt: PartitionReceipt) -> tuple[int, str]:
+def _count(
+    connections: BrokerConnections,
+    record: RunRecord,
+    receipt: PartitionReceipt,
+    in_time: Callable[[], None],
+) -> tuple[int, str]:
     """Return how many records of the run a consumer sees, and where the first batch is out of sequence."""
     found, expected, gap = 0, 0, ""
     answers = fetch_answers(
@@ -111,6 +140,7 @@ def _count(connections: BrokerConnections, record: RunRecord, receipt: Partition
     )
     identity = (record.producer.producer_id, record.producer.producer_epoch)
     for answer in answers:
+        in_time()
         # Control batches and aborted transactions are left out: what a consumer sees remains.
         for batch in data_batches(answer.batches, answer.aborted):
             header = batch.header

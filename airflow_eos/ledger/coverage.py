@@ -10,14 +10,15 @@ gap: reprocessings, ranges that somebody gave, and what a cursor reads again aft
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from airflow_eos.ledger.coverage_text import sentence
 from airflow_eos.ledger.earlier import Earlier
 from airflow_eos.ledger.lanes import WRONG, Kind, Lane, LaneKey, LogBounds, Reset, Segment
 from airflow_eos.ledger.reads import left_out_of, reads_of
 from airflow_eos.ledger.spans import Spans
+from airflow_eos.model.output import NOT_COUNTED
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.record import RunRecord
 
@@ -29,22 +30,39 @@ class Coverage:
     :param runs: how many.
     :param sentence: says that it is whole, or what is wrong and where.
     :param problems: what is wrong, in order of partitions and offsets.
+    :param reprocessings: runs among those whose records are forgotten.
+    :param unseen: source topics whose logs may not be looked at.
     """
 
     lanes: tuple[Lane, ...]
     runs: int
     sentence: str
     problems: tuple[tuple[Lane, Segment], ...]
+    unseen: tuple[str, ...] = ()
+    reprocessings: int = 0
 
     @property
     def is_whole(self) -> bool:
-        """Whether each offset between the first and the last was read by exactly one run."""
-        return not self.problems
+        """Whether each offset between the first and the last was read by exactly one run.
+
+        Not where that is unknown: where a source topic may not be looked at.
+        """
+        return not self.problems and not self.unseen
 
     @property
     def unread(self) -> int:
-        """Offsets not read yet, over all partitions."""
-        return sum(one.unread for one in self.lanes)
+        """Offsets not read yet, over all partitions; -1 where a topic may not be looked at."""
+        return NOT_COUNTED if self.unseen else sum(one.unread for one in self.lanes)
+
+    def of_topics(self, topics: Collection[str]) -> Coverage:
+        """Return what concerns these topics; the number of runs is still that of all."""
+        lanes = tuple(one for one in self.lanes if one.where.topic in topics)
+        if len(lanes) == len(self.lanes):
+            return self
+        problems = tuple(one for one in self.problems if one[0].where.topic in topics)
+        unseen = tuple(topic for topic in self.unseen if topic in topics)
+        said = sentence(lanes, self.runs, problems, self.reprocessings)
+        return replace(self, lanes=lanes, sentence=said, problems=problems, unseen=unseen)
 
 
 def coverage_of(
@@ -78,7 +96,13 @@ def coverage_of(
     made = lanes.made(bounds)
     problems = tuple((one, it) for one in made for it in one.segments if it.kind in WRONG)
     runs = len(known) + earlier.runs
-    return Coverage(made, runs, sentence(made, runs, problems, earlier.reprocessings), problems)
+    return Coverage(
+        made,
+        runs,
+        sentence(made, runs, problems, earlier.reprocessings),
+        problems,
+        reprocessings=earlier.reprocessings,
+    )
 
 
 _Read = tuple[int, int, tuple[str, ...]]

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.versioned import integer, topic_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,14 +105,23 @@ class PartitionReceipt:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PartitionReceipt:
-        """Read the JSON form; keys of a newer version are ignored."""
+        """Read the JSON form; keys of a newer version are ignored.
+
+        :raises LookupError, TypeError, ValueError: a value is missing, or is not what it must be.
+        """
+        first_offset = integer(data["first_offset"], NO_OFFSET)
         return cls(
-            topic=str(data["topic"]),
-            partition=int(data["partition"]),
-            first_offset=int(data["first_offset"]),
-            last_offset=int(data["last_offset"]),
-            records=int(data["records"]),
-            size=int(data["size"]),
-            batches=int(data["batches"]),
-            last_sequence=int(data["last_sequence"]),
+            topic=topic_name(data["topic"]),
+            partition=integer(data["partition"], 0),
+            first_offset=first_offset,
+            last_offset=integer(data["last_offset"], first_offset),
+            records=integer(data["records"], 0),
+            size=integer(data["size"], 0),
+            batches=integer(data["batches"], 0),
+            last_sequence=integer(data["last_sequence"], NO_OFFSET),
         )
+
+    @property
+    def span(self) -> int:
+        """Offsets from the first record to the last one: an upper bound of what a reader has to look at."""
+        return self.last_offset - self.first_offset + 1

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.output import PartitionReceipt, total
 from airflow_eos.model.plan import ModeName
 from airflow_eos.model.ranges import OffsetRange
-from airflow_eos.model.versioned import integer, read_versioned, text
+from airflow_eos.model.versioned import integer, read_versioned, text, topic_name
 
 RECORD_VERSION = 1
 TOPIC_IDS = "topic_ids"
@@ -20,6 +20,9 @@ DEAD_LETTERS = "dead_letters"
 """The detail that counts records on which the process raised; absent where there are none."""
 AIRFLOW = "airflow"
 """The detail that names the Airflow task that did the work: ``{dag_id, task_id, map_index, run_id}``."""
+ROUNDS = "rounds"
+"""The detail that counts the rounds of a cursor's run, this one included."""
+_MODES = frozenset(get_args(ModeName))
 RecordState = Literal["COMMITTED"]
 
 
@@ -130,20 +133,20 @@ class RunRecord:
         return cls(
             run_key=text(data["run_key"]),
             pipeline=text(data["pipeline"]),
-            mode=data["mode"],
+            mode=_mode(data["mode"]),
             run_id=text(data["run_id"]),
-            clear_number=integer(data["clear_number"]),
-            try_number=integer(data["try_number"]),
+            clear_number=integer(data["clear_number"], 0),
+            try_number=integer(data["try_number"], 0),
             group_id=text(data["group_id"]),
-            ranges=tuple(OffsetRange.from_list(r) for r in data["ranges"]),
-            records_read_by_partition={text(tp): integer(n) for tp, n in data["records_read"].items()},
-            records_late=integer(data.get("records_late", 0)),
+            ranges=tuple(_range(*each) for each in data["ranges"]),
+            records_read_by_partition={text(tp): integer(n, -1) for tp, n in data["records_read"].items()},
+            records_late=integer(data.get("records_late", 0), -1),
             receipts=tuple(PartitionReceipt.from_dict(r) for r in data["receipts"]),
-            producer=ProducerIdentity.from_dict(data["producer"]),
+            producer=_producer(**data["producer"]),
             started_at=text(data["started_at"]),
             staged_at=text(data["staged_at"]),
-            trace=tuple((str(s), float(t)) for s, t in data["trace"]),
-            details=dict(data["details"]),
+            trace=tuple((text(s), _seconds(t)) for s, t in data["trace"]),
+            details=_details(data["details"]),
         )
 
     def summary(self) -> dict[str, Any]:
@@ -160,10 +163,39 @@ class RunRecord:
             "records_late": self.records_late,
             "records_written": self.records_written,
             "dead_letters": self.dead_letters,
-            "rounds": int(self.details.get("rounds", 1)),
+            "rounds": int(self.details.get(ROUNDS, 1)),
             "ranges": [r.to_list() for r in self.ranges],
             "written": {f"{r.topic}-{r.partition}": r.records for r in self.receipts},
         }
+
+
+def _mode(value: Any) -> ModeName:
+    if text(value) not in _MODES:
+        raise ValueError(f"{value!r} is not one of {', '.join(sorted(_MODES))}")
+    return value
+
+
+def _range(topic: Any, partition: Any, start: Any, end: Any) -> OffsetRange:
+    return OffsetRange(topic_name(topic), integer(partition, 0), integer(start), integer(end))
+
+
+def _producer(transactional_id: Any, producer_id: Any, producer_epoch: Any, **_: Any) -> ProducerIdentity:
+    return ProducerIdentity(text(transactional_id), integer(producer_id), integer(producer_epoch))
+
+
+def _seconds(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise TypeError(f"{value!r} is not a number of seconds")
+    return float(value)
+
+
+def _details(value: Any) -> dict[str, Any]:
+    """Return the details; what is computed with is checked, the rest is shown as it is."""
+    details = dict(value)
+    for name in (DEAD_LETTERS, ROUNDS):
+        if name in details:
+            integer(details[name], 0)
+    return details
 
 
 def named_writer(value: str) -> tuple[int, int] | None:

@@ -7,6 +7,7 @@ import hmac
 import json
 import struct
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_eos.exceptions import ConfigurationError
@@ -14,17 +15,20 @@ from airflow_eos.model.versioned import integer, read_versioned
 
 HEADER = "airflow-eos-signature"
 """Header of a ledger record that holds its signature, 32 bytes; it is the first one."""
-_SIGNED_VERSION = 1
-_CONTEXT = b"airflow-eos ledger record 1"
+_SIGNED_VERSION = 2
+_CONTEXT_1 = b"airflow-eos ledger record 1"
+_CONTEXT = b"airflow-eos ledger record 2"
 _SHORTEST = 16
 
 
 class LedgerKey:
     """The secrets of a ledger; without one nothing is signed, and nothing has to be.
 
-    A signature is HMAC-SHA256 over topic, partition, producer id, epoch, key and value, each with its length.
-    Producer id and epoch are those of the record's batch: brokers let nobody else write them, so that others
-    cannot write a signed record again, at another place or later.
+    A signature is HMAC-SHA256 over topic, topic id, partition, producer id, epoch, key and value, each with
+    its length. Producer id and epoch are those of the record's batch: brokers let nobody else write them, so
+    that others cannot write a signed record again, at another place or later. Each cluster numbers its
+    producers itself; the topic id (KIP-516) tells its ledger from the ledgers of other clusters. Signatures
+    of version 1 lack it.
 
     :param text: secrets, separated by white space: the first one signs, each is believed. Empty: none.
     :raises ConfigurationError: a secret is shorter than 16 characters.
@@ -47,57 +51,123 @@ class LedgerKey:
         return bool(self._secrets)
 
     def sign(
-        self, topic: str, partition: int, producer: tuple[int, int], key: str, value: str | None
+        self,
+        topic: str,
+        topic_id: str,
+        partition: int,
+        producer: tuple[int, int],
+        key: str,
+        value: str | None,
     ) -> bytes | None:
         """Return the signature of a record, None without a key.
 
+        :param topic_id: of the ledger topic, as Kafka writes it.
         :param producer: id and epoch of the batch it stands in.
         :param value: None: a tombstone.
         """
         if not self._secrets:
             return None
-        return _digest(self._secrets[0], topic, partition, producer, key, value)
+        return _digest(self._secrets[0], topic, topic_id, partition, producer, key, value)
 
     def made(
         self,
         signature: bytes | None,
         topic: str,
+        topic_id: str,
         partition: int,
         producer: tuple[int, int],
         key: str,
         value: str | None,
+        *,
+        version_1: bool = False,
     ) -> bool:
-        """Tell whether a signature is one of ours, made of exactly this."""
-        return signature is not None and any(
-            hmac.compare_digest(signature, _digest(secret, topic, partition, producer, key, value))
+        """Tell whether a signature is one of ours, made of exactly this.
+
+        :param version_1: believe signatures without the topic id, too.
+        """
+        if signature is None:
+            return False
+        topic_ids = (topic_id, None) if version_1 else (topic_id,)
+        return any(
+            hmac.compare_digest(signature, _digest(secret, topic, signed_id, partition, producer, key, value))
             for secret in self._secrets
+            for signed_id in topic_ids
         )
 
 
 def _digest(
-    secret: bytes, topic: str, partition: int, producer: tuple[int, int], key: str, value: str | None
+    secret: bytes,
+    topic: str,
+    topic_id: str | None,
+    partition: int,
+    producer: tuple[int, int],
+    key: str,
+    value: str | None,
 ) -> bytes:
-    name, of_key, content = topic.encode(), key.encode(), (value or "").encode()
-    sizes = struct.pack(
-        ">qqqqqq", partition, *producer, len(name), len(of_key), -1 if value is None else len(content)
-    )
-    return hmac.digest(secret, b"".join((_CONTEXT, sizes, name, of_key, content)), hashlib.sha256)
+    """Return the signature of version 2, or of version 1 where the topic id is None."""
+    texts = [one.encode() for one in (topic, key, value or "")]
+    lengths = [len(texts[0]), len(texts[1]), -1 if value is None else len(texts[2])]
+    if topic_id is not None:
+        texts.append(topic_id.encode())
+        lengths.append(len(texts[-1]))
+    sizes = struct.pack(f">{3 + len(lengths)}q", partition, *producer, *lengths)
+    context = _CONTEXT_1 if topic_id is None else _CONTEXT
+    return hmac.digest(secret, b"".join((context, sizes, *texts)), hashlib.sha256)
 
 
-def signed_from_json(offsets: Mapping[int, int]) -> str:
-    """Return the record that says which records need no signature: those below an offset per partition."""
-    data = {"v": _SIGNED_VERSION, "from": {str(one): offset for one, offset in sorted(offsets.items())}}
-    return json.dumps(data, separators=(",", ":"))
+@dataclass(frozen=True, slots=True)
+class SignatureBounds:
+    """Which records of a ledger partition are believed without a signature of version 2.
 
-
-def signed_from(value: str, key: str) -> Mapping[int, int]:
-    """Read it.
-
-    :param key: of the ledger record, for the message.
-    :raises LedgerUnreadable: it is none, or of a newer version.
+    :param unsigned_below: records of lower offsets need no signature.
+    :param version_1_below: records of lower offsets may have a signature of version 1.
     """
 
-    def build(data: Mapping[str, Any]) -> Mapping[int, int]:
-        return {int(one): integer(offset) for one, offset in data["from"].items()}
+    unsigned_below: int = 0
+    version_1_below: int = 0
 
-    return read_versioned("record of what is signed", value, (_SIGNED_VERSION,), build, key)
+
+@dataclass(frozen=True, slots=True)
+class SignedFrom:
+    """The ledger's record of where its signatures begin, as offsets per partition; see `airflow eos sign`.
+
+    :param unsigned_below: see :class:`SignatureBounds`; partitions that are absent have 0.
+    :param version_1_below: likewise.
+    """
+
+    unsigned_below: Mapping[int, int] = field(default_factory=dict)
+    version_1_below: Mapping[int, int] = field(default_factory=dict)
+
+    def bounds(self, partition: int) -> SignatureBounds:
+        """Return the bounds of one partition."""
+        return SignatureBounds(self.unsigned_below.get(partition, 0), self.version_1_below.get(partition, 0))
+
+    def to_json(self) -> str:
+        """Return the JSON form kept in the ledger."""
+        data = {
+            "v": _SIGNED_VERSION,
+            "from": _offsets_json(self.unsigned_below),
+            "version_1": _offsets_json(self.version_1_below),
+        }
+        return json.dumps(data, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, value: str, key: str) -> SignedFrom:
+        """Read the JSON form.
+
+        :param key: of the ledger record, for the message.
+        :raises LedgerUnreadable: it is something else, or of a newer version.
+        """
+
+        def build(data: Mapping[str, Any]) -> SignedFrom:
+            return cls(_offsets(data["from"]), _offsets(data.get("version_1", {})))
+
+        return read_versioned("record of what is signed", value, (1, _SIGNED_VERSION), build, key)
+
+
+def _offsets_json(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(partition): offset for partition, offset in sorted(offsets.items())}
+
+
+def _offsets(data: Mapping[str, Any]) -> dict[int, int]:
+    return {int(partition): integer(offset) for partition, offset in data.items()}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
@@ -10,6 +12,9 @@ from airflow_eos.exceptions import LedgerUnreadable
 
 T = TypeVar("T")
 _SHOWN = 60
+_INT64 = range(-(2**63), 2**63)
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def read_versioned(
@@ -25,13 +30,14 @@ def read_versioned(
     :param value: JSON text, or what it was parsed to.
     :param versions: those that ``build`` knows.
     :param key: of the ledger record, for the message.
-    :raises LedgerUnreadable: it is not JSON, of another version, or lacks what such a record has.
+    :raises LedgerUnreadable: it is not JSON, of another version, or lacks what such a record has; or it holds
+        an integer of more than 64 bits, a number that is not finite, or half of a surrogate pair.
     """
     name = f"{kind} {key!r}" if key else kind
     if place := getattr(value, "place", ""):
         name = f"{name} ({place})"
     try:
-        data = value if isinstance(value, Mapping) else json.loads(value)
+        data = _parsed(json.dumps(dict(value)) if isinstance(value, Mapping) else value)
         version = data["v"]
         if version in versions:
             return build(data)
@@ -47,6 +53,32 @@ def read_versioned(
     )
 
 
+def _parsed(value: str | bytes) -> Any:
+    """Parse JSON whose values every reader can show and send on.
+
+    :raises ValueError: a value is one that JSON, UTF-8 or a 64-bit integer cannot hold.
+    """
+    text = value if isinstance(value, str) else value.decode()
+    data = json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_int64)
+    if _SURROGATE.search(text):
+        json.dumps(data, ensure_ascii=False).encode()
+    return data
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits[:_SHOWN]} is not a finite number")
+    return number
+
+
+def _int64(digits: str) -> int:
+    number = int(digits)
+    if number not in _INT64:
+        raise ValueError(f"{digits[:_SHOWN]} is not an integer of 64 bits")
+    return number
+
+
 def has_version(value: str) -> bool:
     """Tell whether a ledger value has a version, known or not; it may lack all else."""
     try:
@@ -55,13 +87,16 @@ def has_version(value: str) -> bool:
         return False
 
 
-def integer(value: Any) -> int:
+def integer(value: Any, minimum: int | None = None) -> int:
     """Return a value that must be a JSON integer.
 
     :raises TypeError: it is something else, which ``int()`` might have taken.
+    :raises ValueError: it is less than the minimum.
     """
     if type(value) is not int:
-        raise TypeError(f"{value!r} is no integer")
+        raise TypeError(f"{value!r} is not an integer")
+    if minimum is not None and value < minimum:
+        raise ValueError(f"{value} is less than {minimum}")
     return value
 
 
@@ -71,5 +106,21 @@ def text(value: Any) -> str:
     :raises TypeError: it is something else.
     """
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no string")
+        raise TypeError(f"{value!r} is not a string")
     return value
+
+
+def is_topic_name(name: str) -> bool:
+    """Tell whether brokers take a name for a topic: 1 to 249 of ``[a-zA-Z0-9._-]``, not "." or ".."."""
+    return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
+
+
+def topic_name(value: Any) -> str:
+    """Return a value that must be the name of a topic.
+
+    :raises TypeError: it is not a string.
+    :raises ValueError: brokers do not take it.
+    """
+    if not is_topic_name(text(value)):
+        raise ValueError(f"{value[:_SHOWN]!r} is not the name of a topic")
+    return str(value)

@@ -102,6 +102,18 @@ class WorkDefinition:
         return {name: value for name, value in found.items() if value or (name == "partition" and value == 0)}
 
 
+def recorded_interval(record: RunRecord) -> tuple[str, str] | None:
+    """Return the data interval ``[start, end)`` that a record answers for, as ISO texts.
+
+    None where it has none, or where what stands there is not an interval: strangers' records are shown, too.
+    """
+    work = record.details.get(WORK)
+    interval = work.get("interval") if isinstance(work, Mapping) else None
+    if not isinstance(interval, (list, tuple)) or [type(one) for one in interval] != [str, str]:
+        return None
+    return interval[0], interval[1]
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """One field in which a record's work is not what is asked for.

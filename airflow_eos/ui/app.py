@@ -17,7 +17,7 @@ from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
 from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request
-from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from airflow_eos import __version__, settings
@@ -26,6 +26,8 @@ from airflow_eos.ui.desk import Desk, Trouble
 from airflow_eos.ui.viewer import Viewer
 
 if TYPE_CHECKING:
+    from starlette.middleware.base import RequestResponseEndpoint
+
     from airflow_eos.engine.history import RunHistory
     from airflow_eos.model.spec import Deployment
 
@@ -72,9 +74,21 @@ def create_app(desk: Desk | None = None) -> FastAPI:
     )
     app.state.desk = desk or Desk(deployment)
     app.include_router(_router)
+    app.middleware("http")(_with_headers)
     app.add_exception_handler(Trouble, _on_trouble)  # type: ignore[arg-type]
     app.add_exception_handler(Exception, _on_error)
     return app
+
+
+async def _with_headers(request: Request, call_next: RequestResponseEndpoint) -> Response:
+    """Give every answer the headers of the pages, those of FastAPI itself too, and answer HEAD as GET."""
+    method = request.method
+    request.scope["method"] = "GET" if method == "HEAD" else method
+    response = await call_next(request)
+    request.scope["method"] = method  # by which the server leaves out the body
+    for name, value in _HEADERS.items():
+        response.headers.setdefault(name, value)
+    return response
 
 
 _router = APIRouter()
@@ -82,7 +96,7 @@ _router = APIRouter()
 
 def _viewer(user: GetUserDep) -> Viewer:
     """Return what the user of this request may see."""
-    return Viewer(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"))
+    return Viewer(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"), user.get_id())
 
 
 Asking = Annotated[Viewer, Depends(_viewer)]
@@ -94,9 +108,9 @@ def _now() -> dt.datetime:
     return dt.datetime.now(dt.timezone.utc)
 
 
-def _ask(request: Request, question: Callable[[RunHistory], T]) -> T:
+def _ask(request: Request, viewer: Viewer, question: Callable[[RunHistory], T]) -> T:
     desk: Desk = request.app.state.desk
-    return desk.ask(question)
+    return desk.ask(question, viewer.name)
 
 
 def _damaged(request: Request) -> Collection[tuple[str, str]]:
@@ -194,7 +208,7 @@ def verify_json(
         raise Trouble(415, "JSON only", "Send application/json.")
     from airflow_eos.engine.verification import verified_counts
 
-    record = _ask(request, lambda history: views.run_of(history, viewer, pipeline, run_key))
+    record = _ask(request, viewer, lambda history: views.run_of(history, viewer, pipeline, run_key))
     desk: Desk = request.app.state.desk
     findings = desk.verify(record)
     outcomes = {one["outcome"] for one in findings}
@@ -215,7 +229,9 @@ def verify_json(
 
 def _pipelines(request: Request, viewer: Viewer, page: int) -> dict[str, Any]:
     damaged = _damaged(request)
-    return _ask(request, lambda history: views.pipelines_view(history, viewer, page, _now(), damaged=damaged))
+    return _ask(
+        request, viewer, lambda history: views.pipelines_view(history, viewer, page, _now(), damaged=damaged)
+    )
 
 
 def _pipeline(request: Request, viewer: Viewer, name: str, page: int, find: str) -> dict[str, Any]:
@@ -224,26 +240,27 @@ def _pipeline(request: Request, viewer: Viewer, name: str, page: int, find: str)
     def answer(history: RunHistory) -> dict[str, Any]:
         return views.pipeline_view(history, viewer, name, _now(), page=page, find=find, damaged=damaged)
 
-    return _ask(request, answer)
+    return _ask(request, viewer, answer)
 
 
 def _run(request: Request, viewer: Viewer, pipeline: str, key: str) -> dict[str, Any]:
     damaged = (pipeline, key) in _damaged(request)
-    return _ask(request, lambda history: views.run_view(history, viewer, pipeline, key, damaged=damaged))
+    return _ask(
+        request, viewer, lambda history: views.run_view(history, viewer, pipeline, key, damaged=damaged)
+    )
 
 
 def _transactions(request: Request, viewer: Viewer) -> dict[str, Any]:
     prefix = settings.default_prefix()
 
     def answer(history: RunHistory) -> dict[str, Any]:
-        found = history.open_transactions()
-        return views.transactions_view(found, viewer.pipelines(history), prefix, _now())
+        return views.transactions_view(history.open_transactions(), history, viewer, prefix, _now())
 
-    return _ask(request, answer)
+    return _ask(request, viewer, answer)
 
 
 def _health(request: Request, viewer: Viewer) -> dict[str, Any]:
-    return _ask(request, lambda history: views.health_view(history, viewer))
+    return _ask(request, viewer, lambda history: views.health_view(history, viewer))
 
 
 def _html(request: Request, template: str, status: int = 200, **values: Any) -> Response:
@@ -251,11 +268,13 @@ def _html(request: Request, template: str, status: int = 200, **values: Any) -> 
     base = request.scope.get("root_path", "").rstrip("/")
     site = base.removesuffix(settings.PAGES_PREFIX)
     text = _templates.get_template(template).render(base=base, site=site, version=__version__, **values)
-    return HTMLResponse(text, status, headers=_HEADERS)
+    return HTMLResponse(text.encode(errors="replace"), status, headers=_HEADERS)
 
 
 def _json(values: Any, status: int = 200) -> Response:
-    return JSONResponse(values, status, headers=_HEADERS)
+    # A record may hold what UTF-8 or JSON cannot: it costs a "?" or an error, never the whole page.
+    text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Response(text.encode(errors="replace"), status, headers=_HEADERS, media_type="application/json")
 
 
 def _file(name: str, kind: str) -> Response:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,11 +37,12 @@ ANSWER_SECONDS = 5.0
 """How long a page waits for the brokers."""
 VERIFY_SECONDS = 30.0
 """How long it waits for a run's output to be read again."""
-VERIFY_RECORDS = 1_000_000
-"""Runs that wrote more are verified by ``airflow eos verify``."""
+VERIFY_OFFSETS = 1_000_000
+"""Runs whose output spans more are verified by ``airflow eos verify``: what lies between is read, too."""
 _START_ANEW = (LedgerReplaced, AuthorizationFailed, ConfigurationError)
 _FRESH_SECONDS = 1.0
 _WAITING_AT_MOST = 8
+_OF_ONE_USER_AT_MOST = 3
 _DAMAGED_KEPT = 1_000
 
 
@@ -68,7 +70,7 @@ class Desk:
         self._seconds = answer_seconds
         self._lock = threading.Lock()
         self._verifying = threading.Lock()
-        self._places = threading.BoundedSemaphore(_WAITING_AT_MOST)
+        self._places = _Places()
         self._history: RunHistory | None = None
         self._read_at = 0.0
         self._damaged: tuple[tuple[str, str], ...] = ()
@@ -78,20 +80,20 @@ class Desk:
         """Runs, by pipeline and run key, whose output was not what they wrote when verified here last."""
         return self._damaged
 
-    def ask(self, question: Callable[[RunHistory], T]) -> T:
+    def ask(self, question: Callable[[RunHistory], T], user: str = "") -> T:
         """Answer from the ledger as it is now, give or take a second.
 
+        :param user: who asks; only a few questions of one user wait at a time.
         :raises Trouble: there is no answer, or none in time.
         """
-        if not self._places.acquire(blocking=False):
-            raise Trouble(503, "Too many questions wait", "The brokers have answered none of them yet.")
+        self._places.take(user)
 
         def answer() -> T:
             try:
                 with self._lock:
                     return question(self._fresh())
             finally:
-                self._places.release()
+                self._places.free(user)
 
         try:
             return _within(self._seconds, answer)
@@ -104,20 +106,28 @@ class Desk:
             text = f"They gave no answer within {self._seconds:.0f} seconds. That says nothing about any run."
             raise Trouble(504, "The brokers are silent", text) from None
 
+    def close(self) -> None:
+        """Close the connections; the next question opens them again."""
+        with self._lock:
+            if self._history is not None:
+                self._history.close()
+                self._history = None
+
     def verify(self, record: RunRecord) -> list[dict[str, Any]]:
         """Read a run's output again; one run at a time. What is found wrong is remembered: :attr:`damaged`.
 
         :raises Trouble: another one is being verified, it is too large, or it took too long.
         """
-        if record.records_written > VERIFY_RECORDS:
-            text = f"It wrote {record.records_written:,} records. `airflow eos verify` has no such limit."
+        offsets = sum(one.span for one in record.receipts if one.records)
+        if offsets > VERIFY_OFFSETS:
+            text = f"Its output spans {offsets:,} offsets. `airflow eos verify` has no such limit."
             raise Trouble(413, "Too large to be verified here", text)
         if not self._verifying.acquire(blocking=False):
             raise Trouble(409, "Another run is being verified", "One at a time: try again in a moment.")
 
         def answer() -> list[dict[str, Any]]:
             try:
-                findings = verify_output(self._deployment().kafka, record)
+                findings = verify_output(self._deployment().kafka, record, seconds=VERIFY_SECONDS)
                 self._remember(record, damaged=any(one.outcome == "mismatch" for one in findings))
                 return [one.to_dict() for one in findings]
             finally:
@@ -150,6 +160,32 @@ class Desk:
         return self._history
 
 
+class _Places:
+    """Places of questions that wait for an answer: few of one user, so that others find one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken: Counter[str] = Counter()
+
+    def take(self, user: str) -> None:
+        """Take a place.
+
+        :raises Trouble: there is none, or this user has too many.
+        """
+        with self._lock:
+            if self._taken[user] >= _OF_ONE_USER_AT_MOST:
+                raise Trouble(429, "Too many questions of yours wait", "Wait for their answers.")
+            if self._taken.total() >= _WAITING_AT_MOST:
+                raise Trouble(503, "Too many questions wait", "The brokers have answered none of them yet.")
+            self._taken[user] += 1
+
+    def free(self, user: str) -> None:
+        """Give a place back."""
+        with self._lock:
+            self._taken[user] -= 1
+            self._taken += Counter()  # forgets users without a place
+
+
 def _within(seconds: float, answer: Callable[[], T]) -> T:
     """Run it in a thread, which is left to itself when time is up.
 
@@ -168,6 +204,8 @@ def _within(seconds: float, answer: Callable[[], T]) -> T:
     thread = threading.Thread(target=body, name="airflow-eos-page", daemon=True)
     thread.start()
     thread.join(seconds)
+    if failed and isinstance(failed[0], TimeoutError):
+        raise failed[0]
     if failed:
         raise _trouble(failed[0]) from failed[0]
     if not found:
@@ -182,8 +220,8 @@ def _trouble(error: BaseException) -> BaseException:
     if isinstance(error, LedgerMissing):
         return Trouble(404, "There is no ledger yet", "The first run makes it, or `airflow eos init`.")
     if isinstance(error, LedgerReplaced):
-        text = "Its topic is not the one that was used before. `airflow eos doctor` says more."
-        return Trouble(502, "The ledger was replaced", text)
+        text = "Its topic is gone, or is not the one that was used before. `airflow eos doctor` says more."
+        return Trouble(502, "The ledger is lost or was replaced", text)
     if isinstance(error, AuthorizationFailed):
         text = "The page needs Read on the ledger and on sinks, Describe on sources and transactional ids."
         return Trouble(502, "The brokers refuse it", text)

@@ -16,9 +16,11 @@ class Viewer:
     """Who looks.
 
     :param dag_ids: Dags whose runs this user may see.
+    :param name: of the user; questions of one user are limited together.
     """
 
-    def __init__(self, dag_ids: Collection[str]) -> None:
+    def __init__(self, dag_ids: Collection[str], name: str = "") -> None:
+        self.name = name
         self._dag_ids = frozenset(dag_ids) - {""}
 
     def may_see(self, record: RunRecord) -> bool:
@@ -27,7 +29,7 @@ class Viewer:
 
     def pipelines(self, history: RunHistory) -> list[PipelineHistory]:
         """Return the pipelines that are shown, sorted by name."""
-        found = [one for one in history.pipelines.values() if self._owns(one)]
+        found = [one for one in history.pipelines.values() if self.newest(one) is not None]
         return sorted(found, key=lambda one: one.name)
 
     def pipeline(self, history: RunHistory, name: str) -> PipelineHistory:
@@ -36,21 +38,21 @@ class Viewer:
         :raises Trouble: there is no such pipeline, or it is not shown; which of both is not said.
         """
         found = history.pipelines.get(name)
-        if found is None or not self._owns(found):
+        if found is None or self.newest(found) is None:
             raise not_shown("pipeline")
         return found
 
-    def _owns(self, pipeline: PipelineHistory) -> bool:
-        owner = owner_of(pipeline)
-        return owner is not None and self.may_see(owner)
+    def newest(self, pipeline: PipelineHistory) -> RunRecord | None:
+        """Return the newest record of a pipeline that may be seen, None where there is none."""
+        return next((one for one in reversed(pipeline.runs.values()) if self.may_see(one)), None)
+
+    def topics(self, pipeline: PipelineHistory) -> frozenset[str]:
+        """Return the source topics of the records of a pipeline that may be seen."""
+        seen = (one for one in pipeline.runs.values() if self.may_see(one))
+        return frozenset(range_.topic for record in seen for range_ in record.ranges)
 
 
 def not_shown(what: str) -> Trouble:
     """Return the answer to a question for what is not there, or is not this user's."""
     text = f"There is no such {what}, or it belongs to a Dag that you may not see."
     return Trouble(403, "Not shown", text)
-
-
-def owner_of(pipeline: PipelineHistory) -> RunRecord | None:
-    """Return the newest record of a pipeline that names a Dag."""
-    return next((one for one in reversed(pipeline.runs.values()) if one.dag_id), None)

@@ -1,15 +1,17 @@
 """What the pages show, as plain values: of the records that a user may see, and of nothing else.
 
 A record belongs to the Dag that it names; one that names none belongs to nobody. A pipeline is shown to
-whoever may see the Dag of its newest record that names one. Records of other Dags in it count in its
-coverage, as offsets without a name.
+whoever may see the Dag of one of its records, with the topics that those have read. Records of other Dags
+count in the coverage of these topics, as offsets without a name.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import json
+import logging
 import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +22,11 @@ from airflow_eos.ledger.coverage import Coverage
 from airflow_eos.ledger.coverage_text import place
 from airflow_eos.ledger.lanes import WRONG
 from airflow_eos.model.record import AIRFLOW
+from airflow_eos.run.work import recorded_interval
 from airflow_eos.ui.epochs import rungs_of
 from airflow_eos.ui.lane_drawing import lane_of
 from airflow_eos.ui.timeline import shares_of, states_of
-from airflow_eos.ui.viewer import Viewer, not_shown, owner_of
+from airflow_eos.ui.viewer import Viewer, not_shown
 from airflow_eos.wording import counted
 
 if TYPE_CHECKING:
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from airflow_eos.engine.history import PipelineHistory, RunHistory
     from airflow_eos.model.record import RunRecord
     from airflow_eos.wire.txn_requests import TransactionStatus
+
+log = logging.getLogger(__name__)
 
 PIPELINES_A_PAGE = 50
 RUNS_A_PAGE = 50
@@ -56,7 +61,7 @@ def pipelines_view(
     shown = visible[page * PIPELINES_A_PAGE : (page + 1) * PIPELINES_A_PAGE]
     covered = zip(shown, history.summaries(shown), strict=True)
     return {
-        "pipelines": [_pipeline_row(one, coverage, now, damaged) for one, coverage in covered],
+        "pipelines": [_row_or_reason(viewer, one, coverage, now, damaged) for one, coverage in covered],
         "page": page,
         "pages": _pages(len(visible), PIPELINES_A_PAGE),
         "warnings": _warnings(history),
@@ -75,13 +80,15 @@ def pipeline_view(
 ) -> dict[str, Any]:
     """Return one pipeline: its coverage, and a page of its runs, newest first."""
     pipeline = viewer.pipeline(history, name)
-    coverage = history.coverage(pipeline)
+    coverage = history.coverage(pipeline).of_topics(viewer.topics(pipeline))
     visible = {key: one for key, one in pipeline.runs.items() if viewer.may_see(one)}
     matching = [one for one in reversed(visible.values()) if find in one.run_key or find in one.run_id]
+    # Backfills commit in any order: runs of intervals come by interval, others (sorting is stable) by commit.
+    matching.sort(key=lambda one: recorded_interval(one) or (), reverse=True)
     shown = matching[page * RUNS_A_PAGE : (page + 1) * RUNS_A_PAGE]
     lanes = sorted(coverage.lanes, key=lambda one: not any(it.kind in WRONG for it in one.segments))
     return {
-        **_pipeline_row(pipeline, coverage, now, damaged),
+        **_pipeline_row(viewer, pipeline, coverage, now, damaged),
         "problems": [place(*one) for one in coverage.problems],
         "damaged": [_named(one) for one in visible.values() if (name, one.run_key) in damaged],
         "lanes": [lane_of(one, visible) for one in lanes[:LANES_SHOWN]],
@@ -102,6 +109,7 @@ def run_of(history: RunHistory, viewer: Viewer, pipeline: str, run_key: str) -> 
 
     :raises Trouble: there is none, or it is of a Dag that this user may not see.
     """
+    viewer.pipeline(history, pipeline)  # before anything is looked up
     found = history.record(pipeline, run_key)
     if found is None or not viewer.may_see(found):
         raise not_shown("run")
@@ -149,19 +157,33 @@ def run_view(
 
 def transactions_view(
     found: Mapping[str, TransactionStatus],
-    pipelines: Sequence[PipelineHistory],
+    history: RunHistory,
+    viewer: Viewer,
     prefix: str,
     now: dt.datetime,
 ) -> dict[str, Any]:
-    """Return the open transactions of a user's pipelines.
+    """Return the open transactions of a user's pipelines, and those of which the ledger knows no pipeline.
+
+    Such a transaction may be of a first run: no record says whose. Its partitions are counted, not named.
 
     :param found: open transactions of the prefix, by transactional id.
     """
     rows = []
+    everybodys = list(history.pipelines.values())
+    shown = viewer.pipelines(history)
     for name, one in sorted(found.items()):
-        pipeline = _pipeline_of(name, pipelines, prefix)
-        if pipeline is not None:
-            rows.append({"transactional_id": name, "pipeline": pipeline.name, **_transaction(one, now)})
+        pipeline = _pipeline_of(name, shown, prefix)
+        if pipeline is None and _pipeline_of(name, everybodys, prefix) is not None:
+            continue
+        row = {
+            "transactional_id": name,
+            "pipeline": "" if pipeline is None else pipeline.name,
+            **_transaction(one, now),
+            "command": (
+                f"airflow eos abort --transactional-id {shlex.quote(name)} --epoch {one.producer_epoch} --yes"
+            ),
+        }
+        rows.append(row if pipeline is not None else {**row, "partitions": []})
     return {"transactions": rows}
 
 
@@ -171,7 +193,7 @@ def health_view(history: RunHistory, viewer: Viewer) -> dict[str, Any]:
     To whom no pipeline is shown nothing is.
     """
     pipelines = viewer.pipelines(history)
-    newest = [next(one for one in reversed(its.runs.values()) if viewer.may_see(one)) for its in pipelines]
+    newest = [record for its in pipelines if (record := viewer.newest(its)) is not None]
     sources = {one.topic for record in newest for one in record.ranges}
     sinks = {one.topic for record in newest for one in record.receipts}
     shown = set(sorted(sources | sinks)[:TOPICS_SHOWN])
@@ -195,7 +217,7 @@ def _health(checks: Sequence[Check]) -> str:
     parts = [
         f"{fails} of {len(checks)} checks {'fails' if fails == 1 else 'fail'}"
         if fails
-        else f"No check of {len(checks)} fails",
+        else f"None of {counted(len(checks), 'check')} fails",
         *([f"{warns} {'warns' if warns == 1 else 'warn'}"] if warns else []),
         *([f"{unseen} could not be made"] if unseen else []),
     ]
@@ -205,26 +227,57 @@ def _health(checks: Sequence[Check]) -> str:
 # -- rows -------------------------------------------------------------------------------------------------
 
 
-def _pipeline_row(
-    pipeline: PipelineHistory, coverage: Coverage, now: dt.datetime, damaged: Damaged
+def _row_or_reason(
+    viewer: Viewer, pipeline: PipelineHistory, coverage: Coverage, now: dt.datetime, damaged: Damaged
 ) -> dict[str, Any]:
-    owner = owner_of(pipeline)
-    assert owner is not None
-    modes = (one.mode for one in reversed(pipeline.runs.values()))
-    wrong = sum(name == pipeline.name for name, _ in damaged)
-    recent = [one for one in pipeline.runs.values() if _is_since(one, now - _WEEK)]
+    """Return the row of a pipeline, or one that says that it cannot be made: the others are shown."""
+    try:
+        return _pipeline_row(viewer, pipeline, coverage, now, damaged)
+    except Exception:
+        log.exception("Pipeline %r cannot be shown", pipeline.name)
+        return {
+            "pipeline": pipeline.name,
+            "dag_id": "",
+            "other_dag_ids": [],
+            "mode": "",
+            "topics": [],
+            "last_commit": "",
+            "last_commit_ago": "",
+            "records_of_7_days": None,
+            "runs": coverage.runs,
+            "unread": None,
+            "unseen": [],
+            "whole": False,
+            "sentence": "It cannot be shown; the API server's log has the reason",
+        }
+
+
+def _pipeline_row(
+    viewer: Viewer, pipeline: PipelineHistory, coverage: Coverage, now: dt.datetime, damaged: Damaged
+) -> dict[str, Any]:
+    newest = viewer.newest(pipeline)
+    assert newest is not None
+    topics = viewer.topics(pipeline)
+    coverage = coverage.of_topics(topics)
+    seen = [one for one in pipeline.runs.values() if viewer.may_see(one)]
+    modes = (one.mode for one in reversed(seen))
+    wrong = sum(one.run_key in {key for name, key in damaged if name == pipeline.name} for one in seen)
+    recent = [one for one in seen if _is_since(one, now - _WEEK)]
+    others = sorted({one.dag_id for one in seen} - {newest.dag_id})
     return {
         "pipeline": pipeline.name,
-        "dag_id": owner.dag_id,
-        "mode": next((mode for mode in modes if mode != "reprocess"), owner.mode),
-        "topics": pipeline.topics,
-        "last_commit": pipeline.newest.staged_at,
-        "last_commit_ago": _ago(pipeline.newest.staged_at, now),
+        "dag_id": newest.dag_id,
+        "other_dag_ids": others,
+        "mode": next((mode for mode in modes if mode != "reprocess"), newest.mode),
+        "topics": sorted(topics),
+        "last_commit": newest.staged_at,
+        "last_commit_ago": _ago(newest.staged_at, now),
         "records_of_7_days": sum(one.records_written for one in recent),
         "runs": coverage.runs,
-        "unread": coverage.unread,
+        "unread": None if coverage.unseen else coverage.unread,
+        "unseen": list(coverage.unseen),
         "whole": coverage.is_whole and not wrong,
-        "sentence": f"{coverage.sentence}{_of_damaged(wrong)}",
+        "sentence": f"{coverage.sentence}{_of_damaged(wrong)}{_of_unseen(coverage.unseen)}",
     }
 
 
@@ -232,6 +285,13 @@ def _of_damaged(runs: int) -> str:
     if not runs:
         return ""
     return f"; and what {counted(runs, 'run')} wrote is not there as it was written"
+
+
+def _of_unseen(topics: Sequence[str]) -> str:
+    if not topics:
+        return ""
+    more = f" and {counted(len(topics) - 1, 'other topic')}" if len(topics) > 1 else ""
+    return f"; what is left to read is unknown: the page's principal may not Describe {topics[0]}{more}"
 
 
 def _named(record: RunRecord) -> dict[str, Any]:
@@ -245,6 +305,7 @@ def _run_row(record: RunRecord) -> dict[str, Any]:
         "run_id": record.run_id,
         "dag_id": record.dag_id,
         "mode": record.mode,
+        "interval": recorded_interval(record),
         "committed": record.staged_at,
         "seconds": _seconds(record),
         "offsets": sum(one.span for one in record.ranges),
@@ -266,14 +327,16 @@ def _transaction(one: TransactionStatus, now: dt.datetime) -> dict[str, Any]:
         "producer_epoch": one.producer_epoch,
         "share": None if age is None else min(1.0, age * 1000 / max(one.timeout_ms, 1)),
         "partitions": sorted(str(where) for where in one.partitions),
+        "partition_count": len(one.partitions),
     }
 
 
 def _pipeline_of(name: str, pipelines: Sequence[PipelineHistory], prefix: str) -> PipelineHistory | None:
     """Return which of the pipelines works under a transactional id."""
     for pipeline in pipelines:
-        owner = owner_of(pipeline)
-        assert owner is not None
+        if not pipeline.runs:
+            continue  # pruned, all of them
+        owner = pipeline.newest
         cursor = (
             keys.cursor_transactional_id(prefix, owner.group_id),
             owner.producer.transactional_id,
@@ -325,7 +388,16 @@ def _texts(value: Any) -> list[str]:
 
 
 def _flat(value: Any) -> dict[str, str]:
-    return {str(name): str(one) for name, one in value.items()} if isinstance(value, Mapping) else {}
+    """Return names and values as texts; a mapping within becomes an entry for each of its own."""
+    if not isinstance(value, Mapping):
+        return {}
+    texts: dict[str, str] = {}
+    for name, part in value.items():
+        if isinstance(part, Mapping):
+            texts |= {f"{name}, {inner}": text for inner, text in _flat(part).items()}
+        else:
+            texts[str(name)] = str(part)
+    return texts
 
 
 def _pages(number: int, of: int) -> int:

@@ -23,10 +23,12 @@ from typing import TYPE_CHECKING, Any
 import kafka.errors as kafka_errors
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
 
-from airflow_eos.exceptions import AuthorizationFailed, UnknownTopic
+from airflow_eos.exceptions import AuthorizationFailed, PlanError, UnknownTopic
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.versioned import is_topic_name
 from airflow_eos.wire.node_connections import BOOTSTRAP_TIMEOUT, NodeConnections
 from airflow_eos.wire.retry import NotYet
+from airflow_eos.wording import counted
 
 if TYPE_CHECKING:
     import uuid
@@ -39,6 +41,7 @@ METADATA_TIMEOUT = 60.0
 """Seconds to look for a broker that knows a topic, its leaders or a coordinator."""
 UNKNOWN_TOPIC_GRACE = 5.0
 """Seconds a topic may be unknown before that is believed: a broker learns of new topics with a delay."""
+_LONGEST_NAME_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,24 @@ class BrokerConnections(NodeConnections):
         :raises AuthorizationFailed: when a topic may not be described.
         """
         return self.run(self.topics_async(names, wait=wait))
+
+    def visible_topics(
+        self, names: Iterable[str]
+    ) -> tuple[dict[str, TopicMetadata], dict[str, PlanError | None]]:
+        """Ask a broker once for topics, whichever of them it tells of.
+
+        :returns: those that it tells of, and why it does not of each other one; None: there is no such topic.
+        """
+        wanted = sorted(set(names))
+
+        async def attempt() -> dict[str, PlanError | None]:
+            return await self._ask_metadata(wanted)
+
+        if not wanted:
+            return {}, {}
+        what = f"metadata of {counted(len(wanted), 'topic')}"
+        failed = self.run(self.retry_async(attempt, what=what, timeout=METADATA_TIMEOUT))
+        return {name: self._topics[name] for name in wanted if name not in failed}, failed
 
     def leaders(self, names: Iterable[str]) -> dict[TopicPartition, int]:
         """Ask for the leader's node id of every partition of these topics, now; -1 where there is none."""
@@ -181,37 +202,49 @@ class BrokerConnections(NodeConnections):
         self._topics.pop(topic, None)
 
     async def _metadata(self, names: list[str]) -> list[str]:
-        """Ask a broker; return the topics it does not know."""
+        """Ask a broker; return the topics it does not know.
+
+        :raises UnknownTopic: a name is not one of a topic.
+        :raises AuthorizationFailed: when a topic may not be described.
+        """
+        failed = await self._ask_metadata(names)
+        for refusal in failed.values():
+            if refusal is not None:
+                raise refusal
+        return sorted(failed)
+
+    async def _ask_metadata(self, names: list[str]) -> dict[str, PlanError | None]:
+        """Ask a broker; return why it does not tell of a topic, None where it does not know it."""
+        invalid = kafka_errors.InvalidTopicError.errno
+        # A broker closes the connection on a name that is too long, which looks as if it were away.
+        failed = {name: _refusal(name, invalid) for name in names if not is_topic_name(name)}
+        wanted = [name for name in names if name not in failed]
+        if names and not wanted:
+            return failed
         request = MetadataRequest(
-            topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names],
+            topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in wanted],
             allow_auto_topic_creation=False,
             include_cluster_authorized_operations=False,
             include_topic_authorized_operations=False,
             max_version=12,
         )
-        return self._take_metadata(await self.ask_any_async(request))
+        return failed | self._take_metadata(await self.ask_any_async(request))
 
-    def _take_metadata(self, answer: Any) -> list[str]:
+    def _take_metadata(self, answer: Any) -> dict[str, PlanError | None]:
         self._manager.cluster.update_metadata(answer)
-        missing = []
+        failed: dict[str, PlanError | None] = {}
         for topic in answer.topics:
             code = topic.error_code
-            if code == kafka_errors.TopicAuthorizationFailedError.errno:
-                raise AuthorizationFailed(
-                    f"this principal may not Describe topic {topic.name!r}: grant it by an ACL"
-                )
-            if code == kafka_errors.InvalidTopicError.errno:
-                raise UnknownTopic(f"{topic.name!r} is no valid topic name")
             if code:
                 self._topics.pop(topic.name, None)
-                missing.append(topic.name)
+                failed[topic.name] = _refusal(topic.name, code)
                 continue
             self._topics[topic.name] = TopicMetadata(
                 topic=topic.name,
                 topic_id=_uuid_text(topic.topic_id),
                 leaders={p.partition_index: p.leader_id for p in topic.partitions},
             )
-        return missing
+        return failed
 
     # -- coordinators -------------------------------------------------------------------------------------
 
@@ -255,6 +288,18 @@ class BrokerConnections(NodeConnections):
         self._manager.cluster.add_coordinator(answer, key_type, key, synthesize_node_id=False)
         self._coordinators[key_type.value, key] = answer.node_id
         return int(answer.node_id)
+
+
+def _refusal(topic: str, code: int) -> PlanError | None:
+    """Return what a broker's error about a topic means; None: it does not know the topic, perhaps not yet."""
+    if code == kafka_errors.TopicAuthorizationFailedError.errno:
+        return AuthorizationFailed(f"this principal may not Describe topic {topic!r}: grant it by an ACL")
+    if code == kafka_errors.InvalidTopicError.errno:
+        shown = topic if len(topic) <= _LONGEST_NAME_SHOWN else f"{topic[:_LONGEST_NAME_SHOWN]}..."
+        return UnknownTopic(
+            f"{shown!r} is not a valid topic name: brokers take 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'"
+        )
+    return None
 
 
 def _uuid_text(topic_id: uuid.UUID | str | None) -> str:

@@ -238,6 +238,11 @@ def test_the_page_can_ask_all_it_asks_with_what_is_documented(kafka, user, clust
         blind = {one.name: one for one in history.health(sources=(), sinks=[pipeline.sink])}
         assert blind["transactions left open"].status == "unknown"
         assert pipeline.sink in blind["transactions left open"].found
+        with pytest.raises(AuthorizationFailed, match=pipeline.sink):
+            verify_output(user.config, record)
+        user.revoke("DESCRIBE", topic=pipeline.source)
+        for unseen in (history.coverage(its), *history.summaries([its])):
+            assert (unseen.unseen, unseen.unread, unseen.is_whole) == ((pipeline.source,), -1, False)
     doctor = keys.doctor_transactional_id(pipeline.spec.prefix)
     with KafkaCluster(kafka.client_config()) as seen:
         assert seen.describe_transaction(doctor) is None

@@ -17,6 +17,7 @@ from airflow_eos.engine.queries import create_ledger, ledger_records, run_record
 from airflow_eos.exceptions import ConfigurationError, LedgerReplaced, LedgerTampered, LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Explicit, OffsetRange, TopicPartition
+from airflow_eos.model.signature import HEADER, LedgerKey, _digest
 from airflow_eos.recordbatch.partitioner import partitions_for
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos_testing import EmbeddedKafka
@@ -285,6 +286,7 @@ def forge_as_somebody(pipeline, key, value, routing, headers=None):
     producer.init_transactions(30)
     named = {**identity.to_dict(), "producer_epoch": identity.producer_epoch + 1}
     value = value(named) if callable(value) else value
+    headers = headers(value, partition) if callable(headers) else headers
     producer.begin_transaction()
     producer.produce(pipeline.spec.ledger.topic, key=key, value=value, partition=partition, headers=headers)
     assert producer.flush(30) == 0
@@ -380,6 +382,85 @@ def test_a_ledger_in_use_gets_a_key(pipeline):
     assert pipeline.run(**given(pipeline, "r1")).found
     forge_commit(pipeline, "r2", template)
     forge_as_somebody(pipeline, keys.SIGNED_KEY, b'{"v":1,"from":{"0":999,"1":999}}', "")
+    with pytest.raises(LedgerTampered):
+        pipeline.run(**given(pipeline, "r2", 10, 20))
+    assert not pipeline.run(**given(pipeline, "r3", 20, 30)).found
+    assert pipeline.run(**given(pipeline, "r3", 20, 30)).found
+
+
+def forge_signed_commit(pipeline, victim, template, topic_id):
+    """As :func:`forge_commit`, signed as in a ledger of this topic id; None: as version 1 did."""
+    key, value = forged_record(pipeline, victim, template)
+    name, ledger = json.loads(value)["producer"]["transactional_id"], pipeline.spec.ledger
+
+    def named(his):
+        return naming_its_producer(value, {**his, "transactional_id": name})
+
+    def headers(text, partition):
+        his = json.loads(text)["producer"]
+        producer = his["producer_id"], his["producer_epoch"]
+        signature = _digest(KEY.encode(), ledger.topic, topic_id, partition, producer, key, text)
+        return [(HEADER, signature)]
+
+    forge_as_somebody(pipeline, key, named, pipeline.spec.pipeline, headers)
+
+
+@pytest.mark.parametrize("topic_id", [None, "AAAAAAAAAAAAAAAAAAAAAA"], ids=["version 1", "another topic id"])
+def test_a_signed_record_of_another_cluster_is_no_commit(signed, topic_id):
+    """It may name the same topic, and a producer of the same number: each cluster counts its own."""
+    template = signed.run(**given(signed, "r1"))
+    forge_signed_commit(signed, "r2", template, topic_id)
+    with pytest.raises(LedgerTampered, match="lacks only a signature"):
+        signed.run(**given(signed, "r2", 10, 20))
+    assert signed.output() == copies(10)
+
+
+def test_the_same_record_signed_for_this_topic_is_a_commit(signed):
+    """The counter-test: only the topic id differs."""
+    template = signed.run(**given(signed, "r1"))
+    with ControlPlane(signed.spec) as control:
+        topic_id = control.ledger.topic_id
+    forge_signed_commit(signed, "r2", template, topic_id)
+    assert signed.run(**given(signed, "r2", 10, 20)).found
+
+
+def as_version_1(patch):
+    """Sign as version 1 did, and believe it."""
+    made = LedgerKey.made
+
+    def sign(self, topic, _, *rest):
+        return _digest(self._secrets[0], topic, None, *rest) if self else None
+
+    patch.setattr(LedgerKey, "sign", sign)
+    patch.setattr(LedgerKey, "made", lambda self, *record, **_: made(self, *record, version_1=True))
+
+
+@pytest.mark.parametrize("keyed_from_the_start", [True, False])
+def test_signatures_of_version_1_count_once_an_administrator_said_so(
+    pipeline, monkeypatch, keyed_from_the_start
+):
+    """Those that are there; neither what lacks any signature, nor what is replayed later."""
+    if not keyed_from_the_start:
+        pipeline.run(**given(pipeline, "r0", 30, 35))
+    keyed(pipeline, KEY)
+    ledger = {"settings": pipeline.spec.ledger, "prefix": "test"}
+    with monkeypatch.context() as patch:
+        as_version_1(patch)
+        if not keyed_from_the_start:
+            assert sign_ledger(pipeline.spec.kafka, **ledger)["done"]
+        template = pipeline.run(**given(pipeline, "r1"))
+    forge_commit(pipeline, "r2", template)
+    with pytest.raises(LedgerTampered, match="run `airflow eos sign`"):
+        pipeline.run(**given(pipeline, "r1"))
+    signed_from = sign_ledger(pipeline.spec.kafka, **ledger)
+    assert bool(signed_from["from"]) is not keyed_from_the_start
+    assert signed_from["version_1"]
+    assert pipeline.run(**given(pipeline, "r1")).found
+    if not keyed_from_the_start:
+        assert pipeline.run(**given(pipeline, "r0", 30, 35)).found
+    with pytest.raises(LedgerTampered):
+        pipeline.run(**given(pipeline, "r2", 10, 20))
+    forge_signed_commit(pipeline, "r2", template, None)
     with pytest.raises(LedgerTampered):
         pipeline.run(**given(pipeline, "r2", 10, 20))
     assert not pipeline.run(**given(pipeline, "r3", 20, 30)).found

@@ -8,6 +8,7 @@ import importlib
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from email.parser import Parser
 from pathlib import Path
@@ -79,6 +80,18 @@ def wheel(tmp_path_factory):
     """Build what production installs."""
     with built(ROOT, tmp_path_factory.mktemp("dist")) as archive:
         yield archive
+
+
+def test_the_source_archive_holds_the_package_and_what_describes_it(tmp_path):
+    """Files of the same name in other folders are not part of it."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+    beside = {name for name in names if not name.startswith("airflow_eos/")}
+    # The builder adds the last two, and .gitignore.
+    assert beside - {".gitignore"} == {"CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "PKG-INFO"}
 
 
 @pytest.fixture(scope="module")

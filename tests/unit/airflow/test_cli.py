@@ -180,3 +180,16 @@ def test_a_time_that_means_nothing_is_refused_by_name(start, timezone, says):
     """Nothing is guessed: not the zone, not the day."""
     with pytest.raises(WrongUsage, match=re.escape(says)):
         the_interval(start, "2026-03-30T00:00Z", timezone)
+
+
+@pytest.mark.parametrize(("mode", "said"), [(0o644, True), (0o640, True), (0o600, False)])
+def test_a_file_with_secrets_that_others_can_read_is_a_warning(tmp_path, caplog, mode, said):
+    """It holds passwords: the command works all the same."""
+    from airflow_eos.cli.main import _secret_text
+
+    file = tmp_path / "kafka.json"
+    file.write_text("{}")
+    file.chmod(mode)
+    with caplog.at_level("WARNING"):
+        assert _secret_text("--config", str(file)) == "{}"
+    assert (f"--config {file}: other users of this machine can read this file" in caplog.text) is said

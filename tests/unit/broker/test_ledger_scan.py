@@ -14,7 +14,7 @@ from airflow_eos.broker.ledger_scan import NoEvidence, Wanted, committed_values,
 from airflow_eos.exceptions import CorruptBatch
 from airflow_eos.model.ledger import LedgerEntry
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.signature import LedgerKey
+from airflow_eos.model.signature import LedgerKey, SignatureBounds, _digest
 from airflow_eos.recordbatch.header import iter_batches
 from airflow_eos.recordbatch.isolation import data_batches
 from tests.support.hand_written_log import HandWrittenLog as Log
@@ -215,7 +215,7 @@ def test_where_there_is_a_key_only_signed_records_count(log, attributes):
         return Record(offset, 0, name.encode(), value and value.encode(), headers)
 
     def sign(name, value, producer=(1, 0)):
-        return key.sign("ledger", 0, producer, name, value)
+        return key.sign("ledger", "id", 0, producer, name, value)
 
     rows = [
         put(0, "run", "old", None),
@@ -233,10 +233,32 @@ def test_where_there_is_a_key_only_signed_records_count(log, attributes):
     log.end = 8
     log.batches.append(marker(COMMIT, 1, 8))
     log.end = 9
-    noted = NoEvidence(key)
+    noted = NoEvidence(key, "id")
     wanted = Wanted(frozenset(KEYS))
     assert committed_values("connections", WHERE, 0, log.end, wanted, noted) == {"run": "ours"}
     assert noted == noted.unsigned == {"run": 3, "cursor": 4, "run/10": 7}
-    since = NoEvidence(key, 4)
+    since = NoEvidence(key, "id", SignatureBounds(unsigned_below=4))
     found = committed_values("connections", WHERE, 0, log.end, wanted, since)
     assert (found, since) == ({}, {"cursor": 4, "run/10": 7})
+    elsewhere = NoEvidence(key, "of another cluster")
+    assert committed_values("connections", WHERE, 0, log.end, wanted, elsewhere) == {}
+
+
+def test_signatures_without_a_topic_id_count_below_their_bound(log):
+    """Whoever replays one later, from another cluster, writes it above."""
+    key = LedgerKey("a-secret-of-length")
+    content = [("run", "old"), ("cursor", "replayed")]
+    rows = [
+        Record(offset, 0, name.encode(), value.encode(), (("airflow-eos-signature", signature),))
+        for offset, (name, value) in enumerate(content)
+        for signature in [_digest(b"a-secret-of-length", "ledger", None, 0, (1, 0), name, value)]
+    ]
+    log.batches += [
+        write(rows, attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0),
+        marker(COMMIT, 1, 2),
+    ]
+    log.end = 3
+    wanted = Wanted(frozenset({"run", "cursor"}))
+    bounded = NoEvidence(key, "id", SignatureBounds(version_1_below=1))
+    assert committed_values("connections", WHERE, 0, log.end, wanted, bounded) == {"run": "old"}
+    assert bounded == bounded.unsigned == {"cursor": 1}

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from airflow_eos.exceptions import ConfigurationError, LedgerUnreadable
-from airflow_eos.model.signature import LedgerKey, signed_from, signed_from_json
+from airflow_eos.model.signature import LedgerKey, SignatureBounds, SignedFrom, _digest
 from airflow_eos.model.spec import Deployment, LedgerSettings, RunSpec
 from airflow_eos.model.spec_json import spec_from_json, spec_to_json
 
 SECRET = "a-secret-of-length"
-RECORD = ("ledger", 3, (7, 1), "run:x", "value")
+RECORD = ("ledger", "id", 3, (7, 1), "run:x", "value")
 SPEC = RunSpec(
     kafka={"bootstrap.servers": "a:1"},
     pipeline="p",
@@ -36,15 +36,17 @@ def test_what_was_signed_is_recognised() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        ("ledger2", 3, (7, 1), "run:x", "value"),
-        ("ledger", 2, (7, 1), "run:x", "value"),
-        ("ledger", 3, (8, 1), "run:x", "value"),
-        ("ledger", 3, (7, 2), "run:x", "value"),
-        ("ledger", 3, (7, 1), "run:y", "value"),
-        ("ledger", 3, (7, 1), "run:x", "value2"),
-        ("ledger", 3, (7, 1), "run:xv", "alue"),
-        ("ledger", 3, (7, 1), "run:x", ""),
-        ("ledger", 3, (7, 1), "run:x", None),
+        ("ledger2", "id", 3, (7, 1), "run:x", "value"),
+        ("ledger", "id2", 3, (7, 1), "run:x", "value"),
+        ("ledger", "", 3, (7, 1), "run:x", "valueid"),
+        ("ledger", "id", 2, (7, 1), "run:x", "value"),
+        ("ledger", "id", 3, (8, 1), "run:x", "value"),
+        ("ledger", "id", 3, (7, 2), "run:x", "value"),
+        ("ledger", "id", 3, (7, 1), "run:y", "value"),
+        ("ledger", "id", 3, (7, 1), "run:x", "value2"),
+        ("ledger", "id", 3, (7, 1), "run:xv", "alue"),
+        ("ledger", "id", 3, (7, 1), "run:x", ""),
+        ("ledger", "id", 3, (7, 1), "run:x", None),
     ],
 )
 def test_each_part_is_signed(other) -> None:
@@ -86,9 +88,23 @@ def test_the_secret_reaches_a_driver_in_another_process() -> None:
     assert replace(SPEC.ledger, topic="other").key == SECRET
 
 
+def test_a_signature_without_the_topic_id_counts_only_where_it_is_allowed() -> None:
+    """Another cluster has the same names and the same numbers of producers."""
+    topic, _, *rest = RECORD
+    old = _digest(SECRET.encode(), topic, None, *rest)
+    assert not LedgerKey(SECRET).made(old, *RECORD)
+    assert LedgerKey(SECRET).made(old, *RECORD, version_1=True)
+    assert LedgerKey(SECRET).made(LedgerKey(SECRET).sign(*RECORD), *RECORD, version_1=True)
+    assert not LedgerKey("another-secret-of-mine").made(old, *RECORD, version_1=True)
+
+
 def test_what_is_signed_from_where() -> None:
-    """Written and read; anything else is an error that names the record."""
-    assert signed_from(signed_from_json({1: 5, 0: 7}), "k") == {0: 7, 1: 5}
-    for value in ("", "{}", '{"v":1}', '{"v":1,"from":{"x":1}}', '{"v":1,"from":{"0":"1"}}', '{"v":2}'):
+    """Written and read, that of version 1 too; anything else is an error that names the record."""
+    signed = SignedFrom({1: 5, 0: 7}, {1: 9})
+    assert SignedFrom.from_json(signed.to_json(), "k") == signed
+    assert signed.bounds(1) == SignatureBounds(5, 9)
+    assert signed.bounds(2) == SignatureBounds(0, 0)
+    assert SignedFrom.from_json('{"v":1,"from":{"0":7}}', "k") == SignedFrom({0: 7})
+    for value in ("", "{}", '{"v":1}', '{"v":1,"from":{"x":1}}', '{"v":1,"from":{"0":"1"}}', '{"v":3}'):
         with pytest.raises(LedgerUnreadable, match="'k'"):
-            signed_from(value, "k")
+            SignedFrom.from_json(value, "k")

@@ -74,6 +74,57 @@ def test_a_field_of_another_kind_is_refused_or_read_whole(record: Any, data: st.
     except LedgerUnreadable:
         return
     assert type(record).from_json(read.to_json()) == read
+    json.dumps(json.loads(read.to_json()), ensure_ascii=False, allow_nan=False).encode()
+
+
+def changed(**fields: Any) -> str:
+    return json.dumps({**json.loads(RUN.to_json()), **fields})
+
+
+def receipt(**fields: Any) -> str:
+    return changed(receipts=[{**json.loads(RUN.to_json())["receipts"][0], **fields}])
+
+
+HOSTILE = {
+    "a topic that no broker takes": changed(ranges=[["x" * 250, 0, 1, 2]]),
+    "a topic longer than a request can hold": changed(ranges=[["x" * 32_768, 0, 1, 2]]),
+    "a topic with a blank": receipt(topic="a b"),
+    "a topic of dots": receipt(topic=".."),
+    "half a surrogate pair in the pipeline": changed(pipeline="p\ud800"),
+    "half a surrogate pair in the details": changed(details={"notes": ["\udfff"]}),
+    "another mode": changed(mode="whatever"),
+    "half a surrogate pair in the mode": changed(mode="\ud800"),
+    "offsets of 400 digits": changed(ranges=[["src", 0, 0, 10**400]]),
+    "offsets of 64 bits without a sign": changed(ranges=[["src", 0, 0, 2**63]]),
+    "offsets that are texts": changed(ranges=[["src", 0, "1", "2"]]),
+    "a negative partition": changed(ranges=[["src", -1, 1, 2]]),
+    "NaN": changed(details={"x": float("nan")}),
+    "an infinite number": changed(trace=[["ASKED", 0.0]]).replace("0.0", "1e999"),
+    "dead letters that are no number": changed(details={"dead_letters": "many"}),
+    "dead letters that are a list": changed(details={"dead_letters": [1]}),
+    "negative dead letters": changed(details={"dead_letters": -1}),
+    "rounds that are no number": changed(details={"rounds": {}}),
+    "a negative number of records": receipt(records=-1),
+    "a last offset before the first": receipt(last_offset=4),
+    "a negative number of bytes": receipt(size=-1),
+    "a try that is true": changed(try_number=True),
+}
+
+
+@pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE)
+def test_a_value_that_no_run_writes_is_refused(value: str) -> None:
+    """Whoever may write to a ledger without a key must not break what shows or asks for it."""
+    with pytest.raises(LedgerUnreadable, match="cannot be read"):
+        RunRecord.from_json(value)
+    with pytest.raises(LedgerUnreadable, match="cannot be read"):
+        RunRecord.from_json(json.loads(value))
+
+
+def test_texts_of_any_language_are_read() -> None:
+    """The counter-test: a pair of surrogates is one character, and a number may have 63 bits."""
+    text = changed(pipeline="p\U0001f600\u00e9", ranges=[["x" * 249, 0, 0, 2**63 - 1]])
+    record = RunRecord.from_json(text)
+    assert (record.pipeline, record.ranges[0].end) == ("p\U0001f600\u00e9", 2**63 - 1)
 
 
 @pytest.mark.parametrize("record", RECORDS.values(), ids=RECORDS)

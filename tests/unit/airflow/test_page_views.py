@@ -1,0 +1,199 @@
+"""What the pages make of records: by whose Dag they are, and whatever a row does."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_eos.cli.rows import record_row
+from airflow_eos.engine.history import PipelineHistory
+from airflow_eos.ledger.coverage import Coverage, coverage_of
+from airflow_eos.ledger.lanes import LogBounds
+from airflow_eos.model.kafka import TransactionState
+from airflow_eos.model.ranges import OffsetRange, TopicPartition
+from airflow_eos.model.record import RunRecord
+from airflow_eos.ui import views
+from airflow_eos.ui.desk import Desk, Trouble
+from airflow_eos.ui.viewer import Viewer
+from airflow_eos.wire.txn_requests import TransactionStatus
+from tests.unit.airflow.fakes import a_record
+
+NOW = dt.datetime(2026, 11, 21, tzinfo=dt.timezone.utc)
+LOGS = {TopicPartition(topic, 0): LogBounds(0, 30) for topic in ("src", "theirs")}
+IDS = {"src": "1", "theirs": "2"}
+
+
+class FakeHistory:
+    """Holds records; notes what is looked up."""
+
+    def __init__(self, *records: RunRecord) -> None:
+        self.pipelines: dict[str, PipelineHistory] = {}
+        self.looked_up: list[tuple[str, str]] = []
+        self.unreadable: list[str] = []
+        self.reader = SimpleNamespace(behind=(), begins_at={}, ignored={})
+        for one in records:
+            self.pipelines.setdefault(one.pipeline, PipelineHistory(one.pipeline)).add(one, 1)
+
+    def coverage(self, pipeline: PipelineHistory) -> Coverage:
+        return coverage_of(pipeline.runs.values(), LOGS, IDS)
+
+    def summaries(self, pipelines: Iterable[PipelineHistory]) -> list[Coverage]:
+        return [self.coverage(one) for one in pipelines]
+
+    def record(self, pipeline: str, run_key: str) -> RunRecord | None:
+        self.looked_up.append((pipeline, run_key))
+        return None
+
+
+def record(
+    dag: str, run: str, topic: str = "src", start: int = 0, end: int = 10, **changes: Any
+) -> RunRecord:
+    return a_record(
+        run_key=f"p/{run}",
+        run_id=run,
+        ranges=(OffsetRange(topic, 0, start, end),),
+        details={"airflow": {"dag_id": dag}},
+        **changes,
+    )
+
+
+@pytest.fixture
+def shared() -> FakeHistory:
+    """A pipeline under whose name another team's Dag ran last."""
+    return FakeHistory(record("mine", "m1"), record("theirs", "t1", "theirs"))
+
+
+@pytest.mark.parametrize(
+    ("dag", "run", "topic"), [("mine", "m1", "src"), ("theirs", "t1", "theirs")], ids=["owner", "taker"]
+)
+def test_each_sees_the_records_of_his_dags(shared: FakeHistory, dag: str, run: str, topic: str) -> None:
+    """Neither takes the page of the other, nor shows its topics."""
+    viewer = Viewer([dag])
+    (row,) = views.pipelines_view(shared, viewer, 0, NOW)["pipelines"]
+    page = views.pipeline_view(shared, viewer, "pipelines.copy", NOW)
+    for shown in (row, page):
+        assert (shown["dag_id"], shown["topics"], shown["whole"]) == (dag, [topic], True)
+    assert [one["run_id"] for one in page["runs_shown"]] == [run]
+    assert [one["where"] for one in page["lanes"]] == [f"{topic}-0"]
+    assert page["runs_hidden"] == 1
+
+
+def test_what_others_read_of_the_same_topic_counts(shared: FakeHistory) -> None:
+    """Without a name: it is no gap that another Dag has filled."""
+    history = FakeHistory(
+        record("mine", "m1"), record("theirs", "t1", start=10, end=20), record("mine", "m2", start=20, end=30)
+    )
+    page = views.pipeline_view(history, Viewer(["mine"]), "pipelines.copy", NOW)
+    assert page["whole"]
+    assert [one["runs"] for one in page["lanes"][0]["segments"]] == [["p/m1"], [], ["p/m2"]]
+
+
+def test_permission_is_asked_before_the_ledger(shared: FakeHistory) -> None:
+    """And of what is shown the ledger is asked."""
+    for name in ("pipelines.copy", "nothing"):
+        with pytest.raises(Trouble):
+            views.run_of(shared, Viewer(["another"]), name, "p/old")
+    assert shared.looked_up == []
+    with pytest.raises(Trouble):
+        views.run_of(shared, Viewer(["mine"]), "pipelines.copy", "p/old")
+    assert shared.looked_up == [("pipelines.copy", "p/old")]
+
+
+def test_a_row_that_cannot_be_made_says_so(shared: FakeHistory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are shown."""
+    shared.pipelines["other"] = PipelineHistory("other")
+    shared.pipelines["other"].add(record("mine", "m3", pipeline="other"), 1)
+    moments = views._is_since
+
+    def failing(one: RunRecord, moment: dt.datetime) -> bool:
+        if one.pipeline == "other":
+            raise ValueError(one)
+        return moments(one, moment)
+
+    monkeypatch.setattr(views, "_is_since", failing)
+    bad, good = views.pipelines_view(shared, Viewer(["mine"]), 0, NOW)["pipelines"]
+    assert "cannot be shown" in bad["sentence"]
+    assert not bad["whole"]
+    assert good["whole"]
+    assert bad.keys() == good.keys()
+
+
+def test_every_open_transaction_has_a_row_for_somebody(shared: FakeHistory) -> None:
+    """That of a pipeline without records for all; that of a pipeline of others for them alone."""
+    sink = frozenset({TopicPartition("secret", 0)})
+    status = TransactionStatus(TransactionState.ONGOING, 1, 5, sink, 60_000, 0)
+    found = {"test.partition.never-committed." + "a" * 20: status, "airflow-eos.g": status}
+    for dag, count in (("mine", 2), ("another", 1)):
+        rows = views.transactions_view(found, shared, Viewer([dag]), "test", NOW)["transactions"]
+        assert len(rows) == count
+        assert rows[-1]["pipeline"] == ""
+        assert (rows[-1]["partitions"], rows[-1]["partition_count"]) == ([], 1)
+        assert rows[-1]["command"].endswith("--epoch 5 --yes")
+
+
+def test_a_topic_that_may_not_be_described_is_named(shared: FakeHistory) -> None:
+    """Nothing is said of what is left to read, nor that all is well."""
+    pipeline = shared.pipelines["pipelines.copy"]
+    coverage = replace(shared.coverage(pipeline), unseen=("src",))
+    row = views._pipeline_row(Viewer(["mine"]), pipeline, coverage, NOW, ())
+    assert (row["unread"], row["whole"], row["unseen"]) == (None, False, ["src"])
+    assert row["sentence"].endswith("may not Describe src")
+    others = views._pipeline_row(Viewer(["theirs"]), pipeline, coverage, NOW, ())
+    assert others["whole"]
+
+
+def test_one_user_leaves_places_to_others() -> None:
+    """Whose questions wait for ever."""
+    places = Desk(lambda: None)._places  # type: ignore[arg-type,return-value]
+    for _ in range(3):
+        places.take("a")
+    with pytest.raises(Trouble) as refused:
+        places.take("a")
+    assert refused.value.status == 429
+    for user in "bcdef":
+        places.take(user)
+    with pytest.raises(Trouble) as refused:
+        places.take("g")
+    assert refused.value.status == 503
+    places.free("a")
+    places.take("a")
+
+
+def test_versions_of_packages_are_told_one_by_one() -> None:
+    """And not as the text of a dictionary."""
+    assert views._flat({"spark": "4.1", "packages": {"pyarrow": 20}}) == {
+        "spark": "4.1",
+        "packages, pyarrow": "20",
+    }
+
+
+def of_interval(day: int, run: str, interval: Any = None) -> RunRecord:
+    days = [f"2026-11-{day:02}T00:00:00Z", f"2026-11-{day + 1:02}T00:00:00Z"]
+    made = record("mine", run, start=day, end=day + 1, mode="interval")
+    return replace(made, details={**made.details, "work": {"interval": interval or days}})
+
+
+def test_runs_of_intervals_show_them_and_come_in_their_order() -> None:
+    """A backfill commits in any order, and its run's name holds another date than its interval."""
+    history = FakeHistory(of_interval(12, "b"), of_interval(10, "c"), of_interval(11, "a"))
+    page = views.pipeline_view(history, Viewer(["mine"]), "pipelines.copy", NOW)
+    assert [one["interval"][0][:10] for one in page["runs_shown"]] == [
+        "2026-11-12",
+        "2026-11-11",
+        "2026-11-10",
+    ]
+    row = record_row({"key": "run:p/b", "value": of_interval(12, "b").to_json()})
+    assert row["what"].startswith("[2026-11-12T00:00:00Z, 2026-11-13T00:00:00Z): 10 read")
+
+
+@pytest.mark.parametrize("interval", ["x", [1, 2], ["a"], {"a": 1}])
+def test_what_is_not_an_interval_is_none(interval: Any) -> None:
+    """Whoever wrote it."""
+    history = FakeHistory(of_interval(12, "b", interval))
+    page = views.pipeline_view(history, Viewer(["mine"]), "pipelines.copy", NOW)
+    assert page["runs_shown"][0]["interval"] is None
