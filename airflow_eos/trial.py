@@ -225,12 +225,12 @@ def _by_frame(
     from airflow_eos.spark.by_value import pickled_by_value
     from airflow_eos.spark.frame_contract import sink_columns
     from airflow_eos.spark.process import call_process
-    from airflow_eos.spark.source import HEADERS, SCHEMA, arrow_schema
+    from airflow_eos.spark.source import arrow_schema, source_schema
 
     if spark is None:
         raise ConfigurationError("give spark=..., a session: only an @arrow_process can be tried without")
-    schema: Any = f"{SCHEMA}, {HEADERS}"
-    frame = spark.createDataFrame(pa.concat_tables([*parts, arrow_schema().empty_table()]), schema)
+    records: Any = pa.concat_tables([*parts, arrow_schema().empty_table()])
+    frame = spark.createDataFrame(records, source_schema())
     with pickled_by_value(process):
         result = call_process(process, frame, context)
         return sink_columns(result, context.sink_topic, context.source_topics).toArrow()

@@ -1,9 +1,11 @@
 """Compression of the records section, as Java, librdkafka and other clients write it.
 
 Written: zstd and snappy by Arrow, gzip by zlib, lz4 by ``lz4.frame`` with independent blocks (brokers refuse
-linked blocks, which is all that Arrow can write). Read: everything that is in real logs: snappy raw and in
-xerial frames (Java), lz4 linked or not, zstd frames with and without a content size (Java streams have none),
-gzip of several members.
+linked blocks, which is all that Arrow can write). Read: what the broker, the Java client or librdkafka reads.
+That is snappy raw and in xerial streams (Java), one or several joined; lz4 linked or not; zstd frames with
+and without a content size (Java streams have none); gzip of several members. Behind the data these clients
+accept: of gzip what is not a member, of xerial streams up to three bytes, of lz4 anything, of zstd a frame
+that is cut off.
 
 What a frame claims is not believed: kilobytes that decompress to gigabytes cost an error, not the memory.
 
@@ -22,8 +24,10 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_eos.exceptions import ConfigurationError, EnvironmentMismatch
+from airflow_eos.recordbatch.gzip_members import decompress_members
 from airflow_eos.recordbatch.limits import OverBudget
 from airflow_eos.recordbatch.varint import CONTINUED
+from airflow_eos.recordbatch.zstd_frames import end_of_whole_frames, zstd_content_size
 
 # A content size is believed up to so many times the compressed size and a bit; beyond, the data is streamed.
 _USUAL_RATIO = 64
@@ -33,7 +37,6 @@ _CHUNK = 1 << 20  # bytes decompressed at a time where the size is not known
 
 _XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = 16
-_ZSTD_MAGIC = 0xFD2FB528
 _GZIP_WINDOW = 31  # zlib: 15 window bits + 16 for the gzip wrapper
 # zlib's own default, 6, is nine times slower than 1 for some per cent of size.
 _GZIP_LEVEL = 1
@@ -134,7 +137,7 @@ def decompress(codec: int, data: bytes, budget: int) -> bytes | pa.Buffer:
         if codec == Codec.SNAPPY:
             return _snappy(data, budget)
         if codec == Codec.GZIP:
-            return _gzip(data, budget)
+            return decompress_members(data, budget)
     except (
         pa.ArrowException,
         OSError,
@@ -173,6 +176,16 @@ def _zstd(data: bytes, budget: int) -> bytes | pa.Buffer:
             return _ZSTD.decompress(data, size)
         except (pa.ArrowException, OSError):
             pass  # several frames: the first one's size is not the whole; the stream knows, or fails clearly
+    try:
+        return _zstd_stream(data, budget)
+    except (pa.ArrowException, OSError):
+        end = end_of_whole_frames(data)
+        if end is None:
+            raise
+        return _zstd_stream(memoryview(data)[:end], budget)
+
+
+def _zstd_stream(data: bytes | memoryview, budget: int) -> bytes | pa.Buffer:
     parts: list[pa.Buffer] = []
     left = budget
     with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
@@ -183,20 +196,6 @@ def _zstd(data: bytes, budget: int) -> bytes | pa.Buffer:
                 raise OverBudget(budget)
             parts.append(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def zstd_content_size(data: bytes) -> int | None:
-    """Content size in a zstd frame header (RFC 8878, 3.1.1.1), or ``None`` where the writer left it out."""
-    magic, descriptor = struct.unpack_from("<IB", data)
-    if magic != _ZSTD_MAGIC:
-        return None
-    flag = descriptor >> 6
-    single_segment = bool(descriptor & 0x20)
-    at = 5 + (0 if single_segment else 1) + (0, 1, 2, 4)[descriptor & 3]
-    width = (1 if single_segment else 0, 2, 4, 8)[flag]
-    if not width:
-        return None
-    return int.from_bytes(data[at : at + width], "little") + (256 if flag == 1 else 0)
 
 
 def _lz4(data: bytes, budget: int) -> bytes:
@@ -210,24 +209,30 @@ def _lz4(data: bytes, budget: int) -> bytes:
 
 
 def _snappy(data: bytes, budget: int) -> bytes | pa.Buffer:
-    if not data.startswith(_XERIAL):
+    if not data.startswith(_XERIAL) or len(data) < _XERIAL_HEADER:
         return _snappy_block(data, budget, budget)
+    view = memoryview(data)
     blocks = []
     left = budget
     at = _XERIAL_HEADER
-    while at < len(data):
+    while at + 4 <= len(data):  # the Java client ignores up to three bytes behind the last block
+        if data[at : at + 4] == _XERIAL[:4]:  # a further stream: as a size of a block it would be negative
+            at += _XERIAL_HEADER
+            if at > len(data):
+                raise ValueError("the header of a joined snappy stream is cut off")
+            continue
         (size,) = struct.unpack_from(">i", data, at)
         at += 4
         if size < 0 or at + size > len(data):
             raise ValueError(f"snappy block of {size} bytes at {at} is cut off")
-        block = _snappy_block(data[at : at + size], left, budget)
+        block = _snappy_block(view[at : at + size], left, budget)
         left -= len(block)
         blocks.append(block)
         at += size
     return b"".join(blocks)
 
 
-def _snappy_block(data: bytes, left: int, budget: int) -> pa.Buffer:
+def _snappy_block(data: bytes | memoryview, left: int, budget: int) -> pa.Buffer:
     """One raw block; its length stands in front as a plain varint.
 
     :param left: bytes it may have
@@ -246,19 +251,3 @@ def _snappy_block(data: bytes, left: int, budget: int) -> pa.Buffer:
     if size > _SNAPPY_RATIO * len(data):
         raise ValueError(f"snappy block of {len(data)} bytes claims {size}")
     return _SNAPPY.decompress(data, size)
-
-
-def _gzip(data: bytes, budget: int) -> bytes:
-    parts: list[bytes] = []
-    left = budget
-    while data or not parts:
-        member = zlib.decompressobj(_GZIP_WINDOW)
-        part = member.decompress(data, left + 1)
-        left -= len(part)
-        if left < 0:
-            raise OverBudget(budget)
-        parts.append(part)
-        if not member.eof:
-            raise ValueError("gzip data is cut off")
-        data = member.unused_data
-    return b"".join(parts)

@@ -66,7 +66,7 @@ def _checked(df: DataFrame, sink_topic: str | None) -> set[str]:
     """Return the columns the sink knows, each of a type it can write."""
     from pyspark.sql import types as T  # noqa: N812
 
-    case_sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    case_sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive", "false").lower() == "true"
     found: set[str] = set()
     for column in df.schema.fields:
         name = column.name if case_sensitive else column.name.lower()
@@ -78,7 +78,7 @@ def _checked(df: DataFrame, sink_topic: str | None) -> set[str]:
         if not _KINDS[name](T, column.dataType):
             raise ProcessFailed(
                 f"process returned column {name!r} as {column.dataType.simpleString()}; {_WANTED[name]}, "
-                "for example by .cast, or drop the column"
+                "or drop the column"
             )
     if "value" not in found:
         raise ProcessFailed(
@@ -138,10 +138,11 @@ _SEALED = {
     "headers": _HEADERS,
 }
 _WANTED = {
-    "value": "make it string or binary",
-    "key": "make it string or binary",
-    "topic": "make it string",
-    "partition": "make it int",
+    "value": "make it string or binary, for example by .cast",
+    "key": "make it string or binary, for example by .cast",
+    "topic": "make it string, for example by .cast",
+    "partition": "make it int, for example by .cast",
     "headers": f"make it {_HEADERS}",
-    "timestamp": "make it timestamp (with the session's time zone, not timestamp_ntz)",
+    "timestamp": "make it an instant (TimestampType); .cast('timestamp_ltz') takes a local time "
+    "as one of the session's time zone",
 }

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import datetime as dt
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from airflow_eos.model.ranges import OffsetRange
     from airflow_eos.recordbatch.decode import DecodedBatch
@@ -34,11 +35,6 @@ if TYPE_CHECKING:
     from airflow_eos.wire.client_config import ClientConfig
     from airflow_eos.wire.fetch import FetchedAnswer
 
-SCHEMA = (
-    "key binary, value binary, topic string, partition int, offset bigint, "
-    "timestamp timestamp, timestampType int"
-)
-HEADERS = "headers array<struct<key:string,value:binary>>"
 _MAX_MILLISECONDS = (2**63 - 1) // 1000
 _RUNS_NAMED = 20  # of neighbouring offsets, in one error
 
@@ -66,6 +62,29 @@ _RECORDS_PER_ROW = 4
 def arrow_schema() -> pa.Schema:
     """Return the columns of records that were read, headers included."""
     return _ARROW_SCHEMA.append(pa.field("headers", _HEADERS_TYPE))
+
+
+def source_schema() -> StructType:
+    """Return the same columns as Spark's types, those of Spark's own Kafka source.
+
+    Types, because the session's settings decide what text means: with
+    ``spark.sql.timestampType=TIMESTAMP_NTZ`` the word timestamp is a type without a time zone, while Kafka's
+    timestamps are instants.
+    """
+    from pyspark.sql import types as T  # noqa: N812
+
+    header = T.StructType().add("key", T.StringType()).add("value", T.BinaryType())
+    return (
+        T.StructType()
+        .add("key", T.BinaryType())
+        .add("value", T.BinaryType())
+        .add("topic", T.StringType())
+        .add("partition", T.IntegerType())
+        .add("offset", T.LongType())
+        .add("timestamp", T.TimestampType())
+        .add("timestampType", T.IntegerType())
+        .add("headers", T.ArrayType(header))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +149,7 @@ def source_frame(
     rows = max(count, sum(one.span for slices in tasks for one in slices) // _RECORDS_PER_ROW)
     starts = [number * rows // count for number in range(count)]
     task = ReadTask(config, tuple(map(tuple, tasks)), starts, tally, late_before, mark or ErrorMark())
-    return spark.range(0, rows if tasks else 0, 1, count).mapInArrow(task, f"{SCHEMA}, {HEADERS}")
+    return spark.range(0, rows if tasks else 0, 1, count).mapInArrow(task, source_schema())
 
 
 def read_slice(config: ClientConfig, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:

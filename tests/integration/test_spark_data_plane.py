@@ -45,6 +45,11 @@ from tests.support.patience import wait_until
 from tests.support.spark_sessions import KIND, attempt, run
 
 CONNECT = os.environ.get(KIND) == "connect"
+COLUMNS = (
+    "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
+    "timestampType:int,headers:array<struct<key:string,value:binary>>>"
+)
+"""Those of Spark's own Kafka source."""
 START = int(time.time() * 1000) - 3_600_000  # older records would meet the topic's retention
 
 
@@ -222,10 +227,7 @@ def test_the_source_has_the_columns_of_sparks_own_kafka_source(broker, spark):
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
         df = source_frame(spark, config, [ranges])
-        assert df.schema.simpleString() == (
-            "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
-            "timestampType:int,headers:array<struct<key:string,value:binary>>>"
-        )
+        assert df.schema.simpleString() == COLUMNS
         (row,) = df.selectExpr("*", "unix_millis(timestamp) AS ms").collect()
     finally:
         spark.conf.unset("spark.sql.session.timeZone")
@@ -368,6 +370,88 @@ def seal(broker, spark, topics, process, sink="sink"):
     source, out = topics
     plane = SparkDataPlane(spark, broker.spec(source, out if sink == "sink" else sink), process)
     return plane.seal(broker.plan(source))
+
+
+MEANING = {
+    "timestamps without a time zone": {
+        "spark.sql.timestampType": "TIMESTAMP_NTZ",
+        "spark.sql.session.timeZone": "Asia/Seoul",
+    },
+    "another time zone": {"spark.sql.session.timeZone": "America/St_Johns"},
+    "ANSI with reserved words": {
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.ansi.enforceReservedKeywords": "true",
+        "spark.sql.ansi.doubleQuotedIdentifiers": "true",
+    },
+    "not ANSI": {"spark.sql.ansi.enabled": "false", "spark.sql.storeAssignmentPolicy": "LEGACY"},
+    "case": {"spark.sql.caseSensitive": "TRUE"},
+    "small batches of large types": {
+        "spark.sql.execution.arrow.useLargeVarTypes": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "3",
+    },
+    "all columns nullable, in Java's old dates": {
+        "spark.sql.datetime.java8API.enabled": "false",
+        "spark.sql.legacy.timeParserPolicy": "LEGACY",
+        "spark.sql.legacy.keepCommandOutputSchema": "true",
+    },
+    "char and varchar": {
+        "spark.sql.legacy.charVarcharAsString": "true",
+        "spark.sql.legacy.castComplexTypesToString.enabled": "true",
+        "spark.sql.legacy.setopsPrecedence.enabled": "true",
+    },
+}
+
+
+@pytest.fixture
+def setting(spark):
+    """Sets a session's settings, and puts them back."""
+    before = {}
+
+    def put(settings):
+        for name, value in settings.items():
+            before[name] = spark.conf.get(name, None)
+            spark.conf.set(name, value)
+
+    yield put
+    for name, value in before.items():
+        spark.conf.unset(name) if value is None else spark.conf.set(name, value)
+
+
+@pytest.mark.parametrize("settings", MEANING.values(), ids=MEANING)
+def test_settings_of_the_session_change_nothing_in_what_is_read_and_written(broker, spark, setting, settings):
+    """Kafka's timestamps are instants, in the source and in the sink, whatever words mean to the session."""
+    source, sink = broker.topic("src", 1), broker.topic("out", 1)
+    headers = [("h", b"x"), ("null", None)]
+    times = [START, START + 1, START + 3_599_999]
+    broker.produce(
+        source,
+        [{"key": b"k", "value": b"v", "timestamp": moment, "headers": headers} for moment in times],
+    )
+    setting(settings)
+    seen = []
+
+    def identity(df):
+        seen.append(df.schema.simpleString())
+        return df.filter(df.timestamp.isNotNull())
+
+    run(broker, spark, broker.spec(source, sink), identity)
+    assert seen == [COLUMNS]
+    written = committed(broker, sink)
+    assert [record.timestamp for record in written] == times
+    assert [(r.key, r.value, r.headers) for r in written] == [
+        (r.key, r.value, r.headers) for r in committed(broker, source)
+    ]
+
+
+def test_a_local_time_is_refused_with_the_cast_that_helps(broker, spark, topics, setting, fn):
+    """With timestamps without a time zone as the default, .cast('timestamp') makes another one."""
+    setting({"spark.sql.timestampType": "TIMESTAMP_NTZ"})
+    with pytest.raises(ProcessFailed, match=r"'timestamp' as timestamp_ntz.*\.cast\('timestamp_ltz'\)"):
+        seal(broker, spark, topics, lambda df: df.withColumn("timestamp", df.timestamp.cast("timestamp")))
+    sealed = seal(
+        broker, spark, topics, lambda df: df.withColumn("timestamp", df.timestamp.cast("timestamp_ltz"))
+    )
+    assert sealed.manifest.records == 400
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import resource
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import lz4.frame
@@ -20,9 +21,10 @@ from airflow_eos.recordbatch.compression import (
     Codec,
     Compressor,
     decompress,
-    zstd_content_size,
 )
 from airflow_eos.recordbatch.limits import OverBudget
+from airflow_eos.recordbatch.zstd_frames import zstd_content_size
+from tests.support.compressed_forms import gzip_with, xerial
 from tests.support.record_batches import Record, write
 
 TEXT = b"".join(b'{"id": %d}' % number for number in range(20_000))
@@ -36,16 +38,6 @@ def streamed_zstd(data):
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         stream.write(data)
     return sink.getvalue().to_pybytes()
-
-
-def xerial(data, block=32_768):
-    """As snappy-java: a header, then length-prefixed raw blocks."""
-    codec = pa.Codec("snappy")
-    out = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
-    for at in range(0, len(data), block):
-        packed = codec.compress(data[at : at + block], asbytes=True)
-        out += struct.pack(">i", len(packed)) + packed
-    return out
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -161,6 +153,58 @@ def test_the_budget_is_exact(bomb):
     assert bytes(decompress(codec, data, size)) == bytes(size)
     with pytest.raises(OverBudget, match=f"more than {size - 1} bytes"):
         decompress(codec, data, size - 1)
+
+
+@given(
+    contents=st.lists(st.binary(max_size=200), min_size=1, max_size=8),
+    padding=st.binary(max_size=40).filter(lambda padding: not padding.startswith(b"\x1f\x8b\x08")),
+    fields=st.sampled_from([(0, b""), (8, b"name\0"), (4, b"\2\0ab"), (31, b"\1\0anote\0text\0")]),
+)
+def test_gzip_members_are_read_to_the_first_bytes_that_are_not_one(contents, padding, fields):
+    """Whatever their headers hold; what is behind them is ignored."""
+    members = b"".join(gzip_with(content, *fields) for content in contents)
+    assert decompress(Codec.GZIP, members + padding, BUDGET) == b"".join(contents)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.ZSTD])
+@given(data=st.data())
+def test_cut_off_data_is_never_read_as_a_part_of_it(codec, data):
+    """Joined pieces that are cut anywhere are an error, or the pieces that are whole."""
+    pieces = [data.draw(st.binary(min_size=1, max_size=50)) for _ in range(3)]
+    pack = {Codec.GZIP: gzip.compress, Codec.SNAPPY: xerial, Codec.ZSTD: Compressor("zstd").compress}[codec]
+    packed = [bytes(pack(piece)) for piece in pieces]
+    end = data.draw(st.integers(0, sum(map(len, packed))))
+    try:
+        read = bytes(decompress(codec, b"".join(packed)[:end], BUDGET))
+    except ValueError:
+        return
+    assert read in [b"".join(pieces[:count]) for count in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("codec", "unit"),
+    [
+        pytest.param(Codec.GZIP, gzip.compress(b""), id="gzip members of nothing"),
+        pytest.param(Codec.GZIP, gzip.compress(b"x"), id="gzip members of a byte"),
+        pytest.param(Codec.ZSTD, bytes(Compressor("zstd").compress(b"x")), id="zstd frames"),
+        pytest.param(Codec.SNAPPY, xerial(b"x"), id="xerial streams"),
+        pytest.param(Codec.LZ4, lz4.frame.compress(b"x"), id="lz4 frames"),
+    ],
+)
+def test_the_time_for_many_pieces_grows_as_their_number(codec, unit):
+    """Four times the pieces take no more than about four times as long, not sixteen times."""
+
+    def seconds(count):
+        data = unit * count
+        times = []
+        for _ in range(3):
+            begin = time.process_time()
+            decompress(codec, data, BUDGET)
+            times.append(time.process_time() - begin)
+        return min(times)
+
+    count = (1 << 20) // len(unit)
+    assert seconds(4 * count) < 9 * seconds(count) + 0.01
 
 
 def test_bombs_cost_an_error_and_not_the_memory(tmp_path):
