@@ -35,13 +35,14 @@ _OURS = (
     "exceptions.py",
     "printable.py",
     "task_signals.py",
+    "wording.py",
     "lazy_exports.py",
     "model",
     "recordbatch",
     "spark",
     "wire",
 )
-_DRIVERS = (*_OURS, "broker", "engine", "ledger", "ports.py", "run", "wording.py")
+_DRIVERS = (*_OURS, "broker", "engine", "ledger", "ports.py", "run")
 _PYC_HEADER = 16  # magic 4, flags 4, then source hash 8, or time 4 and size 4 (PEP 552)
 _UNCHECKED_HASH = (1).to_bytes(4, "little")
 _shipped: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()

@@ -44,6 +44,8 @@ def new_session(kind, master="local[2]", **settings):
     for key, value in {
         "spark.ui.enabled": "false",
         **local_defaults(master),
+        # With it, PySpark leaves the socket of each parallelize open: a warning, and so an error here.
+        "spark.io.encryption.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.jars": ",".join(map(str, connector_jars())),

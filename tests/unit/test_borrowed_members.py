@@ -32,6 +32,7 @@ _OPERATOR = "airflow.providers.apache.spark.operators.spark_submit:SparkSubmitOp
 
 # A method, or an attribute that a method of the class sets.
 BORROWED = [
+    (AIRFLOW, "airflow.sdk:StartOfDayMapper", "_timezone"),
     (KAFKA, "kafka.net.manager:KafkaConnectionManager", "_build_transport"),
     (KAFKA, "kafka.net.manager:KafkaConnectionManager", "_conns"),
     (KAFKA, "kafka.net.manager:KafkaConnectionManager", "_net"),

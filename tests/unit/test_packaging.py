@@ -41,6 +41,7 @@ DISTRIBUTIONS = {
     "airflow_eos_testing": "airflow-eos-testing",
     "confluent_kafka": "confluent-kafka",
     "google_crc32c": "google-crc32c",
+    "dateutil": "python-dateutil",
     "yaml": "pyyaml",
     "kafka": "kafka-python",
     "opentelemetry": "opentelemetry-api",
