@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow_eos.exceptions import IntervalNotReady, IntervalUnaccountable
 from airflow_eos.model.kafka import TimedOffset
-from airflow_eos.model.ranges import OffsetRange, TopicPartition
+from airflow_eos.model.ranges import OffsetRange, TopicPartition, in_utc
 from airflow_eos.ports import Cluster
 
 FUTURE_TOLERANCE = dt.timedelta(hours=1)
@@ -230,7 +230,7 @@ def accepted_notes(losses: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def timestamp_of(moment: dt.datetime) -> int:
     """Return a moment in ms since 1970."""
-    return (moment - _EPOCH) // dt.timedelta(milliseconds=1)
+    return (in_utc(moment) - _EPOCH) // dt.timedelta(milliseconds=1)
 
 
 def moment_text(timestamp: int) -> str:
