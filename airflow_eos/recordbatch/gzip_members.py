@@ -33,7 +33,7 @@ def decompress_members(data: bytes, budget: int) -> bytes:
     view = memoryview(data)
     start = _deflate_start(data, 0)
     if start is None:
-        raise ValueError("gzip data does not begin with a header")
+        raise ValueError("gzip data cannot be decompressed: it does not begin with a header")
     parts: list[bytes] = []
     left = budget
     while start is not None:
