@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +40,6 @@ TOPICS_SHOWN = 50
 """Whose health is looked at."""
 _WORST_FIRST = ("fail", "warn", "unknown", "ok")
 _WEEK = dt.timedelta(days=7)
-_WORK_IDS = re.compile(r"(?:[0-9T:.Z-]+_[0-9T:.Z-]+\.)?[0-9a-f]{20}")
 
 
 Damaged = Collection[tuple[str, str]]
@@ -274,16 +272,9 @@ def _pipeline_of(name: str, pipelines: Sequence[PipelineHistory], prefix: str) -
     for pipeline in pipelines:
         owner = owner_of(pipeline)
         assert owner is not None
-        cursor = (
-            keys.cursor_transactional_id(prefix, owner.group_id),
-            owner.producer.transactional_id,
-        )
-        if name in cursor or name.startswith(f"{keys.ids_prefix(prefix)}mapped-cursor.{owner.group_id}/"):
+        its_last = owner.producer.transactional_id
+        if name == its_last or keys.belongs_to(name, prefix, pipeline.name, owner.group_id):
             return pipeline
-        for kind in ("interval", "partition", "explicit", "reprocess"):
-            start = f"{keys.ids_prefix(prefix)}{kind}.{pipeline.name}."
-            if name.startswith(start) and _WORK_IDS.fullmatch(name.removeprefix(start)):
-                return pipeline
     return None
 
 
