@@ -38,6 +38,7 @@
     │   ├── SealedBlockLost           sealed batches are gone, or were replaced
     │   └── ProcessFailed             the author's ``process`` raised or returned wrong columns
     ├── SendError                     the wire layer could not write a batch
+    │   ├── SessionLost               the Spark session with the sealed batches is gone
     │   ├── ProducerFenced            the broker refused the producer's epoch
     │   ├── DeliveryTimedOut
     │   ├── DuplicateReceipt          an acknowledgement belongs to another attempt
@@ -222,6 +223,10 @@ class SealedBlockLost(RunError):
 
 class SendError(EosError):
     """The wire layer could not write a batch."""
+
+
+class SessionLost(SendError):
+    """The Spark session that held the sealed batches is gone, and they with it; only another try has one."""
 
 
 class ProducerFenced(SendError):

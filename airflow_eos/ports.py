@@ -44,7 +44,9 @@ __all__ = [
 class Cluster(Protocol):
     """Reads of the cluster's state. Implementations retry transient errors themselves."""
 
-    def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
+    def describe_topics(
+        self, topics: Collection[str], *, wait: bool = True
+    ) -> Mapping[str, TopicDescription]:
         """Return id and partition count per topic.
 
         :raises UnknownTopic: naming the topics that do not exist.

@@ -24,6 +24,7 @@ from airflow_eos.exceptions import (
     RecordRefused,
     RunFailed,
     RunFenced,
+    SessionLost,
 )
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.topic_check import refuse_unsigned
@@ -393,7 +394,8 @@ class RunProtocol:
             self._release(work)  # free what is left; the same ranges are sealed again
         if isinstance(failure, _NOT_WORTH_RESENDING):
             raise failure
-        if work.attempts >= self._spec.max_send_attempts or self._kill.asked:
+        ends = isinstance(failure, SessionLost) or work.attempts >= self._spec.max_send_attempts
+        if ends or self._kill.asked:
             raise self._failed(work)
         return None
 

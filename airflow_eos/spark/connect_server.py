@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.spark import class_data, jvm, worker_daemon
-from airflow_eos.spark.encryption import LOOPBACK, local_defaults
+from airflow_eos.spark.encryption import LOOPBACK, server_defaults
 
 CONN_ID = "spark_warm"
 CLIENT_HOST = "localhost"
@@ -228,7 +228,7 @@ def _command(settings: ServerSettings, port: int) -> tuple[str, ...]:
         "spark.python.daemon.module": worker_daemon.__name__,
         # It authenticates nobody.
         "spark.ui.enabled": "false",
-        **local_defaults(settings.master),
+        **server_defaults(settings.master),
     }
     if settings.master.startswith("local"):
         # Without the 40 ms of a delayed acknowledgement for each small Python task.

@@ -49,6 +49,16 @@ def local_defaults(master: str) -> dict[str, str]:
     return dict(_LOCAL_DEFAULTS) if is_local(master) else {}
 
 
+def server_defaults(master: str) -> dict[str, str]:
+    """Return :func:`local_defaults` for a Spark Connect server, which must not encrypt its RPC.
+
+    Its executor downloads classes of a session over RPC while it holds the lock of the class loader, and the
+    handshake of an encrypted connection loads a class by that loader: both wait for each other. Loopback and
+    authentication (SASL) keep strangers out without it.
+    """
+    return local_defaults(master) | ({"spark.network.crypto.enabled": "false"} if is_local(master) else {})
+
+
 def settings_in_force(session: SparkSession, asked: Mapping[str, str]) -> dict[str, str]:
     """Return the settings that decide about encryption, as the session has them.
 

@@ -27,6 +27,7 @@ from airflow_eos.exceptions import (
     RunFailed,
     SealedBlockLost,
     SendError,
+    SessionLost,
     SparkUnavailable,
 )
 from airflow_eos.spark.spark_failure import (
@@ -227,7 +228,7 @@ def send_error(error: BaseException, mark: ErrorMark) -> EosError:
     if ours is not None:
         return ours
     if is_server_gone(error):
-        return SendError(
+        return SessionLost(
             f"{_GONE_TEXT} in the send stage: {root_cause(error)}; its transaction must be aborted"
         )
     return SendError(f"the send stage failed: {root_cause(error)}; its transaction must be aborted")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.spark.connect_server import Access, read_access
-from airflow_eos.spark.encryption import local_defaults
+from airflow_eos.spark.encryption import server_defaults
 from airflow_eos_testing.exceptions import EmbeddedSparkError
 from airflow_eos_testing.ports import HOST, free_ports
 from airflow_eos_testing.server import EmbeddedServer
@@ -47,7 +47,7 @@ class SparkConnectServer(EmbeddedServer):
         self._master = master
         self._settings = {
             "spark.ui.enabled": "false",
-            **local_defaults(master),
+            **server_defaults(master),
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.session.timeZone": "UTC",
             **(settings or {}),

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import pytest
 
+import tests.support.airflow_home  # noqa: F401 - before Airflow, which the modules below import
 from airflow_eos import arrow_process, read_process_write
 from airflow_eos.exceptions import ProcessFailed, RecordRefused, RecordTooLarge, RunFailed
 from airflow_eos.operators.author_signals import asked_of_airflow

@@ -43,6 +43,8 @@ def new_session(kind, master="local[2]", **settings):
     builder = builder.master(master).appName("airflow-eos tests")
     for key, value in {
         "spark.ui.enabled": "false",
+        # A local session that this process had before leaves its settings in the JVM.
+        **dict.fromkeys(("spark.authenticate", "spark.network.crypto.enabled"), "false"),
         **local_defaults(master),
         # With it, PySpark leaves the socket of each parallelize open: a warning, and so an error here.
         "spark.io.encryption.enabled": "false",

@@ -60,7 +60,8 @@ class ModelCluster:
     def _read(self, name: str, call: Callable[[], Any]) -> Any:
         return self._run.step(name, call)
 
-    def describe_topics(self, topics: Collection[str]) -> Any:
+    def describe_topics(self, topics: Collection[str], *, wait: bool = True) -> Any:
+        del wait  # nothing is behind here
         return self._broker.describe_topics(list(topics))
 
     def topic_operations(self, topics: Collection[str]) -> Any:
