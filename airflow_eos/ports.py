@@ -24,7 +24,7 @@ from airflow_eos.model.ledger import LedgerEntry, LedgerMessage, LedgerView
 from airflow_eos.model.ledger_index import IndexRoot, LeafAt, Place
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.plan import RunPlan
-from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.ranges import OffsetRange, TopicPartition
 
 __all__ = [
     "Cluster",
@@ -72,6 +72,12 @@ class Cluster(Protocol):
         """Return each last stable offset (LSO).
 
         The first offset of the oldest open transaction, or the end.
+        """
+
+    def next_data(self, ranges: Collection[OffsetRange]) -> Mapping[TopicPartition, int]:
+        """Return an offset of each range below which it holds nothing for ``read_committed`` readers.
+
+        Offsets of markers, aborted transactions and compacted records hold nothing.
         """
 
     def offsets_for_time(
@@ -123,6 +129,9 @@ class Cluster(Protocol):
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Sequence[ActiveProducer]]:
         """Return the producers each partition's leader knows (KIP-664)."""
+
+    def transactional_ids(self, producer_ids: Collection[int]) -> Mapping[int, str]:
+        """Return the transactional id of each producer id, as far as this client may Describe it."""
 
 
 class ProducerSession(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from airflow_eos.broker.features import (
 from airflow_eos.broker.librdkafka import Admin
 from airflow_eos.broker.permissions import topic_settings
 from airflow_eos.broker.shared_connections import Link, LinkUser
+from airflow_eos.exceptions import EosError
 from airflow_eos.model.kafka import (
     ActiveProducer,
     CommittedOffset,
@@ -21,7 +23,7 @@ from airflow_eos.model.kafka import (
     TimedOffset,
     TopicDescription,
 )
-from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.recordbatch.decode import decode_batch
 from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.wire.authorized_operations import group_operations, topic_operations
@@ -34,6 +36,7 @@ from airflow_eos.wire.groups import (
     has_pending_offsets,
     offsets_partition,
 )
+from airflow_eos.wire.next_data import next_data
 from airflow_eos.wire.offsets import Isolation, first_since, list_offsets, max_timestamps
 from airflow_eos.wire.txn_requests import (
     TransactionStatus,
@@ -42,6 +45,8 @@ from airflow_eos.wire.txn_requests import (
     list_transactions,
     open_transactional_ids,
 )
+
+log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT = 60.0
 """Seconds for one question, with all retries."""
@@ -113,6 +118,22 @@ class KafkaCluster(LinkUser):
         """Return each last stable offset (LSO): first offset of the oldest open transaction, or the end."""
         with self._link.connections() as connections:
             return list_offsets(connections, partitions, "latest", timeout=REQUEST_TIMEOUT)
+
+    def next_data(self, ranges: Collection[OffsetRange]) -> Mapping[TopicPartition, int]:
+        """Return an offset of each range below which it holds nothing for ``read_committed`` readers.
+
+        Where that cannot be seen it is the start: the run that reads it says why.
+        """
+        with self._link.connections() as connections:
+
+            def begin(wanted: OffsetRange) -> int:
+                try:
+                    return next_data(connections, wanted)
+                except EosError as error:
+                    log.info("%s could not be looked at: %s", wanted.topic_partition, error)
+                    return wanted.start
+
+            return {wanted.topic_partition: begin(wanted) for wanted in ranges}
 
     def offsets_for_time(
         self, partitions: Collection[TopicPartition], timestamp_ms: int, *, markers: bool = False

@@ -213,12 +213,13 @@ COMMANDS = (
             ),
             Option(
                 "--max-lag",
-                "a group may have so many offsets to read",
+                "a group may have so many offsets to read, those behind open transactions included",
                 {"type": not_negative, "metavar": "OFFSETS"},
             ),
             Option(
                 "--max-open",
-                "a group's transaction may be open so long, without names any of the prefix",
+                "a group's transaction, or one that it waits behind, may be open so long; without names any "
+                "of the prefix",
                 {"type": not_negative, "metavar": "SECONDS"},
             ),
             Option(

@@ -48,6 +48,9 @@ def status(target: Deployment, options: Namespace) -> Outcome:
     tables = {
         "ledger": [found["ledger"]],
         "cursors": [_cursor_row(group, one) for group, one in found["cursors"].items()],
+        "behind open transactions": [
+            row for group, one in found["cursors"].items() for row in _waiting_rows(group, one)
+        ],
         "pipelines, their latest runs": [
             {"pipeline": name, "at": one.staged_at, **run_row(one.summary())} for name, one in latest.items()
         ],
@@ -72,6 +75,8 @@ def gauges(found: Mapping[str, Any], prefix: str) -> list[Gauge]:
     for group, cursor in found["cursors"].items():
         if (cursor or {}).get("lag") is not None:
             sent.append(("eos.group.lag", cursor["lag"], {"group": group}))
+            undecided = sum(one["end"] - one["start"] for one in cursor["waiting"])
+            sent.append(("eos.group.undecided", undecided, {"group": group}))
         if "open_transaction" in (cursor or {}):
             open_now = cursor["open_transaction"]
             age = open_now["age_seconds"] if open_now else 0
@@ -127,6 +132,7 @@ def _missing(target: Deployment, found: Mapping[str, Mapping[str, Any]]) -> list
 
 def _add_progress(target: Deployment, group: str, cursor: dict[str, Any]) -> None:
     """Add to what the ledger says of a group what it has to read, and the transaction it has open."""
+    from airflow_eos.engine.control_plane import utc_now
     from airflow_eos.engine.lag import unread
     from airflow_eos.engine.open_transactions import oldest_open_transaction
 
@@ -139,7 +145,13 @@ def _add_progress(target: Deployment, group: str, cursor: dict[str, Any]) -> Non
     except UnknownTopic as error:
         cursor |= {"lag": None, "unknown": error.message}
     else:
-        cursor["lag"] = left.offsets
+        cursor |= {
+            "lag": left.offsets,
+            "lag_to_end": left.offsets_to_end,
+            "waiting": [one.to_dict(utc_now()) for one in left.undecided],
+        }
+        if cursor["layout"] == "mapped" and left.added:
+            cursor["not_mapped"] = [str(tp) for tp in sorted(left.added)]
         if cursor["layout"] == "mapped":
             ids = [
                 keys.cursor_transactional_id(target.prefix, group, one.topic_partition) for one in left.ranges
@@ -149,10 +161,11 @@ def _add_progress(target: Deployment, group: str, cursor: dict[str, Any]) -> Non
 
 def _exceeded(group: str, cursor: Mapping[str, Any], options: Namespace) -> list[Row]:
     """Return the limits that a group has passed; what cannot be known is not within one."""
-    open_now = cursor.get("open_transaction")
+    own = [cursor["open_transaction"]] if cursor.get("open_transaction") else []
+    ages = [one["age_seconds"] for one in (*own, *cursor.get("waiting", ()))]
     facts = {
-        "max-lag": (options.max_lag, cursor.get("lag")),
-        "max-open": (options.max_open, open_now["age_seconds"] if open_now else 0),
+        "max-lag": (options.max_lag, cursor.get("lag_to_end")),
+        "max-open": (options.max_open, None if None in ages else max(ages, default=0)),
     }
     return [
         {"group": group, "limit": name, "allowed": allowed, "found": found}
@@ -166,4 +179,14 @@ def _cursor_row(group: str, cursor: Mapping[str, Any] | None) -> Row:
     if not row.get("ends"):
         row.pop("ends", None)  # a mapped cursor has one record a partition, and this one has no ends
     open_now = row.pop("open_transaction", None)
-    return {**row, "open for": f"{open_now['age_seconds']} s"} if open_now else row
+    if open_now:
+        row["open for"] = f"{open_now['age_seconds']} s"
+    for name in ("waiting", "lag_to_end"):
+        row.pop(name, None)
+    if cursor and cursor.get("waiting"):
+        row["lag to the end"] = cursor["lag_to_end"]
+    return row
+
+
+def _waiting_rows(group: str, cursor: Mapping[str, Any] | None) -> list[Row]:
+    return [{"group": group, "waits": one["text"]} for one in (cursor or {}).get("waiting", ())]

@@ -13,8 +13,9 @@ from typing import Any, Literal
 from airflow_eos.broker.ledger_topic import TOPIC_CONFIG
 from airflow_eos.broker.permissions import TopicCare
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
+from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing, UnknownTopic
 from airflow_eos.run import laws
+from airflow_eos.run.undecided import undecided
 from airflow_eos.wording import counted, span_text
 
 Status = Literal["ok", "warn", "fail", "unknown"]
@@ -97,6 +98,25 @@ def expiry(control: ControlPlane) -> Iterator[Check]:
         yield Check("expiry of ids", "warn", found, advice)
     else:
         yield Check("expiry of ids", "ok", found)
+
+
+def undecided_offsets(control: ControlPlane, topic: str) -> Iterator[Check]:
+    """Whether readers of a topic wait behind open transactions."""
+    try:
+        partitions = control.cluster.describe_topics([topic])[topic].topic_partitions
+    except (UnknownTopic, AuthorizationFailed):
+        return  # said of the topic
+    ends = control.cluster.log_ends(partitions)
+    waiting = undecided(control.cluster, ends, control.cluster.last_stable_offsets(partitions))
+    name = f"end of topic {topic}"
+    if not waiting:
+        yield Check(name, "ok", "all of its offsets can be read: no transaction is open")
+        return
+    advice = (
+        "runs read up to them only; where the producer is gone for good, end its transaction: `airflow eos "
+        "abort --foreign`, or Kafka's kafka-transactions.sh"
+    )
+    yield Check(name, "warn", "; ".join(map(str, waiting)), advice)
 
 
 def ledger_identity(control: ControlPlane, name: str) -> Iterator[Check]:

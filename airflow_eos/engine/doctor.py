@@ -18,6 +18,7 @@ from airflow_eos.engine.checks import (
     ledger_settings,
     said,
     timeouts,
+    undecided_offsets,
     verification,
 )
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
@@ -80,6 +81,8 @@ def examine(options: DoctorOptions) -> list[Check]:
         for name, operation in wanted:
             look = functools.partial(_topic, permissions, name, operation, brokers)
             checks += guarded(f"topic {name}", look)
+        for name in sorted({*options.sources, *_topics_of(control, options.group)}):
+            checks += guarded(f"end of topic {name}", functools.partial(undecided_offsets, control, name))
         checks += guarded("hanging transactions", lambda: _hanging(control, options))
         checks += guarded("retention", lambda: _retention(control, options))
         if options.group is not None:
@@ -195,6 +198,18 @@ def _topic(permissions: Permissions, name: str, operation: str, brokers: int) ->
         yield Check(what, "fail", "Read is not granted", "grant Read: the proof before a commit needs it")
     if operation == "WRITE":
         yield from durability(what, care, brokers)
+
+
+def _topics_of(control: ControlPlane, group: str | None) -> Collection[str]:
+    """Return the topics of a group's cursor; none where there is no cursor, or it cannot be read."""
+    if group is None:
+        return ()
+    key = keys.cursor_key(group)
+    try:
+        value = control.authority.peek([key], routing=group).get(key)
+        return () if value is None else CursorRecord.from_json(value, key).topic_ids
+    except EosError:
+        return ()  # said of the group
 
 
 def _retention(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:

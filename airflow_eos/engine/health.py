@@ -21,6 +21,7 @@ from airflow_eos.engine.checks import (
     ledger_settings,
     said,
     timeouts,
+    undecided_offsets,
     verification,
 )
 from airflow_eos.engine.control_plane import ControlPlane
@@ -76,6 +77,9 @@ def health(
         for name in sorted({*sources, *sinks}):
             look = functools.partial(_topic, permissions, name, brokers, written=name in sinks)
             found += _guarded(f"topic {name}", look)
+        for name in sorted(sources):
+            look = functools.partial(undecided_offsets, control, name)
+            found += _guarded(f"end of topic {name}", look)
         topics = {deployment.ledger.topic, *sinks}
         left = LeftOpen(control.cluster, deployment.prefix, known.ids.get)
         found += _guarded("transactions left open", lambda: _left_open(left, topics))

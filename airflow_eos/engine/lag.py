@@ -21,6 +21,7 @@ from airflow_eos.model.kafka import TopicDescription
 from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
 from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings
 from airflow_eos.run.log_coverage import timestamp_of
+from airflow_eos.run.undecided import Undecided, undecided
 
 IdlePolicy = Literal["allowed_lateness", "wait"]
 
@@ -35,16 +36,26 @@ class Unread:
     :param topic_ids: ids of the topics when they were asked.
     :param without_position: partitions of which neither the group's offsets nor the ledger know anything: a
         run begins there by its ``start``, and with ``latest`` at the end the log has *then*.
+    :param undecided: what waits behind open transactions: a run cannot read it yet.
+    :param added: partitions that were added since the cursor began and are not read yet; of a mapped cursor
+        no mapped task has read them.
     """
 
     ranges: tuple[OffsetRange, ...]
     topic_ids: Mapping[str, str]
     without_position: frozenset[TopicPartition] = frozenset()
+    undecided: tuple[Undecided, ...] = ()
+    added: frozenset[TopicPartition] = frozenset()
 
     @property
     def offsets(self) -> int:
         """Offsets not read: an upper bound of the records, since markers and aborted records take offsets."""
         return sum(one.span for one in self.ranges)
+
+    @property
+    def offsets_to_end(self) -> int:
+        """The same up to the high watermarks: with what waits behind open transactions."""
+        return self.offsets + sum(one.offsets.span for one in self.undecided)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +97,14 @@ def unread(
         committed = control.cluster.committed(group, partitions, stable=False)
         positions = {tp: one.offset for tp, one in committed.items()}
         missing = [tp for tp in partitions if tp not in positions]
+        added: dict[TopicPartition, int] = {}
         if missing and ledger is not None:
-            positions.update(_cursor(control, group, missing))
+            known, added = _cursor(control, group, missing)
+            positions.update(known)
         begins = control.cluster.log_starts(partitions)
+        high = control.cluster.log_ends(partitions)
         ends = control.cluster.last_stable_offsets(partitions)
+        waiting = undecided(control.cluster, high, ends)
     ranges = []
     for tp in partitions:
         begin = positions.get(tp, begins[tp] if start == "earliest" else ends[tp])
@@ -98,24 +113,27 @@ def unread(
         tuple(ranges),
         {name: one.topic_id for name, one in found.items()},
         frozenset(tp for tp in partitions if tp not in positions),
+        tuple(waiting),
+        frozenset(added),
     )
 
 
 def _cursor(
     control: ControlPlane, group: str, partitions: Collection[TopicPartition]
-) -> dict[TopicPartition, int]:
-    """Return where the ledger says that the group goes on; a partition added since its last run at 0."""
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Return where the ledger says that the group goes on, and of these the partitions added since, at 0."""
     layout = keys.cursor_key(group)
     wanted = [layout, *(keys.cursor_key(group, one) for one in partitions)]
     try:
         found = control.authority.peek(wanted, routing=group)
     except LedgerMissing:
-        return {}
+        return {}, {}
     records = {key: CursorRecord.from_json(value, key) for key, value in found.items()}
     known = records[layout].partition_counts if layout in records else {}
     added = {tp: 0 for tp in partitions if 0 < known.get(tp.topic, 0) <= tp.partition}
     ends = {tp: end for record in records.values() for tp, end in record.ends.items()}
-    return {tp: end for tp, end in {**added, **ends}.items() if tp in partitions}
+    added = {tp: 0 for tp in added if tp not in ends}
+    return {tp: end for tp, end in {**added, **ends}.items() if tp in partitions}, added
 
 
 def interval_progress(

@@ -77,12 +77,14 @@ class TransactionDescription:
     """The coordinator's view of one transactional id (KIP-664).
 
     :param partitions: partitions in the open transaction; empty once it is complete.
+    :param start_ms: when the open transaction began, ms since 1970; -1 when none is open.
     """
 
     state: TransactionState
     producer_id: int
     producer_epoch: int
     partitions: frozenset[TopicPartition] = frozenset()
+    start_ms: int = -1
 
     @property
     def is_under_way(self) -> bool:
@@ -102,12 +104,14 @@ class ActiveProducer:
     :param producer_epoch: of its last batch or marker in this partition.
     :param last_sequence: sequence of the last record of the last batch; -1 when nothing was written.
     :param current_txn_start_offset: first offset of its open transaction in this partition; -1 without one.
+    :param last_timestamp: largest timestamp of its last batch, ms since 1970; -1 where that is not known.
     """
 
     producer_id: int
     producer_epoch: int
     last_sequence: int
     current_txn_start_offset: int = -1
+    last_timestamp: int = -1
 
     @property
     def is_open(self) -> bool:

@@ -27,6 +27,7 @@ class RunPlan:
     :param notes: what a reader of the log should know (for example: cursor restored from the ledger).
     :param accepted_loss: what is, or may be, deleted of the ranges, and was accepted; for the run's record.
     :param lag: offsets that a cursor leaves between its ends and the last stable offsets; None elsewhere.
+    :param undecided: offsets between the last stable offsets and the high watermarks of what was planned.
     :param headers: added to every record of the output; they name the run.
     """
 
@@ -38,6 +39,7 @@ class RunPlan:
     committed: Mapping[TopicPartition, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     lag: int | None = None
+    undecided: int = 0
     accepted_loss: tuple[Mapping[str, Any], ...] = ()
     headers: tuple[tuple[str, str], ...] = ()
 

@@ -67,11 +67,13 @@ class OffsetRange:
 class Cursor:
     """Read from the group's committed offsets to the last stable offset, and move the offsets forward.
 
-    :param max_records: upper bound of offsets read by one run, over all partitions; None reads all.
+    :param max_records: upper bound of offsets read by one run, over all partitions; offsets in front that
+        hold nothing (aborted, compacted, markers) do not count. None reads all.
     :param start: where to begin when neither group offsets nor a ledger cursor exist.
     :param until_caught_up: go on in rounds of ``max_records``, each a transaction of its own, until a round
         has read up to the last stable offset it met. A retry continues after the last committed round.
-    :param max_rounds: the run ends after so many rounds even when the source is faster than it.
+    :param max_rounds: the run ends after so many rounds even when the source is faster than it, and its
+        record says so.
     """
 
     max_records: int | None = None

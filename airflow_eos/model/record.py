@@ -166,6 +166,9 @@ class RunRecord:
             "rounds": int(self.details.get(ROUNDS, 1)),
             "ranges": [r.to_list() for r in self.ranges],
             "written": {f"{r.topic}-{r.partition}": r.records for r in self.receipts},
+            "lag": self.details.get("lag"),
+            "undecided": self.details.get("undecided", 0),
+            "notes": list(self.details.get("notes", ())),
         }
 
 

@@ -266,7 +266,8 @@ class RunParameters:
         summary = record.summary()
         self.log.info("%s: %s", "Found in the ledger" if record.found else "Committed", summary)
         if self.on_empty == "skip" and not record.records_read and not record.records_written:
-            raise AirflowSkipException(f"{record.run_key} is committed; there was nothing to read")
+            notes = "".join(f"; {note}" for note in summary["notes"])
+            raise AirflowSkipException(f"{record.run_key} is committed; there was nothing to read{notes}")
         return summary
 
     def audit(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - for subclasses

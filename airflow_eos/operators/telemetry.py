@@ -32,6 +32,7 @@ class RunTelemetry:
     ``eos.run.records_written`` counter  records written, over all target partitions
     ``eos.run.dead_letters``    counter  of those, records on which ``process`` raised
     ``eos.run.lag``             gauge    offsets a cursor left between its end and the last stable offset
+    ``eos.run.undecided``       gauge    offsets that no run can read yet, behind open transactions
     ``eos.run.fenced``          counter  tries that a newer attempt fenced
     ``eos.run.resolved``        counter  commits whose answer was lost and that the ledger decided
     ==========================  =======  ==============================================================
@@ -102,6 +103,7 @@ class RunTelemetry:
             lag = record.details.get("lag")
             if lag is not None:
                 stats.gauge("eos.run.lag", lag, tags=self._tags)
+                stats.gauge("eos.run.undecided", record.details.get("undecided", 0), tags=self._tags)
         except Exception:
             log.warning("metrics of the run could not be sent", exc_info=True)
 

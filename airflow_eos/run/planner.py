@@ -30,8 +30,10 @@ from airflow_eos.model.ranges import (
 from airflow_eos.model.record import TOPIC_IDS, RunRecord
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import Cluster
-from airflow_eos.run import laws, log_coverage, retention, skips
+from airflow_eos.run import laws, log_coverage, mapping, retention, skips
 from airflow_eos.run.boundaries import Boundaries, moved_by
+from airflow_eos.run.round_size import bounded_to_data
+from airflow_eos.run.undecided import undecided
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +98,7 @@ class Planner:
         interval = asked if isinstance(asked, Interval) else None
         if interval is not None and interval.accept_deleted:
             planned = replace(planned, plan=self._what_is_left(planned.plan))
-        planned = replace(planned, plan=skips.without(planned.plan, self._spec.skip_offsets))
-        self._check_logs(planned.plan)
-        plan = planned.plan
+        plan = self._check_logs(skips.without(planned.plan, self._spec.skip_offsets))
         notes = retention.notes(self._cluster, plan, self._spec.sink_topic, interval, self._now())
         return replace(planned, plan=replace(plan, notes=(*plan.notes, *notes)))
 
@@ -137,9 +137,11 @@ class Planner:
         notes = (*plan.notes, *log_coverage.accepted_notes(loss))
         return replace(plan, ranges=left, accepted_loss=loss, notes=notes)
 
-    def _check_logs(self, plan: RunPlan) -> None:
+    def _check_logs(self, plan: RunPlan) -> RunPlan:
+        """Check the ranges against the logs; return the plan with what waits behind open transactions."""
         partitions = list(plan.starts)  # each once, or brokers refuse the question
         starts = self._cluster.log_starts(partitions)
+        high = self._cluster.log_ends(partitions)
         stable = self._cluster.last_stable_offsets(partitions)
         beyond = {r.topic_partition for r in plan.ranges if r.end > stable[r.topic_partition]}
         ends = {**stable, **(self._cluster.log_ends(beyond) if beyond else {})}
@@ -147,6 +149,16 @@ class Planner:
             tp = wanted.topic_partition
             laws.within_log(wanted, starts[tp], ends[tp], plan.mode)
             laws.is_decided(wanted, stable[wanted.topic_partition])
+        waiting = undecided(self._cluster, high, stable)
+        # A range that ends below them was not meant to reach them.
+        reached = [
+            one for one in waiting if plan.advances or plan.ends[one.topic_partition] >= one.offsets.start
+        ]
+        return replace(
+            plan,
+            notes=(*plan.notes, *map(str, reached)),
+            undecided=sum(one.offsets.span for one in reached),
+        )
 
     # -- cursor --
 
@@ -158,7 +170,7 @@ class Planner:
         cursor, layout = self._cursor(topics, committed)
         stable = self._cluster.last_stable_offsets(partitions)
         log_starts = self._cluster.log_starts(partitions)
-        notes: list[str] = []
+        notes = mapping.notes(self._spec, self._authority, topics, layout)
         starts = {
             tp: self._start(tp, cursor, layout, committed, log_starts[tp], stable[tp], mode, notes)
             for tp in partitions
@@ -170,7 +182,7 @@ class Planner:
                     "the log was truncated, or its end is in an open transaction the cursor never saw; "
                     "inspect the topic, then reset the cursor with `airflow eos reset-offsets`"
                 )
-        ends = bounded({tp: (start, stable[tp]) for tp, start in starts.items()}, mode.max_records)
+        ends = bounded_to_data(self._cluster, starts, stable, mode.max_records)
         plan = RunPlan(
             mode="cursor",
             ranges=tuple(
@@ -308,13 +320,12 @@ class Planner:
                 loss += log_coverage.accepted(name, bound.moment, bound.unproven, wanted)
             notes += moved_by(first, last)
         stable = self._cluster.last_stable_offsets([r.topic_partition for r in ranges])
-        for r in ranges:
-            if r.end > stable[r.topic_partition]:
-                raise IntervalNotReady(
-                    f"{r.topic_partition}: the interval ends at offset {r.end}, the last stable offset "
-                    f"is {stable[r.topic_partition]}: a transaction is still open before it; "
-                    "retry when it has ended"
-                )
+        ends = {r.topic_partition: r.end for r in ranges}
+        for waiting in undecided(self._cluster, ends, stable):
+            raise IntervalNotReady(
+                f"{waiting.topic_partition}: the interval ends at offset {waiting.offsets.end}, the last "
+                f"stable offset is {waiting.offsets.start}: {waiting}; retry when it has ended"
+            )
         planned = self._planned(topics, ranges, mode)
         plan = replace(planned.plan, notes=tuple(notes), accepted_loss=tuple(loss))
         return replace(planned, plan=plan)
@@ -372,23 +383,3 @@ class Planner:
             advances=False,
         )
         return Planned(plan, {name: t.partitions for name, t in topics.items()})
-
-
-def bounded(
-    available: Mapping[TopicPartition, tuple[int, int]], max_records: int | None
-) -> dict[TopicPartition, int]:
-    """Return an end per partition so that all ranges together span at most ``max_records`` offsets.
-
-    Partitions with little to read are read whole; the rest share what is left evenly.
-    """
-    ends = {tp: end for tp, (_, end) in available.items()}
-    if max_records is None or sum(end - start for start, end in available.values()) <= max_records:
-        return ends
-    left = max_records
-    by_size = sorted(available, key=lambda tp: (available[tp][1] - available[tp][0], tp))
-    for index, tp in enumerate(by_size):
-        start, end = available[tp]
-        share = min(end - start, left // (len(by_size) - index))
-        ends[tp] = start + share
-        left -= share
-    return ends

@@ -268,6 +268,8 @@ class RunProtocol:
         plan = work.planned.plan
         if self._spec.round is not None and work.recorded is None and rounds.is_last(self._spec, plan):
             work.key = keys.final_key(self._spec)
+            plan = rounds.last_of(self._spec, plan)
+            work.planned = replace(work.planned, plan=plan)
         headers = marks.headers(self._spec, work.key)
         if headers:
             plan = replace(plan, headers=headers)
@@ -372,6 +374,7 @@ class RunProtocol:
             "partition_verification": work.verification,
             **({"accepted_loss": list(planned.plan.accepted_loss)} if planned.plan.accepted_loss else {}),
             **({} if planned.plan.lag is None else {"lag": planned.plan.lag}),
+            **({"undecided": planned.plan.undecided} if planned.plan.undecided else {}),
             **({"audit": dict(self._spec.audit)} if self._spec.audit else {}),
             **({AIRFLOW: dict(self._spec.task)} if self._spec.task else {}),
         }

@@ -16,12 +16,26 @@ from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Cursor, OffsetRange, TopicPartition
 from airflow_eos.model.record import DEAD_LETTERS, TOPIC_IDS, RunRecord
 from airflow_eos.model.spec import RunSpec
+from airflow_eos.wording import counted
 
 
 def is_last(spec: RunSpec, plan: RunPlan) -> bool:
     """Return whether a planned round ends the run: nothing is left of what it met, or no round is."""
     assert isinstance(spec.ranges, Cursor)
     return plan.lag == 0 or (spec.round or 0) + 1 >= spec.ranges.max_rounds
+
+
+def last_of(spec: RunSpec, plan: RunPlan) -> RunPlan:
+    """Return the plan of the last round, with a note where it does not catch up."""
+    assert isinstance(spec.ranges, Cursor)
+    if not plan.lag:
+        return plan
+    note = (
+        f"not caught up: {counted(spec.ranges.max_rounds, 'round')} (max_rounds) of "
+        f"{counted(spec.ranges.max_records or 0, 'offset')} (max_records) leave "
+        f"{counted(plan.lag, 'offset')} to the next run; raise either, or run it more often"
+    )
+    return replace(plan, notes=(*plan.notes, note))
 
 
 def in_order(spec: RunSpec, records: Mapping[str, RunRecord]) -> tuple[list[RunRecord], RunRecord | None]:

@@ -63,7 +63,7 @@ class BatchMemory:
         :param unplaced: partitions that belong to the batch even with an empty range.
         """
         from airflow_eos.ledger.keys import ranges_digest
-        from airflow_eos.run.planner import bounded
+        from airflow_eos.run.round_size import bounded
 
         ends = bounded({one.topic_partition: (one.start, one.end) for one in pending}, max_records)
         ranges = [

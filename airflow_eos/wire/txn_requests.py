@@ -64,22 +64,18 @@ class TransactionStatus(TransactionDescription):
     """The coordinator's view of one transactional id (DescribeTransactions, KIP-664).
 
     :param timeout_ms: transaction time-out.
-    :param start_ms: when the open transaction began, ms since 1970; -1 when none is open.
     """
 
     timeout_ms: int = -1
-    start_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerStatus(ActiveProducer):
     """A partition leader's view of one producer (DescribeProducers, KIP-664).
 
-    :param last_timestamp: largest timestamp of its last batch, ms since 1970.
     :param coordinator_epoch: of the coordinator that wrote its last marker; -1 without one.
     """
 
-    last_timestamp: int = -1
     coordinator_epoch: int = -1
 
 

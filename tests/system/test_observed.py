@@ -42,6 +42,7 @@ def test_run_whose_answer_is_lost_commits_once_and_tells_of_it(
         "airflow.eos.run.records_read": 100,
         "airflow.eos.run.records_written": 100,
         "airflow.eos.run.lag": 0,
+        "airflow.eos.run.undecided": 0,
         resolved: 1,
     }
     order = [f"eos.run.{one}" for one in (*ORDER, *DECIDED)]

@@ -86,6 +86,9 @@ class ModelCluster:
             lambda: {tp: self._broker.stable_offset_of_leader(tp) for tp in partitions},
         )
 
+    def next_data(self, ranges: Collection[Any]) -> Any:
+        return {one.topic_partition: one.start for one in ranges}
+
     def offsets_for_time(
         self, partitions: Collection[TopicPartition], timestamp_ms: int, *, markers: bool = False
     ) -> Any:
@@ -140,6 +143,9 @@ class ModelCluster:
         return self._read(
             "describe producers", lambda: {tp: self._broker.describe_producers(tp) for tp in partitions}
         )
+
+    def transactional_ids(self, producer_ids: Collection[int]) -> Any:
+        return {}
 
 
 class ModelSession:

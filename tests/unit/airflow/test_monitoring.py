@@ -29,9 +29,10 @@ FOUND: dict[str, Any] = {
     "cursors": {
         "orders": {
             "lag": 7,
+            "waiting": [{"start": 2, "end": 7}],
             "open_transaction": {"age_seconds": 12.5, "transactional_id": "p.cursor.orders"},
         },
-        "idle": {"lag": 0, "open_transaction": None},
+        "idle": {"lag": 0, "waiting": [], "open_transaction": None},
         "gone": {"lag": None, "unknown": "no such topic", "open_transaction": None},
         "unreadable": {"unreadable": "garbage"},
     },
@@ -70,7 +71,11 @@ def alerts() -> dict[str, str]:
 
 def panels() -> dict[str, str]:
     shown = json.loads((FOLDER / "dashboard.json").read_text())["panels"]
-    return {panel["title"]: target["expr"] for panel in shown for target in panel["targets"]}
+    return {
+        f"{panel['title']} {target['refId']}": target["expr"]
+        for panel in shown
+        for target in panel["targets"]
+    }
 
 
 def expressions() -> dict[str, str]:
@@ -81,18 +86,25 @@ def test_alerts_and_dashboard_ask_for_metrics_that_are_sent() -> None:
     """And for all of them, between the two."""
     asked = {name for one in expressions().values() for name in names_in(one)}
     sent = sent_names()
-    assert len(sent) == 12
+    assert len(sent) == 14
     assert [name for name in asked if not any(exported(one).fullmatch(name) for one in sent)] == []
     assert {one for one in sent if not any(exported(one).fullmatch(name) for name in asked)} == set()
 
 
 @pytest.mark.parametrize(
     "metric",
-    ["eos.group.lag", "eos.open_transaction", "eos.run.fenced", "eos.run.resolved", "eos.pipeline.gaps"],
+    [
+        "eos.group.lag",
+        "eos.group.undecided",
+        "eos.open_transaction",
+        "eos.run.fenced",
+        "eos.run.resolved",
+        "eos.pipeline.gaps",
+    ],
 )
 @pytest.mark.parametrize("place", [alerts, panels])
 def test_what_calls_somebody_is_also_seen(metric: str, place: Callable[[], dict[str, str]]) -> None:
-    """Lag, the oldest open transaction, fenced and resolved attempts, gaps: each in an alert and in a panel.
+    """What calls for action is in an alert and in a panel: lag, what waits, transactions that stay open, gaps.
 
     What only watches whether anything is sent is no alert of what is sent.
     """
@@ -132,8 +144,10 @@ def test_what_status_found_becomes_gauges() -> None:
     """What cannot be known is left out, what is not there is 0."""
     assert status.gauges(FOUND, "p") == [
         ("eos.group.lag", 7, {"group": "orders"}),
+        ("eos.group.undecided", 5, {"group": "orders"}),
         ("eos.group.open_transaction", 12.5, {"group": "orders"}),
         ("eos.group.lag", 0, {"group": "idle"}),
+        ("eos.group.undecided", 0, {"group": "idle"}),
         ("eos.group.open_transaction", 0, {"group": "idle"}),
         ("eos.group.open_transaction", 0, {"group": "gone"}),
         ("eos.pipeline.gaps", 2, {"pipeline": "daily"}),

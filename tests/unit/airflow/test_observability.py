@@ -48,15 +48,16 @@ def test_committed_run_sends_its_metrics(
     operator: Any, runs: list[FakeRun], sent: list[tuple[str, str, Any]]
 ) -> None:
     """Duration, counts and what the cursor left behind."""
-    FakeRun.outcome = a_record(details={"lag": 4})
+    FakeRun.outcome = a_record(details={"lag": 4, "undecided": 5})
     operator.execute(make_context(operator))
     assert [one[:2] for one in sent] == [
         ("timing", "eos.run.duration"),
         ("incr", "eos.run.records_read"),
         ("incr", "eos.run.records_written"),
         ("gauge", "eos.run.lag"),
+        ("gauge", "eos.run.undecided"),
     ]
-    assert [one[2] for one in sent[1:]] == [10, 10, 4]
+    assert [one[2] for one in sent[1:]] == [10, 10, 4, 5]
     assert sent[0][2] >= 0
 
 
@@ -129,7 +130,7 @@ def test_documented_metrics_are_those_that_are_sent() -> None:
     sent = set(re.findall(r"stats\.\w+\(\"(eos\.run\.\w+)\"", code))
     rows = re.findall(r"^\| `(eos\.run\.\w+)` \|", (root / "docs" / "observing.md").read_text(), re.MULTILINE)
     assert sent == set(rows)
-    assert len(sent) == 8
+    assert len(sent) == 9
 
 
 def test_each_state_is_a_span(operator: Any, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,61 @@
+"""Where the next records for ``read_committed`` readers begin.
+
+Markers, aborted transactions and compaction leave offsets that hold nothing, sometimes many thousands of them
+after one another.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_eos.recordbatch.isolation import data_batches
+from airflow_eos.wire.fetch import fetch_answers
+
+if TYPE_CHECKING:
+    from airflow_eos.model.ranges import OffsetRange
+    from airflow_eos.wire.connection import BrokerConnections
+    from airflow_eos.wire.fetch import FetchedAnswer
+
+LOOK_BYTES = 64 << 20
+"""Bytes of one partition that are looked at before the search ends."""
+
+
+def next_data(connections: BrokerConnections, wanted: OffsetRange) -> int:
+    """Return an offset of the range below which it holds no record; its end where it holds none at all.
+
+    Most often it costs one small request. After :data:`LOOK_BYTES` without a record the offset is as far as
+    the search came.
+
+    Raises as :func:`~airflow_eos.wire.fetch.fetch_answers`.
+    """
+    tp = wanted.topic_partition
+    first = next(
+        fetch_answers(connections, tp.topic, tp.partition, wanted.start, wanted.start + 1, max_bytes=1), None
+    )  # one whole batch in any case
+    if first is None:
+        position = wanted.start + 1
+    elif (begin := _begin(first)) is not None:
+        return min(max(wanted.start, begin), wanted.end)
+    else:
+        position = first.next_position
+    looked = 0
+    if position < wanted.end:
+        for answer in fetch_answers(connections, tp.topic, tp.partition, position, wanted.end):
+            begin = _begin(answer)
+            position = answer.next_position if begin is None else max(answer.position, begin)
+            looked += len(answer.data)
+            if begin is not None or looked >= LOOK_BYTES:
+                return min(position, wanted.end)
+    return wanted.end
+
+
+def _begin(answer: FetchedAnswer) -> int | None:
+    """Return the first offset of the first batch that holds a record for a reader."""
+    return next(
+        (
+            batch.header.base_offset
+            for batch in data_batches(answer.batches, answer.aborted)
+            if batch.header.record_count
+        ),
+        None,
+    )
