@@ -208,7 +208,7 @@ COMMANDS = (
             Option("--group", "a group's cursor; repeatable", {"action": "append", "default": []}),
             Option(
                 "--run",
-                "a run; repeatable",
+                "a run, its names as in run keys; repeatable",
                 {"action": "append", "default": [], "metavar": "PIPELINE/RUN_ID"},
             ),
             Option(

@@ -13,12 +13,12 @@ from airflow_eos.run.work import recorded_interval
 
 
 def run_named(text: str) -> tuple[str, str]:
-    """Return pipeline and run id of a run as options name it.
+    """Return pipeline and run id of a run as options name it: a slash in either is ``%2F``, as in run keys.
 
     :raises WrongUsage: it is none.
     """
-    pipeline, slash, run_id = text.partition("/")
-    if not (pipeline and slash and run_id):
+    pipeline, run_id = keys.named_run(text)
+    if not (pipeline and run_id):
         raise WrongUsage(f"--run {text!r} must be PIPELINE/RUN_ID, for example demo/2026-11-21T05")
     return pipeline, run_id
 

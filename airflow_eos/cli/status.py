@@ -123,7 +123,7 @@ def _missing(target: Deployment, found: Mapping[str, Mapping[str, Any]]) -> list
     known = ledger_names(target.kafka, target.ledger, prefix=target.prefix)
     rows = [{"not in the ledger": name, "there": near(name, known.groups)} for name in groups]
     for name in runs:
-        pipeline = name.partition("/")[0]
+        pipeline, _ = keys.named_run(name)
         latest = known.runs.get(pipeline)
         there = f"the latest run is {latest.run_id!r}" if latest else near(pipeline, tuple(known.runs))
         rows.append({"not in the ledger": name, "there": there})

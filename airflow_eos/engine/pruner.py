@@ -32,7 +32,6 @@ from airflow_eos.run.work import WorkDefinition
 log = logging.getLogger(__name__)
 
 BATCH_RECORDS = 1_000
-_CURSOR_IDS = ("cursor", "mapped-cursor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +271,7 @@ def _last_ones(runs: Sequence[OldRun]) -> set[tuple[str, str]]:
     last: dict[tuple[str, str], tuple[str, str]] = {}
     for one in runs:
         last[one.pipeline, ""] = one.pipeline, one.key
-        if keys.id_kind(one.transactional_id) in _CURSOR_IDS:
+        if keys.is_cursor_id(one.transactional_id):
             last[one.pipeline, one.transactional_id] = one.pipeline, one.key
     return set(last.values())
 

@@ -86,9 +86,11 @@ def ledger_status(
         for pipeline, run_id in runs:
             key = keys.run_record_key(keys.cursor_run_key(pipeline, run_id))
             value = control.authority.peek([key], routing=pipeline).get(key)
-            status["runs"][f"{pipeline}/{run_id}"] = None if value is None else _run_summary(key, value)
+            status["runs"][keys.run_name(pipeline, run_id)] = (
+                None if value is None else _run_summary(key, value)
+            )
             if value is None and _is_pruned(control, pipeline, run_id):
-                status["runs"][f"{pipeline}/{run_id}"] = {"state": "PRUNED", "run_id": run_id}
+                status["runs"][keys.run_name(pipeline, run_id)] = {"state": "PRUNED", "run_id": run_id}
     return status
 
 

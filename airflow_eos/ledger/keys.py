@@ -16,6 +16,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 
 from airflow_eos.exceptions import RunAlreadyCommitted
@@ -91,6 +92,20 @@ ID_FORMS = {
 """The kinds of transactional ids, and how each looks to an operator; digests are of run keys."""
 
 
+_CURSOR_KINDS = ("cursor", "mapped-cursor")
+_MOMENT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+_WORK_FORMS = {
+    kind: re.compile(rf"(?P<pipeline>.+)\.{moments}[0-9a-f]{{20}}", re.DOTALL)
+    for kind, moments in {
+        "interval": rf"{_MOMENT}_{_MOMENT}\.",
+        "partition": "",
+        "explicit": "",
+        "reprocess": "",
+    }.items()
+}
+"""What follows the kind in the ids of a pipeline's runs: what is behind the pipeline has a fixed length."""
+
+
 def utc_text(moment: dt.datetime) -> str:
     """Return an aware datetime as UTC, to the millisecond: the resolution of Kafka's timestamps."""
     return moment.astimezone(dt.timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -144,6 +159,17 @@ def _key_of_all_rounds(spec: RunSpec) -> str:
 def cursor_run_key(pipeline: str, run_id: str) -> str:
     """Return the run key of a run over a whole cursor, or over given ranges."""
     return _joined("run", pipeline, run_id)
+
+
+def run_name(pipeline: str, run_id: str) -> str:
+    """Return how a command names a run: ``<pipeline>/<run id>``, each quoted."""
+    return _joined(pipeline, run_id)
+
+
+def named_run(name: str) -> tuple[str, str]:
+    """Return pipeline and run id of a :func:`run_name`; a part is empty where it is missing."""
+    pipeline, _, run_id = name.partition("/")
+    return _unquoted(pipeline), _unquoted(run_id)
 
 
 def reset_run_key(pipeline: str, group: str, moment: str) -> str:
@@ -258,12 +284,12 @@ def transactional_id(spec: RunSpec) -> str:
         return cursor_transactional_id(spec.prefix, spec.group_id, mapped_partition(spec))
     digest = _digest(run_key(spec))
     if isinstance(spec.ranges, Explicit):
-        return _id(spec.prefix, "explicit", f"{spec.pipeline}.{digest}")
+        return _id(spec.prefix, "explicit", f"{_quoted(spec.pipeline)}.{digest}")
     if isinstance(spec.ranges, PartitionInterval):
-        return _id(spec.prefix, "partition", f"{spec.pipeline}.{digest}")
+        return _id(spec.prefix, "partition", f"{_quoted(spec.pipeline)}.{digest}")
     assert isinstance(spec.ranges, Interval)
     interval = f"{utc_text(spec.ranges.start)}_{utc_text(spec.ranges.end)}"
-    return _id(spec.prefix, "interval", f"{spec.pipeline}.{interval}.{digest}")
+    return _id(spec.prefix, "interval", f"{_quoted(spec.pipeline)}.{interval}.{digest}")
 
 
 def cursor_transactional_id(prefix: str, group: str, only: TopicPartition | None = None) -> str:
@@ -278,7 +304,7 @@ def cursor_transactional_id(prefix: str, group: str, only: TopicPartition | None
 
 def reprocess_transactional_id(spec: RunSpec, key: str) -> str:
     """Return the id of all reprocessings of a run: it never fences the pipeline's live cursor."""
-    return _id(spec.prefix, "reprocess", f"{spec.pipeline}.{_digest(key)}")
+    return _id(spec.prefix, "reprocess", f"{_quoted(spec.pipeline)}.{_digest(key)}")
 
 
 def boundary_transactional_id(prefix: str, topic: str) -> str:
@@ -333,6 +359,23 @@ def is_id_of(transactional_id: str, prefix: str) -> bool:
 def id_kind(transactional_id: str) -> str:
     """Return which of :data:`ID_FORMS` an id of this package has."""
     return transactional_id.split(".")[1]
+
+
+def is_cursor_id(transactional_id: str) -> bool:
+    """Return whether an id of this package is that of a cursor, whole or of one partition."""
+    return id_kind(transactional_id) in _CURSOR_KINDS
+
+
+def belongs_to(transactional_id: str, prefix: str, pipeline: str, group: str) -> bool:
+    """Return whether a pipeline works under an id: it is its group's cursor's, or one of its runs'."""
+    if not is_id_of(transactional_id, prefix):
+        return False
+    kind, _, work = transactional_id.removeprefix(ids_prefix(prefix)).partition(".")
+    if kind in _CURSOR_KINDS:
+        return work.partition("/")[0] == _quoted(group) and ("/" in work) == (kind != _CURSOR_KINDS[0])
+    form = _WORK_FORMS.get(kind)
+    match = form.fullmatch(work) if form else None
+    return match is not None and match["pipeline"] == _quoted(pipeline)
 
 
 def _id(prefix: str, kind: str, work: str) -> str:
@@ -411,6 +454,13 @@ def _quoted(text: str) -> str:
     """Keep an author's text from looking like a separator, or like the mark of a reprocessing."""
     for special in _SPECIAL:
         text = text.replace(special, f"%{ord(special):02X}")
+    return text
+
+
+def _unquoted(text: str) -> str:
+    """Return what :func:`_quoted` has quoted; other percent signs stay as they are."""
+    for special in reversed(_SPECIAL):
+        text = text.replace(f"%{ord(special):02X}", special)
     return text
 
 

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 
 from airflow_eos.exceptions import ConfigurationError
 
-# Topic, group and transactional ids share the broker's limits; a name ends up in all of them.
-_NAME = re.compile(r"[A-Za-z0-9._\-]+")
-NAME_LIMIT = 180
+NAME_BYTES = 8_000
+"""UTF-8 bytes of a pipeline or a group. Quoted, with prefix and topic, they fit into a transactional id,
+which may have 32,767: its length is an int16 in requests and in the coordinator's log."""
+PREFIX_LIMIT = 180
+"""Characters of a prefix, and of an origin."""
 _PREFIX = re.compile(r"[A-Za-z0-9_\-]+")
+_TOPIC = re.compile(r"[A-Za-z0-9._\-]{1,249}")
 
 
 def checked_prefix(prefix: str) -> str:
@@ -18,9 +21,9 @@ def checked_prefix(prefix: str) -> str:
 
     :raises ConfigurationError: it holds a dot or something else that no prefix holds.
     """
-    if not _PREFIX.fullmatch(prefix) or len(prefix) > NAME_LIMIT:
+    if not _PREFIX.fullmatch(prefix) or len(prefix) > PREFIX_LIMIT:
         raise ConfigurationError(
-            f"prefix {prefix!r} must be 1 to {NAME_LIMIT} letters, digits, underscores or hyphens, without "
+            f"prefix {prefix!r} must be 1 to {PREFIX_LIMIT} letters, digits, underscores or hyphens, without "
             "a dot: a transactional id's prefix ends at its first dot, and an ACL of one prefix must not "
             "cover another's ids"
         )
@@ -28,15 +31,37 @@ def checked_prefix(prefix: str) -> str:
 
 
 def checked_name(field: str, value: str) -> str:
-    """Return the name of a pipeline or a group.
+    """Return the name of a pipeline or a group: any text, as for Kafka and Airflow.
 
     :param field: what it is called where it was given, for the message.
-    :raises ConfigurationError: it is none.
+    :raises ConfigurationError: it is not text, empty, too long, or holds what no client can send.
     """
-    if not isinstance(value, str) or not _NAME.fullmatch(value) or len(value) > NAME_LIMIT:
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{field} must be text, got {value!r}{_digits(value)}")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"{field} {value!r} is not valid Unicode: it has no UTF-8 form") from None
+    if not 1 <= size <= NAME_BYTES or "\0" in value:
         raise ConfigurationError(
-            f"{field} {value!r} must be 1 to {NAME_LIMIT} letters, digits, dots, underscores or "
-            "hyphens: it becomes part of a transactional id"
+            f"{field} {value if size < NAME_BYTES else value[:40]!r} must have 1 to {NAME_BYTES:,} bytes of "
+            f"UTF-8 and no NUL character, it has {size:,} bytes: it becomes part of a transactional id"
+        )
+    return value
+
+
+def checked_topic(field: str, value: str) -> str:
+    """Return the name of a topic.
+
+    :param field: what it is called where it was given, for the message.
+    :raises ConfigurationError: brokers allow no such name.
+    """
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{field} must be the name of a topic, got {value!r}{_digits(value)}")
+    if not _TOPIC.fullmatch(value) or value in (".", ".."):
+        raise ConfigurationError(
+            f"{field} {value!r} is not the name of a topic: Kafka allows 1 to 249 letters, digits, dots, "
+            "underscores and hyphens, but not '.' and '..'"
         )
     return value
 
@@ -45,12 +70,26 @@ def checked_topics(field: str, value: Sequence[str]) -> Sequence[str]:
     """Return the names of topics, one or more.
 
     :param field: what they are called where they were given, for the message.
-    :raises ConfigurationError: there is none, one is there twice, or they are one string.
+    :raises ConfigurationError: there is none, one is there twice, they are one string, or one is not a name.
     """
     if isinstance(value, str):
         raise ConfigurationError(
             f"{field} must be a sequence of topic names, got the string {value!r}; write ({value!r},)"
         )
-    if not value or len(set(value)) != len(value) or not all(isinstance(one, str) and one for one in value):
+    if not value:
+        raise ConfigurationError(f"{field} needs distinct topic names, got {value!r}")
+    for name in value:
+        checked_topic(field, name)
+    if len(set(value)) != len(value):
         raise ConfigurationError(f"{field} needs distinct topic names, got {value!r}")
     return value
+
+
+def _digits(value: object) -> str:
+    """Return what to do about a name that a native template has turned into a number."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return ""
+    return (
+        ": a name made of digits is a number to a Dag with render_template_as_native_obj; add a filter that "
+        "makes it text, {{ ... | string }}, or give the Dag render_template_as_native_obj=False"
+    )

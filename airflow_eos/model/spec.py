@@ -9,7 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.model.names import NAME_LIMIT, checked_name, checked_prefix, checked_topics
+from airflow_eos.model.names import (
+    PREFIX_LIMIT,
+    checked_name,
+    checked_prefix,
+    checked_topic,
+    checked_topics,
+)
 from airflow_eos.model.ranges import Cursor, OffsetRange, RangeMode
 
 OnCommitted = Literal["skip", "fail", "reprocess", "accept"]
@@ -175,6 +181,10 @@ class RunSpec:
         if not self.kafka.get("bootstrap.servers"):
             raise ConfigurationError("kafka['bootstrap.servers'] is missing; give host:port of a broker")
         checked_topics("source_topics", self.source_topics)
+        for field_name in ("sink_topic", "dead_letter_topic"):
+            topic = getattr(self, field_name)
+            if topic is not None:
+                checked_topic(field_name, topic)
         if self.sink_topic == self.ledger.topic:
             raise ConfigurationError(
                 f"sink_topic {self.sink_topic!r} is the ledger's topic, which holds run records only; "
@@ -205,8 +215,8 @@ class RunSpec:
         checked_prefix(self.prefix)
         for name in ("pipeline", "group_id"):
             checked_name(name, getattr(self, name))
-        if len(self.origin) > NAME_LIMIT:
-            raise ConfigurationError(f"origin must have at most {NAME_LIMIT} characters: {self.origin!r}")
+        if len(self.origin) > PREFIX_LIMIT:
+            raise ConfigurationError(f"origin must have at most {PREFIX_LIMIT} characters: {self.origin!r}")
         if not self.run_id:
             raise ConfigurationError("run_id is empty; give the id of the run, for example its date")
 

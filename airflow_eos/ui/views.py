@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
-import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -46,7 +45,6 @@ TOPICS_SHOWN = 50
 """Whose health is looked at."""
 _WORST_FIRST = ("fail", "warn", "unknown", "ok")
 _WEEK = dt.timedelta(days=7)
-_WORK_IDS = re.compile(r"(?:[0-9T:.Z-]+_[0-9T:.Z-]+\.)?[0-9a-f]{20}")
 
 
 Damaged = Collection[tuple[str, str]]
@@ -337,16 +335,9 @@ def _pipeline_of(name: str, pipelines: Sequence[PipelineHistory], prefix: str) -
         if not pipeline.runs:
             continue  # pruned, all of them
         owner = pipeline.newest
-        cursor = (
-            keys.cursor_transactional_id(prefix, owner.group_id),
-            owner.producer.transactional_id,
-        )
-        if name in cursor or name.startswith(f"{keys.ids_prefix(prefix)}mapped-cursor.{owner.group_id}/"):
+        its_last = owner.producer.transactional_id
+        if name == its_last or keys.belongs_to(name, prefix, pipeline.name, owner.group_id):
             return pipeline
-        for kind in ("interval", "partition", "explicit", "reprocess"):
-            start = f"{keys.ids_prefix(prefix)}{kind}.{pipeline.name}."
-            if name.startswith(start) and _WORK_IDS.fullmatch(name.removeprefix(start)):
-                return pipeline
     return None
 
 

@@ -44,7 +44,9 @@ def task(dag):
 @pytest.fixture(scope="module")
 def pipeline(embedded_kafka):
     """Three runs of a Dag that users may see."""
-    made = Pipeline(embedded_kafka, task=task(MINE))
+    # Names as Kafka and Airflow allow them: ids quote them.
+    names = {"group_id": "team/orders 50%", "pipeline": "한국어/집계 #1"}
+    made = Pipeline(embedded_kafka, task=task(MINE), **names)
     for number in range(3):
         made.publish([f"a{number}", f"b{number}"], partition=0)
         made.publish([f"c{number}"], partition=1)
@@ -175,16 +177,16 @@ def test_records_of_other_dags_and_of_none_are_refused(page, request, kind, path
 def test_a_pipeline_has_its_sentence_its_lanes_and_its_runs(page, pipeline):
     """And the twin in JSON says the same."""
     name = pipeline.spec.pipeline
-    text = page.get(f"/eos/pipeline?name={name}").text
+    text = page.get(f"/eos/pipeline?name={quote(name)}").text
     assert 'class="sentence whole"' in text
     assert text.count('class="lane"') == 2
-    found = page.get(f"/eos/api/v1/pipeline?name={name}").json()
+    found = page.get(f"/eos/api/v1/pipeline?name={quote(name)}").json()
     assert found["sentence"] == "3 runs tile offsets 0 to 5 of 2 partitions without gap or overlap"
     assert [one["run_id"] for one in found["runs_shown"]] == ["r2", "r1", "r0"]
     assert [(one["start"], one["end"], one["runs"]) for one in found["lanes"][1]["segments"]] == [
         (number, number + 1, [run_key(pipeline, f"r{number}")]) for number in range(3)
     ]
-    only = page.get(f"/eos/api/v1/pipeline?name={name}&find=r1").json()["runs_shown"]
+    only = page.get(f"/eos/api/v1/pipeline?name={quote(name)}&find=r1").json()["runs_shown"]
     assert [one["run_id"] for one in only] == ["r1"]
 
 
@@ -348,8 +350,8 @@ def test_a_record_taken_out_of_the_ledger_turns_the_sentence_red(page, pipeline)
     """The gap has a place, and the page says which run is not there by its offsets."""
     take_out(pipeline, "r1")
     name = pipeline.spec.pipeline
-    wait_until(lambda: not page.get(f"/eos/api/v1/pipeline?name={name}").json()["whole"])
-    text = page.get(f"/eos/pipeline?name={name}").text
+    wait_until(lambda: not page.get(f"/eos/api/v1/pipeline?name={quote(name)}").json()["whole"])
+    text = page.get(f"/eos/pipeline?name={quote(name)}").text
     assert 'class="sentence broken"' in text
     assert "2 gaps in what" in text
     assert f"offsets 2 to 3 of {pipeline.source}-0 were read by no run" in text
@@ -359,7 +361,7 @@ def test_a_record_taken_out_of_the_ledger_turns_the_sentence_red(page, pipeline)
 
 def shown(page, its, runs):
     """Return the twin of a pipeline's page, once its runs are there: what was read is fresh for a second."""
-    path = f"/eos/api/v1/pipeline?name={its.spec.pipeline}"
+    path = f"/eos/api/v1/pipeline?name={quote(its.spec.pipeline)}"
     return eventually(lambda: page.get(path).json(), lambda found: found.get("runs") == runs)
 
 
@@ -385,7 +387,7 @@ def test_offsets_that_two_runs_have_read_turn_the_sentence_red(page, read_twice)
         (0, 2, "overlap"),
         (2, 3, "read"),
     ]
-    text = page.get(f"/eos/pipeline?name={name}").text
+    text = page.get(f"/eos/pipeline?name={quote(name)}").text
     assert 'class="sentence broken"' in text
     assert 'class="overlap"' in text
 
@@ -530,11 +532,11 @@ def test_a_record_taken_out_of_the_output_turns_run_and_pipeline_red(page, robbe
     found = page.post("/eos/api/v1/verify", json={"pipeline": name, "run_key": key}).json()
     assert (found["ok"], found["matches"]) == (False, False)
     assert [(one["outcome"], one["recorded"]) for one in found["findings"]] == [("mismatch", 3)]
-    twin = page.get(f"/eos/api/v1/pipeline?name={name}").json()
+    twin = page.get(f"/eos/api/v1/pipeline?name={quote(name)}").json()
     assert not twin["whole"]
     assert twin["sentence"].endswith("; and what 1 run wrote is not there as it was written")
     assert twin["damaged"] == [{"run_key": key, "run_id": "r0"}]
-    assert 'class="sentence broken"' in page.get(f"/eos/pipeline?name={name}").text
+    assert 'class="sentence broken"' in page.get(f"/eos/pipeline?name={quote(name)}").text
     text = page.get("/eos/run", params={"pipeline": name, "key": key}).text
     assert 'class="sentence broken"' in text
     assert "its output is not there as it was written" in text
@@ -591,7 +593,7 @@ def test_pages_can_be_used_without_a_mouse_and_without_sight(app, page, fenced, 
     key = quote(run_key(fenced, "r4"))
     paths = {
         "pipelines": "/",
-        "pipeline": f"/pipeline?name={name}",
+        "pipeline": f"/pipeline?name={quote(name)}",
         "overlap": f"/pipeline?name={read_twice.spec.pipeline}",
         "run": f"/run?pipeline={name}&key={key}",
         "transactions": "/transactions",

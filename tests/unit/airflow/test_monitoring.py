@@ -104,7 +104,7 @@ def test_alerts_and_dashboard_ask_for_metrics_that_are_sent() -> None:
 )
 @pytest.mark.parametrize("place", [alerts, panels])
 def test_what_calls_somebody_is_also_seen(metric: str, place: Callable[[], dict[str, str]]) -> None:
-    """What calls for action is in an alert and in a panel: lag, what waits, transactions that stay open, gaps.
+    """What calls for action is in an alert and in a panel: lag, what waits, what stays open, gaps.
 
     What only watches whether anything is sent is no alert of what is sent.
     """

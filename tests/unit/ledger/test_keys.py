@@ -342,6 +342,39 @@ def test_a_pipelines_runs_are_found_by_its_name_and_no_others(names):
         assert keys.last_key(keys.cursor_run_key("p", one)) == keys.final_key(unchecked(BASE, run_id=one))
 
 
+@settings(max_examples=15)
+@separators
+@given(NAMES)
+def test_an_id_belongs_to_its_pipeline_or_its_group_and_to_no_other(names):
+    """Whatever the names hold: of runs it is the pipeline's, of cursors the group's."""
+    for spec in all_runs(names):
+        name = keys.transactional_id(spec)
+        again = keys.reprocess_transactional_id(spec, keys.run_key(spec))
+        for prefix, other in product(PREFIXES, names):
+            own = prefix == spec.prefix
+            by_pipeline = keys.belongs_to(name, prefix, pipeline=other, group="\0 no group")
+            by_group = keys.belongs_to(name, prefix, pipeline="\0 no pipeline", group=other)
+            moves = work_of(spec)[0] == "cursor"
+            assert by_pipeline == (own and not moves and other == spec.pipeline)
+            assert by_group == (own and moves and other == spec.group_id)
+            assert keys.is_cursor_id(name) == moves
+            assert keys.belongs_to(again, prefix, other, "\0") == (own and other == spec.pipeline)
+
+
+@settings(max_examples=15)
+@separators
+@given(NAMES)
+def test_the_name_of_a_run_is_read_as_it_was_written(names):
+    """Commands take it as ``<pipeline>/<run id>``; ordinary names stand as they are."""
+    for pipeline, run_id in product(names, names):
+        assert keys.named_run(keys.run_name(pipeline, run_id)) == (pipeline, run_id)
+    assert keys.named_run("flights.daily/manual__2026-11-20T00:00:00+00:00") == (
+        "flights.daily",
+        "manual__2026-11-20T00:00:00+00:00",
+    )
+    assert keys.named_run("no slash") == ("no slash", "")
+
+
 COLLISIONS = [
     pytest.param(
         a_spec(pipeline="a", ranges=PartitionInterval("b", DAY)), a_spec(group_id="a.b"), id="key and group"

@@ -30,6 +30,7 @@ SPELLED = {
     "run key": re.compile(rf"(?:{_RUNS})/"),
     "transactional id, from its prefix on": re.compile(f".*{PREFIX}\\."),
     "transactional id, its kind": re.compile(rf"[\w{HOLE}-]*\.(?:{_KINDS})(?:\.|$)"),
+    "kind of a transactional id": re.compile(r"(?:mapped-cursor|used-ledger|ledger-index|ledger-prune)$"),
     "transactional id of the default prefix": re.compile(r"airflow-eos\."),
     "form of a transactional id": re.compile(r".*<prefix>\.[\w<]", re.DOTALL),
     "mark of a reprocessing": re.compile(rf"{HOLE}#{HOLE}"),
@@ -107,6 +108,9 @@ def filled(template, place, values):
 
 def hole(node):
     """Return the mark of a value: whether it is called a prefix."""
+    called = node.func if isinstance(node, ast.Call) else None
+    if getattr(called, "attr", getattr(called, "id", "")) == "ids_prefix":
+        return f"{PREFIX}."  # it brings the dot
     names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
     names |= {one.attr for one in ast.walk(node) if isinstance(one, ast.Attribute)}
     return PREFIX if any(re.fullmatch(r"_?(\w+_)?prefix", name.lower()) for name in names) else HOLE
@@ -154,6 +158,10 @@ def test_nobody_else_spells_a_key_or_an_id():
         'name = ".".join((prefix, group))',
         'name.startswith(f"{prefix}.")',
         'name = f"{environment}.cursor.{group}"',
+        'name.startswith(f"{keys.ids_prefix(prefix)}mapped-cursor.{group}/")',
+        'start = f"{keys.ids_prefix(prefix)}{kind}.{pipeline.name}."',
+        'start = ids_prefix(prefix) + kind + "."',
+        'kinds = ("cursor", "mapped-cursor")',
         'name = "eos.boundary.orders"',
         'kind = ".boundary."',
         'text = "a cursor\'s is <prefix>.cursor.<group>"',
