@@ -21,6 +21,8 @@ def checked_prefix(prefix: str) -> str:
 
     :raises ConfigurationError: it holds a dot or something else that no prefix holds.
     """
+    if not isinstance(prefix, str):
+        raise ConfigurationError(f"prefix must be text, got {prefix!r}{_digits(prefix)}")
     if not _PREFIX.fullmatch(prefix) or len(prefix) > PREFIX_LIMIT:
         raise ConfigurationError(
             f"prefix {prefix!r} must be 1 to {PREFIX_LIMIT} letters, digits, underscores or hyphens, without "
@@ -90,6 +92,6 @@ def _digits(value: object) -> str:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return ""
     return (
-        ": a name made of digits is a number to a Dag with render_template_as_native_obj; add a filter that "
-        "makes it text, {{ ... | string }}, or give the Dag render_template_as_native_obj=False"
+        ": where templates are rendered as native objects a name made of digits is a number; give the Dag "
+        "render_template_as_native_obj=False, or a name that is not made of digits"
     )

@@ -9,11 +9,12 @@ from airflow.sdk import CronTriggerTimetable, DeltaTriggerTimetable
 
 from airflow_eos import settings
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.model.names import checked_name, checked_topics
+from airflow_eos.model.names import checked_name
 from airflow_eos.model.ranges import INTERVAL_TIMETABLE, Cursor
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operators.offset_ranges import parse_ranges
 from airflow_eos.operators.partition_interval import says_its_end
+from airflow_eos.operators.rendered import parse_partition, parse_topics
 from airflow_eos.operators.task_identity import DATA_INTERVAL, accepting, accepts, as_range_mode
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ def check_literals(operator: RunParameters) -> None:
 
     :raises ConfigurationError: a literal is refused; Airflow shows it as an import error of the Dag.
     """
-    topics = [operator.topics] if isinstance(operator.topics, str) else operator.topics
-    topics_known = is_literal(topics)
+    topics_known = is_literal(operator.topics)
+    topics = parse_topics("topics", operator.topics) if topics_known else ("templated",)
     mode = operator.ranges if operator.ranges == DATA_INTERVAL else as_range_mode(operator.ranges)
     if is_literal(operator.accept_deleted) and accepts(operator.accept_deleted) and mode != DATA_INTERVAL:
         accepting(mode)
@@ -61,9 +62,11 @@ def check_literals(operator: RunParameters) -> None:
                 **given,
             },
             run_id="of the Dag run",
-            source_topics=tuple(topics) if topics_known else ("templated",),
+            source_topics=topics,
             ranges=Cursor() if mode == DATA_INTERVAL else mode,
-            source_partition=int(partition) if partition is not None and is_literal(partition) else None,
+            source_partition=parse_partition("source_partition", partition)
+            if is_literal(partition)
+            else None,
             on_committed=operator.on_committed,
             mark_output=operator.mark_output,
             transaction_timeout=operator.transaction_timeout,
@@ -85,7 +88,7 @@ def check_topics(topics: Any, *, needed: bool = True) -> None:
     :raises ConfigurationError: they are no names of topics.
     """
     if is_literal(topics) and (needed or topics):
-        checked_topics("topics", [topics] if isinstance(topics, str) else topics)
+        parse_topics("topics", topics)
 
 
 def check_name(field: str, value: Any) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import OffsetRange
+from airflow_eos.operators.rendered import literal
 
 GivenRanges: TypeAlias = "Sequence[OffsetRange | Sequence[Any]] | str"
 """``[[topic, partition, start, end], ...]``, or its text as JSON or Python writes it."""
@@ -21,7 +20,7 @@ def parse_ranges(name: str, given: GivenRanges) -> tuple[OffsetRange, ...]:
     :raises ConfigurationError: naming what cannot be read.
     """
     try:
-        listed: Any = _literal(given) if isinstance(given, str) else given
+        listed: Any = literal(given) if isinstance(given, str) else given
         if isinstance(listed, Mapping):
             raise TypeError("a mapping is no list of ranges")  # noqa: TRY301
         return tuple(
@@ -31,10 +30,3 @@ def parse_ranges(name: str, given: GivenRanges) -> tuple[OffsetRange, ...]:
         raise ConfigurationError(
             f"{name} {given!r} must be a list of [topic, partition, start, end]: {error}"
         ) from error
-
-
-def _literal(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return ast.literal_eval(text)  # "{{ params.offset_ranges }}" without "| tojson"

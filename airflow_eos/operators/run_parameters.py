@@ -18,6 +18,7 @@ from airflow_eos.operators.literals import check_literals, check_schedule
 from airflow_eos.operators.offset_ranges import GivenRanges, parse_ranges
 from airflow_eos.operators.outlets import describe_outlets
 from airflow_eos.operators.partition_interval import PartitionDuration, check_partition_duration
+from airflow_eos.operators.rendered import parse_partition, parse_topics
 from airflow_eos.operators.retry import TransactionRetryPolicy
 from airflow_eos.operators.task_identity import (
     Ranges,
@@ -42,7 +43,7 @@ _NOT_GIVEN: Any = object()  # None is a value here: no limit, no policy
 class RunParameters:
     """Parameters of a run, for operators: a mixin before the operator class.
 
-    :param topics: topics to read. (templated)
+    :param topics: topics to read: one, a list, or the text of a list, as a template renders it. (templated)
     :param group_id: consumer group that holds the cursor. (templated)
     :param sink_topic: topic of rows without a ``topic`` column; None requires the column. (templated)
     :param dead_letter_topic: topic of the records on which an ``@arrow_process`` raises, with the error in
@@ -205,7 +206,7 @@ class RunParameters:
                 kafka=kafka,
                 pipeline=self.pipeline or self._default_pipeline(context),
                 run_id=context["run_id"],
-                source_topics=(self.topics,) if isinstance(self.topics, str) else tuple(self.topics),
+                source_topics=parse_topics("topics", self.topics),
                 sink_topic=self.sink_topic,
                 dead_letter_topic=self.dead_letter_topic,
                 max_dead_letters=self.max_dead_letters,
@@ -215,7 +216,7 @@ class RunParameters:
                 prefix=self.prefix or settings.default_prefix(),
                 origin=settings.origin(),
                 skip_offsets=parse_ranges("skip_offsets", self.skip_offsets),
-                source_partition=None if self.source_partition is None else int(self.source_partition),
+                source_partition=parse_partition("source_partition", self.source_partition),
                 audit=self.audit(context),
                 task=task_of(context, self.dag_id, self.task_id),
                 clear_number=clears,
@@ -292,6 +293,6 @@ class RunParameters:
         from airflow_eos.hooks.kafka_eos import KafkaEosHook
         from airflow_eos.lineage import run_lineage
 
-        sources = (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
+        sources = parse_topics("topics", self.topics)
         kafka = KafkaEosHook(self.kafka_config_id).get_config()
         return run_lineage(kafka, sources, self.sink_topic, record, self._run_key)

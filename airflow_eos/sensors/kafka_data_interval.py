@@ -18,6 +18,7 @@ from airflow_eos.operators.literals import (
     is_literal,
 )
 from airflow_eos.operators.partition_interval import PartitionDuration, check_partition_duration
+from airflow_eos.operators.rendered import parse_topics
 from airflow_eos.operators.task_identity import DATA_INTERVAL, accepts, resolve_ranges
 from airflow_eos.sensors.waiting import WaitingSensor
 from airflow_eos.triggers.kafka_data_interval import KafkaDataIntervalTrigger
@@ -94,7 +95,7 @@ class KafkaDataIntervalSensor(WaitingSensor):
         """
         interval = self.interval or dag_run_interval(context, self.allowed_lateness, self.partition_duration)
         return KafkaDataIntervalTrigger(
-            topics=[self.topics] if isinstance(self.topics, str) else list(self.topics),
+            topics=parse_topics("topics", self.topics),
             start=interval.start.isoformat(),
             end=interval.end.isoformat(),
             allowed_lateness=interval.allowed_lateness.total_seconds(),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_eos import settings
 from airflow_eos.operators.literals import check_choice, check_least, check_name, check_topics
+from airflow_eos.operators.rendered import parse_topics
 from airflow_eos.sensors.waiting import WaitingSensor
 from airflow_eos.triggers.kafka_lag import KafkaLagTrigger
 
@@ -73,7 +74,7 @@ class KafkaLagSensor(WaitingSensor):
         if self.max_delay is not None:
             any_after = (self.waiting_since(context) + self.max_delay).isoformat()
         return KafkaLagTrigger(
-            topics=[self.topics] if isinstance(self.topics, str) else list(self.topics),
+            topics=parse_topics("topics", self.topics),
             group_id=self.group_id,
             min_records=self.min_records,
             any_after=any_after,

@@ -18,6 +18,7 @@ from airflow_eos.operators.literals import (
     is_literal,
 )
 from airflow_eos.operators.partition_interval import PartitionDuration, check_partition_duration
+from airflow_eos.operators.rendered import parse_topics
 from airflow_eos.operators.task_identity import DATA_INTERVAL, as_range_mode, resolve_ranges
 from airflow_eos.sensors.waiting import WaitingSensor
 from airflow_eos.triggers.run_committed import RunCommittedTrigger
@@ -131,7 +132,7 @@ class RunCommittedSensor(WaitingSensor):
         from airflow_eos.model.spec import RunSpec
         from airflow_eos.run.work import WorkDefinition
 
-        topics = (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
+        topics = parse_topics("topics", self.topics) if self.topics else ()
         ranges = resolve_ranges(
             self.ranges,
             context,

@@ -28,6 +28,7 @@ from airflow_eos.exceptions import (
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.model.spec import LedgerSettings, MayCreate
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
+from airflow_eos.operators.retriable import is_final
 from airflow_eos.operators.spark_session import TaskSession
 from airflow_eos.spark.encryption import local_defaults
 from airflow_eos.spark.process import arrow_process
@@ -659,6 +660,59 @@ def test_fields_are_templated(dag: DAG, runs: list[FakeRun]) -> None:
     assert (spec.source_topics, spec.sink_topic, spec.group_id) == (("src-eu",), "out-eu", "g-eu")
     assert (spec.pipeline, spec.prefix) == ("p-eu", "x-eu")
     assert runs[0].process(None) == (None, "eu")
+
+
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize(
+    ("template", "given", "read"),
+    [
+        ("{{ params.topics }}", ["a", "b"], ("a", "b")),
+        ("{{ params.topics | tojson }}", ["a", "b"], ("a", "b")),
+        ("{{ params.topics }}", ("a", "b"), ("a", "b")),
+        (" {{ params.topics }} ", ["a"], ("a",)),
+        ("{{ params.topics }}", "a", ("a",)),
+        (["{{ params.topics }}", "c"], "a", ("a", "c")),
+    ],
+)
+def test_a_list_of_topics_may_be_rendered(
+    runs: list[FakeRun], template: Any, given: Any, read: tuple[str, ...], native: bool
+) -> None:
+    """As its text, or as the list itself where the Dag renders native objects."""
+    operator = make(DAG("pipelines", schedule=None, render_template_as_native_obj=native), topics=template)
+    context = make_context(operator)
+    operator.render_template_fields({**context, "params": {"topics": given}})
+    operator.execute(context)
+    assert runs[0].spec.source_topics == read
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"topics": "{{ params.x }}"}, "topics must be the name of a topic, got 20251124: .* made of digits"),
+        ({"topics": ["{{ params.x }}"]}, "got 20251124: .* made of digits"),
+        ({"sink_topic": "{{ params.x }}"}, "sink_topic must be .* made of digits"),
+        ({"dead_letter_topic": "{{ params.x }}"}, "dead_letter_topic must be .* made of digits"),
+        ({"group_id": "{{ params.x }}"}, "group_id must be text, got 20251124: .* made of digits"),
+        ({"pipeline": "{{ params.x }}"}, "pipeline must be text, got 20251124: .* made of digits"),
+        ({"prefix": "{{ params.x }}"}, "prefix must be text, got 20251124: .* made of digits"),
+        ({"topics": "{{ params.none }}"}, "topics must be the name of a topic, got None"),
+        ({"topics": "{{ params.mapping }}"}, "topics must be a list of topics, got {'a': 1}"),
+        ({"topics": "[1, {{ params.x }}]"}, "topics must be the name of a topic, got 1"),
+        ({"source_partition": "{{ params.text }}"}, "source_partition must be the number of a partition"),
+    ],
+)
+def test_what_a_native_template_makes_of_a_name_is_said(
+    runs: list[FakeRun], changes: dict[str, Any], message: str
+) -> None:
+    """A name of digits becomes a number: final, and the error says so."""
+    operator = make(DAG("pipelines", schedule=None, render_template_as_native_obj=True), **changes)
+    context = make_context(operator)
+    params = {"x": "20251124", "none": None, "mapping": {"a": 1}, "text": "first"}
+    operator.render_template_fields({**context, "params": params})
+    with pytest.raises(ConfigurationError, match=message) as failed:
+        operator.execute(context)
+    assert is_final(failed.value)
+    assert not runs
 
 
 def test_wrong_names_fail_at_once(dag: DAG, runs: list[FakeRun]) -> None:

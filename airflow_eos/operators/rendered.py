@@ -1,0 +1,59 @@
+"""Values that a template may have rendered: a list as its text, a name as a number."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.names import checked_topics
+
+_LIST_BEGINS = ("[", "(")  # no name of a topic does
+
+
+def literal(text: str) -> Any:
+    """Return what a text says as JSON, or as Python writes it: a template without ``| tojson``.
+
+    :raises ValueError: it is neither.
+    :raises SyntaxError: the same.
+    """
+    try:
+        return json.loads(text)
+    except ValueError:
+        return ast.literal_eval(text)
+
+
+def parse_topics(field: str, given: Any) -> tuple[str, ...]:
+    """Return names of topics: of one, of a sequence of them, or of the text of such a list.
+
+    :param field: of the parameter, for the message.
+    :raises ConfigurationError: naming what is not the name of a topic.
+    """
+    listed = given
+    if isinstance(given, str):
+        listed = (given,)
+        if given.lstrip().startswith(_LIST_BEGINS):
+            try:
+                listed = literal(given.strip())
+            except (ValueError, SyntaxError) as error:
+                raise ConfigurationError(f"{field} {given!r} must be a list of topics: {error}") from error
+    if isinstance(listed, Mapping):
+        raise ConfigurationError(f"{field} must be a list of topics, got {given!r}")
+    if not isinstance(listed, Iterable) or isinstance(listed, str | bytes):
+        listed = (listed,)
+    return tuple(checked_topics(field, tuple(listed)))
+
+
+def parse_partition(field: str, given: Any) -> int | None:
+    """Return the number of a partition, or None: all.
+
+    :raises ConfigurationError: it is not a number.
+    """
+    if given is None:
+        return None
+    try:
+        return int(given)
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{field} must be the number of a partition, got {given!r}") from None
