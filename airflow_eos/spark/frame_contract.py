@@ -11,6 +11,9 @@ headers     array<struct<key:string,value:binary>>       none
 timestamp   timestamp                                    the time of sealing
 ==========  ===========================================  ==================================================
 
+A timestamp is an instant. A local time (``timestamp_ntz``) is refused, but for sessions with
+``spark.sql.timestampType=TIMESTAMP_NTZ``: there it is one of the session's time zone.
+
 Other columns are ignored, as Spark does. With a sink topic, a ``topic`` column that still names a topic which
 was read means the sink topic: otherwise ``process = lambda df: df`` would write into its own source.
 """
@@ -75,7 +78,8 @@ def _checked(df: DataFrame, sink_topic: str | None) -> set[str]:
         if name in found:
             raise ProcessFailed(f"process returned two columns named {name!r}; drop one")
         found.add(name)
-        if not _KINDS[name](T, column.dataType):
+        is_known = _KINDS[name](T, column.dataType)
+        if not is_known and not (name == "timestamp" and _is_local_time(df, column.dataType)):
             raise ProcessFailed(
                 f"process returned column {name!r} as {column.dataType.simpleString()}; {_WANTED[name]}, "
                 "or drop the column"
@@ -102,9 +106,22 @@ def _converted(name: str, sink_topic: str | None, source_topics: Sequence[str]) 
         unrouted = column.isNull() | column.isin(others) if others else column.isNull()
         return F.when(unrouted, F.lit(sink_topic)).otherwise(column).alias(name)
     if name == "timestamp":
-        # Milliseconds, so that no session time zone is asked.
-        return F.unix_millis(column).alias(name)
+        from pyspark.sql.types import TimestampType
+
+        # Milliseconds, so that no session time zone is asked of an instant.
+        return F.unix_millis(column.cast(TimestampType())).alias(name)
     return column.cast(_SEALED[name]).alias(name)
+
+
+def _is_local_time(df: DataFrame, kind: Any) -> bool:
+    """Return whether a column is a local time in a session to which the word timestamp means one.
+
+    There it is what ``.cast("timestamp")`` makes of an instant, in the session's time zone.
+    """
+    from pyspark.sql.types import TimestampNTZType
+
+    meaning = df.sparkSession.conf.get("spark.sql.timestampType", "TIMESTAMP_LTZ")
+    return isinstance(kind, TimestampNTZType) and str(meaning).upper() == "TIMESTAMP_NTZ"
 
 
 def _is_text(types: Any, kind: Any) -> bool:

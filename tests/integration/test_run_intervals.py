@@ -132,7 +132,7 @@ def test_an_open_transaction_before_the_boundary_is_waited_for(timed):
     producer.produce(timed.source, value="open-m3", partition=1, timestamp=ms(3))
     producer.flush(30)
     timed.publish(["p1m7"], partition=1, timestamp=ms(7))
-    with pytest.raises(IntervalNotReady, match="transaction is still open"):
+    with pytest.raises(IntervalNotReady, match="waits behind a transaction that is open since"):
         timed.run(ranges=between(0, 5))
     producer.commit_transaction(30)
     wait_for_markers(timed.kafka.client_config(), [TopicPartition(timed.source, 1)])

@@ -443,15 +443,34 @@ def test_settings_of_the_session_change_nothing_in_what_is_read_and_written(brok
     ]
 
 
-def test_a_local_time_is_refused_with_the_cast_that_helps(broker, spark, topics, setting, fn):
-    """With timestamps without a time zone as the default, .cast('timestamp') makes another one."""
-    setting({"spark.sql.timestampType": "TIMESTAMP_NTZ"})
-    with pytest.raises(ProcessFailed, match=r"'timestamp' as timestamp_ntz.*\.cast\('timestamp_ltz'\)"):
-        seal(broker, spark, topics, lambda df: df.withColumn("timestamp", df.timestamp.cast("timestamp")))
-    sealed = seal(
-        broker, spark, topics, lambda df: df.withColumn("timestamp", df.timestamp.cast("timestamp_ltz"))
+@pytest.mark.parametrize("cast", ["timestamp", "timestamp_ltz", "timestamp_ntz"])
+def test_a_local_time_is_one_of_the_session_where_timestamp_means_that(broker, spark, setting, cast):
+    """Cast to timestamp, to an instant or to a local time: written is the instant it came from."""
+    source, sink = broker.topic("src", 1), broker.topic("out", 1)
+    broker.produce(source, [{"key": b"k", "value": b"v", "timestamp": START}])
+    setting(MEANING["timestamps without a time zone"])
+    run(
+        broker,
+        spark,
+        broker.spec(source, sink),
+        lambda df: df.withColumn("timestamp", df.timestamp.cast(cast)),
     )
-    assert sealed.manifest.records == 400
+    assert [record.timestamp for record in committed(broker, sink)] == [START]
+
+
+def test_a_local_time_is_refused_elsewhere_with_the_cast_that_helps(spark, broker, topics):
+    """No time zone is guessed where timestamps are instants."""
+
+    def local(df):
+        return df.withColumn("timestamp", df.timestamp.cast("timestamp_ntz"))
+
+    def instant(df):
+        times = local(df)
+        return times.withColumn("timestamp", times.timestamp.cast("timestamp_ltz"))
+
+    with pytest.raises(ProcessFailed, match=r"'timestamp' as timestamp_ntz.*\.cast\('timestamp_ltz'\)"):
+        seal(broker, spark, topics, local)
+    assert seal(broker, spark, topics, instant).manifest.records == 400
 
 
 @pytest.mark.parametrize(

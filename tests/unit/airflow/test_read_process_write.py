@@ -662,6 +662,22 @@ def test_fields_are_templated(dag: DAG, runs: list[FakeRun]) -> None:
     assert runs[0].process(None) == (None, "eu")
 
 
+@pytest.mark.parametrize("dag_id", ["한국어_집계", "d" * 250, "a.b-c_d", "ćwiczenie"])
+def test_any_dag_id_that_airflow_allows_names_a_pipeline(runs: list[FakeRun], dag_id: str) -> None:
+    """Kafka takes any text in ids, and so no `pipeline=` is needed."""
+    operator = ReadProcessWriteOperator(
+        task_id="t" * 250,
+        dag=DAG(dag_id, schedule=None),
+        process=copy,
+        topics="src",
+        sink_topic="out",
+        group_id="shop:orders/1",
+    )
+    execute(operator)
+    assert runs[0].spec.pipeline == f"{dag_id}.{'t' * 250}"
+    assert runs[0].spec.group_id == "shop:orders/1"
+
+
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize(
     ("template", "given", "read"),
