@@ -137,15 +137,14 @@ class ModelCluster:
 
     def transactional_ids(self, producer_ids: Collection[int]) -> Any:
         found = {txn.producer_id: tid for tid, txn in self._broker.transactions.items()}
-        return self._read("list transactions", lambda: {one: found[one] for one in producer_ids})
+        return self._read(
+            "list transactions", lambda: {one: found[one] for one in producer_ids if one in found}
+        )
 
     def describe_producers(self, partitions: Collection[TopicPartition]) -> Any:
         return self._read(
             "describe producers", lambda: {tp: self._broker.describe_producers(tp) for tp in partitions}
         )
-
-    def transactional_ids(self, producer_ids: Collection[int]) -> Any:
-        return {}
 
 
 class ModelSession:
