@@ -16,6 +16,7 @@ from airflow_eos.exceptions import (
     RunFailed,
     SealedBlockLost,
     SendError,
+    SessionLost,
     SparkUnavailable,
 )
 from airflow_eos.spark.errors import (
@@ -450,7 +451,7 @@ def test_a_server_that_is_gone_is_called_so(error):
         assert type(found) is SparkUnavailable
         assert "the Spark Connect server died, was started anew" in str(found)
         assert str(error)[:40] in str(found)
-    assert type(send_error(error, MARK)) is SendError
+    assert type(send_error(error, MARK)) is SessionLost
     assert "the Spark Connect server died" in str(send_error(error, MARK))
 
 
