@@ -21,10 +21,10 @@ from airflow_eos.broker import KafkaLedger
 from airflow_eos.cli.definition import COMMANDS
 from airflow_eos.cli.main import main
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.engine.queries import ledger_records
 from airflow_eos.exceptions import CursorMoved, EosError
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, TopicPartition
+from airflow_eos.operations.queries import ledger_records
 from airflow_eos.run.states import State
 from tests.support.local_runs import LocalDataPlane, LocalSealed, Paused, Pipeline
 from tests.support.patience import wait_until

@@ -263,7 +263,7 @@ def take_out(pipeline, run_id):
 
 def test_hostile_names_are_text_and_nothing_else(embedded_kafka, page, pipeline):
     """Wherever they stand: in a run's id, in a key, in notes, in what names the task."""
-    from airflow_eos.engine.history import RunHistory
+    from airflow_eos.ui.history import RunHistory
 
     bad = "\"><script>alert(1)</script>'{{7*7}}</pre>"
     hostile = another(embedded_kafka, pipeline, task=task(MINE))
@@ -742,7 +742,7 @@ def test_every_answer_has_the_headers(page):
 
 def test_nothing_is_looked_up_before_permission_is_asked(page, other, monkeypatch):
     """Nobody makes the page read the ledger for a pipeline that is not shown to him."""
-    from airflow_eos.engine.history import RunHistory
+    from airflow_eos.ui.history import RunHistory
 
     asked = []
     monkeypatch.setattr(RunHistory, "record", lambda *names: asked.append(names))
@@ -754,7 +754,7 @@ def test_nothing_is_looked_up_before_permission_is_asked(page, other, monkeypatc
 
 def test_a_run_whose_output_spans_too_much_is_not_verified_here(pipeline):
     """What counts is what has to be read, and not the number of records that the receipt names."""
-    from airflow_eos.engine.queries import run_records
+    from airflow_eos.operations.queries import run_records
     from airflow_eos.ui.desk import VERIFY_OFFSETS, Desk, Trouble
 
     (record, *_), _ = run_records(
