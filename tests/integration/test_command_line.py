@@ -118,7 +118,8 @@ def test_wrong_usage_ends_with_2(cli: Cli, capsys: pytest.CaptureFixture[str]) -
         ("status", "--run", "no-run-id"),
         ("ledger", "--pipeline", "p", "--key", "k"),
         ("plan", "--pipeline", "p", "--group", "g", "--topic", "t", "--interval", "2026-11-01", "2026-11-02"),
-        ("plan", "--pipeline", "a/b", "--group", "g", "--topic", "t"),
+        ("plan", "--pipeline", "p" * 8_001, "--group", "g", "--topic", "t"),
+        ("plan", "--pipeline", "p", "--group", "g", "--topic", "a/b"),
     ):
         code, said = cli(command, *arguments)
         assert (code, said.startswith(f"{command}: ")) == (2, True), (command, said)
