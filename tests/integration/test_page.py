@@ -9,7 +9,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 import pytest
 from confluent_kafka import Producer
@@ -332,7 +332,7 @@ def test_somebody_logs_in_and_looks(app, pipeline):
         assert "fails" in seen.text(".sentence")
         assert seen.run("return document.querySelectorAll('tbody .status.ok').length") >= 8
         seen.click("header nav a:first-child")
-        seen.click(f"tbody th a[href$='{pipeline.spec.pipeline}']")
+        seen.click(f"tbody th a[href$='{quote_plus(pipeline.spec.pipeline)}']")
         seen.soon(lambda: seen.text("h1") == pipeline.spec.pipeline)
         assert "runs tile offsets 0 to" in seen.text(".sentence")
         assert seen.run("return document.querySelectorAll('svg rect.read').length") >= 6
