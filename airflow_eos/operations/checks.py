@@ -13,7 +13,8 @@ from typing import Any, Literal
 from airflow_eos.broker.ledger_log.topic import TOPIC_CONFIG
 from airflow_eos.broker.permissions import TopicCare
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing, UnknownTopic
+from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
+from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run import laws
 from airflow_eos.run.undecided import undecided
 from airflow_eos.wording import counted, span_text
@@ -100,12 +101,14 @@ def expiry(control: ControlPlane) -> Iterator[Check]:
         yield Check("expiry of ids", "ok", found)
 
 
-def undecided_offsets(control: ControlPlane, topic: str) -> Iterator[Check]:
-    """Whether readers of a topic wait behind open transactions."""
-    try:
-        partitions = control.cluster.describe_topics([topic])[topic].topic_partitions
-    except (UnknownTopic, AuthorizationFailed):
-        return  # said of the topic
+def undecided_offsets(control: ControlPlane, topic: str, care: TopicCare | None) -> Iterator[Check]:
+    """Whether readers of a topic wait behind open transactions.
+
+    :param care: of the topic; None: it is missing or hidden, which another check reports.
+    """
+    if care is None:
+        return
+    partitions = [TopicPartition(topic, partition) for partition in range(care.partitions)]
     ends = control.cluster.log_ends(partitions)
     waiting = undecided(control.cluster, ends, control.cluster.last_stable_offsets(partitions))
     name = f"end of topic {topic}"
