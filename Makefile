@@ -6,6 +6,8 @@ INPUT ?=
 KEEP ?=
 # Most tests wait for brokers and processes most of the time: on two cores three run side by side.
 JOBS ?= 3
+# Unit tests wait for nothing.
+UNIT_JOBS ?= 2
 SEED ?=
 MINUTES ?=
 KAFKA ?=
@@ -23,7 +25,7 @@ unexport SPARK_HOME
 unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench chaos images clean
+.PHONY: help setup demo test quick unit check bench chaos images clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +41,12 @@ test: setup ## Run the checks and all tests
 	$(BIN)/python -m airflow_eos_testing.spark_jvm && \
 	EOS_CHECK_SECONDS=$$(( $$(date +%s) - start )) \
 	$(BIN)/python -m pytest -n $(JOBS) --durations 25
+
+quick: check ## Run the checks and the unit tests that take no search, no JVM, no broker: under a minute on two cores
+	$(BIN)/python -m pytest tests/unit tests/protocol -n $(UNIT_JOBS) -q -m 'not chaos and not jvm and not search'
+
+unit: setup ## Run the unit tests and the searches of the protocol's model: no JVM, no broker, no network
+	$(BIN)/python -m pytest tests/unit tests/protocol -n $(UNIT_JOBS) -m 'not chaos and not jvm' --durations 10
 
 check: setup ## Lint, format, types, layers
 	$(BIN)/ruff check .
