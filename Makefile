@@ -25,7 +25,7 @@ unexport SPARK_HOME
 unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick unit check bench chaos images clean
+.PHONY: help setup demo test quick unit check bench chaos images dist clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ chaos: setup ## Faults at every state, then MINUTES=12 at random; SEED=1 KAFKA=3
 
 images: setup ## Build the container images on a Debian base and run the flights Dag in them; KEEP=1 BROKERS=3
 	@docker/images
+
+dist: ## Build sdists and wheels into dist/, check them, and install them into an empty environment
+	@PATH='$(ORIGINAL_PATH)' PYTHON='$(PYTHON)' tools/dist
 
 clean: ## Remove what set-up, tests and builds left here; the cache of broker jars stays
 	rm -rf .venv .cache build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
