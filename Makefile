@@ -6,6 +6,8 @@ INPUT ?=
 KEEP ?=
 # Most tests wait for brokers and processes most of the time: on two cores three run side by side.
 JOBS ?= 3
+# Unit tests wait for nothing.
+UNIT_JOBS ?= 2
 SEED ?=
 MINUTES ?=
 KAFKA ?=
@@ -23,7 +25,7 @@ unexport SPARK_HOME
 unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench chaos images clean
+.PHONY: help setup demo test quick unit check bench chaos images dist clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +41,12 @@ test: setup ## Run the checks and all tests
 	$(BIN)/python -m airflow_eos_testing.spark_jvm && \
 	EOS_CHECK_SECONDS=$$(( $$(date +%s) - start )) \
 	$(BIN)/python -m pytest -n $(JOBS) --durations 25
+
+quick: check ## Run the checks and the unit tests that take no search, no JVM, no broker: under a minute on two cores
+	$(BIN)/python -m pytest tests/unit tests/protocol -n $(UNIT_JOBS) -q -m 'not chaos and not jvm and not search'
+
+unit: setup ## Run the unit tests and the searches of the protocol's model: no JVM, no broker, no network
+	$(BIN)/python -m pytest tests/unit tests/protocol -n $(UNIT_JOBS) -m 'not chaos and not jvm' --durations 10
 
 check: setup ## Lint, format, types, layers
 	$(BIN)/ruff check .
@@ -59,6 +67,9 @@ chaos: setup ## Faults at every state, then MINUTES=12 at random; SEED=1 KAFKA=3
 
 images: setup ## Build the container images on a Debian base and run the flights Dag in them; KEEP=1 BROKERS=3
 	@docker/images
+
+dist: ## Build sdists and wheels into dist/, check them, and install them into an empty environment
+	@PATH='$(ORIGINAL_PATH)' PYTHON='$(PYTHON)' tools/dist
 
 clean: ## Remove what set-up, tests and builds left here; the cache of broker jars stays
 	rm -rf .venv .cache build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -81,8 +81,8 @@ def timeline_chart(title: str, rows: Mapping[str, Mapping[str, float]]) -> str:
         f'<text x="10" y="20" font-size="14">{escape(title)}</text>',
     ]
     for number, name in enumerate(names):
-        x, y = 10 + number % 4 * 185, 32 + number // 4 * 16
-        drawn.append(f'<g transform="translate(0 {y - 32})">{_key(x, _PARTS[number % 7], escape(name))}</g>')
+        key = _key(10 + number % 4 * 185, _PARTS[number % 7], escape(name))
+        drawn.append(f'<g transform="translate(0 {number // 4 * 16})">{key}</g>')
     for number, (name, parts) in enumerate(rows.items()):
         y, x = top + number * step, float(_LEFT)
         drawn.append(f'<text x="{_LEFT - 8}" y="{y + _BAR + 4}" text-anchor="end">{escape(name)}</text>')

@@ -121,7 +121,7 @@ def _job(cluster: jobs.Cluster, sink: str, process: Any) -> Any:
 
 def _executors(spark: SparkSession) -> int:
     """Number of executor processes that have run tasks; 0 of a local session, whose driver runs them."""
-    store = spark.sparkContext._jsc.sc().statusStore()  # type: ignore[attr-defined]  # noqa: SLF001
+    store = spark.sparkContext._jsc.sc().statusStore()  # noqa: SLF001
     found = store.executorList(False)  # noqa: FBT003 - the Java API has no names
     return sum(
         found.apply(at).id() != "driver" and found.apply(at).completedTasks() > 0

@@ -83,16 +83,17 @@ def fresh(records: int, rounds: int, out: Path, only: Collection[str] = ()) -> i
     if wrong := {kind: count for kind, count in written.items() if count != records * rounds * JOBS}:
         print(f"fresh: {wrong} records in the outputs, not {records * rounds * JOBS}", file=sys.stderr)
         return 1
-    report = {"records": records, "rounds": rounds, "partitions": PARTITIONS, "contenders": _summary(found)}
+    summary = _summary(found)
+    report = {"records": records, "rounds": rounds, "partitions": PARTITIONS, "contenders": summary}
     (out / "fresh.json").write_text(json.dumps(report, indent=2) + "\n")
     title = f"{records:,} records, a fresh process from its start to the end of its first job"
-    first = {name: (row["first"], row["cpu_first"]) for name, row in report["contenders"].items()}
+    first = {name: (row["first"], row["cpu_first"]) for name, row in summary.items()}
     (out / "fresh.svg").write_text(bar_chart(title, first))
-    for name, row in report["contenders"].items():
+    for name, row in summary.items():
         print(f"fresh: {name}: {_line(row)}")
         for what, value in row["ratios"].items():
             print(f"fresh: {name}: {what}: {value:.2f}")
-    if said := _said(report["contenders"]):
+    if said := _said(summary):
         print(f"fresh: first job, start included: {', '.join(said)} (median of {rounds} rounds)")
     return 0
 

@@ -23,6 +23,7 @@ from airflow_eos.engine.run import RunAttempt
 from airflow_eos.ledger import keys
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operations.upkeep import index_ledger
+from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos_testing import EmbeddedKafka
 from benchmarks.broker import benchmark_broker
 from benchmarks.rounds import ratio
@@ -121,7 +122,7 @@ def _filled(kafka: EmbeddedKafka, before: int) -> RunSpec:
 def _reading(*, indexed: bool) -> Iterator[list[int]]:
     """Count bytes fetched from the ledger; without the index on request."""
     read = [0]
-    fetch: Callable[..., Any] = ledger_scan.fetch_answers
+    fetch: Callable[..., Any] = fetch_answers
     index = keys.INDEX
 
     def counted(*args: Any, **settings: Any) -> Iterator[Any]:

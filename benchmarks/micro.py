@@ -10,6 +10,7 @@ import statistics
 import time
 import uuid
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,7 +92,7 @@ def micro(out: Path, rounds: int) -> int:
     report["headers"] = _both(Sample.of(100, 200_000, headers=True), rounds)
     report["codecs"] = {codec: _both(hundred, rounds, codec) for codec in _CODECS}
     report["partitions"] = {
-        count: _rate(hundred.records, lambda count=count: hundred.sealed(partitions=count), rounds)
+        count: _rate(hundred.records, partial(hundred.sealed, partitions=count), rounds)
         for count in (4, 50, 1_000)
     }
     (out / "micro.json").write_text(json.dumps(report, indent=2) + "\n")

@@ -69,14 +69,14 @@ def small(out: Path, rounds: int) -> int:
                     print(f"round {number}: {name}: {whole:.1f} s", flush=True)
         tasks = airflow_task.measure(kafka.bootstrap_servers, RECORDS, rounds + 1, warm.connection())
     report: dict[str, Any] = {
-        name: {"seconds": times, "ratio": ratio(times, found[PLAIN])} for name, times in found.items()
+        name: {"seconds": seconds, "ratio": ratio(seconds, found[PLAIN])} for name, seconds in found.items()
     }
     # The first task after a start of Airflow is not like the others.
     report["Airflow tasks"] = {dag: times[1:] for dag, times in tasks.items()}
     (out / "small.json").write_text(json.dumps(report, indent=2) + "\n")
-    for name, times in found.items():
-        of = f"{ratio(times, found[PLAIN]):.2f} of {PLAIN}"
-        print(f"small: {RECORDS} records, fresh process, {name}: {statistics.median(times):.1f} s, {of}")
+    for name, seconds in found.items():
+        of = f"{ratio(seconds, found[PLAIN]):.2f} of {PLAIN}"
+        print(f"small: {RECORDS} records, fresh process, {name}: {statistics.median(seconds):.1f} s, {of}")
     tasks_parts = {
         TASKS[dag]: {part: statistics.median(row[part] for row in rows) for part in airflow_task.PARTS}
         for dag, rows in report["Airflow tasks"].items()

@@ -13,7 +13,7 @@ import io
 import json
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import fastavro
 import pyarrow as pa
@@ -76,7 +76,8 @@ def _decoded(value: bytes, writer_of: Callable[[int], Any]) -> dict[str, Any]:
     if len(value) < _HEAD or value[:1] != _MAGIC:
         raise ValueError("not in the registry's wire format: no magic byte 0 and schema id before the data")
     writer = writer_of(int.from_bytes(value[1:_HEAD], "big"))
-    return fastavro.schemaless_reader(io.BytesIO(value[_HEAD:]), writer, ORDER)
+    # ORDER is a record, which fastavro reads as a dictionary; its annotation covers every Avro type.
+    return cast("dict[str, Any]", fastavro.schemaless_reader(io.BytesIO(value[_HEAD:]), writer, ORDER))
 
 
 def _encoded(order: dict[str, Any], threshold: float, head: bytes, large: Any) -> bytes:

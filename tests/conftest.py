@@ -16,6 +16,7 @@ from airflow_eos_testing.spark_jvm import quick_start
 from tests.plugins.side_by_side import SideBySide
 from tests.plugins.time_budget import TimeBudget
 from tests.plugins.waiting import Waiting
+from tests.plugins.without_java import WithoutJava
 
 __all__ = ["embedded_kafka", "embedded_kafka_cluster", "kafka_topic", "pytest_runtest_makereport"]
 
@@ -25,6 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(TimeBudget(), "time budget")
     config.pluginmanager.register(SideBySide(), "side by side")
     config.pluginmanager.register(Waiting(), "waiting")
+    config.pluginmanager.register(WithoutJava(), "without Java")
     os.environ.update(quick_start())
 
 

@@ -35,7 +35,9 @@ def resolve(python: str, also: list[str]) -> tuple[str, dict[str, str]]:
         pip = [f"{scratch}/venv/bin/python", "-m", "pip", "install", "--quiet"]
         subprocess.run([*pip, "pip>=25.1"], check=True, stdout=sys.stderr)  # for dependency groups
         command = [*pip, "--dry-run", "--ignore-installed", "--report", str(report), *also]
-        command += ["--group", f"{ROOT}/pyproject.toml:dev", f"{ROOT}[pyspark]", f"{ROOT}/testing[platform]"]
+        for group in ("dev", "release"):
+            command += ["--group", f"{ROOT}/pyproject.toml:{group}"]
+        command += [f"{ROOT}[pyspark]", f"{ROOT}/testing[platform]"]
         subprocess.run(command, check=True, stdout=sys.stderr)
         installed = json.loads(report.read_text())["install"]
     names = {canonical(item["metadata"]["name"]): item["metadata"]["version"] for item in installed}

@@ -11,6 +11,7 @@ import inspect
 import re
 import sys
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -106,9 +107,10 @@ def _kind(parameter: inspect.Parameter) -> str:
 def _default(one: type, parameter: inspect.Parameter) -> str:
     value = parameter.default
     fields = dataclasses.fields(one) if dataclasses.is_dataclass(one) else ()
-    made = next((found.default_factory for found in fields if found.name == parameter.name), None)
-    if made not in (None, dataclasses.MISSING):
-        return f"`{made.__name__}()`"
+    factories = {field.name: field.default_factory for field in fields}
+    factory = factories.get(parameter.name, dataclasses.MISSING)
+    if isinstance(factory, type | FunctionType):
+        return f"`{factory.__name__}()`"
     if value is inspect.Parameter.empty:
         return "required"
     if type(value) is object:

@@ -1,7 +1,8 @@
 """Which tests may run side by side: a file stays together, and files that share a costly fixture do, too.
 
 A fixture of the session is made once per process. Two Airflows, or two clusters of three brokers, would cost
-more than the second process gains.
+more than the second process gains. Tests of the protocol's model share nothing and take long: each may run
+anywhere.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import pytest
 
 COSTLY = ("airflow", "replicated", "embedded_kafka_cluster")
 """Fixtures that are to be made once; what needs them begins first, for it takes longest."""
+ALONE = "tests/protocol/"
+"""Folder whose tests are dealt out one by one."""
 
 
 class SideBySide:
@@ -39,7 +42,9 @@ class SideBySide:
 
 
 def group_of(root: Path, nodeid: str) -> str:
-    """Return the costly fixture that a test of the file takes as an argument, else the file."""
+    """Return the costly fixture that a test of the file takes as an argument, else the file or the test."""
+    if nodeid.startswith(ALONE):
+        return nodeid
     file = nodeid.partition("::")[0]
     return min([*_costly(root / file), file], key=_rank)
 

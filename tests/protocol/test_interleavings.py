@@ -33,6 +33,8 @@ from tests.protocol.model.scenes import Scene, spec, stage
 EXECUTIONS = 4_000
 DEEPER = 12_000
 
+pytestmark = pytest.mark.search
+
 OUT = TopicPartition("out", 0)
 RUNS_IN_LEDGER = TopicPartition(LEDGER, ports.ledger_partition("pipe"))
 CURSOR_IN_LEDGER = TopicPartition(LEDGER, ports.ledger_partition("group1"))

@@ -83,16 +83,26 @@ def wheel(tmp_path_factory):
         yield archive
 
 
-def test_the_source_archive_holds_the_package_and_what_describes_it(tmp_path):
-    """Files of the same name in other folders are not part of it."""
+@pytest.mark.parametrize(
+    ("project", "package", "files"),
+    [
+        (ROOT, "airflow_eos", {"CHANGELOG.md", "LICENSE", "README.md"}),
+        (ROOT / "testing", "airflow_eos_testing", {"LICENSE", "README.md", "same_version.py"}),
+    ],
+    ids=["airflow-eos", "airflow-eos-testing"],
+)
+def test_a_source_archive_holds_the_package_and_what_describes_it(tmp_path, project, package, files):
+    """What a wheel is built from, no more: tests need brokers, and the whole repository."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, cwd=project, check=True, capture_output=True, timeout=120)
     (archive,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(archive) as opened:
         names = {name.partition("/")[2] for name in opened.getnames()}
-    beside = {name for name in names if not name.startswith("airflow_eos/")}
+    inside = {name for name in names if name.startswith(f"{package}/")}
     # The builder adds the last two, and .gitignore.
-    assert beside - {".gitignore"} == {"CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "PKG-INFO"}
+    assert names - inside - {".gitignore"} == files | {"pyproject.toml", "PKG-INFO"}
+    tracked = {re.fullmatch(rf"(?:testing/)?({package}/.+)", name) for name, _ in tracked_files()}
+    assert inside == {match[1] for match in tracked if match}
 
 
 @pytest.fixture(scope="module")
@@ -216,6 +226,17 @@ def test_a_wheel_says_where_the_project_lives_and_who_makes_it(wheel, testing_wh
         assert {"Source", "Documentation"} <= {u.partition(",")[0] for u in metadata.get_all("Project-URL")}
 
 
+@pytest.mark.parametrize("fixture", ["wheel", "testing_wheel"])
+def test_links_of_a_published_description_lead_to_the_files_of_its_version(fixture, request):
+    """An index shows the text without the repository: a relative link would lead nowhere."""
+    links = re.findall(r"\]\(([^)\s]+)\)", metadata_of(request.getfixturevalue(fixture)).get_payload())
+    ours = f"https://github.com/airflow-eos/airflow-eos/blob/v{airflow_eos.__version__}/"
+    own = [link.removeprefix(ours).partition("#")[0] for link in links if link.startswith(ours)]
+    assert own
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+    assert [path for path in own if not (ROOT / path).exists()] == []
+
+
 @pytest.mark.parametrize(("fixture", "package"), WHEELS)
 def test_what_is_imported_is_declared_and_the_other_way_round(fixture, package, request):
     """What another package happens to bring may leave with it; what nobody imports is weight."""
@@ -261,7 +282,7 @@ def test_every_direct_dependency_has_a_pin_that_it_allows(python):
     """A fresh set-up never resolves a direct dependency freely."""
     project = pyproject()["project"]
     declared = project["dependencies"] + project["optional-dependencies"]["pyspark"]
-    declared += pyproject()["dependency-groups"]["dev"]
+    declared += [text for group in pyproject()["dependency-groups"].values() for text in group]
     pinned = pins_for(python)
     loose = []
     for text in declared:

@@ -64,6 +64,7 @@ def test_every_command_says_what_it_does() -> None:
             assert not option.help.endswith(".")
 
 
+@pytest.mark.jvm
 def test_spark_is_warmed_without_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     """The archive is there after it, and a second time costs nothing."""
     arguments = ["warm-spark", "--folder", str(class_data.folder()), "--output", "json"]

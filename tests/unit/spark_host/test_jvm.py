@@ -131,6 +131,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[s
     return seen.read_text().splitlines(), done.stdout.splitlines(), done.stderr.splitlines()
 
 
+@pytest.mark.jvm
 def test_a_session_takes_its_classes_from_the_archive(
     session: tuple[list[str], list[str], list[str]],
 ) -> None:
@@ -139,6 +140,7 @@ def test_a_session_takes_its_classes_from_the_archive(
     assert sum("shared objects file (top)" in line for line in lines) > _ENOUGH
 
 
+@pytest.mark.jvm
 def test_only_errors_of_a_session_go_to_standard_error(
     session: tuple[list[str], list[str], list[str]],
 ) -> None:

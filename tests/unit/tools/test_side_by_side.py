@@ -23,3 +23,9 @@ def test_files_that_share_a_costly_fixture_are_one_group(tmp_path):
     assert group_of(tmp_path, "test_a.py::test_one") == group_of(tmp_path, "test_a.py::test_two") == "airflow"
     assert group_of(tmp_path, "test_b.py::TestIt::test_one") == "replicated"
     assert group_of(tmp_path, "test_c.py::test_one") == "airflow"
+
+
+def test_each_search_of_the_protocol_may_run_anywhere(tmp_path):
+    """They share no fixture, and their one file is many minutes long."""
+    test = "tests/protocol/test_interleavings.py::test_law_1[twins]"
+    assert group_of(tmp_path, test) == test
