@@ -68,8 +68,8 @@ async def list_offsets_async(
 ) -> dict[TopicPartition, int]:
     """See :func:`list_offsets`."""
     timestamp = _SPECIAL[spec] if isinstance(spec, str) else spec
-    found = await _ask(connections, partitions, timestamp, isolation, timeout)
-    return {tp: one.offset for tp, one in found.items()}
+    timed_offsets = await _ask(connections, partitions, timestamp, isolation, timeout)
+    return {tp: timed.offset for tp, timed in timed_offsets.items()}
 
 
 def first_since(
@@ -88,8 +88,8 @@ def first_since(
         questions (-1 is the end of the log), and find no record by such a time.
     """
     timestamp = max(timestamp, 0)
-    found = connections.run(_ask(connections, partitions, timestamp, isolation, timeout))
-    return {tp: None if one.offset == NO_OFFSET else one for tp, one in found.items()}
+    timed_offsets = connections.run(_ask(connections, partitions, timestamp, isolation, timeout))
+    return {tp: None if timed.offset == NO_OFFSET else timed for tp, timed in timed_offsets.items()}
 
 
 def max_timestamps(
@@ -103,10 +103,10 @@ def max_timestamps(
     Records of open and aborted transactions count, and so do transaction markers. Raises as
     :func:`list_offsets`.
     """
-    found = connections.run(
+    timed_offsets = connections.run(
         _ask(connections, partitions, _SPECIAL["max_timestamp"], "read_uncommitted", timeout)
     )
-    return {tp: one.timestamp for tp, one in found.items()}
+    return {tp: timed.timestamp for tp, timed in timed_offsets.items()}
 
 
 async def _ask(
@@ -121,7 +121,7 @@ async def _ask(
         partitions,
         lambda group: _request(group, timestamp, isolation),
         _read,
-        what="offsets",
+        subject="offsets",
         timeout=timeout,
     )
 
