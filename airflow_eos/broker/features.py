@@ -84,7 +84,7 @@ def _add_partitions_versions(connections: BrokerConnections, admin: Admin, *, ti
         return found
 
     return connections.run(
-        connections.retry_async(versions, what="request versions of the brokers", timeout=timeout)
+        connections.retry_async(versions, subject="request versions of the brokers", timeout=timeout)
     )
 
 

@@ -41,11 +41,11 @@ class OverBudget(ValueError):
     """Reading takes more bytes than are allowed.
 
     :param budget: bytes that are allowed
-    :param what: takes them
+    :param taken: begins the message
     """
 
-    def __init__(self, budget: int, what: str = "it decompresses to") -> None:
-        super().__init__(f"{what} more than {budget} bytes")
+    def __init__(self, budget: int, taken: str = "it decompresses to") -> None:
+        super().__init__(f"{taken} more than {budget} bytes")
 
 
 class TooManyHeaders(ValueError):

@@ -96,9 +96,9 @@ def _chain(buffer: UInt8s, starts: Int64s, behind: Int64s, count: int) -> Int64s
     breaks = np.append(breaks, len(starts) - 1)
     data = buffer.data
     runs: list[Int64s] = []
-    at = found = 0
+    at = records = 0
     turns = 2 * len(breaks) + 8
-    while found < count:
+    while records < count:
         turns -= 1
         if not turns:
             return None
@@ -111,8 +111,8 @@ def _chain(buffer: UInt8s, starts: Int64s, behind: Int64s, count: int) -> Int64s
             begins, at = _walk(data, at, 1)
             run = np.array(begins, np.int64)
         runs.append(run)
-        found += len(run)
-    return np.concatenate(runs) if found == count and at == len(buffer) else None
+        records += len(run)
+    return np.concatenate(runs) if records == count and at == len(buffer) else None
 
 
 def _walk(data: bytes | memoryview, at: int, count: int) -> tuple[list[int], int]:

@@ -37,8 +37,8 @@ def topic_operations(
         answer = await connections.ask_any_async(request)
         return {topic.name: _named(topic.error_code, topic.authorized_operations) for topic in answer.topics}
 
-    what = f"permissions on {', '.join(sorted(topics))}"
-    return connections.run(connections.retry_async(attempt, what=what, timeout=timeout))
+    subject = f"permissions on {', '.join(sorted(topics))}"
+    return connections.run(connections.retry_async(attempt, subject=subject, timeout=timeout))
 
 
 def group_operations(connections: BrokerConnections, group: str, *, timeout: float) -> frozenset[str] | None:
@@ -49,9 +49,9 @@ def group_operations(connections: BrokerConnections, group: str, *, timeout: flo
         described = (await connections.send(request, node)).groups[0]
         return _named(described.error_code, described.authorized_operations)
 
-    what = f"permissions on group {group!r}"
+    subject = f"permissions on group {group!r}"
     try:
-        return connections.run(at_coordinator(connections, "group", group, attempt, what, timeout))
+        return connections.run(at_coordinator(connections, "group", group, attempt, subject, timeout))
     except AuthorizationFailed:  # not even its coordinator may be asked for
         return frozenset()
 

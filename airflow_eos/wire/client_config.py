@@ -311,14 +311,14 @@ def _read_idle(key: str, value: Any) -> int:
 def _imported(key: str, dotted: str) -> Any:
     module, _, name = dotted.replace(":", ".").rpartition(".")
     try:
-        found = getattr(importlib.import_module(module), name)
+        imported = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigurationError(
             f"client setting {key!r} names {dotted!r}, which cannot be imported"
         ) from error
-    if not callable(found):
+    if not callable(imported):
         raise ConfigurationError(f"client setting {key!r} names {dotted!r}, which is not callable")
-    return found
+    return imported
 
 
 _PLAIN.update(

@@ -96,8 +96,8 @@ class BrokerConnections(NodeConnections):
 
         if not wanted:
             return {}, {}
-        what = f"metadata of {counted(len(wanted), 'topic')}"
-        failed = self.run(self.retry_async(attempt, what=what, timeout=METADATA_TIMEOUT))
+        subject = f"metadata of {counted(len(wanted), 'topic')}"
+        failed = self.run(self.retry_async(attempt, subject=subject, timeout=METADATA_TIMEOUT))
         return {name: self._topics[name] for name in wanted if name not in failed}, failed
 
     def leaders(self, names: Iterable[str]) -> dict[TopicPartition, int]:
@@ -145,7 +145,7 @@ class BrokerConnections(NodeConnections):
                 raise NotYet(f"unknown topics {missing}")
             return {name: self._topics[name] for name in wanted}
 
-        return await self.retry_async(attempt, what=f"metadata of {', '.join(wanted)}", timeout=timeout)
+        return await self.retry_async(attempt, subject=f"metadata of {', '.join(wanted)}", timeout=timeout)
 
     async def refresh_async(self, names: Iterable[str]) -> bool:
         """See :meth:`refresh`."""
@@ -270,7 +270,7 @@ class BrokerConnections(NodeConnections):
         known = self._coordinators.get((key_type.value, key))
         if known is not None:
             return known
-        return await self.retry_async(attempt, what=f"coordinator of {kind} {key!r}", timeout=timeout)
+        return await self.retry_async(attempt, subject=f"coordinator of {kind} {key!r}", timeout=timeout)
 
     def forget_coordinator(self, kind: str, key: str) -> None:
         """Ask again before the next use: it moved, or did not answer."""

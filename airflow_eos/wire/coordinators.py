@@ -22,13 +22,13 @@ async def at_coordinator(
     kind: CoordinatorKind,
     key: str,
     attempt: Callable[[int], Awaitable[T]],
-    what: str,
+    subject: str,
     timeout: float,
 ) -> T:
     """Run ``attempt(node)`` at the coordinator until it returns; a connection error looks for it anew.
 
     :param key: transactional id or group.
-    :param what: names the request in errors.
+    :param subject: names the request in errors.
     :param timeout: seconds, with all retries.
     """
 
@@ -41,7 +41,7 @@ async def at_coordinator(
                 connections.forget_coordinator(kind, key)
             raise
 
-    return await connections.retry_async(once, what=what, timeout=timeout)
+    return await connections.retry_async(once, subject=subject, timeout=timeout)
 
 
 def refuse(
@@ -50,7 +50,7 @@ def refuse(
     key: str,
     table: Mapping[int, Reaction],
     code: int,
-    what: str,
+    subject: str,
 ) -> NoReturn:
     """Raise what the table says about a coordinator's code: an error, or :class:`NotYet` to be asked again.
 
@@ -59,7 +59,7 @@ def refuse(
     """
     decision = reaction(table, code)
     if isinstance(decision, Fatal):
-        raise decision.error(f"{what}: {decision.meaning}")
+        raise decision.error(f"{subject}: {decision.meaning}")
     if decision.refresh:
         connections.forget_coordinator(kind, key)
-    raise NotYet(f"{what}: {decision.meaning}")
+    raise NotYet(f"{subject}: {decision.meaning}")

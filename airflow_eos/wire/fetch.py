@@ -223,18 +223,18 @@ class _RangeReader:
         tp = self._where
         node = await self._connections.leader_async(tp.topic, tp.partition, timeout=self._backoff.left)
         answer = await self._connections.send(self._request(position), node)
-        found = answer.responses[0].partitions[0] if answer.responses and not answer.error_code else None
-        code = answer.error_code if found is None else found.error_code
+        part = answer.responses[0].partitions[0] if answer.responses and not answer.error_code else None
+        code = answer.error_code if part is None else part.error_code
         if code == 1:
             await self._out_of_range(position)
         if code:
             self._raise_for(code)
-        assert found is not None
-        if found.log_start_offset > position:
-            raise self._gone(position, found.log_start_offset)
-        batches = tuple(iter_batches(found.records or b"", self._where.topic, self._where.partition))
+        assert part is not None
+        if part.log_start_offset > position:
+            raise self._gone(position, part.log_start_offset)
+        batches = tuple(iter_batches(part.records or b"", self._where.topic, self._where.partition))
         if not batches:
-            return await self._nothing(position, answer, found)
+            return await self._nothing(position, answer, part)
         next_position = batches[-1].header.next_offset
         if next_position <= position:
             raise CorruptBatch(
@@ -242,14 +242,14 @@ class _RangeReader:
             )
         aborted = None
         if self._isolation == "read_committed":
-            aborted = tuple((txn.producer_id, txn.first_offset) for txn in found.aborted_transactions or ())
-        return FetchedAnswer(position, next_position, found.records, batches, aborted)
+            aborted = tuple((txn.producer_id, txn.first_offset) for txn in part.aborted_transactions or ())
+        return FetchedAnswer(position, next_position, part.records, batches, aborted)
 
-    async def _nothing(self, position: int, answer: Any, found: Any) -> FetchedAnswer:
+    async def _nothing(self, position: int, answer: Any, part: Any) -> FetchedAnswer:
         """Decide about an empty answer: not yet readable, or compaction has removed all the rest."""
         committed = self._isolation == "read_committed"
-        bound = found.last_stable_offset if committed else found.high_watermark
-        if found.records:
+        bound = part.last_stable_offset if committed else part.high_watermark
+        if part.records:
             raise CorruptBatch(f"{self._where} at offset {position}: an answer without one whole batch")
         if bound < self._end:
             name = "last stable offset (an open transaction holds it)" if committed else "high watermark"

@@ -92,7 +92,7 @@ async def _ask(
     asked = [
         connections.send(_request(ranges, [numbers[tp] for tp in tps]), node) for node, tps in leaders.items()
     ]
-    found: dict[int, FetchedAnswer] = {}
+    usable_by_number: dict[int, FetchedAnswer] = {}
     for future in asked:
         try:
             answer = await future
@@ -105,8 +105,8 @@ async def _ask(
                 number = numbers[TopicPartition(topic.topic, part.partition_index)]
                 usable = _usable(ranges[number], part)
                 if usable is not None:
-                    found[number] = usable
-    return found
+                    usable_by_number[number] = usable
+    return usable_by_number
 
 
 def _usable(wanted: OffsetRange, part: Any) -> FetchedAnswer | None:

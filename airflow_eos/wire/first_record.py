@@ -43,10 +43,10 @@ def first_record_since(
 
     Raises else as :func:`~airflow_eos.wire.fetch.fetch_answers`.
     """
-    found = first_since(connections, partitions, timestamp, isolation="read_uncommitted", timeout=timeout)
+    firsts = first_since(connections, partitions, timestamp, isolation="read_uncommitted", timeout=timeout)
     return {
-        tp: None if one is None else _behind_markers(connections, tp, one, timestamp, timeout)
-        for tp, one in found.items()
+        tp: None if offset is None else _behind_markers(connections, tp, offset, timestamp, timeout)
+        for tp, offset in firsts.items()
     }
 
 

@@ -45,25 +45,25 @@ def fetch_committed_offsets(
     :raises AuthorizationFailed: without Describe on the group or a topic.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
-    what = f"committed offsets of group {group!r}"
+    subject = f"committed offsets of group {group!r}"
 
     async def attempt(node: int) -> dict[TopicPartition, CommittedOffset]:
         answer = await connections.send(_offsets_request(group, partitions, stable=stable), node)
-        _check(connections, group, answer.error_code, what)
-        found: dict[TopicPartition, CommittedOffset] = {}
+        _check(connections, group, answer.error_code, subject)
+        committed: dict[TopicPartition, CommittedOffset] = {}
         for topic in answer.topics:
             for part in topic.partitions:
                 tp = TopicPartition(topic.name, part.partition_index)
-                _check(connections, group, part.error_code, f"{what} in {tp}")
+                _check(connections, group, part.error_code, f"{subject} in {tp}")
                 if part.committed_offset >= 0:
                     # librdkafka commits the NUL that ends a C string along with the metadata.
                     metadata = (part.metadata or "").removesuffix("\0")
-                    found[tp] = CommittedOffset(part.committed_offset, metadata)
-        return found
+                    committed[tp] = CommittedOffset(part.committed_offset, metadata)
+        return committed
 
     if partitions is not None and not partitions:
         return {}
-    return connections.run(at_coordinator(connections, "group", group, attempt, what, timeout))
+    return connections.run(at_coordinator(connections, "group", group, attempt, subject, timeout))
 
 
 def has_pending_offsets(
@@ -79,7 +79,7 @@ def has_pending_offsets(
     :raises AuthorizationFailed: without Describe on the group or a topic.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
-    what = f"pending offsets of group {group!r}"
+    subject = f"pending offsets of group {group!r}"
 
     async def attempt(node: int) -> bool:
         answer = await connections.send(_offsets_request(group, partitions, stable=True), node)
@@ -88,12 +88,12 @@ def has_pending_offsets(
             *(part.error_code for topic in answer.topics for part in topic.partitions),
         }
         for code in codes - {_UNSTABLE_OFFSET_COMMIT}:
-            _check(connections, group, code, what)
+            _check(connections, group, code, subject)
         return _UNSTABLE_OFFSET_COMMIT in codes
 
     if not partitions:
         return False
-    return connections.run(at_coordinator(connections, "group", group, attempt, what, timeout))
+    return connections.run(at_coordinator(connections, "group", group, attempt, subject, timeout))
 
 
 def count_live_members(
@@ -106,13 +106,13 @@ def count_live_members(
     :raises AuthorizationFailed: without Describe on the group.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
-    what = f"DescribeGroups of group {group!r}"
+    subject = f"DescribeGroups of group {group!r}"
 
     async def attempt(node: int) -> int:
         answer = await connections.send(DescribeGroupsRequest(groups=[group], max_version=5), node)
         described = answer.groups[0]
         if described.error_code != _GROUP_ID_NOT_FOUND:
-            _check(connections, group, described.error_code, what)
+            _check(connections, group, described.error_code, subject)
             if described.members:
                 return len(described.members)
             if described.group_state not in _NO_MEMBERS:
@@ -121,16 +121,16 @@ def count_live_members(
         listed = await connections.send(
             ListGroupsRequest(states_filter=[], types_filter=[], max_version=5), node
         )
-        _check(connections, group, listed.error_code, what)
+        _check(connections, group, listed.error_code, subject)
         states = [entry.group_state for entry in listed.groups if entry.group_id == group]
         return sum(state not in _NO_MEMBERS for state in states)
 
-    return connections.run(at_coordinator(connections, "group", group, attempt, what, timeout))
+    return connections.run(at_coordinator(connections, "group", group, attempt, subject, timeout))
 
 
-def _check(connections: BrokerConnections, group: str, code: int, what: str) -> None:
+def _check(connections: BrokerConnections, group: str, code: int, subject: str) -> None:
     if code:
-        refuse(connections, "group", group, GROUP, code, what)
+        refuse(connections, "group", group, GROUP, code, subject)
 
 
 def _offsets_request(group: str, partitions: Collection[TopicPartition] | None, *, stable: bool) -> Any:

@@ -23,7 +23,7 @@ async def ask_leaders(
     request_for: Callable[[Collection[TopicPartition]], Any],
     read: Callable[[Any], Answers[T]],
     *,
-    what: str,
+    subject: str,
     timeout: float,
     table: Mapping[int, Reaction],
 ) -> dict[TopicPartition, T]:
@@ -31,26 +31,26 @@ async def ask_leaders(
 
     :param request_for: makes the request about some partitions.
     :param read: yields partition, error code and value of a broker's answer.
-    :param what: names the question in errors: "offsets".
+    :param subject: names the question in errors: "offsets".
     :param table: what error codes mean, of :mod:`airflow_eos.wire.error_codes`.
     :raises UnknownTopic: naming the topic or partition.
     :raises AuthorizationFailed: naming the partition and what to grant.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last reason.
     """
-    found: dict[TopicPartition, T] = {}
+    results: dict[TopicPartition, T] = {}
     remaining = set(partitions)
     backoff = Backoff(timeout)
     while True:
         leaders, leaderless = await connections.by_leader_async(remaining, timeout=backoff.left)
-        last = await _ask_once(connections, leaders, request_for, read, found, what, table)
+        last = await _ask_once(connections, leaders, request_for, read, results, subject, table)
         if leaderless:
             last = NotYet(f"{leaderless[0]} has no leader")
-        remaining.difference_update(found)
+        remaining.difference_update(results)
         if not remaining:
-            return found
+            return results
         if backoff.expired:
             raise BrokersUnavailable(
-                f"{what} of {min(remaining)} ({len(remaining)} partitions): no answer within "
+                f"{subject} of {min(remaining)} ({len(remaining)} partitions): no answer within "
                 f"{timeout:.0f} s; last: {describe(last)}"
             ) from last
         await connections.pause(backoff.next_pause())
@@ -62,8 +62,8 @@ async def _ask_once(
     leaders: Mapping[int, Collection[TopicPartition]],
     request_for: Callable[[Collection[TopicPartition]], Any],
     read: Callable[[Any], Answers[T]],
-    found: dict[TopicPartition, T],
-    what: str,
+    results: dict[TopicPartition, T],
+    subject: str,
     table: Mapping[int, Reaction],
 ) -> Exception:
     """Put what is answered into ``found``; return the last reason why something is not."""
@@ -75,15 +75,15 @@ async def _ask_once(
             answer = await future
         except Exception as error:
             if not is_transient(error):
-                raise translated(error, f"{what} of {min(group)}") from error
+                raise translated(error, f"{subject} of {min(group)}") from error
             last = error
             continue
         for tp, code, value in read(answer):
             if code == 0:
-                found[tp] = value
+                results[tp] = value
                 continue
             decision = reaction(table, code)
             if isinstance(decision, Fatal):
-                raise decision.error(f"{what} of {tp}: {decision.meaning}")
+                raise decision.error(f"{subject} of {tp}: {decision.meaning}")
             last = NotYet(f"{tp}: {decision.meaning}")
     return last

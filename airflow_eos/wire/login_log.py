@@ -20,7 +20,7 @@ class LoginFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Clean the record and let it pass."""
         if isinstance(record.args, tuple):
-            record.args = tuple(_cleaned(one) for one in record.args)
+            record.args = tuple(_cleaned(argument) for argument in record.args)
         return True
 
 

@@ -156,12 +156,12 @@ class NodeConnections(Closeable):
         nodes += [broker.node_id for broker in cluster.bootstrap_brokers()]
         return sorted(nodes, key=lambda node: self._suspects.get(node, 0.0))
 
-    async def retry_async(self, attempt: Callable[[], Awaitable[T]], *, what: str, timeout: float) -> T:
+    async def retry_async(self, attempt: Callable[[], Awaitable[T]], *, subject: str, timeout: float) -> T:
         """Await ``attempt()`` until it returns.
 
         Tries again after :class:`NotYet` and after errors of connections; any other exception ends it.
 
-        :param what: names the request in the error.
+        :param subject: names the request in the error.
         :raises BrokersUnavailable: after ``timeout`` seconds, with the last reason.
         """
         backoff = Backoff(timeout)
@@ -171,10 +171,11 @@ class NodeConnections(Closeable):
             except (NotYet, *TRANSIENT) as error:
                 last: Exception = error
             except kafka_errors.KafkaError as error:
-                raise translated(error, what) from error
+                raise translated(error, subject) from error
             if backoff.expired:
                 raise BrokersUnavailable(
-                    f"{what}: no answer from {self._servers} within {timeout:.0f} s; last: {describe(last)}"
+                    f"{subject}: no answer from {self._servers} within {timeout:.0f} s; "
+                    f"last: {describe(last)}"
                 ) from last
             await self.pause(backoff.next_pause())
 

@@ -70,8 +70,8 @@ async def list_offsets_async(
 ) -> dict[TopicPartition, int]:
     """See :func:`list_offsets`."""
     timestamp = _SPECIAL[spec] if isinstance(spec, str) else max(spec, 0)
-    found = await _ask(connections, partitions, timestamp, isolation, timeout)
-    return {tp: one.offset for tp, one in found.items()}
+    timed_offsets = await _ask(connections, partitions, timestamp, isolation, timeout)
+    return {tp: timed.offset for tp, timed in timed_offsets.items()}
 
 
 def first_since(
@@ -89,8 +89,8 @@ def first_since(
     :param timestamp: a time before 1970 is asked for as 1970, see :func:`list_offsets`.
     """
     timestamp = max(timestamp, 0)
-    found = connections.run(_ask(connections, partitions, timestamp, isolation, timeout))
-    return {tp: None if one.offset == NO_OFFSET else one for tp, one in found.items()}
+    timed_offsets = connections.run(_ask(connections, partitions, timestamp, isolation, timeout))
+    return {tp: None if timed.offset == NO_OFFSET else timed for tp, timed in timed_offsets.items()}
 
 
 def max_timestamps(
@@ -104,10 +104,10 @@ def max_timestamps(
     Records of open and aborted transactions count, and so do transaction markers. Raises as
     :func:`list_offsets`.
     """
-    found = connections.run(
+    timed_offsets = connections.run(
         _ask(connections, partitions, _SPECIAL["max_timestamp"], "read_uncommitted", timeout)
     )
-    return {tp: one.timestamp for tp, one in found.items()}
+    return {tp: timed.timestamp for tp, timed in timed_offsets.items()}
 
 
 async def _ask(
@@ -122,7 +122,7 @@ async def _ask(
         partitions,
         lambda group: _request(group, timestamp, isolation),
         _read,
-        what="offsets",
+        subject="offsets",
         timeout=timeout,
         table=LIST_OFFSETS,
     )

@@ -274,12 +274,14 @@ class _Dispatcher:
         if isinstance(decision, Retry) and decision.refresh:
             self._refresh()
         name = kafka_errors.for_code(part.error_code).__name__
-        said = f"; the broker says: {part.error_message}" if part.error_message else ""
+        broker_message = f"; the broker says: {part.error_message}" if part.error_message else ""
         if isinstance(decision, Fatal) and issubclass(decision.error, RecordRefused):
-            said += refused_records(
-                where, batch.data, [one.batch_index for one in getattr(part, "record_errors", None) or ()]
+            broker_message += refused_records(
+                where,
+                batch.data,
+                [record_error.batch_index for record_error in getattr(part, "record_errors", None) or ()],
             )
-        return Refusal(decision, f"error {part.error_code} ({name}), {decision.meaning}{said}")
+        return Refusal(decision, f"error {part.error_code} ({name}), {decision.meaning}{broker_message}")
 
     # -- waiting ------------------------------------------------------------------------------------------
 

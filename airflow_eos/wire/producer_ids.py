@@ -27,7 +27,7 @@ def touch_transactional_id(
     :raises AuthorizationFailed: without Write on the transactional id.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
-    what = f"InitProducerId of {transactional_id!r}"
+    subject = f"InitProducerId of {transactional_id!r}"
 
     async def attempt(node: int) -> None:
         request = InitProducerIdRequest(
@@ -39,6 +39,6 @@ def touch_transactional_id(
         )
         answer = await connections.send(request, node)
         if answer.error_code not in (0, _CONCURRENT_TRANSACTIONS):  # somebody else is touching it
-            refuse(connections, "transaction", transactional_id, COORDINATOR, answer.error_code, what)
+            refuse(connections, "transaction", transactional_id, COORDINATOR, answer.error_code, subject)
 
-    connections.run(at_coordinator(connections, "transaction", transactional_id, attempt, what, timeout))
+    connections.run(at_coordinator(connections, "transaction", transactional_id, attempt, subject, timeout))

@@ -90,29 +90,29 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"
 
 
-def translated(error: Exception, what: str) -> Exception:
+def translated(error: Exception, subject: str) -> Exception:
     """Return this package's exception for one that no retry can help; others as they are."""
     if isinstance(error, (kafka_errors.IncompatibleBrokerVersion, kafka_errors.UnsupportedVersionError)):
-        return BrokerUnsupported(f"{what}: the broker does not speak the needed request version: {error}")
+        return BrokerUnsupported(f"{subject}: the broker does not speak the needed request version: {error}")
     if isinstance(
         error, (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError)
     ):
-        return ConfigurationError(f"{what}: the broker refused the credentials: {error}")
+        return ConfigurationError(f"{subject}: the broker refused the credentials: {error}")
     if isinstance(error, kafka_errors.IllegalSaslStateError):
         return ConfigurationError(
-            f"{what}: this listener takes no SASL; set 'security.protocol' to PLAINTEXT or SSL, or name the "
-            "port of a listener with SASL in 'bootstrap.servers'"
+            f"{subject}: this listener takes no SASL; set 'security.protocol' to PLAINTEXT or SSL, or name "
+            "the port of a listener with SASL in 'bootstrap.servers'"
         )
     if isinstance(error.__cause__, ssl.SSLCertVerificationError):
-        return ConfigurationError(f"{what}: {error}; check 'ssl.ca.location' and the broker's host name")
+        return ConfigurationError(f"{subject}: {error}; check 'ssl.ca.location' and the broker's host name")
     if _REFUSED_CERTIFICATE.search(str(getattr(error.__cause__, "reason", ""))):
         return ConfigurationError(
-            f"{what}: the broker refused this client's certificate: {error}; check "
+            f"{subject}: the broker refused this client's certificate: {error}; check "
             "'ssl.certificate.location' (or 'ssl.certificate.pem'), when it expires, and that the brokers "
             "trust its authority"
         )
     if isinstance(error, kafka_errors.AuthorizationError):
-        return AuthorizationFailed(f"{what}: {error}")
+        return AuthorizationFailed(f"{subject}: {error}")
     if isinstance(error, kafka_errors.InvalidReceiveError):
-        return ConfigurationError(f"{what}: {error}; raise 'receive.message.max.bytes'")
+        return ConfigurationError(f"{subject}: {error}; raise 'receive.message.max.bytes'")
     return error

@@ -41,7 +41,7 @@ def add_offsets_to_txn(
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
     name = identity.transactional_id
-    what = f"transaction of {name!r}: adding group {group!r}"
+    subject = f"transaction of {name!r}: adding group {group!r}"
 
     async def attempt(node: int) -> None:
         request = AddOffsetsToTxnRequest(
@@ -53,9 +53,9 @@ def add_offsets_to_txn(
         )
         answer = await connections.send(request, node, timeout=min(ANSWER_SECONDS, timeout))
         if answer.error_code:
-            refuse(connections, "transaction", name, ADD_OFFSETS, answer.error_code, what)
+            refuse(connections, "transaction", name, ADD_OFFSETS, answer.error_code, subject)
 
-    connections.run(at_coordinator(connections, "transaction", name, attempt, what, timeout))
+    connections.run(at_coordinator(connections, "transaction", name, attempt, subject, timeout))
 
 
 def commit_offsets_in_txn(
@@ -75,7 +75,7 @@ def commit_offsets_in_txn(
     :raises AuthorizationFailed: naming the group, or the topic.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
-    what = f"transaction of {identity.transactional_id!r}: offsets of group {group!r}"
+    subject = f"transaction of {identity.transactional_id!r}: offsets of group {group!r}"
 
     async def attempt(node: int) -> None:
         request = _commit_request(identity, group, offsets)
@@ -84,9 +84,11 @@ def commit_offsets_in_txn(
             for part in topic.partitions:
                 if part.error_code:
                     tp = TopicPartition(topic.name, part.partition_index)
-                    refuse(connections, "group", group, TXN_OFFSET_COMMIT, part.error_code, f"{what} in {tp}")
+                    refuse(
+                        connections, "group", group, TXN_OFFSET_COMMIT, part.error_code, f"{subject} in {tp}"
+                    )
 
-    connections.run(at_coordinator(connections, "group", group, attempt, what, timeout))
+    connections.run(at_coordinator(connections, "group", group, attempt, subject, timeout))
 
 
 def stage_offsets(

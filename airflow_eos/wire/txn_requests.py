@@ -113,9 +113,9 @@ def add_partitions_to_txn(
             )
 
     if partitions:
-        what = f"adding {len(partitions)} partitions to the transaction of {identity.transactional_id!r}"
+        subject = f"adding {len(partitions)} partitions to the transaction of {identity.transactional_id!r}"
         connections.run(
-            at_coordinator(connections, "transaction", identity.transactional_id, attempt, what, timeout)
+            at_coordinator(connections, "transaction", identity.transactional_id, attempt, subject, timeout)
         )
 
 
@@ -132,7 +132,7 @@ def end_txn(
     :raises AuthorizationFailed: naming the transactional id.
     :raises BrokersUnavailable: after ``timeout`` seconds: the outcome is unknown.
     """
-    what = f"EndTxn({'commit' if commit else 'abort'}) of {identity.transactional_id!r}"
+    subject = f"EndTxn({'commit' if commit else 'abort'}) of {identity.transactional_id!r}"
 
     async def attempt(node: int) -> EndTxnAnswer:
         request = EndTxnRequest(
@@ -146,12 +146,12 @@ def end_txn(
         result = _END_CODES.get(answer.error_code)
         if result is None:
             refuse(
-                connections, "transaction", identity.transactional_id, COORDINATOR, answer.error_code, what
+                connections, "transaction", identity.transactional_id, COORDINATOR, answer.error_code, subject
             )
         return result
 
     return connections.run(
-        at_coordinator(connections, "transaction", identity.transactional_id, attempt, what, timeout)
+        at_coordinator(connections, "transaction", identity.transactional_id, attempt, subject, timeout)
     )
 
 
@@ -164,8 +164,8 @@ def describe_transactions(
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
 
-    async def one(name: str) -> TransactionStatus | None:
-        what = f"describing transaction {name!r}"
+    async def describe_id(name: str) -> TransactionStatus | None:
+        subject = f"describing transaction {name!r}"
 
         async def attempt(node: int) -> TransactionStatus | None:
             answer = await connections.send(DescribeTransactionsRequest(transactional_ids=[name]), node)
@@ -173,7 +173,7 @@ def describe_transactions(
             if state.error_code == _TRANSACTIONAL_ID_NOT_FOUND:
                 return None
             if state.error_code:
-                refuse(connections, "transaction", name, COORDINATOR, state.error_code, what)
+                refuse(connections, "transaction", name, COORDINATOR, state.error_code, subject)
             return TransactionStatus(
                 state=TransactionState(state.transaction_state),
                 producer_id=state.producer_id,
@@ -185,10 +185,10 @@ def describe_transactions(
                 start_ms=state.transaction_start_time_ms,
             )
 
-        return await at_coordinator(connections, "transaction", name, attempt, what, timeout)
+        return await at_coordinator(connections, "transaction", name, attempt, subject, timeout)
 
     async def every() -> dict[str, TransactionStatus | None]:
-        return {name: await one(name) for name in sorted(set(transactional_ids))}
+        return {name: await describe_id(name) for name in sorted(set(transactional_ids))}
 
     return connections.run(every())
 
@@ -208,7 +208,7 @@ def list_transactions(
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
 
-    async def one(node: int) -> dict[int, str]:
+    async def list_on(node: int) -> dict[int, str]:
         request = ListTransactionsRequest(
             state_filters=[], producer_id_filters=sorted(set(producer_ids)), max_version=0
         )
@@ -218,11 +218,11 @@ def list_transactions(
         return {entry.producer_id: entry.transactional_id for entry in answer.transaction_states}
 
     async def every() -> dict[int, str]:
-        found: dict[int, str] = {}
+        ids: dict[int, str] = {}
         for node in nodes:
-            what = f"listing transactions of broker {node}"
-            found |= await connections.retry_async(partial(one, node), what=what, timeout=timeout)
-        return found
+            subject = f"listing transactions of broker {node}"
+            ids |= await connections.retry_async(partial(list_on, node), subject=subject, timeout=timeout)
+        return ids
 
     return connections.run(every())
 
@@ -235,7 +235,7 @@ def open_transactional_ids(
     Parameters and errors as :func:`list_transactions`.
     """
 
-    async def one(node: int) -> list[str]:
+    async def list_on(node: int) -> list[str]:
         request = ListTransactionsRequest(
             state_filters=["Ongoing", "PrepareCommit", "PrepareAbort"], producer_id_filters=[], max_version=0
         )
@@ -245,11 +245,13 @@ def open_transactional_ids(
         return [entry.transactional_id for entry in answer.transaction_states]
 
     async def every() -> list[str]:
-        found: set[str] = set()
+        ids: set[str] = set()
         for node in nodes:
-            what = f"listing transactions of broker {node}"
-            found.update(await connections.retry_async(partial(one, node), what=what, timeout=timeout))
-        return sorted(found)
+            subject = f"listing transactions of broker {node}"
+            ids.update(
+                await connections.retry_async(partial(list_on, node), subject=subject, timeout=timeout)
+            )
+        return sorted(ids)
 
     return connections.run(every())
 
@@ -274,7 +276,7 @@ def describe_producers(
             partitions,
             _producers_request,
             _read_producers,
-            what="producers",
+            subject="producers",
             timeout=timeout,
             table=PRODUCERS,
         )
@@ -324,7 +326,7 @@ def write_txn_markers(
             partitions,
             request,
             _read_markers,
-            what="transaction markers",
+            subject="transaction markers",
             timeout=timeout,
             table=TXN_MARKERS,
         )

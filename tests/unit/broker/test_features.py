@@ -55,7 +55,7 @@ class FakeConnections:
         apis = [SimpleNamespace(api_key=0, max_version=13), SimpleNamespace(api_key=24, max_version=version)]
         return SimpleNamespace(error_code=0, api_keys=apis)
 
-    async def retry_async(self, attempt, *, what, timeout):
+    async def retry_async(self, attempt, *, subject, timeout):
         return await attempt()
 
     def run(self, coroutine):

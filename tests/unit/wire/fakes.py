@@ -84,8 +84,8 @@ class FakeConnections:
     def forget_leader(self, topic):
         self.forgotten.append(topic)
 
-    async def retry_async(self, attempt, *, what, timeout):
-        return await BrokerConnections.retry_async(self, attempt, what=what, timeout=timeout)
+    async def retry_async(self, attempt, *, subject, timeout):
+        return await BrokerConnections.retry_async(self, attempt, subject=subject, timeout=timeout)
 
     async def coordinator_async(self, kind, key, *, timeout):
         assert timeout >= 0
