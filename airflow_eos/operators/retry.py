@@ -10,6 +10,7 @@ from airflow.sdk import RetryDecision, RetryPolicy
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_eos.exceptions import NotYetVisible, OutcomeUnknown, ProcessFailed, RunFenced
+from airflow_eos.model.kinds import duration
 from airflow_eos.operators.author_signals import asked_of_airflow
 from airflow_eos.operators.retriable import is_final
 
@@ -51,6 +52,8 @@ class TransactionRetryPolicy(RetryPolicy):
         base_delay: dt.timedelta = dt.timedelta(seconds=5),
         max_delay: dt.timedelta = dt.timedelta(minutes=5),
     ) -> None:
+        for name, value in {"base_delay": base_delay, "max_delay": max_delay}.items():
+            duration().check(f"TransactionRetryPolicy({name}=...)", value)
         self.base_delay = base_delay
         self.max_delay = max_delay
 
