@@ -1,22 +1,16 @@
 """What a failed try leaves behind for the page: the class of its error and the first sentence, as an XCom.
 
-Airflow keeps the state of a try, not its exception. A listener, which Airflow calls in the task's process
-for every failed try, pushes the record; Airflow deletes it when the next try starts.
+Airflow keeps the state of a try, not its exception, and deletes the XCom when the next try starts.
 """
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from airflow.listeners import hookimpl
-
 from airflow_eos.printable import printable
-
-log = logging.getLogger(__name__)
 
 FAILURE_KEY = "airflow_eos_failure"
 """Key of the XCom."""
@@ -69,20 +63,3 @@ def first_sentence(message: str) -> str:
     if len(sentence) > MAX_SENTENCE:
         sentence = f"{sentence[: MAX_SENTENCE - 1]}…"
     return printable(sentence)
-
-
-class FailureListener:
-    """Pushes the record of a try that failed, of tasks that run a pipeline; Airflow calls it."""
-
-    @hookimpl
-    def on_task_instance_failed(self, task_instance: Any, error: str | BaseException | None) -> None:
-        """Push the record; what prevents it is logged and changes nothing for the task."""
-        # In the API server, where a user may set a task's state, there is neither an operator nor an error.
-        task = getattr(task_instance, "task", None)
-        if not hasattr(task, "build_spec") or not isinstance(error, BaseException):
-            return
-        try:
-            record = FailureRecord.of(error, task_instance.try_number)
-            task_instance.xcom_push(key=FAILURE_KEY, value=record.to_value())
-        except Exception:
-            log.warning("The page will not show why this try failed", exc_info=True)
