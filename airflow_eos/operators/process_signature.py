@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -61,11 +60,11 @@ def folders_of(dag_file: str) -> list[Path]:
     file is read to its end: the files that are being read count, too.
     """
     folders = [Path(dag_file).parent]
-    frame = sys._getframe()  # noqa: SLF001 - as Airflow's own way to a Dag's file
+    frame = inspect.currentframe()
     while frame is not None:
         if frame.f_code.co_name == "<module>":
             folders.append(Path(frame.f_code.co_filename).parent)
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return list(dict.fromkeys(folders))
 
 
