@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 from airflow_eos.printable import printable
 
-_PAGE = "docs/errors.md"
-_QUOTED_LINK = re.compile(rf" \({re.escape(_PAGE)}#[a-z]+\)")
+_ANCHORS = "docs/errors.md#"
+_QUOTED_LINK = re.compile(rf" \({re.escape(_ANCHORS)}[a-z]+\)")
 
 
 class EosError(Exception):
@@ -35,7 +35,7 @@ class EosError(Exception):
     def documentation(self) -> str:
         """Page and anchor that explain this error; of a subclass from elsewhere, those of its base here."""
         kind = next(base for base in type(self).__mro__ if base.__module__ == __name__)
-        return f"{_PAGE}#{kind.__name__.lower()}"
+        return f"{_ANCHORS}{kind.__name__.lower()}"
 
     def __str__(self) -> str:
         text = printable(self.message, keep="\n\t")

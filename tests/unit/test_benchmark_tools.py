@@ -145,7 +145,10 @@ def test_a_peer_that_cannot_be_had_is_left_out_and_said(monkeypatch, capsys):
     """The rest is measured."""
     monkeypatch.setattr(fresh, "command", without_flink)
     assert set(fresh.commands(fresh.CONTENDERS, ())) == set(fresh.CONTENDERS.values()) - {"flink"}
-    assert capsys.readouterr().out == "fresh: without Flink, exactly once: no repository answers\n"
+    assert (
+        capsys.readouterr().out
+        == "fresh: without Flink, exactly once: no repository answers (docs/errors.md#eoserror)\n"
+    )
 
 
 @pytest.mark.parametrize(("kind", "only"), [("flink", ["flink"]), ("arrow", [])])

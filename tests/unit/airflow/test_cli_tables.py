@@ -46,7 +46,8 @@ def test_yaml_says_what_json_says(
     where: Any = lambda _: None  # noqa: E731
     assert execution.carry_out(COMMANDS[0], Namespace(output="yaml"), where) == 1
     found = yaml.safe_load(capsys.readouterr().out)
-    assert found == {"error": {"type": "LedgerMissing", "message": "there is none"}}
+    documentation = "docs/errors.md#ledgermissing"
+    assert found == {"error": {"type": "LedgerMissing", "message": "there is none", "docs": documentation}}
 
 
 @pytest.mark.parametrize("width", [40, 80])

@@ -101,7 +101,10 @@ def test_question_that_cannot_be_answered_ends_the_trigger_with_its_reason() -> 
     """The sensor learns the class of the error, and decides whether to retry."""
     trigger = Scripted(None, AuthorizationFailed("no Describe on group g"))
     assert asyncio.run(events_of(trigger)) == [
-        {"error": "AuthorizationFailed", "message": "no Describe on group g"}
+        {
+            "error": "AuthorizationFailed",
+            "message": "no Describe on group g (docs/errors.md#authorizationfailed)",
+        }
     ]
 
 
