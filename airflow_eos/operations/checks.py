@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from airflow_eos.broker.ledger_log.topic import TOPIC_CONFIG
-from airflow_eos.broker.permissions import TopicCare
+from airflow_eos.broker.permissions import Permissions, TopicCare
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
 from airflow_eos.model.ranges import TopicPartition
@@ -101,11 +101,9 @@ def expiry(control: ControlPlane) -> Iterator[Check]:
         yield Check("expiry of ids", "ok", found)
 
 
-def undecided_offsets(control: ControlPlane, topic: str, care: TopicCare | None) -> Iterator[Check]:
-    """Whether readers of a topic wait behind open transactions.
-
-    :param care: of the topic; None: it is missing or hidden, which another check reports.
-    """
+def undecided_offsets(control: ControlPlane, permissions: Permissions, topic: str) -> Iterator[Check]:
+    """Whether readers of a topic wait behind open transactions; of a missing topic another check tells."""
+    care = permissions.topics([topic])[topic]
     if care is None:
         return
     partitions = [TopicPartition(topic, partition) for partition in range(care.partitions)]

@@ -81,9 +81,8 @@ def examine(options: DoctorOptions) -> list[Check]:
         for name, operation in wanted:
             look = functools.partial(_topic, permissions, name, operation, brokers)
             checks += guarded(f"topic {name}", look)
-        read = permissions.topics(sorted({*options.sources, *_topics_of(control, options.group)}))
-        for name, care in read.items():
-            look = functools.partial(undecided_offsets, control, name, care)
+        for name in sorted({*options.sources, *_topics_of(control, options.group)}):
+            look = functools.partial(undecided_offsets, control, permissions, name)
             checks += guarded(f"end of topic {name}", look)
         checks += guarded("hanging transactions", lambda: _hanging(control, options))
         checks += guarded("retention", lambda: _retention(control, options))

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from airflow_eos.broker.permissions import Permissions, TopicCare
+from airflow_eos.broker.permissions import Permissions
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import (
     AuthorizationFailed,
@@ -74,12 +74,11 @@ def health(
         found += _guarded("ledger records", lambda: ledger_records(control))
         found += _guarded("ledger writers", lambda: _ledger_writers(known))
         found += _guarded("ledger topic", lambda: _ledger_topic(permissions, deployment, brokers))
-        cares = permissions.topics(sorted({*sources, *sinks}))
-        for name, care in cares.items():
-            look = functools.partial(_topic, name, care, brokers, written=name in sinks)
+        for name in sorted({*sources, *sinks}):
+            look = functools.partial(_topic, permissions, name, brokers, written=name in sinks)
             found += _guarded(f"topic {name}", look)
         for name in sorted(sources):
-            look = functools.partial(undecided_offsets, control, name, cares[name])
+            look = functools.partial(undecided_offsets, control, permissions, name)
             found += _guarded(f"end of topic {name}", look)
         topics = {deployment.ledger.topic, *sinks}
         left = LeftOpen(control.cluster, deployment.prefix, known.ids.get)
@@ -124,7 +123,8 @@ def _ledger_topic(permissions: Permissions, deployment: Deployment, brokers: int
         yield from ledger_settings(care)
 
 
-def _topic(name: str, care: TopicCare | None, brokers: int, *, written: bool) -> Iterator[Check]:
+def _topic(permissions: Permissions, name: str, brokers: int, *, written: bool) -> Iterator[Check]:
+    care = permissions.topics([name])[name]
     what = f"topic {name}"
     if care is None:
         yield Check(what, "warn", "it is gone, or the page may not describe it", "grant Describe on it")
