@@ -86,8 +86,7 @@ def token(name: str, role: str | None = "viewer") -> str:
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 
-    jwt: str = get_auth_manager().generate_jwt(SimpleAuthManagerUser(username=name, role=role))
-    return jwt
+    return get_auth_manager().generate_jwt(SimpleAuthManagerUser(username=name, role=role))
 
 
 def _know(dags: tuple[str, ...]) -> None:
