@@ -98,9 +98,9 @@ def test_broker_that_is_not_there_is_an_error_in_both_forms(
     where = ["--bootstrap-servers", f"127.0.0.1:{unused_port}"]
     assert main(["status", *where, "--output", "json"]) == 1
     printed = capsys.readouterr()
-    kind, message = error_of(json.loads(printed.out))
-    assert printed.err.strip() == f"{kind}: {message}"
-    assert str(unused_port) in message
+    error = json.loads(printed.out)["error"]
+    assert printed.err.strip() == f"{error['type']}: {error['message']} ({error['docs']})"
+    assert str(unused_port) in error["message"]
     assert main(["status", *where]) == 1
     printed = capsys.readouterr()
     assert (printed.out, len(printed.err.splitlines())) == ("", 1)
