@@ -26,8 +26,8 @@ if TYPE_CHECKING:
         RunFenced,
     )
     from airflow_eos.hooks.kafka_eos import KafkaEosHook
+    from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
-    from airflow_eos.model.record import RunRecord
     from airflow_eos.model.spec import LedgerSettings, RunSpec
     from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
     from airflow_eos.operators.replay import ReplayOffsetRangesOperator
@@ -89,7 +89,7 @@ __getattr__ = lazy_exports(
         ),
         "airflow_eos.hooks.kafka_eos": ("KafkaEosHook",),
         "airflow_eos.model.ranges": ("Cursor", "Explicit", "Interval", "OffsetRange", "PartitionInterval"),
-        "airflow_eos.model.record": ("RunRecord",),
+        "airflow_eos.ledger.records.run": ("RunRecord",),
         "airflow_eos.model.spec": ("LedgerSettings", "RunSpec"),
         "airflow_eos.operators.read_process_write": ("ReadProcessWriteOperator",),
         "airflow_eos.sensors.run_committed": ("RunCommittedSensor",),

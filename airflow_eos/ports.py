@@ -11,6 +11,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from airflow_eos.exceptions import SealedBlockLost
+from airflow_eos.ledger.records.index import (
+    IndexRoot,
+    LeafAt,
+    Place,
+)
 from airflow_eos.model.kafka import (
     ActiveProducer,
     CommittedOffset,
@@ -21,7 +26,6 @@ from airflow_eos.model.kafka import (
     TransactionDescription,
 )
 from airflow_eos.model.ledger import LedgerEntry, LedgerMessage, LedgerView
-from airflow_eos.model.ledger_index import IndexRoot, LeafAt, Place
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
@@ -239,7 +243,7 @@ class Ledger(Protocol):
 
 
 class IndexedLedger(Ledger, Protocol):
-    """A ledger whose partitions have an index (:mod:`airflow_eos.model.ledger_index`)."""
+    """A ledger whose partitions have an index (:mod:`airflow_eos.ledger.records.index`)."""
 
     def index_root(self, partition: int) -> tuple[int, IndexRoot] | None:
         """Return the newest committed root of a partition and its offset, None where none can be used."""
@@ -255,7 +259,7 @@ class IndexedLedger(Ledger, Protocol):
 
         :param seconds: about as long as this may take; what is left is not returned.
         :returns: nothing at or above that offset was looked at; it is nowhere above what an index may speak
-            for (:func:`~airflow_eos.model.ledger_index.may_speak_for`).
+            for (:func:`~airflow_eos.ledger.records.index.may_speak_for`).
         """
 
 

@@ -118,7 +118,7 @@ def try_range(
     :raises PlanError: what the run would raise: no starting point, a moved cursor, an interval not over, ...
     :raises ProcessFailed: what the function returned cannot be written.
     """
-    from airflow_eos.engine.preview import preview
+    from airflow_eos.operations.preview import preview
     from airflow_eos.spark.process import RunContext
 
     if records < 1:

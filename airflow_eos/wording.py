@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+
 
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: ``1 run``, ``1,204 runs``."""
@@ -22,3 +24,12 @@ def span_text(span: dt.timedelta) -> str:
     if largest is None:
         return counted(0, "second")
     return " ".join(part for part in parts[largest : largest + 2] if part)
+
+
+def moment_text(timestamp: int) -> str:
+    """Return a Kafka timestamp, in ms since 1970, as UTC; as a number where ``datetime`` cannot hold it."""
+    try:
+        moment = _EPOCH + dt.timedelta(milliseconds=timestamp)
+    except OverflowError:
+        return f"{timestamp} ms"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

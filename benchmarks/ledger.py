@@ -18,11 +18,11 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from airflow_eos.broker import ledger_scan
-from airflow_eos.engine.ledger_upkeep import index_ledger
+from airflow_eos.broker.ledger_log import scan as ledger_scan
 from airflow_eos.engine.run import RunAttempt
 from airflow_eos.ledger import keys
 from airflow_eos.model.spec import LedgerSettings, RunSpec
+from airflow_eos.operations.upkeep import index_ledger
 from airflow_eos.wire.fetch import fetch_answers
 from airflow_eos_testing import EmbeddedKafka
 from benchmarks.broker import benchmark_broker

@@ -21,10 +21,10 @@ from typing import Any
 from confluent_kafka import Producer
 
 from airflow_eos.broker import KafkaCluster
-from airflow_eos.engine.ledger_upkeep import index_ledger
 from airflow_eos.engine.run import RunAttempt
 from airflow_eos.ledger import keys
 from airflow_eos.model.spec import LedgerSettings, RunSpec
+from airflow_eos.operations.upkeep import index_ledger
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos_testing import EmbeddedKafka
 from benchmarks.broker import benchmark_broker

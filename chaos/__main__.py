@@ -1,4 +1,4 @@
-"""Run the campaign: ``python -m chaos [--seed N] [--minutes N] [--short] [--cells FAULT:STATE,...]``.
+"""Run the campaign: ``python -m chaos [--seed N] [--minutes N] [--short] [--cluster] [--cells F:STATE,...]``.
 
 First every reachable cell of the fault table in turn, however long that takes, then cells at random for so
 many minutes. The exit code is 0 only when every record is in the output exactly once and everything else
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_eos_testing.cluster import DEFAULT_VERSION
+from airflow_eos_testing.faults import SparkCluster
 from chaos.airflow_task import AirflowTasks
 from chaos.drivers import ClusterDriver, DriverPool
 from chaos.experiments import Experiments
@@ -52,6 +53,8 @@ class Plan:
     :param minutes: of cells at random, after those in turn.
     :param rate: records per second that are fed all the time.
     :param records: inputs at least, made up for at the end.
+    :param on_cluster: whether each driver has two executors on a cluster; otherwise those of cells that kill
+        executors.
     """
 
     seed: int
@@ -60,6 +63,7 @@ class Plan:
     rate: float
     records: int
     kafka: str
+    on_cluster: bool
 
 
 def main() -> int:
@@ -79,6 +83,9 @@ def main() -> int:
     parser.add_argument(
         "--cells", default="", help="only these cells, as ZOMBIE:WRITTEN,DRIVER:OPEN; none at random"
     )
+    parser.add_argument(
+        "--cluster", action="store_true", help="every driver has two executors on a Spark cluster"
+    )
     parser.add_argument("--short", action="store_true", help="a fixed small set of cells; none at random")
     parser.add_argument("--line-to", type=Path, help="file that gets the last line, too")
     options = parser.parse_args()
@@ -91,11 +98,11 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _end)
     seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
     if options.short:
-        plan = Plan(seed, SHORT, 0.0, SHORT_RECORDS / 120, SHORT_RECORDS, options.kafka)
+        plan = Plan(seed, SHORT, 0.0, SHORT_RECORDS / 120, SHORT_RECORDS, options.kafka, options.cluster)
     else:
         minutes = 0.0 if cells else options.minutes
         rate = min(_MOST_PER_SECOND, options.records / ((minutes + _TABLE_MINUTES) * 60))
-        plan = Plan(seed, cells or CELLS, minutes, rate, options.records, options.kafka)
+        plan = Plan(seed, cells or CELLS, minutes, rate, options.records, options.kafka, options.cluster)
     report = Report()
     report.say(f"seed {seed}")
     try:
@@ -113,7 +120,11 @@ def _campaign(plan: Plan, report: Report) -> tuple[str, bool]:
     """Play it; return the last line, and whether all went well."""
     chance = random.Random(plan.seed)
     with ExitStack() as stack:
-        pool = stack.enter_context(DriverPool(SPARE if plan.minutes else SPARE - 1))
+        spare = SPARE if plan.minutes else SPARE - 1
+        workers = None
+        if plan.on_cluster:
+            workers = stack.enter_context(SparkCluster(cores=2 * SPARE, memory=f"{2 * SPARE}g"))
+        pool = stack.enter_context(DriverPool(spare, workers))
         playground = stack.enter_context(Playground(chance, plan.rate, plan.kafka))
         cluster = stack.enter_context(closing(ClusterDriver()))
         airflow = stack.enter_context(closing(AirflowTasks(playground)))

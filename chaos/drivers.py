@@ -27,10 +27,15 @@ _CLUSTER_CONF = {
 
 
 class DriverPool:
-    """Drivers with ``local[2]``; as many as ``spare`` are kept warm, a dead one is replaced meanwhile."""
+    """Warm drivers; a dead one is replaced in the background.
 
-    def __init__(self, spare: int = 2) -> None:
+    :param spare: how many are kept warm.
+    :param cluster: a standalone cluster on which each of them has two executors; default: ``local[2]``.
+    """
+
+    def __init__(self, spare: int = 2, cluster: SparkCluster | None = None) -> None:
         self._spare = spare
+        self._cluster = cluster
         self._idle: deque[DriverProcess] = deque()
         self._all: list[DriverProcess] = []
         self._starting = 0
@@ -77,11 +82,18 @@ class DriverPool:
             self._starting += 1
             threading.Thread(target=self._start, daemon=True).start()
 
+    def _new(self) -> DriverProcess:
+        if self._cluster is None:
+            return DriverProcess()
+        return DriverProcess(self._cluster.master, conf=_CLUSTER_CONF)
+
     def _start(self) -> None:
         driver: DriverProcess | None = None
         try:
-            driver = DriverProcess()
+            driver = self._new()
             driver.wait_ready()
+            if self._cluster is not None:
+                self._cluster.wait_for_executors(2, driver.application_id)
         except BaseException as error:  # noqa: BLE001 - whoever takes the next driver is told
             self._failure = error
         with self._changed:

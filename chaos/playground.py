@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.model.kafka import ProducerIdentity
-    from airflow_eos.model.record import RunRecord
     from airflow_eos_testing import Broker
 
 SOURCE, SINK, LEDGER = "chaos-in", "chaos-out", "chaos-ledger"

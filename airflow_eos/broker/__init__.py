@@ -18,7 +18,7 @@ from airflow_eos.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from airflow_eos.broker.cluster import KafkaCluster
-    from airflow_eos.broker.ledger_topic import KafkaLedger
+    from airflow_eos.broker.ledger_log.topic import KafkaLedger
     from airflow_eos.broker.shared_connections import Link
     from airflow_eos.broker.transactions import KafkaTransactions
 
@@ -29,7 +29,7 @@ __getattr__ = lazy_exports(
     __name__,
     {
         ".cluster": ("KafkaCluster",),
-        ".ledger_topic": ("KafkaLedger",),
+        ".ledger_log.topic": ("KafkaLedger",),
         ".transactions": ("KafkaTransactions",),
         ".shared_connections": ("Link",),
     },

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from airflow_eos.broker.ledger_topic import KafkaLedger
+from airflow_eos.broker.ledger_log.topic import KafkaLedger
 from airflow_eos.broker.librdkafka import checked
 from airflow_eos.broker.producer import TransactionalProducer
 from airflow_eos.broker.shared_connections import Link, LinkUser

@@ -21,7 +21,7 @@ from airflow_eos.wire.client_config import ClientConfig
 
 def init(target: Deployment, options: Namespace) -> Outcome:
     """Create the ledger."""
-    from airflow_eos.engine.queries import create_ledger
+    from airflow_eos.operations.queries import create_ledger
 
     settings = replace(
         target.ledger, partitions=options.partitions, replication_factor=options.replication_factor
@@ -33,7 +33,10 @@ def init(target: Deployment, options: Namespace) -> Outcome:
 
 def doctor(target: Deployment, options: Namespace) -> Outcome:
     """Check everything; 3 when a check fails."""
-    from airflow_eos.engine.doctor import DoctorOptions, examine
+    from airflow_eos.operations.doctor import (
+        DoctorOptions,
+        examine,
+    )
 
     checked = DoctorOptions(
         deployment=target,
@@ -46,7 +49,7 @@ def doctor(target: Deployment, options: Namespace) -> Outcome:
     )
     checks = examine(checked)
     if options.spark:
-        from airflow_eos.engine.executors import check_executors
+        from airflow_eos.operations.executors import check_executors
 
         kafka = ClientConfig.of(target.kafka)
         checks += check_executors(options.spark, kafka, encrypted=options.encrypted_spark)
@@ -58,7 +61,7 @@ def doctor(target: Deployment, options: Namespace) -> Outcome:
 
 def plan(target: Deployment, options: Namespace) -> Outcome:
     """Show what a run would read."""
-    from airflow_eos.engine.preview import preview
+    from airflow_eos.operations.preview import preview
 
     try:
         spec = RunSpec(
@@ -88,7 +91,10 @@ def plan(target: Deployment, options: Namespace) -> Outcome:
 
 def ledger(target: Deployment, options: Namespace) -> Outcome:
     """List records."""
-    from airflow_eos.engine.queries import ledger_records, no_such_pipeline
+    from airflow_eos.operations.queries import (
+        ledger_records,
+        no_such_pipeline,
+    )
 
     if options.key and options.pipeline:
         raise WrongUsage("give --pipeline or --key, not both")
@@ -119,8 +125,16 @@ def _staged_at(value: Any) -> str:
 
 def verify(target: Deployment, options: Namespace) -> Outcome:
     """Read output again; 3 when something does not match."""
-    from airflow_eos.engine.queries import no_such_pipeline, pruned_runs, refuse_pruned, run_records
-    from airflow_eos.engine.verification import verified_counts, verify_output
+    from airflow_eos.operations.queries import (
+        no_such_pipeline,
+        pruned_runs,
+        refuse_pruned,
+        run_records,
+    )
+    from airflow_eos.operations.verification import (
+        verified_counts,
+        verify_output,
+    )
 
     records, unreadable = run_records(
         target.kafka, target.ledger, pipeline=options.pipeline, prefix=target.prefix
@@ -158,7 +172,7 @@ def verify(target: Deployment, options: Namespace) -> Outcome:
 
 def abort(target: Deployment, options: Namespace) -> Outcome:
     """End a transaction."""
-    from airflow_eos.engine.open_transactions import abort_transaction
+    from airflow_eos.operations.open_transactions import abort_transaction
 
     if bool(options.transactional_id) == bool(options.group):
         raise WrongUsage("give --transactional-id or --group")
@@ -182,7 +196,7 @@ def abort(target: Deployment, options: Namespace) -> Outcome:
 
 def repair(target: Deployment, options: Namespace) -> Outcome:
     """End what brokers forgot to end."""
-    from airflow_eos.engine.repair import repair as end_hanging
+    from airflow_eos.operations.repair import repair as end_hanging
 
     found = end_hanging(
         target.kafka,
@@ -199,7 +213,7 @@ def repair(target: Deployment, options: Namespace) -> Outcome:
 
 def dismiss(target: Deployment, options: Namespace) -> Outcome:
     """Make a key unused."""
-    from airflow_eos.engine.ledger_upkeep import dismiss_record
+    from airflow_eos.operations.upkeep import dismiss_record
 
     if not options.key or options.routing is None:
         raise WrongUsage("give --key and --routing")
@@ -216,7 +230,7 @@ def dismiss(target: Deployment, options: Namespace) -> Outcome:
 
 def sign(target: Deployment, options: Namespace) -> Outcome:
     """Say from where on records are signed."""
-    from airflow_eos.engine.ledger_upkeep import sign_ledger
+    from airflow_eos.operations.upkeep import sign_ledger
 
     found = sign_ledger(target.kafka, target.ledger, prefix=target.prefix, execute=options.yes)
     rows: list[Row] = [
@@ -233,7 +247,7 @@ def sign(target: Deployment, options: Namespace) -> Outcome:
 
 def index(target: Deployment, options: Namespace) -> Outcome:
     """Say what the index of each partition speaks for now."""
-    from airflow_eos.engine.ledger_upkeep import index_ledger
+    from airflow_eos.operations.upkeep import index_ledger
 
     del options
     done = index_ledger(target.kafka, target.ledger, prefix=target.prefix)
@@ -251,7 +265,7 @@ def index(target: Deployment, options: Namespace) -> Outcome:
 
 def prune(target: Deployment, options: Namespace) -> Outcome:
     """Remove old run records."""
-    from airflow_eos.engine.ledger_upkeep import prune_ledger
+    from airflow_eos.operations.upkeep import prune_ledger
 
     found = prune_ledger(
         target.kafka,
@@ -277,7 +291,10 @@ def _utc(text: str) -> dt.datetime:
 
 def reset_offsets(target: Deployment, options: Namespace) -> Outcome:
     """Move a cursor."""
-    from airflow_eos.engine.cursor_reset import Reset, reset_cursor
+    from airflow_eos.operations.cursor_reset import (
+        Reset,
+        reset_cursor,
+    )
 
     try:
         reset = Reset(

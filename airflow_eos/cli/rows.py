@@ -8,7 +8,7 @@ from typing import Any
 from airflow_eos.cli.outcome import Row, WrongUsage
 from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger import keys
-from airflow_eos.model.record import RunRecord
+from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.run.work import recorded_interval
 
 

@@ -14,7 +14,7 @@ from airflow_eos.exceptions import ConfigurationError
 
 def warm_spark(_target: None, options: Namespace) -> Outcome:
     """Write Spark's class-data archive."""
-    from airflow_eos.spark import jvm
+    from airflow_eos.spark_host import jvm
 
     folder = options.folder or options.class_data_folder
     if folder is None:
@@ -26,7 +26,7 @@ def warm_spark(_target: None, options: Namespace) -> Outcome:
 
 def spark_server(_target: None, options: Namespace) -> NoReturn:
     """Become a Spark Connect server, after its address was printed."""
-    from airflow_eos.spark import connect_server
+    from airflow_eos.spark_host import connect_server
 
     folder = options.folder or options.spark_server_folder
     if folder is None:

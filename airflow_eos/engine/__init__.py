@@ -8,19 +8,9 @@ from airflow_eos.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from airflow_eos.engine.committed import answer, find_committed
-    from airflow_eos.engine.queries import create_ledger, ledger_status, partition_counts
     from airflow_eos.engine.run import Run, RunAttempt, read_process_write
 
-__all__ = [
-    "Run",
-    "RunAttempt",
-    "answer",
-    "create_ledger",
-    "find_committed",
-    "ledger_status",
-    "partition_counts",
-    "read_process_write",
-]
+__all__ = ["Run", "RunAttempt", "answer", "find_committed", "read_process_write"]
 
 # Kafka clients must not load while a Dag is parsed.
 __getattr__ = lazy_exports(
@@ -28,6 +18,5 @@ __getattr__ = lazy_exports(
     {
         ".run": ("Run", "RunAttempt", "read_process_write"),
         ".committed": ("answer", "find_committed"),
-        ".queries": ("create_ledger", "ledger_status", "partition_counts"),
     },
 )

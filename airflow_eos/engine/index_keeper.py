@@ -19,9 +19,7 @@ from dataclasses import dataclass
 
 from airflow_eos.exceptions import LedgerUnreadable, OutcomeUnknown, RunFenced
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.writer import LedgerTransaction, LedgerWriter
-from airflow_eos.model.ledger import LedgerMessage
-from airflow_eos.model.ledger_index import (
+from airflow_eos.ledger.records.index import (
     IndexRoot,
     IndexUnusable,
     LeafAt,
@@ -30,6 +28,8 @@ from airflow_eos.model.ledger_index import (
     leaf_json,
     split,
 )
+from airflow_eos.ledger.writer import LedgerTransaction, LedgerWriter
+from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.ports import IndexedLedger
 

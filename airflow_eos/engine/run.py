@@ -18,9 +18,9 @@ from airflow_eos.spark.process import is_arrow_process
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.model.kafka import ProducerIdentity
     from airflow_eos.model.plan import RunPlan
-    from airflow_eos.model.record import RunRecord
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.run.collaborators import Collaborators
     from airflow_eos.run.states import State

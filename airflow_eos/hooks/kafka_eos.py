@@ -55,6 +55,6 @@ class KafkaEosHook(KafkaBaseHook):
 
         :raises UnknownTopic: the topic does not exist.
         """
-        from airflow_eos.engine import partition_counts
+        from airflow_eos.operations.queries import partition_counts
 
         return list(range(partition_counts(self.get_config(), [topic])[topic]))

@@ -5,7 +5,6 @@ A look-up in a replaced ledger would answer *not committed* for everything.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 
@@ -13,14 +12,12 @@ from airflow_eos.exceptions import ConfigurationError, LedgerMissing, LedgerRepl
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.pins import Pins
+from airflow_eos.ledger.records.identity import IdentityRecord
 from airflow_eos.ledger.witnesses import Testimony, Witnesses
 from airflow_eos.model.kafka import TopicDescription
 from airflow_eos.model.ledger import LedgerId, LedgerText
 from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings, MayCreate
-from airflow_eos.model.versioned import integer, read_versioned, text
 from airflow_eos.ports import Ledger
-
-_VERSION = 1
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +72,7 @@ def verify(
                 keys.ledger_transactional_id(prefix, settings.topic),
                 key,
                 routing,
-                lambda *_: _identity_json(topic, prefix),
+                lambda *_: IdentityRecord(topic.topic_id, topic.partitions, prefix).to_json(),
             )
             if prefix == DEFAULT_PREFIX:
                 log.warning(
@@ -84,18 +81,8 @@ def verify(
                     settings.topic,
                     prefix,
                 )
-    made = read_versioned(
-        "identity",
-        pinned,
-        (_VERSION,),
-        lambda data: LedgerId(
-            text(data["topic_id"]),
-            integer(data["partitions"]),
-            text(data.get("prefix", prefix)),
-            _any_signed(own),
-        ),
-        key,
-    )
+    record = IdentityRecord.from_json(pinned, key)
+    made = LedgerId(record.topic_id, record.partitions, record.prefix or prefix, _any_signed(own))
     if (made.topic_id, made.partitions) != (topic.topic_id, topic.partitions):
         raise LedgerReplaced(
             f"ledger {settings.topic!r} was made as topic id {made.topic_id} with "
@@ -164,11 +151,4 @@ def _refusal(
         f"topic {topic!r} was never initialised as a ledger, and this run may not do it; "
         "if there never was one, run `python -m airflow_eos init`; if there was, restore it: "
         "runs committed before are unknown to an empty one"
-    )
-
-
-def _identity_json(topic: TopicDescription, prefix: str) -> str:
-    return json.dumps(
-        {"v": _VERSION, "topic_id": topic.topic_id, "partitions": topic.partitions, "prefix": prefix},
-        separators=(",", ":"),
     )

@@ -15,7 +15,7 @@ from airflow_eos import settings
 from airflow_eos.ledger.keys import run_record_key
 
 if TYPE_CHECKING:
-    from airflow_eos.model.record import RunRecord
+    from airflow_eos.ledger.records.run import RunRecord
 
 
 @attrs.define()

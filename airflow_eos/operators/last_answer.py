@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_eos.exceptions import BrokersUnavailable
 
 if TYPE_CHECKING:
-    from airflow_eos.model.record import RunRecord
+    from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.model.spec import RunSpec
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from airflow.sdk import Asset
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_eos.model.record import RunRecord
+    from airflow_eos.ledger.records.run import RunRecord
 
 _KAFKA = "kafka://"
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_eos.engine import RunAttempt
+    from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.model.plan import RunPlan
-    from airflow_eos.model.record import RunRecord
     from airflow_eos.model.spec import Compression, LedgerSettings, MarkOutput, OnCommitted, RunSpec
     from airflow_eos.operators.offset_ranges import GivenRanges
     from airflow_eos.operators.partition_interval import PartitionDuration

@@ -16,7 +16,7 @@ from airflow_eos.operators.retriable import is_final
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_eos.model.record import RunRecord
+    from airflow_eos.ledger.records.run import RunRecord
 
 log = logging.getLogger(__name__)
 

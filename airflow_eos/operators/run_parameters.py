@@ -33,7 +33,7 @@ from airflow_eos.operators.task_identity import (
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context, RetryPolicy
 
-    from airflow_eos.model.record import RunRecord
+    from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.model.spec import Compression, MarkOutput, OnCommitted
 
 OnEmpty = Literal["succeed", "skip"]

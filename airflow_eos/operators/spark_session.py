@@ -18,10 +18,14 @@ from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_eos.exceptions import ConfigurationError, SparkUnavailable
 from airflow_eos.settings import class_data_folder
-from airflow_eos.spark import jvm, local_python, worker_daemon
+from airflow_eos.spark import local_python
 from airflow_eos.spark.encryption import local_defaults
-from airflow_eos.spark.jvm_stderr import sorted_first_lines
 from airflow_eos.spark.session import is_loopback, retry_soon
+from airflow_eos.spark_host import (
+    jvm,
+    worker_daemon,
+)
+from airflow_eos.spark_host.jvm_stderr import sorted_first_lines
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -152,7 +156,7 @@ class TaskSession:
         """Return the session; the first call may start a JVM.
 
         :param offsets: how many the run reads: a JVM of our own is set up for them, see
-            :func:`airflow_eos.spark.jvm.options_for`.
+            :func:`airflow_eos.spark_host.jvm.options_for`.
         :param rows: whether they pass the JVM as rows, as those of an Arrow process do not.
         :raises ConfigurationError: Spark shall run here, and only its client is installed.
         :raises SparkUnavailable: no Spark Connect server takes connections on this host.

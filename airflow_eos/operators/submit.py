@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Context, RetryPolicy
 
-    from airflow_eos.model.record import RunRecord
+    from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.model.spec import Compression, LedgerSettings, MarkOutput, OnCommitted, RunSpec
     from airflow_eos.operators.offset_ranges import GivenRanges
     from airflow_eos.operators.partition_interval import PartitionDuration

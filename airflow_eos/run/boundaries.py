@@ -3,84 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
 from airflow_eos.exceptions import IntervalNotReady, TopicRecreated
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.pins import Pins
+from airflow_eos.ledger.records.boundary import Boundary
+from airflow_eos.ledger.records.index import Around
 from airflow_eos.model.kafka import TopicDescription
-from airflow_eos.model.ledger_index import Around
-from airflow_eos.model.versioned import integer, read_versioned, text
 from airflow_eos.ports import Cluster
 from airflow_eos.run import log_coverage
-from airflow_eos.run.log_coverage import Deleted
-
-BOUNDARY_VERSION = 1
-UNPROVEN_VERSION = 2
-"""Of a boundary accepted although records are deleted: a reader that knows only 1 must not believe it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Boundary:
-    """Per partition, the first offset that belongs to the time at or after ``moment``.
-
-    :param pinned_at: when it was fixed, with ``ends``, the last stable offsets then; both empty in records
-        that do not name them.
-    :param highest: the highest timestamp in each log then, in ms since 1970, -1 where none was left: it
-        proves that what stood in the log belongs before a later moment; no clock does.
-    :param unproven: partitions of which deleted records may have belonged to that time.
-    """
-
-    topic: str
-    topic_id: str
-    moment: str
-    offsets: Mapping[int, int]
-    pinned_at: str = ""
-    ends: Mapping[int, int] = field(default_factory=dict)
-    unproven: Mapping[int, Deleted] = field(default_factory=dict)
-    highest: Mapping[int, int] = field(default_factory=dict)
-
-    def to_json(self) -> str:
-        """Return the versioned JSON form."""
-        data = {
-            "v": UNPROVEN_VERSION if self.unproven else BOUNDARY_VERSION,
-            "topic": self.topic,
-            "topic_id": self.topic_id,
-            "moment": self.moment,
-            "offsets": {str(p): o for p, o in sorted(self.offsets.items())},
-            "pinned_at": self.pinned_at,
-            "ends": {str(p): o for p, o in sorted(self.ends.items())},
-            "highest": {str(p): o for p, o in sorted(self.highest.items())},
-        }
-        if self.unproven:
-            data["unproven"] = {str(p): head.to_dict() for p, head in sorted(self.unproven.items())}
-        return json.dumps(data, separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, value: str, key: str = "") -> Boundary:
-        """Read the JSON form.
-
-        :param key: of the ledger record, for the message.
-        :raises LedgerUnreadable: it is no boundary, or of a newer version.
-        """
-        return read_versioned("boundary", value, (BOUNDARY_VERSION, UNPROVEN_VERSION), cls._of, key)
-
-    @classmethod
-    def _of(cls, data: Mapping[str, Any]) -> Boundary:
-        return cls(
-            text(data["topic"]),
-            text(data["topic_id"]),
-            text(data["moment"]),
-            {int(p): integer(o) for p, o in data["offsets"].items()},
-            text(data.get("pinned_at", "")),
-            {int(p): integer(o) for p, o in data.get("ends", {}).items()},
-            {int(p): Deleted.from_dict(head) for p, head in data.get("unproven", {}).items()},
-            {int(p): integer(o) for p, o in data.get("highest", {}).items()},
-        )
-
+from airflow_eos.wording import moment_text
 
 NEIGHBOURS = 8
 """Pinned boundaries that are read on each side of one that is to be pinned."""
@@ -284,7 +217,7 @@ def _stood_before(other: Boundary, partition: int, moment: str) -> bool:
         return False
     if highest < 0:  # nothing was left to tell: only a loss that was accepted with that boundary counts
         return partition in other.unproven and bool(other.pinned_at) and other.pinned_at <= moment
-    return log_coverage.moment_text(highest) < moment
+    return moment_text(highest) < moment
 
 
 def _clamped(offsets: Mapping[int, int], moment: str, neighbours: Collection[Boundary]) -> dict[int, int]:

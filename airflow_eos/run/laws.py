@@ -8,7 +8,7 @@
    ledger that lost nothing and that nobody else wrote to:
    :func:`~airflow_eos.ledger.authority.nothing_is_missing`,
    :func:`~airflow_eos.ledger.authority.nothing_is_forged`. An index speaks for nothing undecided:
-   :func:`~airflow_eos.model.ledger_index.may_speak_for`.
+   :func:`~airflow_eos.ledger.records.index.may_speak_for`.
 4. Every request carries the writers' identity; counts gate the commit: :func:`receipts_match`,
    :func:`proof_holds`. The ledger is written by the driver alone: :func:`ledger_is_no_target`.
 5. Ranges lie between the log start and the last stable offset, in the topics that were planned:
@@ -51,7 +51,8 @@ from airflow_eos.exceptions import (
     TopicRecreated,
 )
 from airflow_eos.ledger import keys
-from airflow_eos.model.horizon import PrunedRuns
+from airflow_eos.ledger.records.pruned import PrunedRuns
+from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.kafka import (
     ActiveProducer,
     CommittedOffset,
@@ -63,7 +64,6 @@ from airflow_eos.model.kafka import (
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.plan import ModeName, RunPlan
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
-from airflow_eos.model.record import RunRecord
 from airflow_eos.run.work import ORIGIN, WorkDefinition, disagreement
 
 MARGIN_SECONDS = 30.0

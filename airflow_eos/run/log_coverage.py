@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_eos.exceptions import IntervalNotReady, IntervalUnaccountable
+from airflow_eos.ledger.records.boundary import Deleted
 from airflow_eos.model.kafka import TimedOffset
 from airflow_eos.model.ranges import OffsetRange, TopicPartition, in_utc
 from airflow_eos.ports import Cluster
+from airflow_eos.wording import moment_text
 
 FUTURE_TOLERANCE = dt.timedelta(hours=1)
 """How far a timestamp may be ahead of our clock: the brokers' default ``message.timestamp.after.max.ms``."""
@@ -25,35 +27,6 @@ WAYS_ON = (
     "Publish them again, into a topic made anew or of its own, or accept the loss with accept_deleted=True: "
     "what is left is read then, and the run's record says what was accepted"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Deleted:
-    """The deleted head of a log.
-
-    :param log_start: the first offset that may still be there.
-    :param first_timestamp: of the first record that is left, in ms since 1970; None: none is left.
-    """
-
-    log_start: int
-    first_timestamp: int | None
-
-    def __str__(self) -> str:
-        left = (
-            "no record is found by time from there on"
-            if self.first_timestamp is None
-            else f"its first record is of {moment_text(self.first_timestamp)}"
-        )
-        return f"the log starts at offset {self.log_start}, {left}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {"log_start": self.log_start, "first_timestamp": self.first_timestamp}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Deleted:
-        """Read the JSON form."""
-        return cls(data["log_start"], data["first_timestamp"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,12 +204,3 @@ def accepted_notes(losses: Iterable[Mapping[str, Any]]) -> list[str]:
 def timestamp_of(moment: dt.datetime) -> int:
     """Return a moment in ms since 1970."""
     return (in_utc(moment) - _EPOCH) // dt.timedelta(milliseconds=1)
-
-
-def moment_text(timestamp: int) -> str:
-    """Return a timestamp as UTC; as a number where it lies behind what a calendar holds."""
-    try:
-        moment = _EPOCH + dt.timedelta(milliseconds=timestamp)
-    except OverflowError:
-        return f"{timestamp} ms"
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -27,11 +27,15 @@ from airflow_eos.exceptions import (
     SessionLost,
 )
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.records.run import (
+    AIRFLOW,
+    TOPIC_IDS,
+    RunRecord,
+)
 from airflow_eos.ledger.topic_check import refuse_unsigned
 from airflow_eos.model.kafka import EndTxnAnswer, ProducerIdentity, TransactionDescription
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
-from airflow_eos.model.record import AIRFLOW, TOPIC_IDS, RunRecord
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import (
     ProducerSession,

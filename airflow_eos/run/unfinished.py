@@ -16,8 +16,13 @@ import logging
 from collections.abc import Collection, Mapping
 
 from airflow_eos.exceptions import AuthorizationFailed, NotYetVisible, OutcomeUnknown
-from airflow_eos.ledger import cursor, keys
+from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority, answer_of
+from airflow_eos.ledger.records.cursor import CursorRecord
+from airflow_eos.ledger.records.run import (
+    RunRecord,
+    named_writer,
+)
 from airflow_eos.ledger.writer import open_of
 from airflow_eos.model.kafka import (
     ActiveProducer,
@@ -27,7 +32,6 @@ from airflow_eos.model.kafka import (
     TransactionState,
 )
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.record import RunRecord, named_writer
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import Cluster, Ledger, Transactions
 from airflow_eos.run import laws
@@ -181,7 +185,7 @@ class UnfinishedEnds:
         self._offsets_ended = True
         key = keys.cursor_key(group, only)
         value = self._authority.settle([key], routing=group).get(key)
-        known = None if value is None else cursor.CursorRecord.from_json(value, key)
+        known = None if value is None else CursorRecord.from_json(value, key)
         committed = self._cluster.committed(group, partitions, stable=False)
         log.warning("group %r: offsets of an earlier transaction are still pending", group)
         # The ledger's cursor was committed with the offsets: behind it are the pending ones.
@@ -190,7 +194,7 @@ class UnfinishedEnds:
             return None
         return self._transactions.abort_again(producer, (), group)
 
-    def _commit_offsets(self, producer: ProducerIdentity, group: str, known: cursor.CursorRecord) -> None:
+    def _commit_offsets(self, producer: ProducerIdentity, group: str, known: CursorRecord) -> None:
         """Write the marker for the offsets of the run that moved the cursor last."""
         key = keys.run_record_key(known.run_key)
         value = self._authority.settle([key], routing=known.pipeline).get(key)

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Mapping
 
 from airflow_eos.exceptions import BrokersUnavailable, NotYetVisible, UnknownTopic
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.ledger.writer import open_of
 from airflow_eos.model.kafka import ActiveProducer, ProducerIdentity, TransactionState
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.record import RunRecord
 from airflow_eos.ports import Cluster, Transactions
 from airflow_eos.run import laws
 from airflow_eos.run.unfinished import write_commit_markers

@@ -28,8 +28,8 @@ from airflow_eos.ui.viewer import Viewer
 if TYPE_CHECKING:
     from starlette.middleware.base import RequestResponseEndpoint
 
-    from airflow_eos.engine.history import RunHistory
     from airflow_eos.model.spec import Deployment
+    from airflow_eos.ui.history import RunHistory
 
 log = logging.getLogger(__name__)
 
@@ -206,7 +206,7 @@ def verify_json(
     """Read a run's output again. JSON bodies only: no form of another site can send one with the cookie."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Trouble(415, "JSON only", "Send application/json.")
-    from airflow_eos.engine.verification import verified_counts
+    from airflow_eos.operations.verification import verified_counts
 
     record = _ask(request, viewer, lambda history: views.run_of(history, viewer, pipeline, run_key))
     desk: Desk = request.app.state.desk

@@ -14,8 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_eos.engine.history import RunHistory
-from airflow_eos.engine.verification import verify_output
 from airflow_eos.exceptions import (
     AuthorizationFailed,
     BrokersUnavailable,
@@ -24,9 +22,11 @@ from airflow_eos.exceptions import (
     LedgerMissing,
     LedgerReplaced,
 )
+from airflow_eos.operations.verification import verify_output
+from airflow_eos.ui.history import RunHistory
 
 if TYPE_CHECKING:
-    from airflow_eos.model.record import RunRecord
+    from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.model.spec import Deployment
 
 log = logging.getLogger(__name__)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.engine.ladder import Ladder, has_another_producer_id, is_fenced
+from airflow_eos.ui.ladder import (
+    Ladder,
+    has_another_producer_id,
+    is_fenced,
+)
 from airflow_eos.wording import counted
 
 if TYPE_CHECKING:
-    from airflow_eos.model.record import RunRecord
+    from airflow_eos.ledger.records.run import RunRecord
 
 _ENDED = {
     "committed": "committed",

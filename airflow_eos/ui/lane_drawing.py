@@ -6,11 +6,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.ledger.lanes import WRONG, Kind, Lane, Segment
+from airflow_eos.coverage.segments import (
+    WRONG,
+    Kind,
+    Lane,
+    Segment,
+)
 from airflow_eos.ui.timeline import WIDTH
 
 if TYPE_CHECKING:
-    from airflow_eos.model.record import RunRecord
+    from airflow_eos.ledger.records.run import RunRecord
 
 SEGMENTS_SHOWN = 2_000
 """Of one lane in JSON."""

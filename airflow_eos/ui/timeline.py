@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.run.states import HOLDS_OPEN, State
 
 if TYPE_CHECKING:
-    from airflow_eos.model.record import RunRecord
+    from airflow_eos.ledger.records.run import RunRecord
 
 WIDTH = 1000.0
 """Of all drawings."""

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 from airflow_eos.ui.desk import Trouble
 
 if TYPE_CHECKING:
-    from airflow_eos.engine.history import PipelineHistory, RunHistory
-    from airflow_eos.model.record import RunRecord
+    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.ui.history import (
+        PipelineHistory,
+        RunHistory,
+    )
 
 
 class Viewer:

@@ -14,24 +14,27 @@ import shlex
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.engine.ladder import ladder_of
-from airflow_eos.engine.open_transactions import times_of
+from airflow_eos.coverage.coverage import Coverage
+from airflow_eos.coverage.segments import WRONG
+from airflow_eos.coverage.sentence import place
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.coverage import Coverage
-from airflow_eos.ledger.coverage_text import place
-from airflow_eos.ledger.lanes import WRONG
-from airflow_eos.model.record import AIRFLOW
+from airflow_eos.ledger.records.run import AIRFLOW
+from airflow_eos.operations.open_transactions import times_of
 from airflow_eos.run.work import recorded_interval
 from airflow_eos.ui.epochs import rungs_of
+from airflow_eos.ui.ladder import ladder_of
 from airflow_eos.ui.lane_drawing import lane_of
 from airflow_eos.ui.timeline import shares_of, states_of
 from airflow_eos.ui.viewer import Viewer, not_shown
 from airflow_eos.wording import counted
 
 if TYPE_CHECKING:
-    from airflow_eos.engine.checks import Check
-    from airflow_eos.engine.history import PipelineHistory, RunHistory
-    from airflow_eos.model.record import RunRecord
+    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.operations.checks import Check
+    from airflow_eos.ui.history import (
+        PipelineHistory,
+        RunHistory,
+    )
     from airflow_eos.wire.txn_requests import TransactionStatus
 
 log = logging.getLogger(__name__)

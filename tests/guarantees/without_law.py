@@ -212,7 +212,7 @@ REMOVALS: dict[str, Removal] = {
     "may_speak_for": Removal(
         "3",
         "an index speaks for what is decided",
-        "airflow_eos.model.ledger_index:may_speak_for",
+        "airflow_eos.ledger.records.index:may_speak_for",
         lambda stable, high: high,
         (f"{_SEARCH}[indexed]",),
     ),
@@ -239,7 +239,7 @@ REMOVALS: dict[str, Removal] = {
     "written-by-its-producer": Removal(
         "3",
         "a record in no transaction of its producer is none",
-        "airflow_eos.broker.ledger_scan:is_evidence",
+        "airflow_eos.broker.ledger_log.scan:is_evidence",
         lambda header, value: True,
         (
             f"{_FORGED}test_a_forged_record_is_no_commit",

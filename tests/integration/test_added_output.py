@@ -6,9 +6,9 @@ import pytest
 
 from airflow_eos import arrow_process
 from airflow_eos.engine import RunAttempt
-from airflow_eos.engine.verification import verify_output
 from airflow_eos.exceptions import ConfigurationError, ProcessFailed, UnknownTopic
 from airflow_eos.model.ranges import Cursor
+from airflow_eos.operations.verification import verify_output
 from airflow_eos_testing import EmbeddedKafka, read_topic
 from tests.support.local_runs import Pipeline
 

@@ -8,12 +8,23 @@ from dataclasses import replace
 import pytest
 
 from airflow_eos.engine import control_plane
-from airflow_eos.engine.cursor_reset import Reset, reset_cursor
-from airflow_eos.engine.ledger_upkeep import dismiss_record, index_ledger, prune_ledger, sign_ledger
-from airflow_eos.engine.queries import create_ledger, ledger_records
 from airflow_eos.exceptions import ConfigurationError, CursorMoved, EosError, LedgerTampered, OutcomeUnknown
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange
+from airflow_eos.operations.cursor_reset import (
+    Reset,
+    reset_cursor,
+)
+from airflow_eos.operations.queries import (
+    create_ledger,
+    ledger_records,
+)
+from airflow_eos.operations.upkeep import (
+    dismiss_record,
+    index_ledger,
+    prune_ledger,
+    sign_ledger,
+)
 from airflow_eos.run.states import State
 from airflow_eos_testing import EmbeddedKafka
 from tests.integration.test_forged_ledger import KEY, compact, copies, forge, given, keyed
@@ -130,7 +141,7 @@ def test_whoever_lacks_the_key_changes_nothing(pipeline, hand, begun):
 
 def test_a_repetition_that_was_committed_answers_though_its_run_was_pruned(pipeline, monkeypatch):
     """Pruned while it was at work: its own record stands, and a retry of it is answered by that."""
-    monkeypatch.setattr("airflow_eos.engine.ledger_upkeep.MIN_AGE", -DAY)
+    monkeypatch.setattr("airflow_eos.operations.upkeep.MIN_AGE", -DAY)
     spec = pipeline.spec
     pipeline.run(**given(pipeline, "r1"))
     pipeline.run(**given(pipeline, "r2", 10, 20))
@@ -163,7 +174,7 @@ def test_a_command_whose_clock_is_ahead_prunes_nothing(pipeline, monkeypatch):
     for run_id in ("r1", "r2"):
         pipeline.run(**given(pipeline, run_id))
     spec = pipeline.spec
-    monkeypatch.setattr("airflow_eos.engine.ledger_upkeep.utc_now", lambda: now() + 3 * DAY)
+    monkeypatch.setattr("airflow_eos.operations.upkeep.utc_now", lambda: now() + 3 * DAY)
     with pytest.raises(ConfigurationError, match="by the clock of the broker"):
         prune_ledger(spec.kafka, spec.ledger, now() + DAY, prefix="test")
     assert pipeline.run(**given(pipeline, "r1"), try_number=2).found

@@ -13,9 +13,9 @@ from confluent_kafka import TopicPartition as Position
 from airflow_eos.broker import KafkaCluster
 from airflow_eos.cli.main import main
 from airflow_eos.engine import find_committed
-from airflow_eos.engine.queries import ledger_records
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
+from airflow_eos.operations.queries import ledger_records
 from tests.support.local_runs import Pipeline
 
 NOON = dt.datetime(2026, 11, 1, 12, tzinfo=dt.timezone.utc)

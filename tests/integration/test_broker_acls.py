@@ -12,16 +12,19 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger
-from airflow_eos.engine.doctor import DoctorOptions, examine
-from airflow_eos.engine.history import RunHistory
-from airflow_eos.engine.queries import create_ledger
-from airflow_eos.engine.verification import verify_output
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError
 from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer
 from airflow_eos.model.ranges import Explicit, OffsetRange
 from airflow_eos.model.spec import Deployment, LedgerSettings
+from airflow_eos.operations.doctor import (
+    DoctorOptions,
+    examine,
+)
+from airflow_eos.operations.queries import create_ledger
+from airflow_eos.operations.verification import verify_output
 from airflow_eos.run.states import State
+from airflow_eos.ui.history import RunHistory
 from airflow_eos_testing import EmbeddedKafka
 from tests.support.brokers import assert_hidden, make_transactions, message, tp, unique
 from tests.support.local_runs import Pipeline

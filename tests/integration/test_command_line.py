@@ -21,10 +21,10 @@ from airflow_eos.broker import KafkaLedger
 from airflow_eos.cli.definition import COMMANDS
 from airflow_eos.cli.main import main
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.engine.queries import ledger_records
 from airflow_eos.exceptions import CursorMoved, EosError
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, TopicPartition
+from airflow_eos.operations.queries import ledger_records
 from airflow_eos.run.states import State
 from tests.support.local_runs import LocalDataPlane, LocalSealed, Paused, Pipeline
 from tests.support.patience import wait_until
@@ -118,7 +118,8 @@ def test_wrong_usage_ends_with_2(cli: Cli, capsys: pytest.CaptureFixture[str]) -
         ("status", "--run", "no-run-id"),
         ("ledger", "--pipeline", "p", "--key", "k"),
         ("plan", "--pipeline", "p", "--group", "g", "--topic", "t", "--interval", "2026-11-01", "2026-11-02"),
-        ("plan", "--pipeline", "a/b", "--group", "g", "--topic", "t"),
+        ("plan", "--pipeline", "p" * 8_001, "--group", "g", "--topic", "t"),
+        ("plan", "--pipeline", "p", "--group", "g", "--topic", "a/b"),
     ):
         code, said = cli(command, *arguments)
         assert (code, said.startswith(f"{command}: ")) == (2, True), (command, said)

@@ -15,18 +15,18 @@ import pytest
 from confluent_kafka.admin import NewTopic
 
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.engine.history import RunHistory
-from airflow_eos.engine.ledger_upkeep import sign_ledger
-from airflow_eos.engine.repair import repair
 from airflow_eos.exceptions import AuthorizationFailed, NotYetVisible
 from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import TransactionState
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import Deployment, LedgerSettings
+from airflow_eos.operations.repair import repair
+from airflow_eos.operations.upkeep import sign_ledger
 from airflow_eos.run import laws
 from airflow_eos.run.states import State
 from airflow_eos.run.visibility import Visibility
+from airflow_eos.ui.history import RunHistory
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.txn_requests import describe_producers
 from airflow_eos_testing import EmbeddedKafka
@@ -332,7 +332,7 @@ def test_what_a_command_left_open_is_not_published_by_the_next(kafka, monkeypatc
     wait_until(lambda: leader() == broker.node_id)
     if not looks:
         monkeypatch.setattr("airflow_eos.ledger.writer.open_of", lambda *_: {})
-        monkeypatch.setattr("airflow_eos.engine.ledger_upkeep._nothing_else", lambda *_: None)
+        monkeypatch.setattr("airflow_eos.operations.upkeep._nothing_else", lambda *_: None)
     assert sign_ledger(config, settings, prefix="test")["done"]
     kafka.wait_in_sync()
     seen = [one.key for one in read_topic(config, topic, "read_committed")]

@@ -12,12 +12,12 @@ from airflow_eos.broker import KafkaLedger, KafkaTransactions
 from airflow_eos.cli.main import main
 from airflow_eos.engine import index_keeper
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.engine.queries import ledger_records
 from airflow_eos.engine.run import RunAttempt
 from airflow_eos.exceptions import AuthorizationFailed
 from airflow_eos.ledger import keys
-from airflow_eos.model.ledger_index import IndexRoot
+from airflow_eos.ledger.records.index import IndexRoot
 from airflow_eos.model.spec import LedgerSettings, RunSpec
+from airflow_eos.operations.queries import ledger_records
 from tests.support.brokers import unique
 
 SECRET = "a ledger's secret of some length".replace(" ", "-")

@@ -9,7 +9,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 import pytest
 from confluent_kafka import Producer
@@ -263,7 +263,7 @@ def take_out(pipeline, run_id):
 
 def test_hostile_names_are_text_and_nothing_else(embedded_kafka, page, pipeline):
     """Wherever they stand: in a run's id, in a key, in notes, in what names the task."""
-    from airflow_eos.engine.history import RunHistory
+    from airflow_eos.ui.history import RunHistory
 
     bad = "\"><script>alert(1)</script>'{{7*7}}</pre>"
     hostile = another(embedded_kafka, pipeline, task=task(MINE))
@@ -332,7 +332,7 @@ def test_somebody_logs_in_and_looks(app, pipeline):
         assert "fails" in seen.text(".sentence")
         assert seen.run("return document.querySelectorAll('tbody .status.ok').length") >= 8
         seen.click("header nav a:first-child")
-        seen.click(f"tbody th a[href$='{pipeline.spec.pipeline}']")
+        seen.click(f"tbody th a[href$='{quote_plus(pipeline.spec.pipeline)}']")
         seen.soon(lambda: seen.text("h1") == pipeline.spec.pipeline)
         assert "runs tile offsets 0 to" in seen.text(".sentence")
         assert seen.run("return document.querySelectorAll('svg rect.read').length") >= 6
@@ -742,7 +742,7 @@ def test_every_answer_has_the_headers(page):
 
 def test_nothing_is_looked_up_before_permission_is_asked(page, other, monkeypatch):
     """Nobody makes the page read the ledger for a pipeline that is not shown to him."""
-    from airflow_eos.engine.history import RunHistory
+    from airflow_eos.ui.history import RunHistory
 
     asked = []
     monkeypatch.setattr(RunHistory, "record", lambda *names: asked.append(names))
@@ -754,7 +754,7 @@ def test_nothing_is_looked_up_before_permission_is_asked(page, other, monkeypatc
 
 def test_a_run_whose_output_spans_too_much_is_not_verified_here(pipeline):
     """What counts is what has to be read, and not the number of records that the receipt names."""
-    from airflow_eos.engine.queries import run_records
+    from airflow_eos.operations.queries import run_records
     from airflow_eos.ui.desk import VERIFY_OFFSETS, Desk, Trouble
 
     (record, *_), _ = run_records(

@@ -9,16 +9,20 @@ from dataclasses import replace
 import pytest
 
 from airflow_eos.cli.main import main
-from airflow_eos.engine import ledger_upkeep
+from airflow_eos.coverage.segments import Kind
 from airflow_eos.engine.committed import find_committed, find_committed_by_key
-from airflow_eos.engine.history import RunHistory
-from airflow_eos.engine.queries import ledger_names, ledger_records, ledger_status
 from airflow_eos.engine.run import Run, RunAttempt
 from airflow_eos.exceptions import ConfigurationError, LedgerPruned
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.lanes import Kind
 from airflow_eos.model.ranges import Cursor, Interval
 from airflow_eos.model.spec import LedgerSettings, RunSpec
+from airflow_eos.operations import upkeep as ledger_upkeep
+from airflow_eos.operations.queries import (
+    ledger_names,
+    ledger_records,
+    ledger_status,
+)
+from airflow_eos.ui.history import RunHistory
 from tests.support.brokers import unique
 
 DAY = dt.timedelta(days=1)

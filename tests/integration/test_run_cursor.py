@@ -6,7 +6,6 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from airflow_eos.broker import KafkaCluster
-from airflow_eos.engine.queries import create_ledger
 from airflow_eos.exceptions import (
     CursorMoved,
     GroupNotEmpty,
@@ -20,6 +19,7 @@ from airflow_eos.exceptions import (
     UnknownTopic,
 )
 from airflow_eos.model.ranges import Cursor
+from airflow_eos.operations.queries import create_ledger
 from tests.support.local_runs import Pipeline
 from tests.support.patience import wait_until
 

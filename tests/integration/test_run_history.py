@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Producer
 
-from airflow_eos.broker.ledger_reader import LedgerReader
-from airflow_eos.engine.history import RunHistory
+from airflow_eos.broker.ledger_log.reader import LedgerReader
 from airflow_eos.ledger import keys
 from airflow_eos.model.spec import Deployment
+from airflow_eos.ui.history import RunHistory
 from tests.support.brokers import foreign_transaction
 from tests.support.local_runs import Pipeline
 from tests.support.patience import wait_until

@@ -10,12 +10,13 @@ from dataclasses import replace
 import pytest
 
 from airflow_eos.broker.transactions import KafkaSession
-from airflow_eos.engine import create_ledger, find_committed
+from airflow_eos.engine import find_committed
 from airflow_eos.engine.run import Run
 from airflow_eos.exceptions import BrokersUnavailable, OutcomeUnknown, RunFailed
 from airflow_eos.ledger.keys import id_kind
 from airflow_eos.ledger.pins import Pins
 from airflow_eos.model.ranges import Cursor, Interval
+from airflow_eos.operations.queries import create_ledger
 from airflow_eos.run.states import State
 from tests.support.local_runs import LocalDataPlane, Pipeline
 

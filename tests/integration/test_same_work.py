@@ -11,11 +11,14 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_eos.engine.committed import find_committed, find_committed_by_key
-from airflow_eos.engine.cursor_reset import Reset, reset_cursor
 from airflow_eos.exceptions import DifferentWork, GroupOwned
 from airflow_eos.ledger.keys import cursor_run_key
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.model.spec import DEFAULT_PREFIX
+from airflow_eos.operations.cursor_reset import (
+    Reset,
+    reset_cursor,
+)
 from airflow_eos.run.commit_entry import CommitEntry
 from airflow_eos_testing.readers import read_topic
 from tests.support.local_runs import Pipeline

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_eos.engine.queries import create_ledger
 from airflow_eos.ledger import keys
+from airflow_eos.operations.queries import create_ledger
 from airflow_eos.operators.submitted_files import SubmittedFiles
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.faults.spark_cluster import SparkCluster

@@ -9,10 +9,10 @@ import time
 import pytest
 
 from airflow_eos.engine import RunAttempt
-from airflow_eos.engine.queries import create_ledger
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Interval
+from airflow_eos.operations.queries import create_ledger
 from airflow_eos.run.states import State
 from airflow_eos_testing import EmbeddedKafka
 from tests.support.client_certificates import Authority, mutual_tls

@@ -8,9 +8,9 @@ import pytest
 
 from airflow_eos import arrow_process
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.engine.queries import ledger_records
 from airflow_eos.exceptions import ConfigurationError, ProcessFailed
 from airflow_eos.ledger import keys
+from airflow_eos.operations.queries import ledger_records
 from airflow_eos.trial import SourceRecord, try_process, try_range
 from spark_apps.flights import process as classify
 from tests.support.local_runs import Pipeline

@@ -11,10 +11,10 @@ from confluent_kafka.admin import OffsetSpec
 
 from airflow_eos.broker import KafkaCluster
 from airflow_eos.engine.lag import interval_progress
-from airflow_eos.engine.preview import preview
 from airflow_eos.exceptions import IntervalNotReady, IntervalUnaccountable, OffsetsOutOfRange
 from airflow_eos.ledger.keys import BOUNDARIES
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval
+from airflow_eos.operations.preview import preview
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.readers import read_topic
 from tests.support.local_runs import Pipeline

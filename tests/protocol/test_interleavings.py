@@ -15,12 +15,15 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.engine import left_open, pruner
 from airflow_eos.ledger import authority, keys, pins, writer
-from airflow_eos.model import ledger_index
+from airflow_eos.ledger.records import index as ledger_index
 from airflow_eos.model.ledger import LedgerView
 from airflow_eos.model.output import SealedManifest
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.operations import (
+    left_open,
+    pruner,
+)
 from airflow_eos.run import boundaries, laws, protocol
 from tests.protocol.model import ports, scenes
 from tests.protocol.model.broker import LEDGER, OFFSETS, ModelBroker

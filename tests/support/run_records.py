@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.kafka import ProducerIdentity
-from airflow_eos.model.record import RunRecord
 
 
 def run_record(**changes: Any) -> RunRecord:

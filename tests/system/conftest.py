@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.spark.jvm import OPTIONS_VARIABLE
+from airflow_eos.spark_host.jvm import OPTIONS_VARIABLE
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.airflow import AirflowStandalone, kafka_connection
 from airflow_eos_testing.spark_connect import SparkConnectServer

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.engine.open_transactions import abort_transaction
 from airflow_eos.ledger import keys
 from airflow_eos.model.spec import DEFAULT_PREFIX
+from airflow_eos.operations.open_transactions import abort_transaction
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.airflow_api import AirflowApi
 from airflow_eos_testing.airflow_platform import AirflowPlatform

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.engine.open_transactions import abort_transaction
 from airflow_eos.ledger import keys
 from airflow_eos.model.spec import DEFAULT_PREFIX
+from airflow_eos.operations.open_transactions import abort_transaction
 from airflow_eos_testing import EmbeddedKafka, read_topic
 from airflow_eos_testing.airflow import AirflowStandalone
 from airflow_eos_testing.airflow_processes import parent_of, stopped

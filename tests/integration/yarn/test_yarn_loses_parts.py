@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_eos.engine.open_transactions import open_transactions
 from airflow_eos.exceptions import BrokersUnavailable, EosError
+from airflow_eos.operations.open_transactions import open_transactions
 from airflow_eos.operators import last_answer
 from airflow_eos.operators.child_processes import children_of
 from airflow_eos_testing import EmbeddedKafka, count_records

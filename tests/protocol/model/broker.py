@@ -17,7 +17,14 @@ from airflow_eos.exceptions import (
     UnknownTopic,
 )
 from airflow_eos.ledger.keys import INDEX, LEDGER_IDENTITY_KEY
-from airflow_eos.model import ledger_index
+from airflow_eos.ledger.records import index as ledger_index
+from airflow_eos.ledger.records.index import (
+    IndexRoot,
+    IndexUnusable,
+    LeafAt,
+    Place,
+    read_leaf,
+)
 from airflow_eos.model.kafka import (
     ActiveProducer,
     CommittedOffset,
@@ -29,7 +36,6 @@ from airflow_eos.model.kafka import (
     TransactionState,
 )
 from airflow_eos.model.ledger import LedgerEntry, LedgerText, LedgerView
-from airflow_eos.model.ledger_index import IndexRoot, IndexUnusable, LeafAt, Place, read_leaf
 from airflow_eos.model.ranges import TopicPartition
 
 LEDGER = "ledger"

@@ -10,25 +10,35 @@ from types import SimpleNamespace
 from typing import Any
 
 from airflow_eos.engine.catch_up import run_rounds
-from airflow_eos.engine.cursor_reset import CursorMove, Reset
 from airflow_eos.engine.index_keeper import IndexKeeper
-from airflow_eos.engine.ledger_upkeep import write_tombstone
-from airflow_eos.engine.pruner import Pruner
-from airflow_eos.engine.repair import ended, hanging
 from airflow_eos.exceptions import EosError, ProducerFenced, SealedBlockLost, SecondAttempt
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.keys import LEDGER_IDENTITY_KEY, id_kind, loops
 from airflow_eos.ledger.pins import Pins
+from airflow_eos.ledger.records.index import (
+    IndexRoot,
+    LeafAt,
+    Place,
+)
 from airflow_eos.ledger.topic_check import verify
 from airflow_eos.ledger.witnesses import Witnesses
 from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, ProducerIdentity
 from airflow_eos.model.ledger import LedgerId, LedgerMessage
-from airflow_eos.model.ledger_index import IndexRoot, LeafAt, Place
 from airflow_eos.model.output import PartitionReceipt, SealedManifest, SealedTarget
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import RunSpec
+from airflow_eos.operations.cursor_reset import (
+    CursorMove,
+    Reset,
+)
+from airflow_eos.operations.pruner import Pruner
+from airflow_eos.operations.repair import (
+    ended,
+    hanging,
+)
+from airflow_eos.operations.upkeep import write_tombstone
 from airflow_eos.run.boundaries import Boundaries
 from airflow_eos.run.collaborators import Collaborators
 from airflow_eos.run.planner import Planner

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_eos.engine.cursor_reset import Reset
 from airflow_eos.exceptions import ConfigurationError, CursorMoved, EosError, LedgerPruned
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.kafka import CommittedOffset, TransactionState
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, TopicPartition
-from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import LedgerSettings, RunSpec
+from airflow_eos.operations.cursor_reset import Reset
 from tests.protocol.model.broker import LEDGER, STRANGER, Entry, ModelBroker, Transaction
 from tests.protocol.model.explorer import Run
 from tests.protocol.model.ports import (

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from airflow_eos.ledger.keys import cursor_run_key
+from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import OffsetRange
-from airflow_eos.model.record import RunRecord
 from airflow_eos.model.spec import RunSpec
 from tests.support.run_records import run_record
 

@@ -16,8 +16,11 @@ from airflow.sdk.observability import stats
 from airflow_eos.cli import airflow_commands, status
 from airflow_eos.cli.airflow_commands import get_parser
 from airflow_eos.cli.main import main
-from airflow_eos.engine.gaps import Gap, gaps
-from airflow_eos.engine.queries import LedgerNames
+from airflow_eos.operations.gaps import (
+    Gap,
+    gaps,
+)
+from airflow_eos.operations.queries import LedgerNames
 from tests.unit.airflow.fakes import a_record
 
 ROOT = Path(__file__).parents[3]
@@ -161,11 +164,12 @@ def test_gauges_go_the_way_of_airflows_own(monkeypatch: pytest.MonkeyPatch) -> N
     sent: list[tuple[Any, ...]] = []
     monkeypatch.setattr(stats, "initialize", lambda **_: sent.append(("initialized",)))
     monkeypatch.setattr(stats, "gauge", lambda *one, tags: sent.append((*one, tags)))
-    monkeypatch.setattr("airflow_eos.engine.queries.ledger_names", lambda *_, **__: LedgerNames({}, ()))
+    monkeypatch.setattr("airflow_eos.operations.queries.ledger_names", lambda *_, **__: LedgerNames({}, ()))
     monkeypatch.setattr(
-        "airflow_eos.engine.queries.ledger_status", lambda *_, **__: {"ledger": {}, "cursors": {}, "runs": {}}
+        "airflow_eos.operations.queries.ledger_status",
+        lambda *_, **__: {"ledger": {}, "cursors": {}, "runs": {}},
     )
-    monkeypatch.setattr("airflow_eos.engine.open_transactions.open_transactions", lambda *_: [])
+    monkeypatch.setattr("airflow_eos.operations.open_transactions.open_transactions", lambda *_: [])
     given = get_parser().parse_args(["eos", "status", "--send-metrics", "--prefix", "p"])
     given.func(given)
     assert sent == [("initialized",), ("eos.open_transaction", 0, {"prefix": "p"})]

@@ -11,14 +11,17 @@ from typing import Any
 import pytest
 
 from airflow_eos.cli.rows import record_row
-from airflow_eos.engine.history import PipelineHistory
-from airflow_eos.ledger.coverage import Coverage, coverage_of
-from airflow_eos.ledger.lanes import LogBounds
+from airflow_eos.coverage.coverage import (
+    Coverage,
+    coverage_of,
+)
+from airflow_eos.coverage.segments import LogBounds
+from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.kafka import TransactionState
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
-from airflow_eos.model.record import RunRecord
 from airflow_eos.ui import views
 from airflow_eos.ui.desk import Desk, Trouble
+from airflow_eos.ui.history import PipelineHistory
 from airflow_eos.ui.viewer import Viewer
 from airflow_eos.wire.txn_requests import TransactionStatus
 from tests.unit.airflow.fakes import a_record

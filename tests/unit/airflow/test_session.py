@@ -12,7 +12,7 @@ import pytest
 from airflow_eos.exceptions import ConfigurationError, SparkUnavailable
 from airflow_eos.operators.retriable import is_final
 from airflow_eos.operators.spark_session import TaskSession, spark_settings
-from airflow_eos.spark import jvm
+from airflow_eos.spark_host import jvm
 from tests.unit.airflow.fakes import FakeSession
 
 QUIET = {"spark.ui.showConsoleProgress": "false"}
@@ -183,7 +183,7 @@ DAEMON = "spark.python.daemon.module"
 @pytest.mark.parametrize(
     ("given", "found", "daemon"),
     [
-        (IN_PROCESS, True, "airflow_eos.spark.worker_daemon"),
+        (IN_PROCESS, True, "airflow_eos.spark_host.worker_daemon"),
         (IN_PROCESS, False, None),
         ({**IN_PROCESS, DAEMON: "pyspark.daemon"}, True, "pyspark.daemon"),
         ({**IN_PROCESS, "spark.submit.pyFiles": "theirs.zip"}, True, None),

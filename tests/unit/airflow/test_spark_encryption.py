@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.engine.executors import credentials_on_the_way
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.operations.executors import credentials_on_the_way
 from airflow_eos.operators.spark_encryption import check_encryption
 from airflow_eos.spark.encryption import local_defaults, settings_in_force, way_in_clear
 from airflow_eos.wire.client_config import ClientConfig

@@ -10,16 +10,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_eos.broker import ledger_index, ledger_scan
-from airflow_eos.broker.ledger_index import PartitionIndex
-from airflow_eos.broker.ledger_scan import NoEvidence, Wanted, committed_values
+from airflow_eos.broker.ledger_log import (
+    index as ledger_index,
+)
+from airflow_eos.broker.ledger_log import (
+    scan as ledger_scan,
+)
+from airflow_eos.broker.ledger_log.index import PartitionIndex
+from airflow_eos.broker.ledger_log.scan import (
+    NoEvidence,
+    Wanted,
+    committed_values,
+)
 from airflow_eos.engine.index_keeper import IndexKeeper
 from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.records import index as index_format
+from airflow_eos.ledger.records.index import Around
 from airflow_eos.ledger.writer import LedgerWriter
-from airflow_eos.model import ledger_index as index_format
 from airflow_eos.model.kafka import ProducerIdentity
-from airflow_eos.model.ledger_index import Around
 from airflow_eos.model.ranges import TopicPartition
 from tests.support.hand_written_log import HandWrittenLog
 from tests.support.record_batches import ABORT, COMMIT

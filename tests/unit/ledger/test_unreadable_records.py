@@ -10,16 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_eos.engine.queries import readable_runs
 from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger.authority import answer_of
-from airflow_eos.ledger.cursor import CursorRecord
+from airflow_eos.ledger.records.boundary import Boundary
+from airflow_eos.ledger.records.cursor import CursorRecord
+from airflow_eos.ledger.records.run import (
+    RunRecord,
+    named_writer,
+)
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ledger import LedgerEntry, LedgerText, LedgerView
 from airflow_eos.model.output import PartitionReceipt
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
-from airflow_eos.model.record import RunRecord, named_writer
-from airflow_eos.run.boundaries import Boundary
+from airflow_eos.operations.queries import readable_runs
 from tests.support.run_records import run_record
 
 RUN = run_record(

@@ -1,0 +1,1 @@
+"""The ledger topic as a log: its scan, its index, its records and their signatures."""

@@ -1,0 +1,212 @@
+"""Looks keys up in a ledger partition by its index: what does not grow with the number of runs before.
+
+The newest root stands near the end of the partition, which is read anyway: backwards, in windows that grow,
+until one is met and all behind what it speaks for is read. What is not there is looked up in it. A partition
+without an index is read to its beginning.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from airflow_eos.broker.ledger_log.records import Record
+from airflow_eos.broker.ledger_log.scan import (
+    Findings,
+    NoEvidence,
+    Wanted,
+    decided_records,
+    records_at,
+)
+from airflow_eos.exceptions import LedgerUnreadable, OffsetsOutOfRange
+from airflow_eos.ledger.records.index import (
+    LEAF_CHARACTERS,
+    IndexDamaged,
+    IndexKeys,
+    IndexRoot,
+    IndexUnusable,
+    LeafAt,
+    Place,
+    read_leaf,
+)
+from airflow_eos.model.ledger import LedgerText
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.wire.connection import BrokerConnections
+
+log = logging.getLogger(__name__)
+
+_FIRST_WINDOW = 32
+_GROWTH = 3
+_PAGE_BYTES = 1 << 20
+_MOST_PLACES = 500
+"""Records fetched one by one; more of them are found sooner by reading all."""
+_LEAVES_KEPT = 32
+_LOOKS = 2
+_LONGEST_KEY = LEAF_CHARACTERS
+
+
+class PartitionIndex:
+    """Looks up in one partition, and keeps what it has read of its index.
+
+    :param keys: how the records of the index are called.
+    :param topic_id: of the ledger.
+    :ivar tail_bytes: size of what the last look-up read behind the index.
+    """
+
+    def __init__(self, tp: TopicPartition, keys: IndexKeys, topic_id: str) -> None:
+        self._tp = tp
+        self._keys = keys
+        self._topic_id = topic_id
+        self._root: tuple[int, IndexRoot | None] = -1, None
+        self._damaged = -1
+        self._leaves: OrderedDict[LeafAt, Mapping[str, Place]] = OrderedDict()
+        self.tail_bytes = 0
+
+    def committed(
+        self, connections: BrokerConnections, start: int, end: int, wanted: Wanted, no_evidence: NoEvidence
+    ) -> Mapping[str, LedgerText]:
+        """Return the latest committed values in ``[start, end)``; deleted keys are absent.
+
+        :param end: the last stable offset.
+        :param no_evidence: records behind which there is none of ours are added to it.
+        """
+        for _ in range(_LOOKS):
+            findings = Findings(no_evidence)
+            root = self._scan_tail(connections, start, end, wanted, findings)
+            if root is None:
+                break
+            try:
+                self._add_indexed(connections, root, start, wanted, findings, no_evidence)
+                break
+            except (IndexUnusable, LedgerUnreadable, OffsetsOutOfRange) as reason:
+                log.info("The index of %s does not answer: %s", self._tp, reason)
+                if isinstance(reason, IndexDamaged):
+                    self._damaged = self._root[0]
+                self._root = -1, None  # there may be a newer one: compaction removes what that replaced
+        else:
+            findings = Findings(no_evidence)
+            findings.scan(connections, self._tp, start, end, wanted)
+        committed = dict(findings.committed(self._tp.partition))
+        for told in (committed, no_evidence, no_evidence.unsigned):
+            told.pop(self._keys.root, None)
+        return committed
+
+    def root(
+        self, connections: BrokerConnections, start: int, end: int, no_evidence: NoEvidence
+    ) -> tuple[int, IndexRoot] | None:
+        """Return the newest root below ``end`` and its offset."""
+        self._root = -1, None
+        root = self._scan_tail(connections, start, end, Wanted(frozenset()), Findings(no_evidence))
+        return None if root is None else (self._root[0], root)
+
+    def leaf(
+        self, connections: BrokerConnections, at: LeafAt, no_evidence: NoEvidence
+    ) -> Mapping[str, Place]:
+        """Return what a leaf holds.
+
+        :raises IndexDamaged: it is not there.
+        """
+        known = self._leaves.get(at)
+        if known is None:
+            key = self._keys.leaf(at.digest)
+            record = records_at(connections, self._tp, {at.offset: key}, no_evidence.like()).get(at.offset)
+            if record is None or record.value is None:
+                raise IndexDamaged(f"there is no leaf at offset {at.offset}")
+            known = self._leaves[at] = read_leaf(record.value, at)
+            if len(self._leaves) > _LEAVES_KEPT:
+                self._leaves.popitem(last=False)
+        return known
+
+    def _scan_tail(
+        self, connections: BrokerConnections, start: int, end: int, wanted: Wanted, findings: Findings
+    ) -> IndexRoot | None:
+        """Read what stands behind the index; return its root, or None: there is none, and all was read."""
+        root, read = self._root[1], 0
+        # What a root of before does not speak for stands behind it, also where there is a newer one.
+        size = _FIRST_WINDOW if root is None else end
+        sought = Wanted(wanted.keys | {self._keys.root}, wanted.prefixes) if root is None else wanted
+        while end > start and (root is None or end > root.through):
+            begin = max(start, end - size, 0 if root is None else root.through)
+            read += findings.scan(connections, self._tp, begin, end, sought, max_bytes=_PAGE_BYTES)
+            if root is None and (record := findings.latest.get(self._keys.root)) is not None:
+                root = self._parsed(record)
+            end, size = begin, size * _GROWTH
+        self.tail_bytes = read
+        return root
+
+    def _parsed(self, record: Record) -> IndexRoot | None:
+        if self._root[0] != record.offset:
+            root = None
+            try:
+                root = None if record.value is None else IndexRoot.from_json(record.value, record.key)
+            except LedgerUnreadable as reason:
+                log.info("The index of %s is not used: %s", self._tp, reason)
+            if root is not None and (root.topic_id != self._topic_id or root.through > record.offset):
+                root = None
+            self._root = record.offset, None if record.offset == self._damaged else root
+        return self._root[1]
+
+    def _add_indexed(
+        self,
+        connections: BrokerConnections,
+        root: IndexRoot,
+        start: int,
+        wanted: Wanted,
+        findings: Findings,
+        no_evidence: NoEvidence,
+    ) -> None:
+        """Add the records that stand where the index says; what the tail has of a key counts.
+
+        :raises IndexUnusable: the log does not hold what the index names, or too much is asked for.
+        """
+        found = root.places(
+            [key for key in wanted.keys if key not in findings.latest],
+            wanted.prefixes,
+            lambda at: self.leaf(connections, at, no_evidence),
+            findings.latest,
+        )
+        if others := sorted(key for key, place in found.items() if place.kind == "other"):
+            raise IndexUnusable(f"somebody else wrote a record of {others[0]!r}")
+        at = {place.offset: key for key, place in found.items() if place.kind == "record"}
+        at = {offset: key for offset, key in at.items() if offset >= start}
+        if len(at) > _MOST_PLACES:
+            raise IndexUnusable(f"{len(at)} records are asked for")
+        records = records_at(connections, self._tp, at, no_evidence.like())
+        if missing := sorted(at.keys() - records.keys()):
+            raise IndexDamaged(f"there is no record of {at[missing[0]]!r} at offset {missing[0]}")
+        findings.take(records.values())
+
+
+def decided(
+    connections: BrokerConnections,
+    tp: TopicPartition,
+    start: int,
+    end: int,
+    keys: IndexKeys,
+    no_evidence: NoEvidence,
+    seconds: float,
+) -> tuple[int, Mapping[str, Place]]:
+    """Return where the last committed records of ``[start, end)`` stand, and the offset behind them.
+
+    :param end: what an index may speak for.
+    :param keys: its own records, which are left out.
+    :param seconds: about as long as this may take.
+    """
+    deadline = time.monotonic() + seconds
+    places: dict[str, Place] = {}
+    for behind, records in decided_records(connections, tp, start, end, no_evidence):
+        for record, is_ours in records:
+            if record.key in keys:
+                continue
+            if len(record.key) > _LONGEST_KEY:  # nobody's of ours: no index can hold it, and none passes it
+                return record.offset, places
+            if not is_ours:
+                places[record.key] = Place(record.offset, "other")
+            else:
+                places[record.key] = Place(record.offset, "tombstone" if record.value is None else "record")
+        start = behind
+        if time.monotonic() >= deadline:
+            return start, places
+    return start, places

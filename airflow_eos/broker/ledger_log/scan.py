@@ -1,0 +1,437 @@
+"""Finds some keys in a partition of many small transactions, without decoding the others.
+
+A ledger partition holds one or two tiny batches and a control batch per run. Decoding each would take
+minutes for 100,000; searching whole Fetch answers for the bytes of a key takes a fraction of a second. In a
+record the key is preceded by its length (https://kafka.apache.org/documentation/#record), which makes the
+search nearly exact; what it finds is decoded and compared. Compressed batches, which only a stranger writes,
+are always decoded.
+
+Whoever may write to the topic can write any record. One that stands in no transaction, or in that of another
+producer than it names, is no evidence: this package never writes one. Where the ledger has a key, nor is one
+that was not signed with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from airflow_eos.broker.ledger_log.records import (
+    Record,
+    markers_of,
+    records_of,
+)
+from airflow_eos.exceptions import CorruptBatch
+from airflow_eos.ledger.records.run import named_writer
+from airflow_eos.ledger.records.signed import SignatureBounds
+from airflow_eos.model.ledger import LedgerEntry, LedgerText
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.signature import LedgerKey
+from airflow_eos.recordbatch.header import BatchHeader, RawBatch
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.fetch import MAX_BYTES, FetchedAnswer, fetch_answers
+
+log = logging.getLogger(__name__)
+
+_MORE = 0x80  # a varint goes on
+_FEW_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which keys a look-up is for.
+
+    :param keys: exact keys.
+    :param prefixes: and every key that begins with one of these.
+    """
+
+    keys: frozenset[str]
+    prefixes: tuple[str, ...] = ()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.keys or key.startswith(self.prefixes)
+
+    @property
+    def few(self) -> bool:
+        """Whether the keys are few: of no prefix that a whole kind of records has."""
+        return not any(prefix.endswith(":") for prefix in self.prefixes)
+
+    @property
+    def needles(self) -> list[bytes]:
+        """What the bytes of a batch with a wanted key must contain."""
+        exact = [one for key in self.keys for one in needles(key)]
+        return exact + [prefix.encode() for prefix in self.prefixes]
+
+
+class NoEvidence(dict[str, int]):
+    """Offset of the last record per wanted key that is no evidence.
+
+    :param key: of the ledger.
+    :param topic_id: of the ledger topic; only signatures need it.
+    :param bounds: which records of the partition need no signature.
+    :ivar unsigned: the keys, and the last offset of each, of records that lack only a signature.
+    """
+
+    def __init__(
+        self,
+        key: LedgerKey | None = None,
+        topic_id: str = "",
+        bounds: SignatureBounds = SignatureBounds(),  # noqa: B008 - frozen
+    ) -> None:
+        super().__init__()
+        self.unsigned: dict[str, int] = {}
+        self._key = key or LedgerKey()
+        self._topic_id = topic_id
+        self._bounds = bounds
+
+    @property
+    def wants_signatures(self) -> bool:
+        """Whether signatures have to be read."""
+        return bool(self._key)
+
+    def like(self) -> NoEvidence:
+        """Return an empty one that judges alike."""
+        return NoEvidence(self._key, self._topic_id, self._bounds)
+
+    def evident(self, batch: RawBatch, end: int, wanted: Wanted) -> Iterator[Record]:
+        """Yield the wanted records of a batch that are evidence; note the others here."""
+        header = batch.header
+        try:
+            records = records_of(batch, end, signatures=True)
+        except CorruptBatch as error:
+            if header.is_transactional:
+                raise
+            log.warning("ignored, for it was written in no transaction: %s", error)
+            # Compaction may read it all the same. Of a compressed one nobody knows what is in it.
+            for key in wanted.keys:
+                if not header.codec and _may_hold(batch, needles(key)):
+                    self[key] = max(header.last_offset, self.get(key, -1))
+            return
+        for record in records:
+            if record.key not in wanted:
+                continue
+            if self.is_ours(batch, record):
+                yield record
+                continue
+            if not self._is_signed(batch, record) and is_evidence(header, record.value):
+                self.unsigned[record.key] = max(record.offset, self.unsigned.get(record.key, -1))
+            self[record.key] = max(record.offset, self.get(record.key, -1))
+
+    def is_ours(self, batch: RawBatch, record: Record) -> bool:
+        """Tell whether a record is evidence."""
+        return self._is_signed(batch, record) and is_evidence(batch.header, record.value)
+
+    def _is_signed(self, batch: RawBatch, record: Record) -> bool:
+        """Tell whether the record is signed, or need not be."""
+        if not self._key or record.offset < self._bounds.unsigned_below:
+            return True
+        header = batch.header
+        producer = header.producer_id, header.producer_epoch
+        return self._key.made(
+            record.signature,
+            batch.topic,
+            self._topic_id,
+            batch.partition,
+            producer,
+            record.key,
+            record.value,
+            version_1=record.offset < self._bounds.version_1_below,
+        )
+
+
+class Findings:
+    """The last committed record of each wanted key, and what is no evidence, found range by range.
+
+    :param no_evidence: judges records; :meth:`committed` notes there what stands behind the last one of ours.
+    :ivar latest: the last record per key, tombstones too.
+    """
+
+    def __init__(self, no_evidence: NoEvidence) -> None:
+        self.latest: dict[str, Record] = {}
+        self._no_evidence = no_evidence
+        self._others = no_evidence.like()
+
+    def scan(
+        self,
+        connections: BrokerConnections,
+        tp: TopicPartition,
+        start: int,
+        end: int,
+        wanted: Wanted,
+        *,
+        max_bytes: int = MAX_BYTES,
+    ) -> int:
+        """Read ``[start, end)``, in any order of ranges; return the size of its batches in bytes.
+
+        :param end: at or below the last stable offset.
+        """
+        size = 0
+        for answer in fetch_answers(connections, tp.topic, tp.partition, start, end, max_bytes=max_bytes):
+            page = _Page(answer, end, self._others)
+            found = [record for key in wanted.keys if (record := page.latest(key)) is not None]
+            for prefix in wanted.prefixes:
+                found.extend(page.beginning_with(prefix).values())
+            self.take(found)
+            size += sum(one.header.size for one in answer.batches if one.header.base_offset < end)
+        return size
+
+    def take(self, records: Iterable[Record]) -> None:
+        """Add records that are evidence."""
+        for record in records:
+            before = self.latest.get(record.key)
+            if before is None or before.offset < record.offset:
+                self.latest[record.key] = record
+
+    def committed(self, partition: int) -> Mapping[str, LedgerText]:
+        """Return the values; deleted keys are absent."""
+        last = {key: record.offset for key, record in self.latest.items()}
+        for noted, others in (
+            (self._no_evidence, self._others),
+            (self._no_evidence.unsigned, self._others.unsigned),
+        ):
+            noted.update((key, offset) for key, offset in others.items() if last.get(key, -1) < offset)
+        return {
+            key: LedgerText.at(partition, record.offset, record.value, is_signed=record.signature is not None)
+            for key, record in self.latest.items()
+            if record.value is not None
+        }
+
+
+def records_at(
+    connections: BrokerConnections, tp: TopicPartition, wanted: Mapping[int, str], no_evidence: NoEvidence
+) -> dict[int, Record]:
+    """Return committed records that are evidence, by their offsets; those that are not there are left out.
+
+    :param wanted: the key at each offset, all of them below the last stable offset.
+    """
+    found: dict[int, Record] = {}
+    left = sorted(wanted)
+    while left:
+        at = left[0]
+        answer = next(
+            fetch_answers(connections, tp.topic, tp.partition, at, at + 1, max_bytes=_FEW_BYTES), None
+        )
+        behind = at + 1 if answer is None else max(answer.next_position, at + 1)
+        if answer is not None:
+            page = _Page(answer, behind, no_evidence)
+            for offset in left[: bisect_left(left, behind)]:
+                record = page.at(offset, wanted[offset])
+                if record is not None:
+                    found[offset] = record
+        left = left[bisect_left(left, behind) :]
+    return found
+
+
+def decided_records(
+    connections: BrokerConnections, tp: TopicPartition, start: int, end: int, no_evidence: NoEvidence
+) -> Iterator[tuple[int, list[tuple[Record, bool]]]]:
+    """Yield the committed records of ``[start, end)``, whether each is evidence, and the offset behind them.
+
+    Ends early before a batch that cannot be read, which only a stranger writes.
+
+    :param end: at or below the last stable offset.
+    """
+    for answer in fetch_answers(connections, tp.topic, tp.partition, start, end):
+        page = _Page(answer, end, no_evidence)
+        found: list[tuple[Record, bool]] = []
+        for batch in answer.batches:
+            records = page.committed_in(batch)
+            if records is None:
+                yield batch.header.base_offset, found
+                return
+            found += [(one, no_evidence.is_ours(batch, one)) for one in records if one.offset >= start]
+        yield min(answer.next_position, end), found
+
+
+def committed_values(
+    connections: BrokerConnections,
+    tp: TopicPartition,
+    start: int,
+    end: int,
+    wanted: Wanted,
+    no_evidence: NoEvidence,
+) -> Mapping[str, LedgerText]:
+    """Return the latest read_committed value of each key in ``[start, end)``; deleted keys are absent.
+
+    :param end: at or below the last stable offset, so that the broker knows what was aborted.
+    :param no_evidence: records behind which there is none of ours are added to it.
+    """
+    findings = Findings(no_evidence)
+    findings.scan(connections, tp, start, end, wanted)
+    return findings.committed(tp.partition)
+
+
+def raw_entries(
+    connections: BrokerConnections,
+    tp: TopicPartition,
+    start: int,
+    end: int,
+    wanted: Wanted,
+    no_evidence: NoEvidence,
+) -> tuple[Sequence[LedgerEntry], int]:
+    """Return all control markers and the records of the keys in ``[start, end)``, committed or not.
+
+    And the size of all batches there, in bytes.
+
+    :param no_evidence: what no transaction of ours wrote is added to it.
+    """
+    sought = wanted.needles
+    entries: list[LedgerEntry] = []
+    size = 0
+    answers = fetch_answers(connections, tp.topic, tp.partition, start, end, isolation="read_uncommitted")
+    for answer in answers:
+        for batch in answer.batches:
+            size += batch.header.size
+            if batch.header.is_control:
+                entries.extend(markers_of(batch))
+            elif _may_hold(batch, sought):
+                entries.extend(
+                    LedgerEntry(
+                        record.offset,
+                        batch.header.producer_id,
+                        "record",
+                        record.key,
+                        None
+                        if record.value is None
+                        else LedgerText.at(tp.partition, record.offset, record.value),
+                    )
+                    for record in no_evidence.evident(batch, end, wanted)
+                )
+    return tuple(entry for entry in entries if start <= entry.offset < end), size
+
+
+def needle(key: str) -> bytes:
+    """Return the bytes of a key inside an uncompressed record: its length as a zigzag varint, then itself."""
+    encoded = key.encode()
+    left = len(encoded) << 1
+    prefix = bytearray()
+    while left >= _MORE:
+        prefix.append(left % _MORE | _MORE)
+        left //= _MORE
+    return bytes((*prefix, left)) + encoded
+
+
+def needles(key: str) -> tuple[bytes, bytes]:
+    """Return what a record with this key must hold: the one or the other.
+
+    A stranger may spell the length with more bytes than it needs; the last of them is 0 then.
+    """
+    return needle(key), b"\0" + key.encode()
+
+
+class _Page:
+    """One read_committed Fetch answer, searched from its end."""
+
+    def __init__(self, answer: FetchedAnswer, end: int, no_evidence: NoEvidence) -> None:
+        self._answer = answer
+        self._end = end
+        self._no_evidence = no_evidence
+        self._batches = answer.batches
+        sizes = accumulate((batch.header.size for batch in self._batches), initial=0)
+        self._begins = list(sizes)
+        self._has_compressed = any(batch.header.codec for batch in self._batches)
+        self._markers: dict[int, list[int]] | None = None
+
+    def latest(self, key: str) -> Record | None:
+        """Return the last committed record of the key."""
+        wanted = Wanted(frozenset({key}))
+        for batch in self._candidates(needles(key)):
+            if self._is_aborted(batch):
+                continue
+            found = list(self._no_evidence.evident(batch, self._end, wanted))
+            if found:
+                return found[-1]
+        return None
+
+    def beginning_with(self, prefix: str) -> dict[str, Record]:
+        """Return the last committed record of every key that begins with the prefix."""
+        wanted = Wanted(frozenset(), (prefix,))
+        latest: dict[str, Record] = {}
+        for batch in reversed(list(self._candidates((prefix.encode(),)))):
+            if not self._is_aborted(batch):
+                found = self._no_evidence.evident(batch, self._end, wanted)
+                latest.update((record[1], record) for record in found)
+        return latest
+
+    def at(self, offset: int, key: str) -> Record | None:
+        """Return the committed record of the key at an offset."""
+        for batch in self._batches:
+            if batch.header.base_offset <= offset <= batch.header.last_offset:
+                if batch.header.is_control or self._is_aborted(batch):
+                    return None
+                records = self._no_evidence.evident(batch, offset + 1, Wanted(frozenset({key})))
+                return next((one for one in records if one.offset == offset), None)
+        return None
+
+    def committed_in(self, batch: RawBatch) -> list[Record] | None:
+        """Return the committed records of one of the batches, None where it cannot be read."""
+        if batch.header.is_control or self._is_aborted(batch):
+            return []
+        with contextlib.suppress(CorruptBatch):
+            return records_of(batch, self._end, signatures=self._no_evidence.wants_signatures)
+        return None
+
+    def _candidates(self, sought: Sequence[bytes]) -> Iterator[RawBatch]:
+        """Yield data batches that hold one of these, last one first."""
+        if self._has_compressed:
+            yield from (
+                batch
+                for batch in reversed(self._batches)
+                if not batch.header.is_control and _may_hold(batch, sought)
+            )
+            return
+        # The bytes behind the last whole batch belong to the next answer.
+        limit = self._begins[-1]
+        # Where each is found last; looked for again when the batch it is in is done.
+        last = {one: self._answer.data.rfind(one, 0, limit) for one in sought}
+        while (at := max(last.values())) >= 0:
+            index = bisect_right(self._begins, at) - 1
+            limit = self._begins[index]
+            if not self._batches[index].header.is_control:
+                yield self._batches[index]
+            for one, found in last.items():
+                if found >= limit:
+                    last[one] = self._answer.data.rfind(one, 0, limit)
+
+    def _is_aborted(self, batch: RawBatch) -> bool:
+        """Tell whether the batch lies between an aborted transaction's first offset and its marker."""
+        header = batch.header
+        if not header.is_transactional:
+            return False
+        producer = header.producer_id
+        first = max(
+            (
+                first
+                for aborted, first in self._answer.aborted or ()
+                if aborted == producer and first <= header.last_offset
+            ),
+            default=None,
+        )
+        if first is None:
+            return False
+        if self._markers is None:
+            self._markers = {}
+            for other in self._batches:
+                if other.header.is_control:
+                    self._markers.setdefault(other.header.producer_id, []).append(other.header.base_offset)
+        # A transaction ends with its producer's next marker; what comes behind that is another one.
+        ends = self._markers.get(producer, [])
+        following = bisect_right(ends, first)
+        return following == len(ends) or ends[following] > header.base_offset
+
+
+def is_evidence(header: BatchHeader, value: str | None) -> bool:
+    """Tell whether a record stands in a transaction, and in that of the producer it names, if any."""
+    writer = None if value is None else named_writer(value)
+    return header.is_transactional and writer in (None, (header.producer_id, header.producer_epoch))
+
+
+def _may_hold(batch: RawBatch, sought: Sequence[bytes]) -> bool:
+    if batch.header.codec:
+        return True
+    data = bytes(batch.data)
+    return any(one in data for one in sought)

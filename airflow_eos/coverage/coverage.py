@@ -1,0 +1,243 @@
+"""What the runs of a pipeline have read, offset by offset, and one sentence that says whether it is whole.
+
+Computed from run records alone, and from where each log begins and ends now: no client, no clock. Offsets of
+a topic that was made again are others than those of before: a lane belongs to one topic id.
+
+Each offset should be in the ranges of one run. Reads on purpose come on top and count as neither overlap nor
+gap: reprocessings, ranges that somebody gave, and what a cursor reads again after a reset.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from airflow_eos.coverage.folded import Earlier
+from airflow_eos.coverage.offset_set import Spans
+from airflow_eos.coverage.reads import (
+    left_out_of,
+    reads_of,
+)
+from airflow_eos.coverage.segments import (
+    WRONG,
+    Kind,
+    Lane,
+    LaneKey,
+    LogBounds,
+    Reset,
+    Segment,
+)
+from airflow_eos.coverage.sentence import sentence
+from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.model.output import NOT_COUNTED
+from airflow_eos.model.ranges import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What all runs of a pipeline have read.
+
+    :param runs: how many.
+    :param sentence: says that it is whole, or what is wrong and where.
+    :param problems: what is wrong, in order of partitions and offsets.
+    :param reprocessings: runs among those whose records are forgotten.
+    :param unseen: source topics whose logs may not be looked at.
+    """
+
+    lanes: tuple[Lane, ...]
+    runs: int
+    sentence: str
+    problems: tuple[tuple[Lane, Segment], ...]
+    unseen: tuple[str, ...] = ()
+    reprocessings: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each offset between the first and the last was read by exactly one run.
+
+        Not where that is unknown: where a source topic may not be looked at.
+        """
+        return not self.problems and not self.unseen
+
+    @property
+    def unread(self) -> int:
+        """Offsets not read yet, over all partitions; -1 where a topic may not be looked at."""
+        return NOT_COUNTED if self.unseen else sum(one.unread for one in self.lanes)
+
+    def of_topics(self, topics: Collection[str]) -> Coverage:
+        """Return what concerns these topics; the number of runs is still that of all."""
+        lanes = tuple(one for one in self.lanes if one.where.topic in topics)
+        if len(lanes) == len(self.lanes):
+            return self
+        problems = tuple(one for one in self.problems if one[0].where.topic in topics)
+        unseen = tuple(topic for topic in self.unseen if topic in topics)
+        said = sentence(lanes, self.runs, problems, self.reprocessings)
+        return replace(self, lanes=lanes, sentence=said, problems=problems, unseen=unseen)
+
+
+def coverage_of(
+    records: Iterable[RunRecord],
+    bounds: Mapping[TopicPartition, LogBounds],
+    topic_ids: Mapping[str, str],
+    *,
+    resets: Sequence[Reset] = (),
+    earlier: Earlier | None = None,
+) -> Coverage:
+    """Compute what the runs of one pipeline have read.
+
+    :param records: all its runs, in the order of their commits.
+    :param bounds: of every partition of the source topics as they are now.
+    :param topic_ids: of the source topics as they are now.
+    :param resets: of its cursor.
+    :param earlier: what runs have read that are not among the records.
+    """
+    known = list(records)
+    earlier = earlier or Earlier()
+    lanes = _Lanes(topic_ids)
+    for tp in bounds:
+        lanes.of_topic(tp)
+    lanes.take_earlier(earlier, resets)
+    for record in known:
+        lanes.take(record, resets)
+    for reset in resets:
+        for tp, (was, to) in reset.changes.items():
+            if was < to:
+                lanes.of_topic(tp).left_out.append((was, to))
+    made = lanes.made(bounds)
+    problems = tuple((one, it) for one in made for it in one.segments if it.kind in WRONG)
+    runs = len(known) + earlier.runs
+    return Coverage(
+        made,
+        runs,
+        sentence(made, runs, problems, earlier.reprocessings),
+        problems,
+        reprocessings=earlier.reprocessings,
+    )
+
+
+_Read = tuple[int, int, tuple[str, ...]]
+
+
+@dataclass(slots=True)
+class _Building:
+    """A lane before its segments are known."""
+
+    reads: list[_Read] = field(default_factory=list)
+    on_purpose: list[_Read] = field(default_factory=list)
+    left_out: list[tuple[int, int]] = field(default_factory=list)
+
+    def lane(self, key: LaneKey, bounds: LogBounds | None) -> Lane:
+        # What was read on purpose is a first read where nobody else has read.
+        read, again = Spans(), []
+        for start, end, _ in self.reads if self.on_purpose else ():
+            read.add(start, end)
+        reads = list(self.reads)
+        for start, end, runs in self.on_purpose:
+            again += [Segment(*part, Kind.AGAIN, runs) for part in read.within(start, end)]
+            for part in read.outside(start, end):
+                reads.append((*part, runs))
+                read.add(*part)
+        return Lane(key, bounds, tuple(self._segments(reads, bounds)), tuple(again))
+
+    def _segments(self, reads: Sequence[_Read], bounds: LogBounds | None) -> Iterator[Segment]:
+        log_start, stable = (bounds.log_start, bounds.stable) if bounds else (0, 0)
+        if not reads:
+            if log_start < stable:
+                yield Segment(log_start, stable, Kind.UNREAD)
+            return
+        first, last = min(one[0] for one in reads), max(one[1] for one in reads)
+        if bounds and log_start < first:
+            yield Segment(log_start, min(first, stable), Kind.BEFORE)
+            if stable < first:
+                yield Segment(stable, first, Kind.BEYOND)
+        for start, end, kind, runs in self._pieces(reads, first, last, bounds):
+            beyond = bounds is not None and start >= stable and kind in (Kind.READ, Kind.OVERLAP)
+            deleted = bounds is not None and end <= log_start
+            yield Segment(start, end, Kind.BEYOND if beyond else kind, runs, deleted)
+        if bounds and last < stable:
+            yield Segment(max(last, log_start), stable, Kind.UNREAD)
+
+    def _pieces(
+        self, reads: Sequence[_Read], first: int, last: int, bounds: LogBounds | None
+    ) -> Iterator[tuple[int, int, Kind, tuple[str, ...]]]:
+        """Yield ``[first, last)`` cut wherever something begins or ends."""
+        begins: dict[int, list[int]] = {}
+        ends: dict[int, list[int]] = {}
+        for number, (start, end, _) in enumerate(reads):
+            begins.setdefault(start, []).append(number)
+            ends.setdefault(end, []).append(number)
+        left_out = Spans()
+        for start, end in self.left_out:
+            left_out.add(start, end)
+        cuts = {*begins, *ends, *(at for span in left_out for at in span)}
+        if bounds:
+            cuts |= {bounds.log_start, bounds.stable}
+        points = sorted(at for at in cuts if first <= at <= last)
+        active: dict[int, None] = {}
+        for start, end in itertools.pairwise(points):
+            for number in ends.get(start, ()):
+                active.pop(number, None)
+            active.update(dict.fromkeys(begins.get(start, ())))
+            runs = tuple(run for number in active for run in reads[number][2])
+            if not active:
+                kind = Kind.LEFT_OUT if left_out.within(start, end) else Kind.GAP
+            else:
+                kind = Kind.READ if len(active) == 1 else Kind.OVERLAP
+            yield start, end, kind, runs
+
+
+class _Lanes:
+    """Collects what was read, lane by lane.
+
+    :param topic_ids: of the topics as they are now.
+    """
+
+    def __init__(self, topic_ids: Mapping[str, str]) -> None:
+        self._topic_ids = topic_ids
+        self._building: dict[LaneKey, _Building] = {}
+
+    def of_topic(self, tp: TopicPartition) -> _Building:
+        """Return the lane of a partition as it is now."""
+        return self._at(LaneKey(tp.topic, "", tp.partition))
+
+    def take(self, record: RunRecord, resets: Sequence[Reset]) -> None:
+        """Add what a run has read."""
+        for key, start, end, on_purpose in reads_of(record, self._topic_ids, resets):
+            lane = self._at(key)
+            (lane.on_purpose if on_purpose else lane.reads).append((start, end, (record.run_key,)))
+        for key, start, end in left_out_of(record, self._topic_ids):
+            self._at(key).left_out.append((start, end))
+
+    def take_earlier(self, earlier: Earlier, resets: Sequence[Reset]) -> None:
+        """Add what runs have read of which there are no records."""
+        for key, spans in earlier.read.items():
+            self._at(key).reads += [(*span, ()) for span in spans]
+        for key, spans in earlier.overlaps.items():
+            set_back = Spans()
+            for reset in resets:
+                was, to = reset.changes.get(TopicPartition(key.topic, key.partition), (0, 0))
+                set_back.add(to, was)
+            for span in spans:
+                # Nobody knows any more which of the runs was before the reset.
+                self._at(key).reads += [(*part, ()) for part in set_back.outside(*span)]
+                self._at(key).on_purpose += [(*part, ()) for part in set_back.within(*span)]
+        for key, spans in earlier.again.items():
+            self._at(key).on_purpose += [(*span, ()) for span in spans]
+        for key, spans in earlier.left_out.items():
+            self._at(key).left_out += list(spans)
+
+    def made(self, bounds: Mapping[TopicPartition, LogBounds]) -> tuple[Lane, ...]:
+        """Return all lanes, sorted."""
+        lanes = []
+        for key, one in sorted(self._building.items()):
+            is_now = bool(key.topic_id) and self._topic_ids.get(key.topic) == key.topic_id
+            lanes.append(
+                one.lane(key, bounds.get(TopicPartition(key.topic, key.partition)) if is_now else None)
+            )
+        return tuple(lanes)
+
+    def _at(self, key: LaneKey) -> _Building:
+        # A record that does not name the topic's id read the one that is there now.
+        named = key if key.topic_id else key._replace(topic_id=self._topic_ids.get(key.topic, ""))
+        return self._building.setdefault(named, _Building())

@@ -1,0 +1,100 @@
+"""What older runs have read, once their records are forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_eos.coverage.offset_set import Spans
+from airflow_eos.coverage.reads import (
+    is_on_purpose,
+    left_out_of,
+    reads_of,
+)
+from airflow_eos.coverage.segments import LaneKey
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.records.run import RunRecord
+
+_KEPT = ("read", "overlaps", "again", "left_out")
+
+
+@dataclass(slots=True)
+class Earlier:
+    """What older runs have read, of which records are no longer kept: :meth:`add` forgets one.
+
+    It grows with the number of holes, not of runs.
+
+    :param runs: how many.
+    :param reprocessings: of them.
+    """
+
+    runs: int = 0
+    reprocessings: int = 0
+    read: dict[LaneKey, Spans] = field(default_factory=dict)
+    overlaps: dict[LaneKey, Spans] = field(default_factory=dict)
+    again: dict[LaneKey, Spans] = field(default_factory=dict)
+    left_out: dict[LaneKey, Spans] = field(default_factory=dict)
+
+    def copy(self) -> Earlier:
+        """Return another one that holds the same."""
+        made = Earlier()
+        made.merge(self)
+        return made
+
+    def merge(self, other: Earlier) -> None:
+        """Add what another one holds."""
+        self.runs += other.runs
+        self.reprocessings += other.reprocessings
+        for name in _KEPT:
+            mine = getattr(self, name)
+            for key, spans in getattr(other, name).items():
+                for span in spans:
+                    mine.setdefault(key, Spans()).add(*span)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        kept = {
+            name: [
+                [*key, [list(span) for span in spans]] for key, spans in sorted(getattr(self, name).items())
+            ]
+            for name in _KEPT
+        }
+        return {"runs": self.runs, "reprocessings": self.reprocessings, **kept}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Earlier:
+        """Read the JSON form.
+
+        :raises ValueError: it is none; or LookupError, or TypeError.
+        """
+        made = cls(int(data.get("runs", 0)), int(data.get("reprocessings", 0)))
+        for name in _KEPT:
+            for topic, topic_id, partition, spans in data.get(name, ()):
+                its = getattr(made, name).setdefault(LaneKey(topic, topic_id, partition), Spans())
+                for start, end in spans:
+                    its.add(start, end)
+        return made
+
+    def is_plain(self, record: RunRecord) -> bool:
+        """Whether it read nothing on purpose, and nothing that these have read: its name explains nothing."""
+        return not is_on_purpose(record) and not any(
+            self.read[key].within(start, end)
+            for key, start, end, _ in reads_of(record, {}, ())
+            if key in self.read
+        )
+
+    def add(self, record: RunRecord) -> None:
+        """Keep of a record where it read; records come in the order of their commits."""
+        self.runs += 1
+        self.reprocessings += keys.REPROCESS_MARK in record.run_key
+        for key, start, end, on_purpose in reads_of(record, {}, ()):
+            if on_purpose:
+                self.again.setdefault(key, Spans()).add(start, end)
+                continue
+            read = self.read.setdefault(key, Spans())
+            for double in read.within(start, end):
+                self.overlaps.setdefault(key, Spans()).add(*double)
+            read.add(start, end)
+        for key, start, end in left_out_of(record, {}):
+            self.left_out.setdefault(key, Spans()).add(start, end)

@@ -1,0 +1,81 @@
+"""One sentence that says whether what a pipeline has read is whole, and what is wrong where it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_eos.coverage.segments import (
+    WRONG,
+    Kind,
+    Lane,
+    Segment,
+)
+from airflow_eos.wording import counted
+
+_PLACES_SHOWN = 3  # in the sentence
+
+
+def sentence(
+    lanes: Sequence[Lane], runs: int, problems: Sequence[tuple[Lane, Segment]], reprocessings: int
+) -> str:
+    """Say how many runs tile which offsets, or what is wrong first."""
+    if not runs:
+        return "No run is committed"
+    parts = [one for one in lanes if any(it.kind not in (Kind.UNREAD, Kind.BEFORE) for it in one.segments)]
+    if not parts:
+        return f"{counted(runs, 'run')} had nothing to read"
+    if problems:
+        return f"{_counts(problems)} in what {counted(runs, 'run')} read: {_places(problems)}"
+    seen = [it for one in parts for it in one.segments if it.kind not in (Kind.UNREAD, Kind.BEFORE)]
+    first, last = min(it.start for it in seen), max(it.end for it in seen) - 1
+    again = {run for one in parts for it in one.again for run in it.runs}
+    only_again = again - {run for it in seen for run in it.runs}
+    tiling = runs - len(only_again) - reprocessings
+    repeating = len(again) + reprocessings
+    left_out = sum(it.kind is Kind.LEFT_OUT for it in seen)
+    notes = [
+        *([f"{counted(repeating, 'run')} read some of it again, on purpose"] if repeating else []),
+        *([f"{counted(left_out, 'range')} left out on purpose"] if left_out else []),
+    ]
+    verb = "tiles" if tiling == 1 else "tile"
+    offsets = f"offsets {first:,} to {last:,} of {counted(len(parts), 'partition')}"
+    whole = f"{counted(tiling, 'run')} {verb} {offsets} without gap or overlap"
+    return "; ".join((whole, *notes))
+
+
+_NAMES = {
+    Kind.GAP: ("gap", "gaps"),
+    Kind.OVERLAP: ("overlap", "overlaps"),
+    Kind.BEYOND: ("range behind the end of its log", "ranges behind the end of their log"),
+}
+
+
+def _counts(problems: Sequence[tuple[Lane, Segment]]) -> str:
+    numbers = {kind: sum(it.kind is kind for _, it in problems) for kind in WRONG}
+    return " and ".join(
+        f"{number:,} {_NAMES[kind][number != 1]}" for kind, number in numbers.items() if number
+    )
+
+
+def _places(problems: Sequence[tuple[Lane, Segment]]) -> str:
+    said = [place(*one) for one in problems[:_PLACES_SHOWN]]
+    more = len(problems) - len(said)
+    return "; ".join(said) + (f"; and {more:,} more" if more else "")
+
+
+def place(lane: Lane, it: Segment) -> str:
+    """Say what is wrong with a segment, and where."""
+    span = (
+        f"offset {it.start:,}" if it.end - it.start == 1 else f"offsets {it.start:,} to {it.end - 1:,}"
+    ) + f" of {lane.where}"
+    verb = "was" if it.end - it.start == 1 else "were"
+    if it.kind is Kind.GAP:
+        gone = (
+            ", and are deleted" if it.deleted and verb == "were" else ", and is deleted" if it.deleted else ""
+        )
+        return f"{span} {verb} read by no run{gone}"
+    if it.kind is Kind.OVERLAP:
+        by = f"{len(it.runs)} runs" if len(it.runs) > 1 else "several runs"
+        return f"{span} {verb} read by {by}"
+    assert lane.bounds is not None
+    return f"{span} {verb} read, and the log ends at {lane.bounds.stable:,} now"

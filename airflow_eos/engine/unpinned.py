@@ -1,0 +1,61 @@
+"""Boundaries as the ledger has them, or as they would be pinned now; nothing is pinned."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from airflow_eos.engine.control_plane import ControlPlane, utc_now
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.records.boundary import Boundary
+from airflow_eos.run.boundaries import Boundaries, Pinned, neighbours
+
+if TYPE_CHECKING:
+    from airflow_eos.ledger.authority import Authority
+    from airflow_eos.model.kafka import TopicDescription
+
+
+class Unpinned(Boundaries):
+    """Reads pinned boundaries, works out the others and leaves them unpinned.
+
+    :param now: the current time, aware.
+    :param asks_ledger: whether what is pinned counts; without it all is worked out.
+    """
+
+    def __init__(
+        self,
+        control: ControlPlane,
+        prefix: str,
+        now: Callable[[], dt.datetime] = utc_now,
+        *,
+        asks_ledger: bool = True,
+    ) -> None:
+        super().__init__(control.cluster, control.pins, prefix, now)
+        self._authority: Authority = control.authority
+        self._asks_ledger = asks_ledger
+        self.notes: list[str] = []
+
+    def boundary(
+        self,
+        topic: TopicDescription,
+        moment: dt.datetime,
+        lateness: dt.timedelta,
+        *,
+        accept_deleted: bool = False,
+    ) -> Boundary:
+        """Return the boundary as the ledger has it, or as it would be pinned now."""
+        key = keys.boundary_key(topic.topic, moment)
+        pinned = self._known(topic.topic, key, neighbours(topic.topic, moment))
+        if key in pinned:
+            return self.known(topic, pinned[key], accept_deleted=accept_deleted)
+        self.notes.append(f"{topic.topic}: the boundary at {keys.utc_text(moment)} is not pinned yet")
+        near = Pinned(
+            topic, moment, pinned, lambda: self._known(topic.topic, key, keys.boundary_prefix(topic.topic))
+        )
+        return self.compute(topic, moment, lateness, near, accept_deleted=accept_deleted)
+
+    def _known(self, topic: str, key: str, prefix: str) -> Mapping[str, str]:
+        if not self._asks_ledger:
+            return {}
+        return self._authority.settle([key], routing=topic, prefixes=(prefix,))

@@ -1,0 +1,103 @@
+"""The record of a pinned boundary: the offset of each partition at which a moment in time lies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_eos.model.versioned import integer, read_versioned, text
+from airflow_eos.wording import moment_text
+
+BOUNDARY_VERSION = 1
+UNPROVEN_VERSION = 2
+"""Of a boundary accepted although records are deleted: a reader that knows only 1 must not believe it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """The deleted head of a log.
+
+    :param log_start: the first offset that may still be there.
+    :param first_timestamp: of the first record that is left, in ms since 1970; None: none is left.
+    """
+
+    log_start: int
+    first_timestamp: int | None
+
+    def __str__(self) -> str:
+        left = (
+            "no record is found by time from there on"
+            if self.first_timestamp is None
+            else f"its first record is of {moment_text(self.first_timestamp)}"
+        )
+        return f"the log starts at offset {self.log_start}, {left}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {"log_start": self.log_start, "first_timestamp": self.first_timestamp}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Deleted:
+        """Read the JSON form."""
+        return cls(data["log_start"], data["first_timestamp"])
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """Per partition, the first offset that belongs to the time at or after ``moment``.
+
+    :param pinned_at: when it was fixed, with ``ends``, the last stable offsets then; both empty in records
+        that do not name them.
+    :param highest: the highest timestamp in each log then, in ms since 1970, -1 where none was left: it
+        proves that what stood in the log belongs before a later moment; no clock does.
+    :param unproven: partitions of which deleted records may have belonged to that time.
+    """
+
+    topic: str
+    topic_id: str
+    moment: str
+    offsets: Mapping[int, int]
+    pinned_at: str = ""
+    ends: Mapping[int, int] = field(default_factory=dict)
+    unproven: Mapping[int, Deleted] = field(default_factory=dict)
+    highest: Mapping[int, int] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Return the versioned JSON form."""
+        data = {
+            "v": UNPROVEN_VERSION if self.unproven else BOUNDARY_VERSION,
+            "topic": self.topic,
+            "topic_id": self.topic_id,
+            "moment": self.moment,
+            "offsets": {str(p): o for p, o in sorted(self.offsets.items())},
+            "pinned_at": self.pinned_at,
+            "ends": {str(p): o for p, o in sorted(self.ends.items())},
+            "highest": {str(p): o for p, o in sorted(self.highest.items())},
+        }
+        if self.unproven:
+            data["unproven"] = {str(p): head.to_dict() for p, head in sorted(self.unproven.items())}
+        return json.dumps(data, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, value: str, key: str = "") -> Boundary:
+        """Read the JSON form.
+
+        :param key: of the ledger record, for the message.
+        :raises LedgerUnreadable: it is no boundary, or of a newer version.
+        """
+        return read_versioned("boundary", value, (BOUNDARY_VERSION, UNPROVEN_VERSION), cls._of, key)
+
+    @classmethod
+    def _of(cls, data: Mapping[str, Any]) -> Boundary:
+        return cls(
+            text(data["topic"]),
+            text(data["topic_id"]),
+            text(data["moment"]),
+            {int(p): integer(o) for p, o in data["offsets"].items()},
+            text(data.get("pinned_at", "")),
+            {int(p): integer(o) for p, o in data.get("ends", {}).items()},
+            {int(p): Deleted.from_dict(head) for p, head in data.get("unproven", {}).items()},
+            {int(p): integer(o) for p, o in data.get("highest", {}).items()},
+        )

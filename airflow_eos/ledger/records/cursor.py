@@ -1,0 +1,85 @@
+"""The record of where a group stands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.versioned import integer, read_versioned, text
+
+CURSOR_VERSION = 1
+Layout = Literal["whole", "mapped"]
+
+
+@dataclass(frozen=True, slots=True)
+class CursorRecord:
+    """Where a group stands.
+
+    :param layout: ``whole``: one task moves all partitions; ``mapped``: one task for each partition.
+    :param ends: next offset per partition; empty in the layout record of a mapped cursor.
+    :param topic_ids: ids of the topics when the cursor was last moved.
+    :param partition_counts: partitions per topic when the cursor first named it: one that is not below the
+        count was added since, and is read from offset 0 unless ``ends`` holds it.
+    :param ledger_topic_id: the ledger it was written to.
+    :param origin: the environment that owns it; empty: not known.
+    """
+
+    group: str
+    pipeline: str
+    prefix: str
+    layout: Layout
+    ends: Mapping[TopicPartition, int]
+    topic_ids: Mapping[str, str]
+    partition_counts: Mapping[str, int]
+    run_key: str
+    ledger_topic_id: str
+    ledger_partitions: int
+    origin: str = ""
+
+    def to_json(self) -> str:
+        """Return the versioned JSON form."""
+        return json.dumps(
+            {
+                "v": CURSOR_VERSION,
+                "group": self.group,
+                "pipeline": self.pipeline,
+                "prefix": self.prefix,
+                "layout": self.layout,
+                "ends": [[tp.topic, tp.partition, end] for tp, end in sorted(self.ends.items())],
+                "topic_ids": dict(self.topic_ids),
+                "partition_counts": dict(self.partition_counts),
+                "run_key": self.run_key,
+                "ledger_topic_id": self.ledger_topic_id,
+                "ledger_partitions": self.ledger_partitions,
+                **({"origin": self.origin} if self.origin else {}),
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_json(cls, value: str, key: str = "") -> CursorRecord:
+        """Read the JSON form.
+
+        :param key: of the ledger record, for the message.
+        :raises LedgerUnreadable: it is no cursor, or of a newer version.
+        """
+        return read_versioned("cursor", value, (CURSOR_VERSION,), cls._of, key)
+
+    @classmethod
+    def _of(cls, data: Mapping[str, Any]) -> CursorRecord:
+        return cls(
+            group=text(data["group"]),
+            pipeline=text(data["pipeline"]),
+            prefix=text(data["prefix"]),
+            layout=data["layout"],
+            ends={TopicPartition(text(t), integer(p)): integer(end) for t, p, end in data["ends"]},
+            topic_ids={text(name): text(one) for name, one in data["topic_ids"].items()},
+            partition_counts={text(name): integer(n) for name, n in data["partition_counts"].items()},
+            run_key=text(data["run_key"]),
+            ledger_topic_id=text(data["ledger_topic_id"]),
+            ledger_partitions=integer(data["ledger_partitions"]),
+            origin=text(data.get("origin", "")),
+        )

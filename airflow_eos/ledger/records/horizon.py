@@ -1,0 +1,76 @@
+"""The record of what the pruned runs of a pipeline have read: its *horizon*."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_eos.model.versioned import integer, read_versioned, text
+
+HORIZON_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """What the pruned runs of a pipeline covered.
+
+    :param pipeline: its name.
+    :param before: the latest moment before which records were pruned, UTC.
+    :param runs: how many runs were pruned.
+    :param read: what they have read, as :meth:`airflow_eos.coverage.folded.Earlier.to_dict` writes it.
+    :param intervals: their intervals, joined where they touch: ``[topics, partition, start, end]``.
+    """
+
+    pipeline: str
+    before: str = ""
+    runs: int = 0
+    read: Mapping[str, Any] = field(default_factory=dict)
+    intervals: tuple[tuple[tuple[str, ...], int | None, str, str], ...] = ()
+
+    def to_json(self, producer: tuple[int, int]) -> str:
+        """Return the versioned JSON form, as :meth:`PrunedRuns.to_json`."""
+        return enclosed(
+            {
+                "pipeline": self.pipeline,
+                "before": self.before,
+                "runs": self.runs,
+                "read": dict(self.read),
+                "intervals": [[list(topics), *rest] for topics, *rest in self.intervals],
+            },
+            producer,
+        )
+
+    @classmethod
+    def from_json(cls, value: str, key: str = "") -> Horizon:
+        """Read the JSON form.
+
+        :raises LedgerUnreadable: it is none, or of another version.
+        """
+
+        def build(data: Mapping[str, Any]) -> Horizon:
+            intervals = tuple(
+                (
+                    tuple(text(topic) for topic in topics),
+                    None if partition is None else integer(partition),
+                    text(start),
+                    text(end),
+                )
+                for topics, partition, start, end in data["intervals"]
+            )
+            return cls(
+                text(data["pipeline"]),
+                text(data["before"]),
+                integer(data["runs"]),
+                dict(data["read"]),
+                intervals,
+            )
+
+        return read_versioned("horizon", value, (HORIZON_VERSION,), build, key)
+
+
+def enclosed(content: Mapping[str, Any], producer: tuple[int, int]) -> str:
+    """Return the JSON form of a record that names its transaction by producer id and epoch."""
+    named = {"producer_id": producer[0], "producer_epoch": producer[1]}
+    return json.dumps({"v": HORIZON_VERSION, "producer": named, **content}, separators=(",", ":"))

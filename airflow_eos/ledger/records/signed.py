@@ -1,0 +1,70 @@
+"""The record of where the signatures of a ledger begin."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_eos.model.versioned import integer, read_versioned
+
+_SIGNED_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureBounds:
+    """Which records of a ledger partition are believed without a signature of version 2.
+
+    :param unsigned_below: records of lower offsets need no signature.
+    :param version_1_below: records of lower offsets may have a signature of version 1.
+    """
+
+    unsigned_below: int = 0
+    version_1_below: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SignedFrom:
+    """The ledger's record of where its signatures begin, as offsets per partition; see `airflow eos sign`.
+
+    :param unsigned_below: see :class:`SignatureBounds`; partitions that are absent have 0.
+    :param version_1_below: likewise.
+    """
+
+    unsigned_below: Mapping[int, int] = field(default_factory=dict)
+    version_1_below: Mapping[int, int] = field(default_factory=dict)
+
+    def bounds(self, partition: int) -> SignatureBounds:
+        """Return the bounds of one partition."""
+        return SignatureBounds(self.unsigned_below.get(partition, 0), self.version_1_below.get(partition, 0))
+
+    def to_json(self) -> str:
+        """Return the JSON form kept in the ledger."""
+        data = {
+            "v": _SIGNED_VERSION,
+            "from": _offsets_json(self.unsigned_below),
+            "version_1": _offsets_json(self.version_1_below),
+        }
+        return json.dumps(data, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, value: str, key: str) -> SignedFrom:
+        """Read the JSON form.
+
+        :param key: of the ledger record, for the message.
+        :raises LedgerUnreadable: it is something else, or of a newer version.
+        """
+
+        def build(data: Mapping[str, Any]) -> SignedFrom:
+            return cls(_offsets(data["from"]), _offsets(data.get("version_1", {})))
+
+        return read_versioned("record of what is signed", value, (1, _SIGNED_VERSION), build, key)
+
+
+def _offsets_json(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(partition): offset for partition, offset in sorted(offsets.items())}
+
+
+def _offsets(data: Mapping[str, Any]) -> dict[int, int]:
+    return {int(partition): integer(offset) for partition, offset in data.items()}

@@ -1,0 +1,200 @@
+"""Checks that only read: the doctor makes them, and the page, whose principal may do nothing else.
+
+Each yields what it finds; where it may not look it says so (``unknown``), or raises what the brokers said.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from airflow_eos.broker.ledger_log.topic import TOPIC_CONFIG
+from airflow_eos.broker.permissions import TopicCare
+from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.run import laws
+from airflow_eos.run.undecided import undecided
+from airflow_eos.wording import counted, span_text
+
+Status = Literal["ok", "warn", "fail", "unknown"]
+
+_DURABLE_REPLICAS = 3
+_SAFE_EXPIRATION = dt.timedelta(days=1)
+"""Longer than any run computes before its transaction opens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding.
+
+    :param name: what was looked at.
+    :param status: ``fail`` stops runs; ``warn`` does not, yet; ``unknown`` could not be seen.
+    :param found: what was found.
+    :param advice: what to do about it; empty where nothing is.
+    """
+
+    name: str
+    status: Status
+    found: str
+    advice: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return asdict(self)
+
+
+def guarded(name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
+    """Turn the error of one check into its finding, so that the other checks are still made."""
+    try:
+        return list(look())
+    except EosError as error:
+        return [Check(name, "fail", said(error))]
+
+
+def verification(control: ControlPlane) -> Iterator[Check]:
+    """Whether brokers refuse a batch for a partition that is not in its transaction (law 9)."""
+    verifies = control.cluster.partition_verification()
+    if verifies is None:
+        yield Check(
+            "partition verification",
+            "unknown",
+            "brokers are 3.6 or later; their settings may not be read",
+            "grant DescribeConfigs on the cluster, or see that the brokers have "
+            "transaction.partition.verification.enable=true",
+        )
+    else:
+        laws.broker_verifies(verifies)
+        yield Check("partition verification", "ok", "on; brokers are 3.6 or later")
+
+
+def timeouts(control: ControlPlane, delivery: dt.timedelta, transaction: dt.timedelta) -> Iterator[Check]:
+    """Whether a run's time-outs fit together, and the brokers allow them (law 10)."""
+    maximum = control.cluster.transaction_max_timeout_ms()
+    laws.timeouts_fit(delivery, transaction, maximum)
+    found = f"delivery {span_text(delivery)}, transaction {span_text(transaction)}"
+    if maximum is None:
+        yield Check("time-outs", "unknown", f"{found}, transaction.max.timeout.ms may not be read")
+    else:
+        yield Check(
+            "time-outs", "ok", f"{found}, brokers allow {span_text(dt.timedelta(milliseconds=maximum))}"
+        )
+
+
+def expiry(control: ControlPlane) -> Iterator[Check]:
+    """Whether brokers remember a transactional id for longer than any run takes."""
+    expiration = control.cluster.transactional_id_expiration_ms()
+    if expiration is None:
+        yield Check("expiry of ids", "unknown", "transactional.id.expiration.ms may not be read")
+        return
+    after = span_text(dt.timedelta(milliseconds=expiration))
+    found = f"unused transactional ids are forgotten after {after}"
+    if expiration < _SAFE_EXPIRATION.total_seconds() * 1000:
+        advice = (
+            "raise transactional.id.expiration.ms (7 days by default): a run that reads and computes for "
+            "longer finds its id forgotten, and each of its tries ends as RunFenced"
+        )
+        yield Check("expiry of ids", "warn", found, advice)
+    else:
+        yield Check("expiry of ids", "ok", found)
+
+
+def undecided_offsets(control: ControlPlane, topic: str, care: TopicCare | None) -> Iterator[Check]:
+    """Whether readers of a topic wait behind open transactions.
+
+    :param care: of the topic; None: it is missing or hidden, which another check reports.
+    """
+    if care is None:
+        return
+    partitions = [TopicPartition(topic, partition) for partition in range(care.partitions)]
+    ends = control.cluster.log_ends(partitions)
+    waiting = undecided(control.cluster, ends, control.cluster.last_stable_offsets(partitions))
+    name = f"end of topic {topic}"
+    if not waiting:
+        yield Check(name, "ok", "all of its offsets can be read: no transaction is open")
+        return
+    advice = (
+        "runs read up to them only; where the producer is gone for good, end its transaction: `airflow eos "
+        "abort --foreign`, or Kafka's kafka-transactions.sh"
+    )
+    yield Check(name, "warn", "; ".join(map(str, waiting)), advice)
+
+
+def ledger_identity(control: ControlPlane, name: str) -> Iterator[Check]:
+    """Whether it is there, and the one of before."""
+    try:
+        found = control.verify_ledger()
+    except LedgerMissing as error:
+        if lost := control.lost_ledger():
+            advice = "restore it; `airflow eos init --adopt-new` makes one that knows nothing of earlier runs"
+            yield Check("ledger", "fail", lost, advice)
+        else:
+            advice = "run `airflow eos init`, or leave it to the first run ([eos] create_ledger)"
+            yield Check("ledger", "warn", said(error).partition(";")[0], advice)
+        return
+    yield Check(
+        "ledger",
+        "ok",
+        f"{name}, id {found.topic_id}, {counted(found.partitions, 'partition')}",
+    )
+
+
+def ledger_records(control: ControlPlane) -> Iterator[Check]:
+    """Whether all of its partitions begin at 0."""
+    try:
+        topic = control.ledger.describe(wait=False)
+    except (LedgerMissing, AuthorizationFailed):
+        return  # said above
+    partitions = topic.topic_partitions
+    starts = control.cluster.log_starts(partitions)
+    cut = [f"partition {tp.partition} starts at {start}" for tp, start in sorted(starts.items()) if start]
+    if not cut:
+        yield Check("ledger records", "ok", "all partitions start at 0: nothing was deleted")
+        return
+    advice = "restore the ledger: new runs of pipelines in these partitions are refused (LedgerTruncated)"
+    yield Check("ledger records", "fail", ", ".join(cut), advice)
+
+
+def ledger_settings(care: TopicCare) -> Iterator[Check]:
+    """Whether it keeps what is written to it for ever, with the brokers' time."""
+    if care.settings is None:
+        yield Check(
+            "ledger settings", "unknown", "may not be read", f"grant DescribeConfigs on topic {care.topic!r}"
+        )
+        return
+    settings = care.settings
+    wrong = [
+        f"{key}={settings.get(key)} (not {value})"
+        for key, value in TOPIC_CONFIG.items()
+        if settings.get(key) != value
+    ]
+    deletes = "delete" in settings.get("cleanup.policy", "")
+    if wrong:
+        advice = "set them back: a ledger that deletes records forgets runs" if deletes else "set them back"
+        yield Check("ledger settings", "fail" if deletes else "warn", ", ".join(wrong), advice)
+    else:
+        yield Check("ledger settings", "ok", "compacted, LogAppendTime, kept for ever")
+
+
+def durability(what: str, care: TopicCare, brokers: int) -> Iterator[Check]:
+    """Whether a topic survives the loss of a broker."""
+    name = f"{what} replicas"
+    minimum = int((care.settings or {}).get("min.insync.replicas", 0))
+    found = counted(care.replicas, "replica") + (f", min.insync.replicas={minimum}" if minimum else "")
+    if minimum > care.replicas:
+        advice = "lower min.insync.replicas: no write can be acknowledged"
+        yield Check(name, "fail", found, advice)
+    elif brokers >= _DURABLE_REPLICAS and (care.replicas < _DURABLE_REPLICAS or 0 < minimum < 2):  # noqa: PLR2004
+        advice = "3 replicas and min.insync.replicas=2: else losing one broker can lose committed records"
+        yield Check(name, "warn", found, advice)
+    elif minimum == care.replicas > 1:
+        yield Check(name, "warn", found, "one broker down stops every write; one more replica would not")
+    else:
+        yield Check(name, "ok", found)
+
+
+def said(error: EosError) -> str:
+    """Return an error in one line."""
+    return f"{type(error).__name__}: {error}"

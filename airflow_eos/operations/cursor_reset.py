@@ -1,0 +1,292 @@
+"""A cursor is put elsewhere by hand, in the ledger and in its consumer group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from airflow_eos.engine.control_plane import ControlPlane, utc_now
+from airflow_eos.exceptions import ConfigurationError, OffsetsOutOfRange, OutcomeUnknown, UnknownTopic
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.cursor import counts_kept
+from airflow_eos.ledger.records.cursor import CursorRecord
+from airflow_eos.ledger.records.reset import (
+    OffsetMove,
+    ResetRecord,
+)
+from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.writer import LedgerTransaction
+from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TopicDescription
+from airflow_eos.model.ledger import LedgerId, LedgerMessage
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.spec import Deployment, LedgerSettings
+from airflow_eos.run import laws
+
+Target = Literal["earliest", "latest", "cursor", "committed"]
+_SETTLE_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Where to put a cursor.
+
+    :param group: the consumer group.
+    :param to: start or end of the log, what the ledger says, or what the group has committed.
+    :param offsets: these offsets instead, per partition.
+    :param topics: only these topics; default: those of the cursor.
+    :param pipeline: owner of a group that has no cursor yet.
+    """
+
+    group: str
+    to: Target | None = None
+    offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    topics: Collection[str] = ()
+    pipeline: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.to is None) == (not self.offsets):
+            raise ConfigurationError("give either a target (earliest, latest, cursor, committed) or offsets")
+
+
+def reset_cursor(
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings,
+    prefix: str,
+    reset: Reset,
+    *,
+    execute: bool = True,
+) -> dict[str, Any]:
+    """Move a group's offsets and its cursor together, in one transaction that fences live runs.
+
+    The reset is recorded in the ledger beside the cursor. A mapped cursor is moved partition by partition.
+
+    :param execute: False only says what would change.
+    :raises GroupNotEmpty: the group has live members.
+    :raises OffsetsOutOfRange: an offset lies outside the log.
+    :raises OutcomeUnknown: an earlier transaction of the cursor's id was not ended, which a run has to do.
+    :raises NotYetVisible: it is committed, and some leader does not show it.
+    """
+    with ControlPlane(Deployment(kafka, settings or LedgerSettings(), prefix)) as control:
+        ledger = control.verify_ledger(to_write=execute)
+        work = CursorMove(control, reset, prefix, ledger)
+        changes = work.carry_out() if execute else work.dry_run()
+    return {
+        "group": reset.group,
+        "pipeline": work.pipeline,
+        "done": execute,
+        "offsets": [
+            {"partition": str(tp), "committed": before, "cursor": recorded, "new": new}
+            for tp, before, recorded, new in changes
+        ],
+    }
+
+
+_Change = tuple[TopicPartition, "int | None", "int | None", int]
+
+
+class CursorMove:
+    """A reset of one group, read from ledger and brokers when it is made.
+
+    :param prefix: of the transactional id of a group that has no cursor yet.
+    :raises GroupNotEmpty: the group has live members.
+    """
+
+    def __init__(self, control: ControlPlane, reset: Reset, prefix: str, ledger: LedgerId) -> None:
+        self._control = control
+        self._reset = reset
+        self._ledger = ledger
+        self._moment = keys.utc_text(utc_now())
+        self._known = known = self._record(control.authority.peek, None)
+        if known is None and reset.pipeline is None:
+            raise ConfigurationError(
+                f"group {reset.group!r} has no cursor in the ledger; name the pipeline that will own it"
+            )
+        self.pipeline = known.pipeline if known else str(reset.pipeline)
+        self._prefix = known.prefix if known else prefix
+        self._mapped = known is not None and known.layout == "mapped"
+        topics = (
+            set(reset.topics) or {one.topic for one in reset.offsets} or set(known.topic_ids if known else ())
+        )
+        if not topics:
+            raise ConfigurationError(f"group {reset.group!r} has no cursor in the ledger; name its topics")
+        self._topics = control.cluster.describe_topics(topics)
+        self._partitions = self._wanted()
+        laws.group_is_empty(reset.group, control.cluster.group_members(reset.group))
+
+    def dry_run(self) -> list[_Change]:
+        """Return what would change."""
+        return [
+            change
+            for only in self._works()
+            for change in self._changes(self._record(self._control.authority.peek, only), only)
+        ]
+
+    def carry_out(self) -> list[_Change]:
+        """Move offsets and cursor behind the fence; return what has changed."""
+        changes: list[_Change] = []
+        for only in self._works():
+            name = keys.cursor_transactional_id(self._prefix, self._reset.group, only)
+            places = {self._control.authority.place(one) for one in (self._reset.group, self.pipeline)}
+            with self._control.writer.fenced(name, places, may_end=False) as transaction:
+                self._refuse_pending(only)
+                # Under the fence nobody moves the cursor any more.
+                before = self._record(self._control.authority.settle, only)
+                mine = self._changes(before, only)
+                self._commit(transaction, before, only, mine)
+            self._wait_until_seen(transaction.identity, mine)
+            changes += mine
+        return changes
+
+    def _refuse_pending(self, only: TopicPartition | None) -> None:
+        """Law 12: offsets that an earlier transaction of this id left pending would be decided by ours.
+
+        :raises OutcomeUnknown: there are some.
+        """
+        every = [tp for topic in self._topics.values() for tp in topic.topic_partitions]
+        partitions = every if only is None else [only]
+        if self._control.cluster.has_pending_offsets(self._reset.group, partitions):
+            raise OutcomeUnknown(
+                f"group {self._reset.group!r}: offsets of an earlier transaction are still pending; run the "
+                "pipeline once, which ends it, or see `airflow eos repair`"
+            )
+
+    def _wait_until_seen(self, producer: ProducerIdentity, changes: list[_Change]) -> None:
+        """Law 12: a move is done when ledger and offsets show it, whatever the coordinator says.
+
+        The next run would take what lacks its marker for aborted, and undo it.
+
+        :raises NotYetVisible: it is committed, and a marker is missing that this principal may not write.
+        """
+        move = RunRecord(
+            run_key=self._run_key,
+            pipeline=self.pipeline,
+            mode="explicit",
+            run_id=self._moment,
+            clear_number=0,
+            try_number=0,
+            group_id="",  # of no group that only goes forward
+            ranges=(),
+            records_read_by_partition={},
+            receipts=(),
+            producer=producer,
+            started_at=self._moment,
+            staged_at=self._moment,
+        )
+        self._control.visibility.wait_for_own(
+            move,
+            [self._control.authority.place(self._reset.group)],
+            {tp: new for tp, _, _, new in changes},
+            self._reset.group,
+            seconds=_SETTLE_SECONDS,
+        )
+
+    @property
+    def _run_key(self) -> str:
+        return keys.reset_run_key(self.pipeline, self._reset.group, self._moment)
+
+    def _works(self) -> list[TopicPartition | None]:
+        """One transaction for a whole cursor, one a partition for a mapped one."""
+        return [*self._partitions] if self._mapped else [None]
+
+    def _wanted(self) -> list[TopicPartition]:
+        every = [tp for name in sorted(self._topics) for tp in self._topics[name].topic_partitions]
+        unknown = sorted(set(self._reset.offsets) - set(every))
+        if unknown:
+            raise UnknownTopic(f"{', '.join(map(str, unknown))} does not exist")
+        return sorted(self._reset.offsets) if self._reset.offsets else every
+
+    def _record(
+        self, ask: Callable[..., Mapping[str, str]], only: TopicPartition | None
+    ) -> CursorRecord | None:
+        key = keys.cursor_key(self._reset.group, only)
+        value = ask([key], routing=self._reset.group).get(key)
+        return None if value is None else CursorRecord.from_json(value, key)
+
+    def _changes(self, before: CursorRecord | None, only: TopicPartition | None) -> list[_Change]:
+        partitions = self._partitions if only is None else [only]
+        cluster = self._control.cluster
+        committed = cluster.committed(self._reset.group, partitions)
+        recorded = {tp: (before.ends.get(tp) if before else None) for tp in partitions}
+        begins, ends = cluster.log_starts(partitions), cluster.last_stable_offsets(partitions)
+        changes = []
+        for tp in partitions:
+            offset = committed[tp].offset if tp in committed else None
+            new = {
+                "earliest": begins[tp],
+                "latest": ends[tp],
+                "cursor": recorded[tp],
+                "committed": offset,
+                None: self._reset.offsets.get(tp),
+            }[self._reset.to]
+            if new is None:
+                raise ConfigurationError(
+                    f"group {self._reset.group!r} has no {self._reset.to} offset for {tp}; give offsets, "
+                    "or earliest or latest"
+                )
+            if not begins[tp] <= new <= ends[tp]:
+                raise OffsetsOutOfRange(
+                    f"{tp}: offset {new} is outside the log, which has {begins[tp]} to {ends[tp]}"
+                )
+            changes.append((tp, offset, recorded[tp], new))
+        return changes
+
+    def _commit(
+        self,
+        transaction: LedgerTransaction,
+        before: CursorRecord | None,
+        only: TopicPartition | None,
+        changes: list[_Change],
+    ) -> None:
+        new = {tp: offset for tp, _, _, offset in changes}
+        after = self._moved(before, new)
+        run_key = after.run_key
+        group = self._reset.group
+        partition = self._control.ledger.partition_for(group)
+        metadata = keys.offset_metadata(run_key, partition, self._ledger.topic_id)
+        moved = ResetRecord(group, self.pipeline, tuple(OffsetMove(*change) for change in changes))
+        messages = [
+            LedgerMessage(keys.cursor_key(group, only), after.to_json(), group),
+            LedgerMessage(keys.reset_key(group, self._moment, only), moved.to_json(), group),
+        ]
+        if only is not None and self._known is not None:
+            layout = replace(
+                self._known, topic_ids=after.topic_ids, partition_counts=self._counts(self._known)
+            )
+            messages.append(LedgerMessage(keys.cursor_key(group), layout.to_json(), group))
+        offsets = {tp: CommittedOffset(offset, metadata) for tp, offset in new.items()}
+        transaction.commit(messages, group=group, offsets=offsets)
+
+    def _moved(self, before: CursorRecord | None, new: Mapping[TopicPartition, int]) -> CursorRecord:
+        topics: Mapping[str, TopicDescription] = self._topics
+        kept = dict(before.ends) if before else {}
+        if before is not None:
+            # Offsets of a topic that was made again mean nothing.
+            kept = {
+                tp: end
+                for tp, end in kept.items()
+                if tp.topic not in topics or before.topic_ids.get(tp.topic) == topics[tp.topic].topic_id
+            }
+        return CursorRecord(
+            group=self._reset.group,
+            pipeline=self.pipeline,
+            prefix=self._prefix,
+            layout="mapped" if self._mapped else "whole",
+            ends={**kept, **new},
+            topic_ids={
+                **(before.topic_ids if before else {}),
+                **{name: one.topic_id for name, one in topics.items()},
+            },
+            partition_counts=self._counts(before),
+            run_key=self._run_key,
+            ledger_topic_id=self._ledger.topic_id,
+            ledger_partitions=self._ledger.partitions,
+            origin=before.origin if before else "",
+        )
+
+    def _counts(self, before: CursorRecord | None) -> dict[str, int]:
+        return counts_kept(
+            before,
+            {name: one.topic_id for name, one in self._topics.items()},
+            {name: one.partitions for name, one in self._topics.items()},
+        )

@@ -1,0 +1,277 @@
+"""Checks of a cluster, its ledger and this client's permissions, before a first run or after a failure."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from airflow_eos.broker.permissions import Permissions, TopicCare
+from airflow_eos.engine.control_plane import ControlPlane, utc_now
+from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.records.cursor import CursorRecord
+from airflow_eos.model.kafka import OFFSETS_TOPIC, ProducerIdentity
+from airflow_eos.model.spec import DEFAULT_PREFIX, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
+from airflow_eos.operations.checks import (
+    Check,
+    durability,
+    expiry,
+    guarded,
+    ledger_identity,
+    ledger_records,
+    ledger_settings,
+    said,
+    timeouts,
+    undecided_offsets,
+    verification,
+)
+from airflow_eos.operations.repair import hanging
+from airflow_eos.operations.retention_report import findings
+from airflow_eos.run import laws
+
+_NOBODY = 2**63 - 1
+"""A producer id that no cluster gets to."""
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorOptions:
+    """What to examine.
+
+    :param group: consumer group of a cursor; None: no group is looked at.
+    :param sources: topics that are read.
+    :param sinks: topics that are written.
+    :param oldest: start of the oldest interval that is to be read, aware; None: no interval is meant.
+    """
+
+    deployment: Deployment
+    group: str | None = None
+    sources: Collection[str] = ()
+    sinks: Collection[str] = ()
+    oldest: dt.datetime | None = None
+    transaction_timeout: dt.timedelta = TRANSACTION_TIMEOUT
+    delivery_timeout: dt.timedelta = DELIVERY_TIMEOUT
+
+
+def examine(options: DoctorOptions) -> list[Check]:
+    """Return all findings. Only the transactional id ``<prefix>.doctor`` is initialised; no run has it.
+
+    A cluster that cannot be reached is the only finding then.
+    """
+    permissions = Permissions(options.deployment.kafka)
+    try:
+        brokers = permissions.brokers()
+    except EosError as error:
+        return [Check("brokers", "fail", said(error), "check addresses and security settings")]
+    checks = [Check("brokers", "ok", f"{brokers} reachable"), _prefix(options.deployment.prefix)]
+    with ControlPlane(options.deployment) as control:
+        checks += guarded("partition verification", lambda: verification(control))
+        checks += guarded(
+            "time-outs", lambda: timeouts(control, options.delivery_timeout, options.transaction_timeout)
+        )
+        checks += guarded("expiry of ids", lambda: expiry(control))
+        checks += guarded("transactional id", lambda: _transactional_id(control, options))
+        checks += guarded("ledger", lambda: ledger_identity(control, options.deployment.ledger.topic))
+        checks += guarded("ledger records", lambda: ledger_records(control))
+        checks += guarded("ledger writers", lambda: _ledger_writers(control))
+        checks += guarded("ledger topic", lambda: _ledger_topic(permissions, options, brokers))
+        wanted = [*((name, "READ") for name in options.sources), *((name, "WRITE") for name in options.sinks)]
+        for name, operation in wanted:
+            look = functools.partial(_topic, permissions, name, operation, brokers)
+            checks += guarded(f"topic {name}", look)
+        read = permissions.topics(sorted({*options.sources, *_topics_of(control, options.group)}))
+        for name, care in read.items():
+            look = functools.partial(undecided_offsets, control, name, care)
+            checks += guarded(f"end of topic {name}", look)
+        checks += guarded("hanging transactions", lambda: _hanging(control, options))
+        checks += guarded("retention", lambda: _retention(control, options))
+        if options.group is not None:
+            checks += guarded(f"group {options.group}", lambda: _group(control, permissions, options))
+    return checks
+
+
+def _prefix(prefix: str) -> Check:
+    if prefix != DEFAULT_PREFIX:
+        return Check("prefix", "ok", prefix)
+    advice = "set [eos] prefix and ledger_topic where another environment may use this cluster"
+    return Check("prefix", "warn", f"{prefix}, which is everybody's until they choose one", advice)
+
+
+def _transactional_id(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
+    """Look at the id that runs of the group use, where one is named, and at ids of the prefix."""
+    what, prefix = "transactional id", options.deployment.prefix
+    pattern = keys.ids_prefix(prefix)
+    every = f"transactional ids {pattern!r}, with pattern type PREFIXED"
+    probe = keys.doctor_transactional_id(prefix)
+    needed = [probe]
+    if options.group is not None:
+        needed.insert(0, keys.cursor_transactional_id(prefix, options.group))
+    refused = {name: error for name in needed if (error := _refusal(control, name, initialise=name == probe))}
+    if needed[0] in refused:
+        literal = "" if options.group is None else f"transactional id {needed[0]!r}, or on "
+        advice = f"grant Write and Describe on {literal}{every}"
+        yield Check(what, "fail", said(refused[needed[0]]), advice)
+    elif refused:
+        advice = f"data intervals, keys and mapped tasks have ids of their own: grant the same on {every}"
+        yield Check(what, "warn", f"{needed[0]} may be used, others of the prefix may not", advice)
+    else:
+        yield Check(what, "ok", f"{' and '.join(needed)} may be used")
+
+
+def _refusal(control: ControlPlane, name: str, *, initialise: bool) -> AuthorizationFailed | None:
+    """Return why an id may not be used, None when it may.
+
+    :param initialise: take an epoch of it; else only the right is examined. Brokers look at Write first,
+        and no producer has the number that is named: what may be at work under the id is not touched.
+    """
+    try:
+        if initialise:
+            control.transactions.fence(name).close()
+        else:
+            control.transactions.abort(ProducerIdentity(name, _NOBODY, 0))
+    except AuthorizationFailed as error:
+        return error
+    return None
+
+
+def _ledger_writers(control: ControlPlane) -> Iterator[Check]:
+    """Look for records that no run wrote; reads the whole ledger."""
+    try:
+        partitions = control.ledger.describe(wait=False).partitions
+    except (LedgerMissing, AuthorizationFailed):
+        return  # said above
+    views = [control.ledger.view(partition, (), keys.RECORD_KINDS) for partition in range(partitions)]
+    foreign = [
+        f"partition {partition}, offset {offset}: {key}{' (not signed)' if key in view.unsigned else ''}"
+        for partition, view in enumerate(views)
+        for key, offset in sorted(view.no_evidence.items())
+    ]
+    signed = "records are signed" if control.ledger.key else "records are not signed ([eos] ledger_key)"
+    if not foreign:
+        yield Check("ledger writers", "ok", f"runs only; {signed}")
+        return
+    more = f" and {len(foreign) - _SHOWN} more" if len(foreign) > _SHOWN else ""
+    advice = (
+        "take the right to write to the ledger from whoever did: these records do not count, and compaction "
+        "removes ours for them; where that happened, see `airflow eos dismiss`"
+    )
+    if any(view.unsigned for view in views):
+        advice += "; records from before the ledger had a key: `airflow eos sign`"
+    found = f"{len(foreign)} records that no run wrote: {'; '.join(foreign[:_SHOWN])}{more}"
+    yield Check("ledger writers", "fail", found, advice)
+
+
+def _ledger_topic(permissions: Permissions, options: DoctorOptions, brokers: int) -> Iterator[Check]:
+    name = options.deployment.ledger.topic
+    care = permissions.topics([name])[name]
+    if care is None:
+        return  # said above
+    yield _allowed("ledger topic", care, {"READ", "WRITE", "DESCRIBE"})
+    yield from durability("ledger topic", care, brokers)
+    yield from ledger_settings(care)
+
+
+def _hanging(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
+    name = "hanging transactions"
+    try:
+        partitions = control.verify_ledger().partitions
+    except EosError:
+        return  # said above
+    topics = {options.deployment.ledger.topic, *options.sinks}
+    found = hanging(control, options.deployment.prefix, topics, partitions)
+    if found:
+        places = ", ".join(f"{one.partition} from {one.start_offset} ({one.decision})" for one in found)
+        yield Check(name, "fail", places, "readers do not get past them: run `airflow eos repair`")
+    else:
+        yield Check(name, "ok", f"none in {', '.join(sorted(topics))}")
+
+
+def _topic(permissions: Permissions, name: str, operation: str, brokers: int) -> Iterator[Check]:
+    care = permissions.topics([name])[name]
+    what = f"topic {name}"
+    if care is None:
+        yield Check(what, "fail", "does not exist, or may not be described", "create it, or grant Describe")
+        return
+    yield _allowed(what, care, {operation, "DESCRIBE"})
+    # DescribeProducers, the proof before a commit, needs Read on what is written.
+    if operation == "WRITE" and "READ" not in care.operations:
+        yield Check(what, "fail", "Read is not granted", "grant Read: the proof before a commit needs it")
+    if operation == "WRITE":
+        yield from durability(what, care, brokers)
+
+
+def _topics_of(control: ControlPlane, group: str | None) -> Collection[str]:
+    """Return the topics of a group's cursor; none where there is no cursor, or it cannot be read."""
+    if group is None:
+        return ()
+    key = keys.cursor_key(group)
+    try:
+        value = control.authority.peek([key], routing=group).get(key)
+        return () if value is None else CursorRecord.from_json(value, key).topic_ids
+    except EosError:
+        return ()  # said of the group
+
+
+def _retention(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
+    for finding in findings(control.cluster, options.sources, options.sinks, options.oldest, utc_now()):
+        yield Check(*finding)
+
+
+def _allowed(what: str, care: TopicCare, wanted: set[str]) -> Check:
+    missing = sorted(wanted - care.operations)
+    if missing and "ALL" not in care.operations:
+        named = ", ".join(one.capitalize() for one in missing)
+        return Check(what, "fail", f"not granted: {named}", f"grant {named} on topic {care.topic!r}")
+    return Check(what, "ok", f"{care.partitions} partitions, permissions are there")
+
+
+def _beside_the_group(control: ControlPlane, group: str) -> Iterator[Check]:
+    """Look at what offsets need beside the group: their topic, and the group of runs without a cursor."""
+    topic = OFFSETS_TOPIC
+    of_topic = control.cluster.topic_operations([topic]).get(topic)
+    if of_topic is not None and "DESCRIBE" not in of_topic:
+        advice = f"grant Describe on topic {topic!r}: the proof before a commit needs it"
+        yield Check(f"topic {topic}", "fail", "not granted: Describe", advice)
+    runs = f"{group}.runs"
+    of_runs = control.cluster.group_operations(runs)
+    if of_runs is not None and "READ" not in of_runs:
+        advice = f"grant Read on group {runs!r} where runs read intervals, partitions or given ranges"
+        yield Check(f"group {runs}", "warn", "not granted: Read", advice)
+
+
+def _group(control: ControlPlane, permissions: Permissions, options: DoctorOptions) -> Iterator[Check]:
+    group = options.group or ""
+    what = f"group {group}"
+    operations = permissions.group(group)
+    missing = sorted({"READ", "DESCRIBE"} - operations)
+    if missing and "ALL" not in operations:
+        named = ", ".join(one.capitalize() for one in missing)
+        yield Check(what, "fail", f"not granted: {named}", f"grant {named} on group {group!r}")
+        return
+    yield from _beside_the_group(control, group)
+    laws.group_is_empty(group, control.cluster.group_members(group))
+    control.cluster.group_offsets_partition(group)  # the proof before a commit asks for it
+    key = keys.cursor_key(group)
+    try:
+        value = control.authority.peek([key], routing=group).get(key)
+    except LedgerMissing:
+        value = None
+    if value is None:
+        yield Check(what, "ok", "no members; no cursor yet")
+        return
+    cursor = CursorRecord.from_json(value, key)
+    committed = control.cluster.committed(group, list(cursor.ends), stable=False)
+    moved = [
+        f"{tp}: committed {committed[tp].offset}, cursor {end}"
+        for tp, end in sorted(cursor.ends.items())
+        if tp in committed and committed[tp].offset != end
+    ]
+    if moved:
+        advice = f"choose one: `airflow eos reset-offsets --group {group} --to cursor|committed`"
+        yield Check(what, "fail", "; ".join(moved), advice)
+    else:
+        yield Check(
+            what, "ok", f"no members; cursor of {cursor.pipeline}, {cursor.layout}, and offsets agree"
+        )

@@ -1,0 +1,59 @@
+"""Whether the executors of a Spark can do the work, and credentials reach them unread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow_eos.exceptions import EosError
+from airflow_eos.operations.checks import Check
+from airflow_eos.spark.encryption import ADVICE, local_defaults, settings_in_force, way_in_clear
+from airflow_eos.wire.client_config import ClientConfig
+
+
+def check_executors(address: str, kafka: ClientConfig, *, encrypted: bool) -> list[Check]:
+    """Start a session on a master or a Spark Connect server; compare versions, look at the way to it.
+
+    :param address: ``local[2]``, ``spark://host:7077``, ``sc://host:15002``, ...
+    :param kafka: whose credentials go there.
+    :param encrypted: refuse a way in clear, as ``[eos] require_encrypted_spark`` does.
+    """
+    from pyspark.sql import SparkSession
+
+    from airflow_eos.spark.preflight import check_environment
+
+    name = f"executors of {address.partition(';')[0]}"
+    found_session = SparkSession.getActiveSession()
+    builder = SparkSession.builder.appName("airflow-eos-doctor")
+    builder = builder.remote(address) if address.startswith("sc://") else builder.master(address)
+    builder = builder.config(map=local_defaults(address))
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:  # noqa: BLE001 - Spark raises anything
+        return [Check(name, "fail", f"no session: {error}", "check the address, and that Spark runs there")]
+    asked = {"spark.remote" if address.startswith("sc://") else "spark.master": address}
+    try:
+        way = credentials_on_the_way(settings_in_force(session, asked), kafka, encrypted=encrypted)
+        found = check_environment(session)
+    except EosError as error:
+        return [*way, Check(name, "fail", f"{type(error).__name__}: {error}")]
+    finally:
+        if found_session is None:
+            session.stop()
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(found.versions.items()))
+    return [*way, Check(name, "ok", f"Spark {found.spark}, {len(found.executors)} executors, {versions}")]
+
+
+def credentials_on_the_way(
+    spark: Mapping[str, str], kafka: ClientConfig, *, encrypted: bool = False
+) -> list[Check]:
+    """Tell whether the Kafka credentials can be read on their way to Spark; nothing where there are none.
+
+    :param spark: the session's settings in force.
+    :param encrypted: a way in clear stops runs.
+    """
+    if not kafka.has_secrets:
+        return []
+    name, way = "credentials to Spark", way_in_clear(spark)
+    if way is None:
+        return [Check(name, "ok", "encrypted, or they stay in this process")]
+    return [Check(name, "fail" if encrypted else "warn", f"they travel in clear over {way}", ADVICE)]

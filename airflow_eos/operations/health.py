@@ -1,0 +1,159 @@
+"""What a principal that may only read can say of brokers, ledger and topics: the page's part of the doctor.
+
+Nothing is fenced or written, and the ledger is not read: who has read it tells what was found there. A right
+that is missing is no finding about runs, but something that could not be seen.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from airflow_eos.broker.permissions import Permissions, TopicCare
+from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.exceptions import (
+    AuthorizationFailed,
+    BrokersUnavailable,
+    BrokerUnsupported,
+    EosError,
+    LedgerReplaced,
+    TimeoutsInconsistent,
+)
+from airflow_eos.model.spec import DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
+from airflow_eos.operations.checks import (
+    Check,
+    durability,
+    expiry,
+    ledger_identity,
+    ledger_records,
+    ledger_settings,
+    said,
+    timeouts,
+    undecided_offsets,
+    verification,
+)
+from airflow_eos.operations.left_open import LeftOpen
+from airflow_eos.wording import counted
+
+log = logging.getLogger(__name__)
+
+_SAYS_NOTHING_OF_A_CONNECTION = (BrokerUnsupported, LedgerReplaced, TimeoutsInconsistent)
+_PLACES_SHOWN = 5
+
+
+class Known(NamedTuple):
+    """What a reader of the ledger has found in it.
+
+    :param ignored: places, as partition and offset, of records that no run wrote.
+    :param unreadable: how many records cannot be read.
+    :param ids: transactional id of each producer id that a record names.
+    """
+
+    ignored: Collection[tuple[int, int]]
+    unreadable: int
+    ids: Mapping[int, str]
+
+
+def health(
+    deployment: Deployment, known: Known, *, sources: Collection[str], sinks: Collection[str]
+) -> list[Check]:
+    """Return all findings; those of topics are about these topics.
+
+    :raises BrokersUnavailable: nothing can be said.
+    """
+    permissions = Permissions(deployment.kafka)
+    brokers = permissions.brokers()
+    found = [Check("brokers", "ok", f"{brokers} reachable")]
+    with ControlPlane(deployment) as control:
+        found += _guarded("partition verification", lambda: verification(control))
+        found += _guarded("time-outs", lambda: timeouts(control, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT))
+        found += _guarded("expiry of ids", lambda: expiry(control))
+        found += _guarded("ledger", lambda: ledger_identity(control, deployment.ledger.topic))
+        found += _guarded("ledger records", lambda: ledger_records(control))
+        found += _guarded("ledger writers", lambda: _ledger_writers(known))
+        found += _guarded("ledger topic", lambda: _ledger_topic(permissions, deployment, brokers))
+        cares = permissions.topics(sorted({*sources, *sinks}))
+        for name, care in cares.items():
+            look = functools.partial(_topic, name, care, brokers, written=name in sinks)
+            found += _guarded(f"topic {name}", look)
+        for name in sorted(sources):
+            look = functools.partial(undecided_offsets, control, name, cares[name])
+            found += _guarded(f"end of topic {name}", look)
+        topics = {deployment.ledger.topic, *sinks}
+        left = LeftOpen(control.cluster, deployment.prefix, known.ids.get)
+        found += _guarded("transactions left open", lambda: _left_open(left, topics))
+    return found
+
+
+def _guarded(name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
+    """Turn the error of one check into its finding, in words that hold nothing of a connection."""
+    try:
+        return list(look())
+    except BrokersUnavailable:
+        raise  # each of the others would wait as long
+    except AuthorizationFailed as error:
+        log.info("The page cannot check %s: %s", name, error)
+        return [Check(name, "unknown", "the page's principal may not see it", "grant what the page needs")]
+    except EosError as error:
+        if isinstance(error, _SAYS_NOTHING_OF_A_CONNECTION):
+            return [Check(name, "fail", said(error))]
+        log.warning("The page cannot check %s", name, exc_info=error)
+        return [Check(name, "unknown", type(error).__name__, "the API server's log has the reason")]
+
+
+def _ledger_writers(known: Known) -> Iterator[Check]:
+    name = "ledger writers"
+    if known.ignored:
+        places = _some(f"partition {one}, offset {offset}" for one, offset in sorted(known.ignored))
+        found = f"{len(known.ignored)} records that no run wrote: {places}"
+        advice = "take the right to write to the ledger from whoever did; `airflow eos doctor` names them"
+        yield Check(name, "fail", found, advice)
+    elif known.unreadable:
+        advice = "upgrade airflow-eos here, where a newer version wrote them; `airflow eos ledger` names them"
+        yield Check(name, "warn", f"{known.unreadable} records cannot be read", advice)
+    else:
+        yield Check(name, "ok", "runs only")
+
+
+def _ledger_topic(permissions: Permissions, deployment: Deployment, brokers: int) -> Iterator[Check]:
+    care = permissions.topics([deployment.ledger.topic])[deployment.ledger.topic]
+    if care is not None:
+        yield from durability("ledger topic", care, brokers)
+        yield from ledger_settings(care)
+
+
+def _topic(name: str, care: TopicCare | None, brokers: int, *, written: bool) -> Iterator[Check]:
+    what = f"topic {name}"
+    if care is None:
+        yield Check(what, "warn", "it is gone, or the page may not describe it", "grant Describe on it")
+    elif written:
+        yield from durability(what, care, brokers)
+    else:
+        yield Check(what, "ok", counted(care.partitions, "partition"))
+
+
+def _left_open(left: LeftOpen, topics: Collection[str]) -> Iterator[Check]:
+    name = "transactions left open"
+    found = left.still(left.found(topics))
+    if not found and left.unseen:
+        advice = "grant Read on what pipelines write, and on the ledger"
+        yield Check(
+            name,
+            "unknown",
+            f"none is seen, but these may not be looked at: {_some(sorted(left.unseen))}",
+            advice,
+        )
+    elif not found:
+        yield Check(name, "ok", "none: each that is open has a coordinator that will end it")
+    else:
+        places = _some(f"{one.where} from {one.producer.current_txn_start_offset}" for one in found)
+        advice = "readers do not get past them: `airflow eos repair` says how they were decided and ends them"
+        yield Check(name, "fail", places, advice)
+
+
+def _some(places: Iterable[str]) -> str:
+    all_of_them = list(places)
+    left_out = len(all_of_them) - _PLACES_SHOWN
+    return "; ".join(all_of_them[:_PLACES_SHOWN]) + (f" and {left_out} more" if left_out > 0 else "")

@@ -1,0 +1,61 @@
+"""What a run would read, if it started now: nothing is fenced, pinned or committed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.engine.control_plane import ControlPlane, utc_now
+from airflow_eos.engine.unpinned import Unpinned
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.model.spec import MayCreate
+from airflow_eos.run import laws
+from airflow_eos.run.planner import Planner
+from airflow_eos.run.work import SINK, WorkDefinition, differences
+
+if TYPE_CHECKING:
+    from airflow_eos.model.spec import RunSpec
+
+
+def preview(spec: RunSpec) -> dict[str, Any]:
+    """Return ids, ranges and notes of the run a spec describes, and its record where it is committed.
+
+    :raises PlanError: what a run would raise: pruned, no starting point, a moved cursor, ...
+    """
+    key = keys.run_key(spec)
+    record_key = keys.run_record_key(key)
+    with ControlPlane(spec) as control:
+        known = control.verify_ledger_of_run(may_create=MayCreate.NEVER)
+        whole = keys.whole_run_key(key)
+        found = control.authority.peek(
+            [record_key, keys.pruned_key(spec.pipeline, whole)], routing=spec.pipeline
+        )
+        value = found.get(record_key)
+        if value is None:
+            laws.not_pruned(whole, spec.pipeline, found)
+        record = None if value is None else RunRecord.from_json(value, record_key)
+        boundaries = Unpinned(control, spec.prefix)
+        planner = Planner(spec, control.cluster, control.authority, boundaries, known, utc_now)
+        plan = planner.plan().plan
+    return {
+        "run_key": key,
+        "transactional_id": keys.transactional_id(spec),
+        "mode": plan.mode,
+        "group": plan.offsets_group,
+        "advances": plan.advances,
+        "records_at_most": sum(one.span for one in plan.ranges),
+        "ranges": [one.to_list() for one in plan.ranges],
+        "notes": [*plan.notes, *boundaries.notes, *_other_work(spec, record)],
+        "committed": None if record is None else record.summary(),
+    }
+
+
+def _other_work(spec: RunSpec, record: RunRecord | None) -> list[str]:
+    """Say where the record is of other work; a spec without a sink does not ask for one."""
+    recorded = None if record is None else WorkDefinition.recorded(record)
+    found = [] if recorded is None else differences(recorded, WorkDefinition.of(spec))
+    return [
+        f"the ledger's record is of other work: {one}"
+        for one in found
+        if spec.sink_topic is not None or one.field != SINK
+    ]

@@ -1,0 +1,331 @@
+"""The ledger outside a run: make it, list what it holds."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.exceptions import ConfigurationError, LedgerPruned, LedgerUnreadable
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import answer_of
+from airflow_eos.ledger.records.cursor import CursorRecord
+from airflow_eos.ledger.records.horizon import Horizon
+from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.model.ledger import LedgerId, LedgerText
+from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings, MayCreate
+from airflow_eos.operations.gaps import (
+    Gap,
+    gaps,
+)
+from airflow_eos.run import laws
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+log = logging.getLogger(__name__)
+
+_NAMES_SHOWN = 10  # in one message
+
+
+def create_ledger(
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings | None = None,
+    prefix: str = DEFAULT_PREFIX,
+    *,
+    adopt_new: bool = False,
+) -> LedgerId:
+    """Create the ledger topic and fix its identity; does nothing when both are there.
+
+    :param adopt_new: also where a ledger was used before and is lost: its runs may be written again.
+    :returns: topic id and number of partitions.
+    :raises LedgerMissing: there is none, there was one, and ``adopt_new`` is false.
+    :raises LedgerReplaced: when the topic is not the one that was initialised, or lost its identity.
+    """
+    with ControlPlane(Deployment(kafka, settings or LedgerSettings(), prefix)) as control:
+        return control.verify_ledger(
+            may_create=MayCreate.ANYWAY if adopt_new else MayCreate.WHERE_NEW, to_write=True
+        )
+
+
+def partition_counts(kafka: Mapping[str, Any], topics: Sequence[str]) -> dict[str, int]:
+    """Return the number of partitions of each topic.
+
+    :raises UnknownTopic: naming those that do not exist.
+    """
+    with ControlPlane(Deployment(kafka)) as control:
+        found = control.cluster.describe_topics(topics)
+        return {name: found[name].partitions for name in topics}
+
+
+def ledger_status(
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings | None = None,
+    *,
+    groups: Sequence[str] = (),
+    runs: Sequence[tuple[str, str]] = (),
+    prefix: str = DEFAULT_PREFIX,
+) -> dict[str, Any]:
+    """Return what the ledger says: its identity, the cursors of groups, and runs given as (pipeline, run id).
+
+    :raises LedgerMissing: when there is no initialised ledger.
+    """
+    settings = settings or LedgerSettings()
+    with ControlPlane(Deployment(kafka, settings or LedgerSettings(), prefix)) as control:
+        ledger = control.verify_ledger()
+        status: dict[str, Any] = {
+            "ledger": {"topic": settings.topic, "topic_id": ledger.topic_id, "partitions": ledger.partitions},
+            "cursors": {},
+            "runs": {},
+        }
+        for group in groups:
+            key = keys.cursor_key(group)
+            value = control.authority.peek([key], routing=group).get(key)
+            status["cursors"][group] = None if value is None else _cursor_summary(key, value)
+        for pipeline, run_id in runs:
+            key = keys.run_record_key(keys.cursor_run_key(pipeline, run_id))
+            value = control.authority.peek([key], routing=pipeline).get(key)
+            status["runs"][keys.run_name(pipeline, run_id)] = (
+                None if value is None else _run_summary(key, value)
+            )
+            if value is None and _is_pruned(control, pipeline, run_id):
+                status["runs"][keys.run_name(pipeline, run_id)] = {"state": "PRUNED", "run_id": run_id}
+    return status
+
+
+def pruned_runs(
+    kafka: Mapping[str, Any], settings: LedgerSettings, pipeline: str, *, prefix: str = DEFAULT_PREFIX
+) -> int:
+    """Return of how many runs of a pipeline the records were pruned."""
+    key = keys.horizon_key(pipeline)
+    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+        value = control.authority.peek([key], routing=pipeline).get(key)
+    return 0 if value is None else Horizon.from_json(value, key).runs
+
+
+def refuse_pruned(
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings,
+    pipeline: str,
+    run_key: str,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+) -> None:
+    """Do nothing, unless the record of a run was pruned.
+
+    :raises LedgerPruned: it was.
+    """
+    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+        _refuse_pruned(control, pipeline, run_key)
+
+
+def _refuse_pruned(control: ControlPlane, pipeline: str, run_key: str) -> None:
+    whole = keys.whole_run_key(run_key)
+    found = control.authority.peek([keys.pruned_key(pipeline, whole)], routing=pipeline)
+    laws.not_pruned(whole, pipeline, found)
+
+
+def _is_pruned(control: ControlPlane, pipeline: str, run_id: str) -> bool:
+    try:
+        _refuse_pruned(control, pipeline, keys.cursor_run_key(pipeline, run_id))
+    except LedgerPruned:
+        return True
+    return False
+
+
+def _horizons(values: Iterable[tuple[str, str]]) -> list[Horizon]:
+    found = []
+    for key, value in values:
+        if key.startswith(keys.HORIZONS):
+            try:
+                found.append(Horizon.from_json(value, key))
+            except LedgerUnreadable as error:
+                log.warning("left out: %s", error)
+    return found
+
+
+def _run_summary(key: str, value: str) -> dict[str, Any]:
+    try:
+        return RunRecord.from_json(value, key).summary()
+    except LedgerUnreadable as error:
+        return {"state": f"unreadable: {error}"}
+
+
+def _cursor_summary(key: str, value: str) -> dict[str, Any]:
+    try:
+        record = CursorRecord.from_json(value, key)
+    except LedgerUnreadable as error:
+        return {"unreadable": str(error)}
+    return {
+        "pipeline": record.pipeline,
+        "layout": record.layout,
+        "topics": sorted(record.topic_ids),
+        "ends": {str(tp): end for tp, end in sorted(record.ends.items())},
+        "run_key": record.run_key,
+    }
+
+
+def run_records(
+    kafka: Mapping[str, Any], settings: LedgerSettings, *, pipeline: str, prefix: str = DEFAULT_PREFIX
+) -> tuple[list[RunRecord], list[str]]:
+    """Return the committed runs of a pipeline, in the order of their commits, and what cannot be read."""
+    unreadable: list[str] = []
+    found = _records(kafka, settings, pipeline, None, prefix)
+    records = readable_runs(((key, value) for _, key, value in found), unreadable)
+    return sorted(records, key=lambda record: record.staged_at), unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerNames:
+    """Whose records a ledger holds.
+
+    :param runs: the latest run of each pipeline.
+    :param groups: consumer groups that have a cursor.
+    :param gaps: between the committed intervals of pipelines.
+    """
+
+    runs: Mapping[str, RunRecord]
+    groups: tuple[str, ...]
+    gaps: tuple[Gap, ...] = ()
+
+
+def ledger_names(
+    kafka: Mapping[str, Any], settings: LedgerSettings, *, prefix: str = DEFAULT_PREFIX
+) -> LedgerNames:
+    """Return the pipelines and groups of a ledger, sorted; what cannot be read is left out.
+
+    It reads the whole ledger.
+    """
+    found = [(key, value) for _, key, value in _records(kafka, settings, None, None, prefix)]
+    runs = readable_runs(one for one in found if keys.is_run_record(one[0]))
+    cursors = {_group_of(*one) for one in found if keys.is_cursor_record(one[0])}
+    latest = {one.pipeline: one for one in sorted(runs, key=lambda one: one.staged_at)}
+    return LedgerNames(
+        dict(sorted(latest.items())), tuple(sorted(cursors - {""})), tuple(gaps(runs, _horizons(found)))
+    )
+
+
+def _group_of(key: str, value: str) -> str:
+    """Return the group of a cursor, empty where it cannot be read."""
+    try:
+        return CursorRecord.from_json(value, key).group
+    except LedgerUnreadable as error:
+        log.warning("left out: %s", error)
+        return ""
+
+
+def no_such_pipeline(
+    kafka: Mapping[str, Any], settings: LedgerSettings, pipeline: str, *, prefix: str = DEFAULT_PREFIX
+) -> ConfigurationError:
+    """Return the error for a pipeline without a run, with the names that are like it."""
+    known = tuple(ledger_names(kafka, settings, prefix=prefix).runs)
+    return ConfigurationError(
+        f"the ledger {settings.topic!r} has no run of the pipeline {pipeline!r}; {near(pipeline, known)}"
+    )
+
+
+def near(name: str, known: Sequence[str]) -> str:
+    """Say which names are like one that is not there, or which there are at all."""
+    if not known:
+        return "it has none of any"
+    like = get_close_matches(name, known, n=3, cutoff=0.6)
+    shown = like or known[:_NAMES_SHOWN]
+    more = "" if like or len(known) <= _NAMES_SHOWN else f" and {len(known) - _NAMES_SHOWN} more"
+    return f"{'near it' if like else 'there'} are: {', '.join(map(repr, shown))}{more}"
+
+
+def readable_runs(values: Iterable[tuple[str, str]], unreadable: list[str] | None = None) -> list[RunRecord]:
+    """Return the run records among some ledger values; what cannot be read is left out.
+
+    :param values: each with its key.
+    :param unreadable: why is added to it; default: to the log.
+    """
+    records: list[RunRecord] = []
+    for key, value in values:
+        record = _readable(key, value)
+        if isinstance(record, RunRecord):
+            records.append(record)
+        elif unreadable is None:
+            log.warning("left out: %s", record)
+        else:
+            unreadable.append(str(record))
+    return records
+
+
+def _readable(key: str, value: str) -> RunRecord | LedgerUnreadable:
+    try:
+        return RunRecord.from_json(value, key)
+    except LedgerUnreadable as error:
+        return error
+
+
+def _parsed(value: str) -> Any:
+    """Return the JSON of a value; what is none as text."""
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def ledger_records(
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings | None = None,
+    *,
+    pipeline: str | None = None,
+    key: str | None = None,
+    latest: int | None = None,
+    prefix: str = DEFAULT_PREFIX,
+) -> list[dict[str, Any]]:
+    """Return the latest committed records of the ledger, sorted by key.
+
+    As ``{"key", "partition", "offset", "value"}``.
+
+    A value that is no JSON is given as text.
+
+    :param pipeline: only the runs of this pipeline; default: everything, which reads the whole ledger.
+    :param key: only this key, such as ``run:<run key>`` or ``cursor:<group>``.
+    :param latest: at least so many of the newest records of each partition, if it has them; reads no more
+        than it needs for them.
+    :raises LedgerMissing: when there is no initialised ledger.
+    """
+    found = _records(kafka, settings or LedgerSettings(), pipeline, key, prefix, latest)
+    return sorted(
+        (
+            {"key": name, "partition": partition, "offset": value.where[1], "value": _parsed(value)}
+            for partition, name, value in found
+        ),
+        key=lambda one: str(one["key"]),
+    )
+
+
+def _records(
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings,
+    pipeline: str | None,
+    key: str | None,
+    prefix: str,
+    latest: int | None = None,
+) -> list[tuple[int, str, LedgerText]]:
+    """Return partition, key and value of the records that :func:`ledger_records` is asked for."""
+    names: list[str] = [] if key is None else [key]
+    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+        partitions = control.verify_ledger().partitions
+        wanted = [*range(partitions)]
+        prefixes: tuple[str, ...] = keys.RECORD_KINDS if key is None else ()
+        if pipeline is not None:
+            wanted = [control.ledger.partition_for(pipeline)]
+            prefixes = tuple(keys.run_record_key(one) for one in keys.run_key_prefixes(pipeline))
+        if latest is None or key is not None:
+            views = ((one, answer_of(control.ledger.view(one, names, prefixes))) for one in wanted)
+        else:
+            views = ((one, answer_of(control.ledger.latest(one, prefixes, latest))) for one in wanted)
+        return [
+            (partition, name, value)
+            for partition, answer in views
+            for name, value in answer.committed.items()
+            if isinstance(value, LedgerText)
+        ]

@@ -1,0 +1,110 @@
+"""The doctor's look at retention and timestamps: what brokers delete, and what they let in."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterator, Mapping
+from typing import Literal
+
+from airflow_eos.exceptions import AuthorizationFailed, UnknownTopic
+from airflow_eos.ledger.keys import utc_text
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.ports import Cluster
+from airflow_eos.run.log_coverage import (
+    FUTURE_TOLERANCE,
+    timestamp_of,
+)
+from airflow_eos.run.retention import is_stamped_by_broker, kept
+from airflow_eos.wording import moment_text, span_text
+
+Finding = tuple[str, Literal["ok", "warn", "unknown"], str, str]
+"""Name, status, what was found, advice."""
+
+_AFTER = "message.timestamp.after.max.ms"
+
+
+def findings(
+    cluster: Cluster,
+    sources: Collection[str],
+    sinks: Collection[str],
+    oldest: dt.datetime | None,
+    now: dt.datetime,
+) -> Iterator[Finding]:
+    """Compare what topics keep with the records that are there, and with what is asked for.
+
+    :param oldest: start of the oldest interval to be read; None: no interval is meant.
+    """
+    begins = [] if oldest is None else [timestamp_of(oldest)]
+    for topic in sources:
+        partitions = _partitions(cluster, topic)
+        if not partitions:
+            continue  # said elsewhere
+        found = cluster.offsets_for_time(partitions, 0)
+        record = min((one.timestamp for one in found.values() if one is not None), default=None)
+        begins += [] if record is None else [record]
+        settings = cluster.topic_settings(topic)
+        yield _source(topic, settings, record, oldest, now)
+        if settings is not None:
+            yield _timestamps(topic, settings)
+    for topic in sinks:
+        if _partitions(cluster, topic):
+            yield _sink(topic, cluster.topic_settings(topic), min(begins, default=None), now)
+
+
+def _partitions(cluster: Cluster, topic: str) -> tuple[TopicPartition, ...]:
+    try:
+        return cluster.describe_topics([topic])[topic].topic_partitions
+    except (AuthorizationFailed, UnknownTopic):
+        return ()
+
+
+def _source(
+    topic: str,
+    settings: Mapping[str, str] | None,
+    record: int | None,
+    oldest: dt.datetime | None,
+    now: dt.datetime,
+) -> Finding:
+    name, keeps = f"topic {topic} retention", kept(settings)
+    if settings is None or keeps is None:
+        return _kept(name, topic, settings)
+    said = f"keeps records for {span_text(keeps)}"
+    limit = timestamp_of(now - keeps)
+    advice = "raise retention.ms, or set it to -1 while history is loaded: what is deleted unread is lost"
+    if record is not None and record < limit:
+        return name, "warn", f"{said}, and holds some of {moment_text(record)}: they are about to go", advice
+    if oldest is not None and timestamp_of(oldest) < limit:
+        return name, "warn", f"{said}, the interval begins at {utc_text(oldest)}", advice
+    return name, "ok", said, ""
+
+
+def _sink(topic: str, settings: Mapping[str, str] | None, begins: int | None, now: dt.datetime) -> Finding:
+    name, keeps = f"topic {topic} retention", kept(settings)
+    if settings is None or keeps is None:
+        return _kept(name, topic, settings)
+    said = f"keeps records for {span_text(keeps)}"
+    if begins is None or begins >= timestamp_of(now - keeps) or is_stamped_by_broker(settings):
+        return name, "ok", said, ""
+    advice = "raise retention.ms, or return a timestamp column: output with its input's timestamps is deleted"
+    return name, "warn", f"{said}, the input begins at {moment_text(begins)}", advice
+
+
+def _kept(name: str, topic: str, settings: Mapping[str, str] | None) -> Finding:
+    if settings is None:
+        return name, "unknown", "settings may not be read", f"grant DescribeConfigs on topic {topic!r}"
+    return name, "ok", "keeps records whatever their age", ""
+
+
+def _timestamps(topic: str, settings: Mapping[str, str]) -> Finding:
+    name = f"topic {topic} timestamps"
+    if is_stamped_by_broker(settings):
+        return name, "ok", "given by the brokers (LogAppendTime)", ""
+    limit = settings.get(_AFTER)
+    found = f"given by producers (CreateTime), {_AFTER}={limit}"
+    if limit is not None and int(limit) <= FUTURE_TOLERANCE / dt.timedelta(milliseconds=1):
+        return name, "ok", found, ""
+    advice = (
+        f"set {_AFTER}={FUTURE_TOLERANCE // dt.timedelta(milliseconds=1)}, or "
+        "message.timestamp.type=LogAppendTime: one record of the far future stops every data interval"
+    )
+    return name, "warn", found, advice

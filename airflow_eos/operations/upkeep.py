@@ -1,0 +1,246 @@
+"""What is done to a ledger by hand: a record dismissed, records signed, indexed, pruned."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from airflow_eos.broker import KafkaLedger
+from airflow_eos.engine.control_plane import ControlPlane, utc_now
+from airflow_eos.engine.index_keeper import rebuilt
+from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import answer_of
+from airflow_eos.ledger.records.signed import SignedFrom
+from airflow_eos.ledger.topic_check import is_signed, refuse_unsigned
+from airflow_eos.ledger.writer import LedgerWriter
+from airflow_eos.model.kafka import ProducerIdentity
+from airflow_eos.model.ledger import LedgerMessage, LedgerText
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings
+from airflow_eos.model.versioned import has_version
+from airflow_eos.operations.pruner import Pruner
+from airflow_eos.ports import Ledger
+
+
+def dismiss_record(
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings,
+    key: str,
+    *,
+    routing: str,
+    prefix: str = DEFAULT_PREFIX,
+    execute: bool = True,
+) -> dict[str, Any]:
+    """Write a tombstone over a ledger record that no run wrote, or garbage, where there is none of ours.
+
+    The key is unused then: a run that it names is done (again). A run may be at work under the key, and under
+    a transactional id that nobody can tell from it. So the tombstone is staged first, and the key is looked
+    at behind it: a record that stands below it is seen, and one that comes later is the key's last word.
+
+    :param key: as the ledger has it, such as ``run:<run key>``.
+    :param routing: the pipeline of a run, the group of a cursor.
+    :param execute: False only says what is there.
+    :raises ConfigurationError: no such record, or one of ours is there too, which is what counts; or the
+        ledger is signed and the settings have no key.
+    :raises OutcomeUnknown: a run that is at work has written a record of the key.
+    :raises NotYetVisible: the tombstone is committed, and its marker is missing.
+    """
+    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+        tp = control.authority.place(routing)
+        # Not verified: its identity may be what has to go.
+        refuse_unsigned(is_signed(control.authority, settings), settings)
+        offset = _dismissible(control.ledger, tp, key)
+        if execute:
+            write_tombstone(control.ledger, control.writer, prefix, tp, key)
+    return {"key": key, "partition": tp.partition, "offset": offset, "done": execute}
+
+
+def write_tombstone(ledger: Ledger, writer: LedgerWriter, prefix: str, tp: TopicPartition, key: str) -> None:
+    """Write a tombstone over a record that may be dismissed; see :func:`dismiss_record`."""
+    writer.write(
+        keys.ledger_transactional_id(prefix, ledger.topic),
+        tp,
+        [LedgerMessage(key, None, "", tp.partition)],
+        lambda own: _dismissible(ledger, tp, key, own),
+    )
+
+
+def _dismissible(ledger: Ledger, tp: TopicPartition, key: str, own: ProducerIdentity | None = None) -> int:
+    """Return the offset of the record that no run wrote.
+
+    :param own: whose open records are ours.
+    """
+    view = ledger.view(tp.partition, [key])
+    answer = answer_of(view)
+    at_work = [one for one in answer.open_records if own is None or one.producer_id != own.producer_id]
+    if at_work:
+        raise OutcomeUnknown(
+            f"a run of {key!r} is at work: its record stands at offset {at_work[0].offset} of {tp}, in a "
+            "transaction that is open; wait for its end, or see `airflow eos abort` and `airflow eos repair`"
+        )
+    offset, value = view.no_evidence.get(key), answer.committed.get(key)
+    if isinstance(value, LedgerText) and not has_version(value):
+        # In somebody's transaction; a run's record may have been there.
+        offset, value = value.where[1], None
+    if offset is None or value is not None:
+        raise ConfigurationError(
+            f"{tp} holds no record of {key!r} that could be dismissed: "
+            + ("there is none of others" if offset is None else "there is one of ours, which counts")
+        )
+    return offset
+
+
+def sign_ledger(
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings,
+    *,
+    prefix: str = DEFAULT_PREFIX,
+    execute: bool = True,
+) -> dict[str, Any]:
+    """Let what a ledger holds now count as it is signed now, and nothing that is written later.
+
+    Of a ledger that was used before it had a key all records count that it holds. Where its identity, or its
+    last record of this kind, has a signature of version 1, records count that have such a signature; which
+    ones need none does not change.
+
+    :param execute: False only says from which offsets on records would have to be signed.
+    :returns: ``from`` and ``version_1``: offsets per partition below which records need no signature, or may
+        have one of version 1.
+    :raises ConfigurationError: the settings have no key.
+    :raises LedgerMissing: there is no ledger.
+    :raises OutcomeUnknown: runs kept writing to the ledger: on which side of the signature they stand would
+        not be known.
+    :raises NotYetVisible: it is committed, and its marker is missing.
+    """
+    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+        if not control.ledger.key:
+            raise ConfigurationError("there is no key to sign with: set [eos] ledger_key")
+        # Not verified: its identity may be what lacks the signature.
+        partitions = control.ledger.describe().topic_partitions
+        name = keys.ledger_transactional_id(prefix, settings.topic)
+        left = _SIGN_ATTEMPTS
+        while True:
+            ends = control.cluster.log_ends(partitions)
+            signed = _signed_from(control.ledger, {tp.partition: end for tp, end in sorted(ends.items())})
+            if not execute:
+                break
+            message = LedgerMessage(keys.SIGNED_KEY, signed.to_json(), keys.LEDGER_IDENTITY_ROUTING)
+            place = control.authority.place(message.routing)
+            try:
+                control.writer.write(name, place, [message], partial(_nothing_else, control, ends, place))
+                break
+            except OutcomeUnknown:
+                left -= 1
+                if not left:
+                    raise
+                time.sleep(_SIGN_PAUSE_SECONDS)
+    return {"from": signed.unsigned_below, "version_1": signed.version_1_below, "done": execute}
+
+
+_SIGN_ATTEMPTS = 5
+_SIGN_PAUSE_SECONDS = 1.0
+
+
+def _nothing_else(
+    control: ControlPlane, ends: Mapping[TopicPartition, int], place: TopicPartition, own: ProducerIdentity
+) -> None:
+    """Check that nobody else is writing to the ledger, or has written since its ends were taken.
+
+    :param place: where one record of our own is staged.
+    :raises OutcomeUnknown: somebody is.
+    """
+    busy = {
+        tp
+        for tp, producers in control.cluster.describe_producers(sorted(ends)).items()
+        if any(one.is_open and one.producer_id != own.producer_id for one in producers)
+    }
+    now = control.cluster.log_ends(sorted(ends))
+    busy |= {tp for tp, end in ends.items() if now[tp] > (end + 1 if tp == place else end)}
+    if busy:
+        raise OutcomeUnknown(
+            f"{', '.join(map(str, sorted(busy)))}: a run has an open transaction there, or wrote just now; "
+            "sign when no run is at work. For a transaction that nobody ends see `airflow eos repair`"
+        )
+
+
+def _signed_from(ledger: KafkaLedger, ends: Mapping[int, int]) -> SignedFrom:
+    """Return which of the records below the ends of the partitions are to be believed."""
+    version_1 = ledger.signed_by_version_1(0, (keys.SIGNED_KEY, keys.LEDGER_IDENTITY_KEY))
+    if not version_1:
+        return SignedFrom(ends)
+    value = version_1.get(keys.SIGNED_KEY)
+    before = {} if value is None else SignedFrom.from_json(value, keys.SIGNED_KEY).unsigned_below
+    # Another cluster's record, replayed here, must not reach behind what this ledger holds.
+    return SignedFrom({one: min(offset, ends.get(one, 0)) for one, offset in before.items()}, ends)
+
+
+def index_ledger(
+    kafka: Mapping[str, Any], settings: LedgerSettings, *, prefix: str = DEFAULT_PREFIX
+) -> list[dict[str, Any]]:
+    """Index all that is decided in each partition of the ledger, whatever has to be read for it.
+
+    :raises LedgerMissing: there is no ledger.
+    :raises OutcomeUnknown: others kept writing the index of a partition.
+    """
+    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+        known = control.verify_ledger(to_write=True)
+        keeper = control.index_keeper(known.prefix)
+        done = {partition: rebuilt(keeper, partition) for partition in range(known.partitions)}
+    return [
+        {"partition": partition, "through": one.through, "keys": one.keys, "leaves": one.leaves}
+        for partition, one in done.items()
+    ]
+
+
+MIN_AGE = dt.timedelta(days=1)
+"""Younger records are not pruned: a retry, or an answer that was lost, may still need them."""
+
+
+def prune_ledger(
+    kafka: Mapping[str, Any],
+    settings: LedgerSettings,
+    before: dt.datetime,
+    *,
+    pipeline: str | None = None,
+    prefix: str = DEFAULT_PREFIX,
+    execute: bool = True,
+) -> dict[str, Any]:
+    """Remove the records of runs that committed before a moment; it reads the whole ledger.
+
+    See :class:`~airflow_eos.operations.pruner.Pruner`.
+
+    :param before: aware.
+    :param pipeline: only its runs.
+    :param execute: False only says how many there are.
+    :raises ConfigurationError: the moment is less than a day ago, or the ledger is signed and the settings
+        have no key.
+    :raises LedgerMissing: there is no ledger.
+    :raises RunFenced: another prunes the same partition.
+    """
+    if before > utc_now() - MIN_AGE:
+        raise ConfigurationError(
+            f"{keys.utc_text(before)} is less than a day ago: records that a retry may still need are kept"
+        )
+    moment = keys.utc_text(before)
+    counts: dict[str, dict[str, int]] = {}
+    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+        known = control.verify_ledger(to_write=execute)
+        pruner = Pruner(
+            control.cluster, control.ledger, control.writer, control.authority, known.prefix, MIN_AGE
+        )
+        partitions = [*range(known.partitions)]
+        if pipeline is not None:
+            partitions = [control.ledger.partition_for(pipeline)]
+        for partition in partitions:
+            runs = pruner.old_runs(partition, moment, pipeline)
+            if execute:
+                pruner.prune(partition, moment, runs)
+            for one in runs:
+                count = counts.setdefault(one.pipeline, {"runs": 0, "records": 0})
+                count["runs"] += 1
+                count["records"] += len(one.run_keys)
+    return {"before": moment, "pipelines": dict(sorted(counts.items())), "done": execute}

@@ -1,0 +1,147 @@
+"""The JVM of a session that a task starts itself: ready sooner by an archive of its classes.
+
+A scheduled task starts a JVM, runs once and ends. Most of its CPU goes into loading classes from jars and
+into the optimising compiler, whose work pays off later than such a task ends.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.spark.encryption import local_defaults
+from airflow_eos.spark_host import class_data
+
+log = logging.getLogger(__name__)
+
+OPTIONS = "spark.driver.extraJavaOptions"
+OPTIONS_VARIABLE = "SPARK_SUBMIT_OPTS"
+"""What ``spark-submit``, and so every local PySpark session, adds to its JVM's options."""
+
+SMALL_PLAN = 100_000
+"""Offsets up to which a run is over before the optimising compiler has paid off."""
+
+FEW_CORES = 2
+"""Of this process: a collector that works beside Spark's tasks then works in their place."""
+
+SERIAL_COLLECTOR = "-XX:+UseSerialGC"
+SHORT_LIVED = ("-XX:TieredStopAtLevel=1", SERIAL_COLLECTOR, "-XX:-UsePerfData")
+_TIMEOUT = 180.0
+_LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+
+_MASTER = "local[2]"
+_JOBS = """
+import json, sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.config(map=json.loads(sys.argv[1])).getOrCreate()
+numbers = spark.range(1000).mapInArrow(lambda batches: batches, "id long")
+numbers.selectExpr("id % 7 AS k", "cast(id AS string) AS v").groupBy("k").count().repartition(2).collect()
+spark.stop()
+gateway = __import__("pyspark").SparkContext._gateway
+gateway.shutdown()
+gateway.proc.stdin.close()
+gateway.proc.wait()
+"""
+
+
+def options_for(offsets: int, folder: Path, *, rows: bool = True) -> str:
+    """Return the options of a local session's JVM.
+
+    :param offsets: how many the run reads: up to :data:`SMALL_PLAN` it is compiled quickly, not well.
+    :param rows: whether they pass the JVM as rows; else there is little in it that is worth more, ever.
+    :param folder: where archives are, see :func:`write_archive`.
+    """
+    options = log_options()
+    if offsets <= SMALL_PLAN or not rows:
+        options += SHORT_LIVED
+    elif _cores() <= FEW_CORES:
+        options.append(SERIAL_COLLECTOR)
+    archive = archive_of(folder, java())
+    if class_data.is_trusted(archive):
+        options += class_data.use_options(archive)
+    else:
+        log.info("Spark starts in about half the time after: airflow eos warm-spark (none in %s)", folder)
+    return " ".join(options)
+
+
+def _cores() -> int:
+    """Cores that this process may use; where the system does not say, those that there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def log_options() -> list[str]:
+    """Return the option that sends Spark's log to standard output, and errors only to standard error.
+
+    None where somebody has a Log4j configuration of his own, which Spark then takes.
+    """
+    if os.environ.get("LOG4J_CONFIGURATION_FILE"):
+        return []
+    folder = os.environ.get("SPARK_CONF_DIR")
+    if folder is None and "SPARK_HOME" in os.environ:
+        folder = str(Path(os.environ["SPARK_HOME"]) / "conf")
+    if folder is not None and any(one.suffix != ".template" for one in Path(folder).glob("log4j2*")):
+        return []
+    return [f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"]
+
+
+def java() -> Path:
+    """Return the Java that Spark takes: of ``JAVA_HOME``, else the first on ``PATH``.
+
+    :raises ConfigurationError: there is none.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+    if found is None:
+        raise ConfigurationError("Spark needs Java 17 or later: none in JAVA_HOME or on PATH")
+    return Path(found)
+
+
+def archive_of(folder: Path, java: Path) -> Path:
+    """Where the archive for the installed Spark belongs, whether it exists or not."""
+    import pyspark
+
+    jars = sorted((Path(str(pyspark.__file__)).parent / "jars").glob("*.jar"))
+    return class_data.archive_path(folder, f"spark-{pyspark.__version__}", java, jars)
+
+
+def write_archive(folder: Path, java: Path) -> Path:
+    """Run a few jobs in a session of their own and keep the classes they needed, unless that was done.
+
+    :return: the archive, 150 MB.
+    :raises ConfigurationError: only Spark's client is installed, or the session failed: with its last lines.
+    """
+    from pyspark.util import is_remote_only
+
+    if is_remote_only():
+        raise ConfigurationError("only Spark's client is installed: no JVM of Spark starts here")
+    archive = archive_of(folder, java)
+    if class_data.is_trusted(archive):
+        return archive
+    with tempfile.TemporaryDirectory(prefix="airflow-eos-spark-") as temporary:
+        dumped = Path(temporary) / "classes.jsa"
+        done = subprocess.run(  # noqa: S603 - our own Python, our own text
+            [sys.executable, "-c", _JOBS, json.dumps({"spark.master": _MASTER, **local_defaults(_MASTER)})],
+            env={
+                **os.environ,
+                OPTIONS_VARIABLE: " ".join((*log_options(), *SHORT_LIVED, *class_data.dump_options(dumped))),
+                "PYSPARK_PYTHON": sys.executable,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_TIMEOUT,
+            check=False,
+        )
+        if done.returncode or not dumped.exists():
+            raise ConfigurationError(f"Spark wrote no class-data archive: {done.stdout[-500:]}")
+        class_data.install(dumped, archive)
+    return archive

@@ -1,0 +1,98 @@
+"""Coverage that is kept up to date says what coverage computed anew says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_eos.coverage.coverage import coverage_of
+from airflow_eos.coverage.folded import Earlier
+from airflow_eos.coverage.incremental import Drawn
+from airflow_eos.coverage.segments import (
+    LogBounds,
+    Reset,
+)
+from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.model.ranges import OffsetRange, TopicPartition
+from tests.support.run_records import run_record
+
+BOUNDS = {TopicPartition("src", number): LogBounds(2, 40) for number in range(2)}
+IDS = {"src": "id"}
+FIRST = run_record(details={"topic_ids": IDS})
+reads = st.tuples(
+    st.integers(0, 1), st.integers(0, 30), st.integers(0, 15), st.sampled_from(["", "#1", "given"])
+)
+
+
+def run(number: int, partition: int, start: int, length: int, kind: str) -> RunRecord:
+    return replace(
+        FIRST,
+        run_key=f"run/p/{number}{kind if kind == '#1' else ''}",
+        run_id=str(number),
+        mode={"": "cursor", "#1": "reprocess", "given": "explicit"}[kind],
+        ranges=(OffsetRange("src", partition, start, start + length),),
+        staged_at=f"2026-01-01T00:00:{number:02}Z",
+    )
+
+
+def offsets(coverage):
+    """Of each lane, what happened to each offset."""
+    return {
+        lane.key: (
+            sorted((at, it.kind, it.deleted) for it in lane.segments for at in range(it.start, it.end)),
+            {at for it in lane.again for at in range(it.start, it.end)},
+        )
+        for lane in coverage.lanes
+    }
+
+
+@given(st.lists(reads, max_size=14), st.integers(1, 5), st.booleans())
+def test_coverage_kept_up_to_date_is_coverage_computed_anew(made, one_by_one, is_reset):
+    """After each run; its verdict and its offsets, not the names of runs that lie far behind."""
+    resets = [Reset("2026-01-01T00:00:05Z", {TopicPartition("src", 0): (20, 5)})] if is_reset else []
+    records = [run(number, *one) for number, one in enumerate(made)]
+    drawn = Drawn(Earlier(), one_by_one=one_by_one)
+    for number, record in enumerate(records, 1):
+        drawn.add(record)
+        kept = drawn.coverage(BOUNDS, IDS, resets=resets)
+        anew = coverage_of(records[:number], BOUNDS, IDS, resets=resets)
+        assert kept.runs == anew.runs == number
+        assert kept.is_whole == anew.is_whole
+        assert offsets(kept) == offsets(anew)
+        assert not anew.is_whole or kept.sentence == anew.sentence
+
+
+@given(st.lists(reads, min_size=1, max_size=14), st.integers(1, 5), st.integers(1, 20))
+def test_runs_that_are_forgotten_stay_counted(made, one_by_one, runs_kept):
+    """In the order of their commits, as a history forgets them."""
+    records = [run(number, *one) for number, one in enumerate(made)]
+    drawn, earlier = Drawn(Earlier(), one_by_one=one_by_one), Earlier()
+    for number, record in enumerate(records):
+        drawn.add(record)
+        if number >= runs_kept:
+            earlier.add(records[number - runs_kept])
+            drawn.forget(records[number - runs_kept])
+    kept = drawn.coverage(BOUNDS, IDS)
+    anew = coverage_of(records[-runs_kept:], BOUNDS, IDS, earlier=earlier)
+    assert kept.runs == anew.runs == len(records)
+    assert kept.is_whole == anew.is_whole
+    assert offsets(kept) == offsets(anew)
+
+
+def test_plain_runs_behind_the_newest_give_up_their_segments():
+    """However many there were, the same is drawn; one that read again keeps its name."""
+    drawn = Drawn(Earlier(), one_by_one=3)
+    records = [run(number, 0, number, 1, "") for number in range(30)]
+    again = run(31, 0, 2, 3, "#1")
+    for record in (*records[:10], again, *records[10:]):
+        drawn.add(record)
+    assert len(drawn) == 4
+    found = drawn.coverage(BOUNDS, IDS)
+    assert found.sentence == (
+        "30 runs tile offsets 0 to 29 of 1 partition without gap or overlap; 1 run read some of it again, on "
+        "purpose"
+    )
+    named = {name for it in found.lanes[0].again for name in it.runs}
+    assert named == {again.run_key}

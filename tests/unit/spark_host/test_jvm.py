@@ -1,0 +1,176 @@
+"""The JVM of a local session: quick for small runs, and its classes from an archive that can be trusted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.spark_host import (
+    class_data,
+    jvm,
+)
+from airflow_eos_testing import class_data as equipment
+from airflow_eos_testing.java import find_java
+from airflow_eos_testing.spark_jvm import write_archive
+
+_ENOUGH = 5_000
+"""Classes; a session with a job loads twice as many."""
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file in the place of the archive."""
+    monkeypatch.setattr(jvm, "java", find_java)
+    tmp_path.chmod(0o755)
+    path = jvm.archive_of(tmp_path, find_java())
+    path.write_bytes(b"")
+    path.chmod(0o644)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("offsets", "rows", "quick"),
+    [
+        (0, True, True),
+        (jvm.SMALL_PLAN, True, True),
+        (jvm.SMALL_PLAN + 1, True, False),
+        (jvm.SMALL_PLAN + 1, False, True),
+    ],
+)
+def test_the_optimising_compiler_is_for_many_rows(
+    archive: Path, offsets: int, rows: bool, quick: bool
+) -> None:
+    """Records of an Arrow process are no rows of the JVM; the archive is for all."""
+    options = jvm.options_for(offsets, archive.parent, rows=rows).split()
+    assert ("-XX:TieredStopAtLevel=1" in options) is quick
+    assert f"-XX:SharedArchiveFile={archive}" in options
+
+
+@pytest.mark.parametrize(("cores", "offsets", "serial"), [(2, 10**9, True), (3, 10**9, False), (3, 1, True)])
+def test_the_serial_collector_is_for_few_cores_or_records(
+    archive: Path, monkeypatch: pytest.MonkeyPatch, cores: int, offsets: int, serial: bool
+) -> None:
+    """With more cores Java chooses itself."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(cores)))
+    assert (jvm.SERIAL_COLLECTOR in jvm.options_for(offsets, archive.parent).split()) is serial
+
+
+@pytest.mark.parametrize("writable", ["archive", "folder", "nothing", "absent"])
+def test_an_archive_that_others_could_write_is_not_used(
+    archive: Path, writable: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it holds is run; where there is none the log says how to get one."""
+    caplog.set_level("INFO")
+    if writable == "archive":
+        archive.chmod(0o664)
+    elif writable == "folder":
+        archive.parent.chmod(0o777)
+    elif writable == "absent":
+        archive.unlink()
+    used = "SharedArchiveFile" in jvm.options_for(1, archive.parent)
+    assert used is (writable == "nothing")
+    assert ("airflow eos warm-spark" in caplog.text) is not used
+
+
+def test_another_java_or_spark_has_an_archive_of_its_own(archive: Path, tmp_path: Path) -> None:
+    """One that does not fit would be ignored, and nobody would see why."""
+    jar = tmp_path / "a.jar"
+    jar.write_bytes(b"a")
+    first = class_data.archive_path(tmp_path, "spark", find_java(), [jar])
+    jar.write_bytes(b"ab")
+    assert class_data.archive_path(tmp_path, "spark", find_java(), [jar]) != first
+    assert jvm.archive_of(tmp_path, tmp_path / "other" / "java") != archive
+
+
+def test_without_java_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where Spark itself would say that a file is missing."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="Java 17"):
+        jvm.java()
+
+
+_SESSION = """
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.master("local[1]").config({name!r}, {options!r})
+builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
+spark = builder.getOrCreate()
+spark.range(3).collect()
+log = spark._jvm.org.apache.logging.log4j.LogManager
+log.getLogger("org.apache.spark.util.Utils").warn("Service 'x' could not bind")
+failure = spark._jvm.java.lang.RuntimeException("line\\n of a message")
+log.getLogger("org.apache.spark.executor.Executor").error("Exception in task 0.0", failure)
+log.getLogger("org.apache.spark.scheduler.TaskSetManager").warn("Lost task 0.0: x\\n\\tat org.apache.spark")
+log.getLogger("org.apache.spark.SparkContext").error("another", failure)
+"""
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], list[str], list[str]]:
+    """Which classes a session of ours loaded, and what it said on standard output and standard error."""
+    write_archive()
+    seen = tmp_path_factory.mktemp("jvm") / "classes"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jvm, "java", find_java)
+        options = jvm.options_for(1, equipment.folder())
+    environment = {name: value for name, value in os.environ.items() if name != jvm.OPTIONS_VARIABLE}
+    environment |= {"JAVA_TOOL_OPTIONS": f"-Xlog:class+load:file={seen}"}
+    environment.pop("SPARK_LOCAL_IP", None)
+    done = subprocess.run(
+        [sys.executable, "-c", _SESSION.format(name=jvm.OPTIONS, options=options)],
+        env=environment,
+        check=True,
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
+    return seen.read_text().splitlines(), done.stdout.splitlines(), done.stderr.splitlines()
+
+
+@pytest.mark.jvm
+def test_a_session_takes_its_classes_from_the_archive(
+    session: tuple[list[str], list[str], list[str]],
+) -> None:
+    """Asked of the JVM itself: a wrong option would be ignored in silence."""
+    lines, _, _ = session
+    assert sum("shared objects file (top)" in line for line in lines) > _ENOUGH
+
+
+@pytest.mark.jvm
+def test_only_errors_of_a_session_go_to_standard_error(
+    session: tuple[list[str], list[str], list[str]],
+) -> None:
+    """A task log marks all that stands there as an error; two lines are the JVM's, before any setting."""
+    _, out, err = session
+    jvms = ("Picked up JAVA_TOOL_OPTIONS", "WARNING: Using incubator modules")
+    said, *other = [line for line in err if not line.startswith(jvms)]
+    assert said.endswith("ERROR Executor: Exception in task 0.0")
+    warned, lost = out
+    assert warned.endswith("WARN Utils: Service 'x' could not bind")
+    # What a run tells itself of a task that failed is one line here, everything else is whole.
+    assert lost.endswith("WARN TaskSetManager: Lost task 0.0: x")
+    assert other[0].endswith("ERROR SparkContext: another")
+    assert any(line.startswith("\tat ") for line in other)
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("log4j2.properties", False), ("log4j2.xml", False), ("log4j2.properties.template", True)],
+)
+def test_a_log_configuration_of_somebodys_own_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, ours: bool
+) -> None:
+    """Ours would take its place: it is left out."""
+    monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / name).write_text("")
+    assert bool(jvm.log_options()) is ours
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "nothing"))
+    assert jvm.log_options()
+    monkeypatch.setenv("LOG4J_CONFIGURATION_FILE", "file:///any")
+    assert not jvm.log_options()

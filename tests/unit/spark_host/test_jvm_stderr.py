@@ -1,0 +1,74 @@
+"""What a JVM that starts here says first, and where it goes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_PROGRAM = '''
+import os, subprocess, sys
+from airflow_eos.spark_host.jvm_stderr import sorted_first_lines
+
+def tell(words):
+    """In one write: an unbuffered print writes the end of its line apart."""
+    if {told}:
+        os.write(2, words + b"\\n")
+
+{before}
+with sorted_first_lines():
+    child = subprocess.Popen(["sh", "-c", {says!r}], stdin=subprocess.PIPE)
+    tell(b"of the parent, meanwhile")
+tell(b"of the parent, later")
+child.communicate(b"go on\\n")
+import threading
+for thread in threading.enumerate():
+    if thread.name == "jvm-stderr":
+        thread.join(20)
+        assert not thread.is_alive()
+'''
+
+
+def said(says: str, before: str = "", *, told: bool = True) -> tuple[list[str], list[str]]:
+    """Return both outputs of a process that starts a child so; the child goes on when that has started."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM.format(says=says, before=before, told=told)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout.splitlines(), done.stderr.splitlines()
+
+
+def test_only_what_every_jvm_says_goes_to_standard_output():
+    """All else stays where it was, also what comes much later, and what has no end of line."""
+    out, err = said(
+        "echo WARNING: Using incubator modules: jdk.incubator.vector >&2; echo wrong >&2; echo plain; "
+        "read go; echo late >&2; printf unended >&2"
+    )
+    assert sorted(out) == ["WARNING: Using incubator modules: jdk.incubator.vector", "plain"]
+    assert sorted(err) == ["late", "of the parent, later", "of the parent, meanwhile", "unended", "wrong"]
+    assert err.index("wrong") < err.index("late") < err.index("unended")
+
+
+def test_the_same_words_later_on_are_left_alone():
+    """They are not a JVM's first ones."""
+    out, err = said(
+        "for n in 1 2 3 4 5 6 7 8 9 10; do echo $n >&2; done; "
+        "echo WARNING: Using incubator modules >&2; read go"
+    )
+    assert out == []
+    assert "WARNING: Using incubator modules" in err
+    assert {str(n) for n in range(1, 11)} <= set(err)
+
+
+def test_megabytes_pass():
+    """A pipe holds 64 kB: somebody reads it."""
+    _, err = said("read go; yes 123456789 | head -c 3000000 >&2")
+    assert sum(len(line) + 1 for line in err if line == "123456789") == 3_000_000
+
+
+def test_without_a_standard_error_nothing_is_changed():
+    """As of a daemon that closed it."""
+    out, err = said("echo plain", before="os.close(2)", told=False)
+    assert (out, err) == (["plain"], [])

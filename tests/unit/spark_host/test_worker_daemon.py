@@ -1,0 +1,58 @@
+"""The daemon that Python workers fork from: what it has imported, when it and they end."""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from airflow_eos.spark_host.worker_daemon import PRELOADED
+
+WORKER = """
+import os, socket
+from pyspark import daemon
+from airflow_eos.spark_host.worker_daemon import end_quietly
+os.environ |= {"SPARK_REUSE_WORKER": "1", "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1"}  # as Spark does
+ours, of_the_jvm = socket.socketpair()
+of_the_jvm.close()
+raise SystemExit(WRAPPED(daemon.worker)(ours, True))
+"""
+
+
+@pytest.mark.parametrize(("wrapped", "traces"), [("end_quietly", 0), ("(lambda worker: worker)", 1)])
+def test_an_idle_worker_that_spark_ends_says_nothing(wrapped, traces):
+    """In a session that waits for more than a minute; PySpark's own worker writes a stack into the log."""
+    script = WORKER.replace("WRAPPED", wrapped)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert done.stderr.count("BrokenPipeError") == traces, done.stderr
+    assert done.stderr == "" or traces
+
+
+DAEMON = """
+import os, subprocess, sys, time
+from airflow_eos.spark_host.worker_daemon import end_when_idle
+
+end_when_idle(0.3, 0.05, lambda code: os._exit(7))
+child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(1.5)"])
+began = time.monotonic()
+if os.fork() == 0:
+    time.sleep(0.8)
+    os._exit(3)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 3
+child.wait()
+assert time.monotonic() - began >= 1.4
+print("had children", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_worker_daemon_ends_when_it_has_had_no_worker_for_a_while() -> None:
+    """Not before, and no worker ends by it: Spark would keep one for each session there ever was."""
+    done = subprocess.run([sys.executable, "-c", DAEMON], stdout=subprocess.PIPE, check=False, timeout=30)
+    assert (done.returncode, done.stdout) == (7, b"had children\n")
+
+
+def test_what_the_worker_daemon_imports_is_there() -> None:
+    """A module that was renamed would cost time in silence."""
+    assert [name for name in PRELOADED if importlib.util.find_spec(name) is None] == []

@@ -1,0 +1,178 @@
+"""What the runs of a ledger take in memory: bounded, whatever the ledger holds. No broker is asked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_eos.broker.ledger_log.reader import LedgerChange
+from airflow_eos.coverage.coverage import coverage_of
+from airflow_eos.coverage.segments import LogBounds
+from airflow_eos.ledger import keys
+from airflow_eos.model.ledger import LedgerText
+from airflow_eos.model.ranges import OffsetRange, TopicPartition
+from airflow_eos.model.spec import Deployment
+from airflow_eos.ui.history import RunHistory
+from tests.support.run_records import run_record
+
+RUN = run_record()
+
+
+class Reader:
+    """Yields what a test puts in."""
+
+    def __init__(self) -> None:
+        self.coming: list[LedgerChange] = []
+        self.everything: list[LedgerChange] = []
+        self.starts = 0
+
+    def put(self, key: str, value: str | None) -> None:
+        offset = len(self.everything)
+        text = None if value is None else LedgerText.at(0, offset, value)
+        self.everything.append(LedgerChange(0, offset, key, text))
+        self.coming.append(self.everything[-1])
+
+    def look(self) -> bool:
+        return False
+
+    def start_over(self) -> None:
+        self.starts += 1
+        self.coming = list(self.everything)
+
+    def changes(self):
+        coming, self.coming = self.coming, []
+        return iter(coming)
+
+
+@pytest.fixture
+def made():
+    """A history of a few runs, and what it reads."""
+
+    def make(**bounds):
+        history = RunHistory(Deployment({"bootstrap.servers": "broker:1"}), **bounds)
+        history.reader, history._verified = Reader(), True
+        return history, history.reader
+
+    return make
+
+
+def put_run(reader: Reader, number: int, pipeline: str = "p") -> str:
+    key = keys.cursor_run_key(pipeline, str(number))
+    record = replace(
+        RUN,
+        run_key=key,
+        pipeline=pipeline,
+        run_id=str(number),
+        ranges=(OffsetRange("t", 0, number, number + 1),),
+    )
+    reader.put(keys.run_record_key(key), record.to_json())
+    return key
+
+
+def test_of_each_pipeline_the_newest_runs_are_kept(made):
+    """Older ones leave where they read."""
+    history, reader = made(runs_kept=3)
+    for number in range(10):
+        put_run(reader, number)
+    history.refresh()
+    kept = history.pipelines["p"]
+    assert [one.run_id for one in kept.runs.values()] == ["7", "8", "9"]
+    assert kept.earlier.runs == 7
+    assert [list(spans) for spans in kept.earlier.read.values()] == [[(0, 7)]]
+
+
+def test_together_they_are_bounded_too(made):
+    """The pipeline that holds most gives up its oldest."""
+    history, reader = made(characters_kept=3_000)
+    for number in range(20):
+        put_run(reader, number, "large")
+    put_run(reader, 0, "small")
+    history.refresh()
+    sizes = [one.characters for one in history.pipelines.values()]
+    assert 2_000 < sum(sizes) <= 3_000
+    assert sum(sizes) == history._characters
+    assert len(history.pipelines["small"].runs) == 1
+    assert len(history.pipelines["large"].runs) + history.pipelines["large"].earlier.runs == 20
+
+
+def test_a_dismissed_record_goes(made):
+    """And with the last one its pipeline."""
+    history, reader = made()
+    key = put_run(reader, 1)
+    history.refresh()
+    reader.put(keys.run_record_key(key), None)
+    history.refresh()
+    assert history.pipelines == {}
+    assert (history._characters, reader.starts) == (0, 0)
+
+
+def test_a_dismissed_record_that_was_forgotten_costs_one_more_reading(made):
+    """Its ranges cannot be taken out of the others': all is read again, once."""
+    history, reader = made(runs_kept=2)
+    found = [put_run(reader, number) for number in range(6)]
+    history.refresh()
+    reader.put(keys.run_record_key(found[1]), None)
+    history.refresh()
+    kept = history.pipelines["p"]
+    assert [list(spans) for spans in kept.earlier.read.values()] == [[(0, 1), (2, 4)]]
+    assert reader.starts == 1
+    history.refresh()
+    assert reader.starts == 1
+
+
+@pytest.mark.parametrize("value", ["no JSON", "{}", '{"v": 99}'])
+def test_what_cannot_be_read_is_said_and_left_out(made, value):
+    """The rest is shown."""
+    history, reader = made()
+    reader.put("run:run/p/bad", value)
+    reader.put("reset:g/then", value)
+    put_run(reader, 1)
+    history.refresh()
+    assert len(history.unreadable) == 2
+    assert len(history.pipelines["p"].runs) == 1
+
+
+def test_a_record_under_another_runs_key_is_left_out(made):
+    """It would answer for what it did not do."""
+    history, reader = made()
+    reader.put("run:run/p/2", replace(RUN, run_key="run/p/1").to_json())
+    history.refresh()
+    assert history.pipelines == {}
+    assert "is of another run" in history.unreadable[0]
+
+
+def test_resets_are_taken_with_their_moment(made):
+    """Whichever comes first, the reset or the pipeline's runs."""
+    history, reader = made()
+    key = keys.reset_key("g", "2026-01-01T00:00:00.500Z")
+    reader.put(key, '{"v":1,"group":"g","pipeline":"p","changes":[["t-0",5,5,2]]}')
+    put_run(reader, 1)
+    history.refresh()
+    (reset,) = history.pipelines["p"].resets
+    assert reset.moment == "2026-01-01T00:00:00.500Z"
+    assert {str(where): change for where, change in reset.changes.items()} == {"t-0": (5, 2)}
+
+
+def test_the_summary_says_what_the_records_say(made):
+    """After each change: a run, one that is forgotten, one that is dismissed."""
+    history, reader = made(runs_kept=3)
+    bounds, ids = {TopicPartition("t", 0): LogBounds(0, 20)}, {"t": "id"}
+
+    def sentences():
+        history.refresh()
+        kept = history.pipelines["p"]
+        whole = coverage_of(kept.runs.values(), bounds, ids, earlier=kept.earlier)
+        return whole.sentence, coverage_of((), bounds, ids, earlier=kept.summary).sentence
+
+    found = [put_run(reader, number) for number in range(3)]
+    assert sentences() == ("3 runs tile offsets 0 to 2 of 1 partition without gap or overlap",) * 2
+    put_run(reader, 3)
+    assert sentences() == ("4 runs tile offsets 0 to 3 of 1 partition without gap or overlap",) * 2
+    reader.put(keys.run_record_key(found[2]), None)
+    assert sentences() == ("1 gap in what 3 runs read: offset 2 of t-0 was read by no run",) * 2
+    again = replace(RUN, run_key=f"{found[1]}#1", mode="reprocess", ranges=(OffsetRange("t", 0, 1, 2),))
+    reader.put(keys.run_record_key(again.run_key), again.to_json())
+    put_run(reader, 2)
+    whole = "4 runs tile offsets 0 to 3 of 1 partition without gap or overlap"
+    assert sentences() == (f"{whole}; 1 run read some of it again, on purpose",) * 2
