@@ -1,211 +1,369 @@
-"""Every error this package raises on purpose, in one tree.
+"""Every error this package raises on purpose; docs/errors.md is made from these docstrings.
 
-::
-
-    EosError
-    ├── ConfigurationError            a parameter, a client setting or an environment is wrong
-    │   ├── UntranslatableConfig      a librdkafka setting has no counterpart in the wire layer
-    │   ├── EnvironmentMismatch       driver and executors run different versions, or one lacks a package
-    │   ├── TimeoutsInconsistent      delivery, transaction and broker time-outs do not fit together
-    │   └── DifferentWork             the ledger's record of this name is of other work
-    ├── PlanError                     the run cannot be planned: nothing was read, nothing written
-    │   ├── UnknownTopic
-    │   ├── AuthorizationFailed       the principal lacks a permission
-    │   ├── BrokerUnsupported         the broker cannot keep the promise (no partition verification)
-    │   ├── GroupNotEmpty             the consumer group has live members
-    │   ├── GroupOwned                the group's cursor belongs to another pipeline
-    │   ├── CursorMoved               group offsets and the ledger's cursor disagree
-    │   ├── NoStartingPoint           no cursor, and the start policy is ``fail``
-    │   ├── OffsetsOutOfRange         the range lies outside the log: records are gone, or never were
-    │   ├── RangeUndecided            a transaction is still open inside the range
-    │   ├── SinkChanged               a sink topic lost partitions that records were sealed for
-    │   ├── TopicRecreated            the topic has another id than the cursor remembers
-    │   ├── IntervalNotReady          the boundary cannot be pinned yet
-    │   ├── IntervalUnaccountable     records of the interval may be deleted, or timestamps run far ahead
-    │   ├── LedgerMissing             the ledger topic does not exist
-    │   ├── LedgerReplaced            the ledger topic is not the one that was used before
-    │   ├── LedgerTruncated           records of the ledger were deleted: what it lacks may be committed
-    │   ├── LedgerPruned              the run was committed, and its record was pruned since
-    │   ├── LedgerTampered            somebody else wrote to the ledger: what it lacks may be committed
-    │   └── LedgerUnreadable          a ledger record is garbage, or of a newer version of this package
-    ├── RunError                      a run was started and did not commit
-    │   ├── RunFenced                 a newer attempt owns the transactional id
-    │   ├── RunAlreadyCommitted       ``on_committed="fail"`` found the run in the ledger
-    │   ├── RunFailed                 the run was aborted; nothing is visible
-    │   ├── OutcomeUnknown            the authority could not be asked: neither yes nor no
-    │   ├── NotYetVisible             committed, and some leader does not show it yet
-    │   ├── OutputLost                committed, and a sink topic was deleted or made again meanwhile
-    │   ├── SealedBlockLost           sealed batches are gone, or were replaced
-    │   └── ProcessFailed             the author's ``process`` raised or returned wrong columns
-    ├── SendError                     the wire layer could not write a batch
-    │   ├── SessionLost               the Spark session with the sealed batches is gone
-    │   ├── ProducerFenced            the broker refused the producer's epoch
-    │   ├── DeliveryTimedOut
-    │   ├── DuplicateReceipt          an acknowledgement belongs to another attempt
-    │   ├── RecordRefused             the settings of the topic refuse a record, whoever sends it again
-    │   │   └── RecordTooLarge
-    │   ├── SecondAttempt             a send task was started twice
-    │   └── ProtocolViolation         the broker answered what must not happen (a bug, stop)
-    ├── DecodeError                   bytes from the log are not a record batch we can read
-    │   ├── CorruptBatch
-    │   └── UnsupportedMagic
-    ├── BrokersUnavailable            no broker answered in time
-    │   └── FetchStalled              a read made no progress in time
-    └── RequestRefused                a broker refused a request for a reason no retry can help
+The first paragraph of a class says what happened. ``Safe:`` says what is committed, and which action loses or
+doubles records. ``Do:`` says what to do, with commands in an indented block. A class without one of the two
+takes over that of its base. ``python tools/errors_reference.py`` writes the page.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from airflow_eos.printable import printable
 
+_PAGE = "docs/errors.md"
+_QUOTED_LINK = re.compile(rf" \({re.escape(_PAGE)}#[a-z]+\)")
+
 
 class EosError(Exception):
-    """Base of every error raised on purpose by this package.
+    """An error of this package. Subclasses say which.
 
     Messages may quote names and records that others chose: as a text they show control characters escaped.
+
+    Safe: The class alone does not tell whether the run is committed. The ledger does: a retry or a clear asks
+    it first, and never writes a committed run again.
+    Do: The message names the cause and the next step. Correct it, then clear the task.
     """
 
     @property
     def message(self) -> str:
-        """The message, nothing escaped: for what is read by programs."""
-        return super().__str__()
+        """The message for programs: nothing is escaped, and links of errors that it quotes are left out."""
+        return _QUOTED_LINK.sub("", super().__str__())
+
+    @property
+    def documentation(self) -> str:
+        """Page and anchor that explain this error; of a subclass from elsewhere, those of its base here."""
+        kind = next(base for base in type(self).__mro__ if base.__module__ == __name__)
+        return f"{_PAGE}#{kind.__name__.lower()}"
 
     def __str__(self) -> str:
-        return printable(self.message, keep="\n\t")
+        text = printable(self.message, keep="\n\t")
+        return f"{text} ({self.documentation})"
 
 
 class ConfigurationError(EosError):
-    """A parameter, a client setting or an environment is wrong."""
+    """A parameter, a client setting or an environment is wrong.
+
+    Safe: This try committed nothing.
+    Do: Correct what the message names, then clear the task.
+    """
 
 
 class UntranslatableConfig(ConfigurationError):
-    """A librdkafka setting has no counterpart in the wire layer; the message names the key."""
+    """A librdkafka setting has no counterpart in the wire layer; the message names the key.
+
+    Do: Take the setting out of the Kafka connection, or use the one that the message names.
+    """
 
 
 class EnvironmentMismatch(ConfigurationError):
-    """Driver and executors run different versions, or one lacks a package; names hosts and the fix."""
+    """Driver and executors run different versions, or one lacks a package; the message names hosts and fix.
+
+    Do: Install the same versions everywhere, or let Airflow retry where executors come and go. This asks the
+    executors without a run:
+
+        airflow eos doctor --spark sc://HOST:PORT
+    """
 
 
 class TimeoutsInconsistent(ConfigurationError):
-    """Delivery, transaction and broker time-outs do not fit together."""
+    """Delivery, transaction and broker time-outs do not fit together.
+
+    Do: Keep `delivery_timeout` + 30 s below `transaction_timeout`, and that at or below the brokers'
+    `transaction.max.timeout.ms`.
+    """
 
 
 class DifferentWork(ConfigurationError):
-    """The ledger holds a run of this name that did other work; the message lists what differs."""
+    """The ledger holds a run of this name that did other work; the message lists what differs.
+
+    Safe: The recorded run is committed, and stays as it is. What the task asks for now was not done.
+    Do: Give two tasks that share a name a `pipeline` each. Where the task was changed on purpose, choose by
+    [the table of changes](retries.md#when-the-task-was-changed). The record is shown by:
+
+        airflow eos ledger --pipeline PIPELINE
+    """
 
 
 class PlanError(EosError):
-    """The run cannot be planned: nothing was read and nothing was written."""
+    """The run cannot be planned, or what it was planned on has changed.
+
+    Safe: This try committed nothing, and offsets stay where they were.
+    Do: Correct what the message names, then clear the task.
+    """
 
 
 class UnknownTopic(PlanError):
-    """A topic does not exist or is not visible to this principal."""
+    """A topic or partition does not exist or is not visible to this principal.
+
+    Do: Create the topic, correct its name, or grant Describe on it.
+    """
 
 
 class AuthorizationFailed(PlanError):
-    """The principal lacks a permission; the message names operation and resource."""
+    """The principal lacks a permission; the message names operation and resource.
+
+    Do: Grant it ([all that a run needs](security.md)), then clear the task. This lists what is missing:
+
+        airflow eos doctor --group GROUP --source TOPIC --sink TOPIC
+    """
 
 
 class BrokerUnsupported(PlanError):
-    """The broker cannot keep the promise: it lacks or disables transaction partition verification."""
+    """The brokers do not keep the promise: they lack or disable transaction partition verification.
+
+    Do: Upgrade the brokers to Kafka 3.6 or later, and set `transaction.partition.verification.enable=true`. A
+    message about a request or a codec names what the broker does not speak.
+    """
 
 
 class GroupNotEmpty(PlanError):
-    """The consumer group has live members; two owners of one cursor lose or repeat records."""
+    """The consumer group has live members; two owners of one cursor lose or repeat records.
+
+    Do: Stop the consumers, or give the pipeline a `group_id` of its own. Airflow's next try looks again.
+    """
 
 
 class GroupOwned(PlanError):
-    """The consumer group's cursor belongs to another pipeline."""
+    """The consumer group's cursor belongs to another pipeline, prefix or Airflow.
+
+    Do: Give this pipeline a `group_id` of its own: it starts as its `Cursor(start=...)` says. Where it is the
+    same pipeline under another name or address, set the recorded value (`pipeline`, `[eos] prefix`, `[eos]
+    origin`). The owner is shown by:
+
+        airflow eos status --group GROUP
+    """
 
 
 class CursorMoved(PlanError):
-    """Committed group offsets and the ledger's cursor disagree."""
+    """Committed group offsets and the ledger's cursor disagree.
+
+    Safe: This try committed nothing. `--to cursor` goes on where the last run ended: no record is lost or
+    doubled. `--to committed` takes the other position: records between the two are skipped or read twice.
+    Do: Find out who commits to the group. Then look at what a reset would change, and add `--yes`. Where the
+    message names a record that lacks a signature, do not reset: a run without the key committed it. Set
+    `[eos] ledger_key` again, or `airflow eos sign` if that run was yours.
+
+        airflow eos status --group GROUP
+        airflow eos reset-offsets --group GROUP --to cursor
+    """
 
 
 class NoStartingPoint(PlanError):
-    """Neither group offsets nor a ledger cursor exist and the start policy is ``fail``."""
+    """Neither group offsets nor a ledger cursor exist, and the start policy is ``fail``.
+
+    Do: Set `Cursor(start="earliest")` (or `"latest"`, which skips what is there), or give the group a
+    position:
+
+        airflow eos reset-offsets --group GROUP --pipeline PIPELINE --topic TOPIC --to earliest
+    """
 
 
 class OffsetsOutOfRange(PlanError):
-    """The log starts above the range's start, or ends below its end: records are gone, or never were."""
+    """The log starts above the range's start, or ends below its end: records are gone, or never were.
+
+    Safe: This try committed nothing. Deleted records that were not read are lost to this pipeline unless you
+    publish them again; a reset accepts that loss.
+    Do: Publish the records again; or accept the loss: of a cursor by a reset, of an interval or a partition
+    by `accept_deleted=True`, of given ranges by naming the offsets that are there.
+
+        airflow eos reset-offsets --group GROUP --topic TOPIC --to earliest
+    """
 
 
 class RangeUndecided(PlanError):
-    """The range ends above the last stable offset: a transaction inside it is still open."""
+    """The range ends above the last stable offset: a transaction inside it is still open.
+
+    Do: Let Airflow retry: the transaction ends, by its owner or its time-out. This shows who holds it open:
+
+        airflow eos status --group GROUP
+    """
 
 
 class TopicRecreated(PlanError):
-    """The topic has another id than the one the plan or the cursor remembers."""
+    """The topic has another id than the one the plan, the cursor or a boundary remembers.
+
+    Safe: This try committed nothing. What the old topic held and nobody read is gone with it. `--to earliest`
+    reads all of the new one; `--to latest` skips what it holds.
+    Do: Of a cursor, move it into the new topic. Of intervals, partitions and reprocessing, give the new topic
+    another name.
+
+        airflow eos reset-offsets --group GROUP --topic TOPIC --to earliest
+    """
 
 
 class SinkChanged(PlanError):
-    """A sink topic has fewer partitions than records were sealed for; the next try seals anew."""
+    """A sink topic has fewer partitions than records were sealed for: it was deleted and made again.
+
+    Do: Let Airflow retry: the next try writes for the topic as it is. See that nobody deletes it meanwhile.
+    """
 
 
 class IntervalNotReady(PlanError):
-    """The interval's boundary cannot be pinned yet, or the log has not reached it."""
+    """The interval's boundary cannot be pinned yet, or the log has not reached it.
+
+    Do: Let Airflow retry, or put a [KafkaDataIntervalSensor](sensors-and-assets.md) in front, which waits
+    without failing. An idle partition is waited for until `allowed_lateness` is over.
+
+        airflow eos plan --pipeline PIPELINE --group GROUP --topic TOPIC --interval START END
+    """
 
 
 class IntervalUnaccountable(PlanError):
-    """The log cannot tell what an interval holds: deleted records, or a timestamp of the far future."""
+    """The log cannot tell what an interval holds: deleted records, or a timestamp of the far future.
+
+    Safe: Nothing was pinned or committed. `accept_deleted=True` reads what is left: records that were deleted
+    unread stay lost, and the run's record says so.
+    Do: Publish the records again, or accept the loss: [ways
+    on](range-modes.md#what-the-log-can-no-longer-tell).
+
+        airflow eos plan --pipeline PIPELINE --group GROUP --topic TOPIC --interval START END
+    """
 
 
 class LedgerMissing(PlanError):
-    """The ledger topic does not exist and this run may not create it."""
+    """The ledger topic does not exist, or has no identity, and this run may not create it.
+
+    Safe: This try did nothing, but without the ledger nobody can tell what earlier tries committed. To an
+    empty ledger every run is uncommitted: what is cleared or retried then is written twice.
+    Do: If there was a ledger, restore it. If there never was one, create it once:
+
+        airflow eos init
+    """
 
 
 class LedgerReplaced(PlanError):
-    """The ledger topic's id or partition count is not the one that was used before."""
+    """The ledger topic's id or partition count is not the one that was used before.
+
+    Safe: This try did nothing. `--adopt-new` makes everything count as not committed: what is cleared,
+    retried or backfilled then is written twice.
+    Do: Restore the original topic. Where it is lost for good, read [what a new one
+    costs](guarantees/limits.md#the-ledger-must-be-kept) first.
+
+        airflow eos init --adopt-new
+    """
 
 
 class LedgerTruncated(PlanError):
-    """The ledger partition has lost its first records, and what was asked for may have been among them."""
+    """The ledger partition has lost its first records, and what was asked for may have been among them.
+
+    Safe: This try did nothing, but an earlier one may have committed the run. A ledger that is made anew
+    counts it as not committed: it is written twice.
+    Do: Restore the ledger, and set its `cleanup.policy` to `compact`; where it cannot be restored see [what a
+    new one costs](guarantees/limits.md#the-ledger-must-be-kept).
+    """
 
 
 class LedgerPruned(PlanError):
-    """The run was committed, and `airflow eos prune` has removed its record: it is not done again."""
+    """The run was committed, and `airflow eos prune` has removed its record: it is not done again.
+
+    Safe: The run is committed and its output stands. Under another name it is written twice.
+    Do: Nothing, if its output is what you want. To write it once more on purpose, give the task another
+    `pipeline`, or the Dag run another id.
+    """
 
 
 class LedgerTampered(PlanError):
-    """Somebody else wrote a record of a key that was asked for, and there is none of ours."""
+    """Somebody else wrote a record of a key that was asked for, and there is none of ours.
+
+    Safe: This try did nothing, but an earlier one may have committed the run. `dismiss` makes the run count
+    as not committed: if it was committed, it is written twice.
+    Do: Take the right to write to the ledger from whoever did. Look into the sink: if the run's output is
+    there, leave the run be; if it is not, dismiss the key. Where the record lacks only a signature and a run
+    of yours wrote it, do not dismiss: set `[eos] ledger_key` again, or `airflow eos sign`. [What it
+    means](guarantees/limits.md#the-ledger-must-be-kept).
+
+        airflow eos dismiss --key KEY --routing PIPELINE
+    """
 
 
 class LedgerUnreadable(PlanError):
-    """A value of the ledger is not what its key says, or of a version that this package does not know."""
+    """A value of the ledger is not what its key says, or of a version that this package does not know.
+
+    Safe: This try did nothing.
+    Do: Upgrade this environment where a newer airflow-eos uses the ledger. Otherwise see who else writes to
+    the ledger topic: a value that no run wrote is dismissed as with `LedgerTampered`.
+
+        airflow eos ledger --key KEY
+    """
 
 
 class RunError(EosError):
-    """A run was started and did not commit."""
+    """A run was started and did not end as a success; subclasses say whether it is committed."""
 
 
 class RunFenced(RunError):
-    """A newer attempt owns the transactional id, and the authority says this run is not committed."""
+    """A newer attempt owns the transactional id, and the authority says this run is not committed.
+
+    Safe: This attempt committed nothing. The newer one may: a retry asks the ledger first, so that no record
+    is lost or doubled.
+    Do: Let Airflow retry. Where no second attempt exists, `transactional.id.expiration.ms` of the brokers may
+    be shorter than the run: see the doctor.
+
+        airflow eos doctor
+    """
 
 
 class RunAlreadyCommitted(RunError):
-    """The ledger holds this run from another Dag run or clear, and ``on_committed`` is ``fail``."""
+    """The ledger holds this run from another Dag run or clear, and ``on_committed`` is ``fail``.
+
+    Safe: The run is committed, its output stands, and this try wrote nothing. `on_committed="reprocess"`
+    writes the output once more.
+    Do: Set `on_committed="skip"` to accept the committed run, or `"reprocess"` to write it again.
+    """
 
 
 class RunFailed(RunError):
-    """The run was aborted after all attempts; nothing of it is visible to read_committed readers."""
+    """The run was aborted, after all its attempts or because it was killed; the message has the last error.
+
+    Safe: Nothing of it is visible to read_committed readers, and offsets stay where they were.
+    Do: Let Airflow retry, which does all the work again. If it fails again, correct the last error: the
+    executors' logs say more about lost executors, memory and disks.
+    """
 
 
 class OutcomeUnknown(RunError):
-    """The authority could not be asked. A retry finds out; nothing may be assumed until then."""
+    """The authority could not be asked: neither yes nor no.
+
+    Safe: The run may or may not be committed. A retry or a clear asks the ledger: no record is lost or
+    doubled. A replay, a reset or `dismiss` before that may double records.
+    Do: Let Airflow retry. If it stays so, this names the transactions that were not ended:
+
+        airflow eos repair
+    """
 
 
 class NotYetVisible(RunError):
-    """The run is committed, but some leader does not show it yet; names the partitions. A retry waits."""
+    """The run is committed, but some leader does not show it yet; the message names the partitions.
+
+    Safe: Output and offsets are committed. A retry or a clear waits for the leaders and writes nothing.
+    Do: Let Airflow retry. If it stays so, look at what is open, and add `--yes` to end it as it was decided:
+
+        airflow eos repair
+    """
 
 
 class OutputLost(RunError):
-    """The run is committed, and a sink topic was deleted or made again before it was: output is gone."""
+    """The run is committed, and a sink topic was deleted or made again before it was: output is gone.
+
+    Safe: Offsets and run record are committed, so a plain clear succeeds and writes nothing: the output stays
+    lost. Reprocessing writes the run's output to all its sinks once more.
+    Do: Create the topic, then clear the task with `on_committed="reprocess"`, or write the recorded ranges by
+    `ReplayOffsetRangesOperator`.
+
+        airflow eos verify --pipeline PIPELINE
+    """
 
 
 class ProcessFailed(RunError):
     """The author's ``process`` raised, or returned columns the sink cannot write.
+
+    Safe: Nothing was written, and offsets stay where they were. `skip_offsets` and a dead-letter topic leave
+    records out of this run's output, and nothing reads them again by itself.
+    Do: Correct the function, then clear the task. To go on without the record that the message names, use the
+    `skip_offsets` that it gives, or [dead letters](arrow-process.md#dead-letters). A `process` that raises
+    [exceptions of Airflow](retries.md#what-process-may-ask-of-airflow) decides itself what follows.
 
     :param raised: qualified names of the class that ``process`` raised and of its bases; empty: not known.
     """
@@ -218,23 +376,43 @@ class ProcessFailed(RunError):
 
 
 class SealedBlockLost(RunError):
-    """Sealed batches went with an executor, or another copy took their place: the ranges are sealed again."""
+    """Sealed batches went with an executor, or another copy took their place: the ranges are sealed again.
+
+    Safe: Nothing of it is visible, and offsets stay where they were.
+    Do: Nothing: the run seals again, and Airflow retries. Where it repeats see the executors' logs.
+    """
 
 
 class SendError(EosError):
-    """The wire layer could not write a batch."""
+    """The wire layer could not write a batch.
+
+    Safe: The transaction is aborted, or ended by its time-out: nothing of it is visible, and offsets stay.
+    Do: Let Airflow retry. If it fails again see the message, and the logs of the brokers it names.
+    """
 
 
 class SessionLost(SendError):
-    """The Spark session that held the sealed batches is gone, and they with it; only another try has one."""
+    """The Spark session that held the sealed batches is gone, and they with it; only another try has one.
+
+    Do: Let Airflow retry. Where it repeats see the log of the Spark Connect server.
+    """
 
 
 class ProducerFenced(SendError):
-    """The broker refused the producer's epoch (47, 90): a newer attempt exists, or it timed out."""
+    """The broker refused the producer's epoch (47, 90): a newer attempt exists, or it timed out.
+
+    Do: Let Airflow retry. If no second attempt exists, the run is longer than its `transaction_timeout`:
+    raise that, or read less in a run.
+    """
 
 
 class DeliveryTimedOut(SendError):
-    """A batch was not acknowledged within the delivery time-out."""
+    """A batch was not acknowledged within the delivery time-out.
+
+    Do: Let Airflow retry. See that the topic's partitions have leaders and enough in-sync replicas:
+
+        airflow eos doctor --sink TOPIC
+    """
 
 
 class DuplicateReceipt(SendError):
@@ -242,44 +420,92 @@ class DuplicateReceipt(SendError):
 
 
 class RecordRefused(SendError):
-    """The settings or the policy of a topic refuse a record: sent again it would be refused again."""
+    """The settings or the policy of a topic refuse a record: sent again it would be refused again.
+
+    Do: Return what the topic takes (a key where it is compacted, another timestamp), or change the setting
+    that the message names: [what topics refuse](retries.md#records-that-a-topic-refuses).
+    """
 
 
 class RecordTooLarge(RecordRefused):
-    """A single record exceeds the topic's ``max.message.bytes``."""
+    """A single record exceeds the topic's ``max.message.bytes``.
+
+    Do: Raise `max.message.bytes` of the topic, or store the payload elsewhere and send a reference.
+    """
 
 
 class SecondAttempt(SendError):
-    """A send task was started a second time within one epoch; it wrote nothing."""
+    """A send task was started a second time within one epoch; it wrote nothing.
+
+    Do: Nothing: the run sends again under a new epoch, and Airflow retries. Where it repeats see the
+    executors' logs.
+    """
 
 
 class ProtocolViolation(SendError):
-    """The broker answered what the protocol rules out; the run aborts rather than guess."""
+    """The broker answered what the protocol rules out; the run aborts rather than guess.
+
+    Do: Let Airflow retry. If it fails again keep the task's log and the brokers' logs, and report it.
+    """
 
 
 class DecodeError(EosError):
-    """Bytes read from the log are not a record batch this package can read."""
+    """Bytes read from the log are not a record batch this package can read.
+
+    Safe: This try committed nothing, and offsets stay where they were. `skip_offsets` leaves the records out:
+    nothing reads them again by itself.
+    Do: Follow the message, which names topic, partition and offset.
+    """
 
 
 class CorruptBatch(DecodeError):
-    """A record batch fails its CRC or its framing; the message names topic, partition and offset."""
+    """A record batch fails its CRC or its framing, or is larger than the limit; the message names the place.
+
+    Do: Compare the replicas with Kafka's `kafka-dump-log.sh`. If the bytes are the same everywhere, give the
+    task the `skip_offsets` that the message names: [ways on](range-modes.md#what-can-never-be-read).
+    """
 
 
 class UnsupportedMagic(DecodeError):
-    """A record batch has message format v0 or v1 (before Kafka 0.11)."""
+    """A record batch has message format v0 or v1 (before Kafka 0.11).
+
+    Do: Let the old segments expire, or copy the topic with a consumer and a producer.
+    """
 
 
 class SparkUnavailable(EosError):
-    """A Spark Connect server is away, or has forgotten the session; nothing was written. Try again."""
+    """A Spark Connect server is away, or has forgotten the session; nothing was written.
+
+    Safe: This try committed nothing.
+    Do: Let Airflow retry. Where Spark runs on the host of the task:
+
+        airflow eos spark-server
+    """
 
 
 class BrokersUnavailable(EosError):
-    """No broker answered in time; the message names the request, the servers and the last error."""
+    """No broker answered in time; the message names the request, the servers and the last error.
+
+    Safe: Where the brokers fell silent during the commit, the run may be committed. A retry or a clear asks
+    the ledger: no record is lost or doubled.
+    Do: Let Airflow retry. If it fails again see `bootstrap.servers` and `security.protocol` of the
+    connection.
+
+        airflow eos doctor
+    """
 
 
 class FetchStalled(BrokersUnavailable):
-    """A read made no progress in time; the message names the position and what it waits for."""
+    """A read made no progress in time; the message names the position and what it waits for.
+
+    Safe: This try committed nothing.
+    Do: Let Airflow retry. If it fails again see the leader of the partition that the message names.
+    """
 
 
 class RequestRefused(EosError):
-    """A broker refused a request for a reason no retry can help; the message names request and answer."""
+    """A broker refused a request for a reason no retry can help; the message names request and answer.
+
+    Safe: The class does not tell whether the run is committed; a retry or a clear asks the ledger first.
+    Do: Follow the message, and look into the log of the broker.
+    """

@@ -31,15 +31,6 @@ def default_prefix() -> str:
     return checked_prefix(str(conf.get(SECTION, "prefix", fallback=DEFAULT_PREFIX)))
 
 
-def check_literal_prefix(prefix: str | None) -> None:
-    """Check a prefix as a Dag's author gave it; what is templated is checked when the task runs.
-
-    :raises ConfigurationError: it holds a dot, or something else that no prefix holds.
-    """
-    if isinstance(prefix, str) and prefix and not ("{{" in prefix or "{%" in prefix):
-        checked_prefix(prefix)
-
-
 def origin() -> str:
     """Name this Airflow in records: ``[eos] origin``, or the address that people know it by; empty: no name.
 

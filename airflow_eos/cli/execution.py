@@ -32,7 +32,8 @@ def carry_out(command: Command, options: Namespace, find_target: Callable[[Names
     except EosError as error:
         kind = type(error).__name__
         if options.output in DOCUMENTS:
-            print(document({"error": {"type": kind, "message": error.message}}, options.output))  # noqa: T201
+            facts = {"type": kind, "message": error.message, "docs": error.documentation}
+            print(document({"error": facts}, options.output))  # noqa: T201
         print(printable(f"{kind}: {error}"), file=sys.stderr)  # noqa: T201
         return REFUSED
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from airflow_eos.coverage.folded import Earlier
 from airflow_eos.coverage.offset_set import Spans
 from airflow_eos.coverage.reads import (
+    is_on_purpose,
     left_out_of,
     reads_of,
 )
@@ -121,19 +122,27 @@ _Read = tuple[int, int, tuple[str, ...]]
 
 @dataclass(slots=True)
 class _Building:
-    """A lane before its segments are known."""
+    """A lane before its segments are known.
+
+    :param reads: of cursors, intervals and partitions.
+    :param after_reset: of a cursor, where a reset had taken it back.
+    :param asked_for: of reprocessings and of given ranges.
+    """
 
     reads: list[_Read] = field(default_factory=list)
-    on_purpose: list[_Read] = field(default_factory=list)
+    after_reset: list[_Read] = field(default_factory=list)
+    asked_for: list[_Read] = field(default_factory=list)
     left_out: list[tuple[int, int]] = field(default_factory=list)
 
     def lane(self, key: LaneKey, bounds: LogBounds | None) -> Lane:
-        # What was read on purpose is a first read where nobody else has read.
+        # What was read on purpose is a first read where nobody else has read. The cursor's own reads come
+        # first, whatever the order of commits: they are of the same kind once their record is forgotten.
         read, again = Spans(), []
-        for start, end, _ in self.reads if self.on_purpose else ():
+        on_purpose = (*self.after_reset, *self.asked_for)
+        for start, end, _ in self.reads if on_purpose else ():
             read.add(start, end)
         reads = list(self.reads)
-        for start, end, runs in self.on_purpose:
+        for start, end, runs in on_purpose:
             again += [Segment(*part, Kind.AGAIN, runs) for part in read.within(start, end)]
             for part in read.outside(start, end):
                 reads.append((*part, runs))
@@ -203,9 +212,11 @@ class _Lanes:
 
     def take(self, record: RunRecord, resets: Sequence[Reset]) -> None:
         """Add what a run has read."""
+        asked_for = is_on_purpose(record)
         for key, start, end, on_purpose in reads_of(record, self._topic_ids, resets):
             lane = self._at(key)
-            (lane.on_purpose if on_purpose else lane.reads).append((start, end, (record.run_key,)))
+            reads = lane.asked_for if asked_for else lane.after_reset if on_purpose else lane.reads
+            reads.append((start, end, (record.run_key,)))
         for key, start, end in left_out_of(record, self._topic_ids):
             self._at(key).left_out.append((start, end))
 
@@ -221,9 +232,9 @@ class _Lanes:
             for span in spans:
                 # Nobody knows any more which of the runs was before the reset.
                 self._at(key).reads += [(*part, ()) for part in set_back.outside(*span)]
-                self._at(key).on_purpose += [(*part, ()) for part in set_back.within(*span)]
+                self._at(key).after_reset += [(*part, ()) for part in set_back.within(*span)]
         for key, spans in earlier.again.items():
-            self._at(key).on_purpose += [(*span, ()) for span in spans]
+            self._at(key).asked_for += [(*span, ()) for span in spans]
         for key, spans in earlier.left_out.items():
             self._at(key).left_out += list(spans)
 

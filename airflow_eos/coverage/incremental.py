@@ -37,6 +37,7 @@ class Drawn:
     ) -> None:
         self._one_by_one = one_by_one
         self._folded = earlier.copy()
+        self._older = earlier.copy()  # all that are not among the newest, also those that keep their names
         self._named: dict[str, RunRecord] = {}
         self._newest: dict[str, RunRecord] = {}
         for one in records:
@@ -51,16 +52,21 @@ class Drawn:
         self._newest[record.run_key] = record
         if len(self._newest) > self._one_by_one:
             oldest = self._newest.pop(next(iter(self._newest)))
-            if self._folded.is_plain(oldest):
+            if self._older.is_plain(oldest):
                 self._folded.add(oldest)
             else:
                 self._named[oldest.run_key] = oldest
+            self._older.add(oldest)
 
     def forget(self, record: RunRecord) -> None:
         """Keep of a run only where it read: its record is no longer kept."""
-        known = self._named.pop(record.run_key, None) or self._newest.pop(record.run_key, None)
-        if known is not None:
-            self._folded.add(known)
+        known = self._named.pop(record.run_key, None)
+        if known is None:
+            known = self._newest.pop(record.run_key, None)
+            if known is None:
+                return
+            self._older.add(known)
+        self._folded.add(known)
 
     def coverage(
         self,

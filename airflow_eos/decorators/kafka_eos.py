@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow.providers.common.compat.sdk import DecoratedOperator, task_decorator_factory
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.operators.process_function import with_arguments
+from airflow_eos.operators.literals import check_literals, check_spelling
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import TaskDecorator
     from airflow.sdk import Context
 
-    from airflow_eos.operators.process_function import Process
-
 _RUN = "run"
+_PARTITION = "source_partition"
+_MAPPABLE = (_PARTITION, "pipeline", "group_id", "topics", "sink_topic")
+"""Parameters of a run that a call may choose, one task instance at a time."""
+_AUTHORS = "__airflow_eos_authors__"
 
 
 class _KafkaEosDecoratedOperator(DecoratedOperator, ReadProcessWriteOperator):
@@ -37,28 +40,23 @@ class _KafkaEosDecoratedOperator(DecoratedOperator, ReadProcessWriteOperator):
         op_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        stand_in = _without_frame(python_callable)
+        process = getattr(python_callable, _AUTHORS, python_callable)
+        stand_in = _without_frame(process)
+        own, chosen = _divided(stand_in, op_args or (), op_kwargs or {})
         super().__init__(
             python_callable=stand_in,
             op_args=op_args,
-            op_kwargs=op_kwargs,
-            kwargs_to_upstream={"process": python_callable, "op_args": op_args, "op_kwargs": op_kwargs},
-            **kwargs,
+            op_kwargs=own,
+            kwargs_to_upstream={"process": process, "op_args": op_args, "op_kwargs": own},
+            **{**kwargs, **chosen},
         )
         self.python_callable = stand_in
 
-    def prepared_process(self, context: Context) -> Process:
-        """Return the decorated function with the arguments of the task's call, and those of the context.
+    def process_arguments(self, context: Context) -> Mapping[str, Any]:
+        """Return the arguments of the task's call, and those of the context.
 
         :raises ConfigurationError: the Dag run has no value for a context variable the function needs.
         """
-        bound = self._arguments(context)
-        if "source_partition" in bound:
-            # Expanded over partitions: the argument chooses the partition, and the function sees it.
-            self.source_partition = bound["source_partition"]
-        return with_arguments(super().prepared_process(context), bound)
-
-    def _arguments(self, context: Context) -> dict[str, Any]:
         signature = inspect.signature(self.python_callable)
         given = signature.bind_partial(*self.op_args, **self.op_kwargs).arguments
         # As in every decorated task: Airflow asks for no argument that is named like a context variable.
@@ -71,6 +69,48 @@ class _KafkaEosDecoratedOperator(DecoratedOperator, ReadProcessWriteOperator):
                 f"{self.python_callable.__name__} takes {signature}: {error}. Where it names a context "
                 "variable, this Dag run has none; give the parameter the default None"
             ) from error
+
+
+def _divided(
+    function: Callable[..., Any], op_args: Sequence[Any], op_kwargs: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arguments of the function, and the parameters of the run that the call chooses.
+
+    The function sees the partition where it takes it: then the argument is both.
+    """
+    signature = inspect.signature(function)
+    names = signature.parameters
+    chosen = {name: op_kwargs[name] for name in _MAPPABLE if name in op_kwargs and name not in names}
+    own = {name: value for name, value in op_kwargs.items() if name not in chosen}
+    with contextlib.suppress(TypeError):  # what does not fit the function, Airflow refuses
+        partition = signature.bind_partial(*op_args, **own).arguments.get(_PARTITION)
+        if partition is not None:
+            chosen[_PARTITION] = partition
+    return own, chosen
+
+
+def _with_run_parameters(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with the run's mappable parameters in its signature.
+
+    Airflow maps a decorated task over parameters of its function alone.
+    """
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return function  # takes whatever it is given
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+        for name in _MAPPABLE
+        if name not in signature.parameters
+    ]
+
+    @functools.wraps(function)
+    def mappable(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    mappable.__signature__ = signature.replace(parameters=[*parameters, *added])  # type: ignore[attr-defined]
+    setattr(mappable, _AUTHORS, function)
+    return mappable
 
 
 def _without_frame(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -117,13 +157,24 @@ def kafka_eos_task(
     Airflow's context if they are named like a variable of it (``ds``, ``params``). What Spark ships to its
     executors, by a user defined function or an ``@arrow_process``, must be a plain value there, not ``ti``.
     Where Airflow does not know the provider, ``from airflow_eos.decorators.kafka_eos import kafka_eos_task``
-    does the same. A function with a parameter ``source_partition`` may be expanded over the partitions.
+    does the same.
+
+    A task may be mapped over ``source_partition``, whether or not the function has such a parameter, and over
+    the other parameters of a run that tell instances apart (``pipeline``, ``group_id``, ``topics``,
+    ``sink_topic``)::
+
+        large.partial(threshold=5000).expand(source_partition=[0, 1, 2])
 
     :param python_callable: the function.
     :param multiple_outputs: as in every task decorator.
     """
+    check_spelling(_KafkaEosDecoratedOperator, kwargs)
+    check_literals(_KafkaEosDecoratedOperator, kwargs, whole=False)
+    if python_callable is None:
+        again = functools.partial(kafka_eos_task, multiple_outputs=multiple_outputs, **kwargs)
+        return cast("TaskDecorator", again)
     return task_decorator_factory(
-        python_callable=python_callable,
+        python_callable=_with_run_parameters(python_callable),
         multiple_outputs=multiple_outputs,
         decorated_operator_class=_KafkaEosDecoratedOperator,
         **kwargs,

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 SPEC_OPTION = "--airflow-eos-spec"
 PROCESS_OPTION = "--airflow-eos-process"
-_FAILED_CODE, _TERMINATED_CODE = 3, 143
+FAILED_CODE, _TERMINATED_CODE = 3, 143
 
 
 def main(process: Callable[..., Any], arguments: Sequence[str] | None = None) -> RunRecord:
@@ -70,7 +70,7 @@ def main(process: Callable[..., Any], arguments: Sequence[str] | None = None) ->
     except EosError as error:
         text = " ".join(str(error).split())
         print(f"{failure_mark(name)} {_kind(error)}: {text}", file=sys.stderr, flush=True)  # noqa: T201
-        raise SystemExit(_FAILED_CODE) from error
+        raise SystemExit(FAILED_CODE) from error
 
 
 def _kind(error: EosError) -> str:

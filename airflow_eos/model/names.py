@@ -63,9 +63,19 @@ def checked_topic(field: str, value: str) -> str:
     if not _TOPIC.fullmatch(value) or value in (".", ".."):
         raise ConfigurationError(
             f"{field} {value!r} is not the name of a topic: Kafka allows 1 to 249 letters, digits, dots, "
-            "underscores and hyphens, but not '.' and '..'"
+            f"underscores and hyphens, but not '.' and '..'{_topic_hint(value)}"
         )
     return value
+
+
+def _topic_hint(value: str) -> str:
+    """Say what to write where a text looks like several topics, or like a pattern."""
+    if "," in value:
+        listed = [name.strip() for name in value.split(",") if name.strip()]
+        return f". Names of several topics are a list: {listed!r}"
+    if any(one in value for one in "*^$|?+\\[]()"):
+        return ". Topics are named one by one: patterns are not supported"
+    return ""
 
 
 def checked_topics(field: str, value: Sequence[str]) -> Sequence[str]:
@@ -78,6 +88,8 @@ def checked_topics(field: str, value: Sequence[str]) -> Sequence[str]:
         raise ConfigurationError(
             f"{field} must be a sequence of topic names, got the string {value!r}; write ({value!r},)"
         )
+    if not isinstance(value, Sequence):
+        raise ConfigurationError(f"{field} must be a sequence of topic names, got {value!r}")
     if not value:
         raise ConfigurationError(f"{field} needs distinct topic names, got {value!r}")
     for name in value:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from airflow_eos.model.kinds import FLAG, NONE, TEXT, Kind, duration, instance_of, whole_number, word
 
 StartPolicy = Literal["earliest", "latest", "fail"]
 DEFAULT_ALLOWED_LATENESS = dt.timedelta(minutes=5)
@@ -36,6 +39,9 @@ class OffsetRange:
     end: int
 
     def __post_init__(self) -> None:
+        _require("OffsetRange", "topic", self.topic, TEXT)
+        for name in ("partition", "start", "end"):
+            _require("OffsetRange", name, getattr(self, name), _POSITION)
         if not 0 <= self.start <= self.end:
             raise ValueError(
                 f"offset range of {self.topic}-{self.partition} must satisfy 0 <= start <= end, "
@@ -60,7 +66,9 @@ class OffsetRange:
     def from_list(cls, data: list[Any]) -> OffsetRange:
         """Read the JSON form."""
         topic, partition, start, end = data
-        return cls(str(topic), int(partition), int(start), int(end))
+        return cls(
+            str(topic), *(int(one) if isinstance(one, str) else one for one in (partition, start, end))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +90,26 @@ class Cursor:
     max_rounds: int = 100
 
     def __post_init__(self) -> None:
+        _require("Cursor", "max_records", self.max_records, whole_number(1) | NONE)
+        _require("Cursor", "start", self.start, word(*get_args(StartPolicy)))
+        _require("Cursor", "until_caught_up", self.until_caught_up, FLAG)
+        _require("Cursor", "max_rounds", self.max_rounds, whole_number(1))
         if self.until_caught_up and self.max_records is None:
             raise ValueError("until_caught_up needs max_records: without it one round reads everything")
-        if self.max_rounds < 1:
-            raise ValueError(f"max_rounds must be at least 1, got {self.max_rounds}")
-        if self.max_records is not None and self.max_records < 1:
-            raise ValueError(f"max_records must be at least 1 or None, got {self.max_records}")
-        if self.start not in ("earliest", "latest", "fail"):
-            raise ValueError(f"start must be 'earliest', 'latest' or 'fail', got {self.start!r}")
+
+
+def _require(owner: str, field: str, value: object, kind: Kind) -> None:
+    """Check a field of what an author writes.
+
+    :raises ValueError: it is of another kind; names class, field, value, and what it must be.
+    """
+    problem = kind.problem(f"{owner}({field}=...)", value)
+    if problem:
+        raise ValueError(problem)
 
 
 def _aware(name: str, value: dt.datetime) -> None:
+    _require("Interval", name, value, _MOMENT)
     if value.tzinfo is None:
         raise ValueError(f"{name} must carry a time zone, got {value.isoformat()}")
 
@@ -134,8 +151,8 @@ class Interval:
                 f"the interval [{self.start.isoformat()}, {self.end.isoformat()}) is empty; a Dag with a "
                 f"cron schedule gets real intervals from {INTERVAL_TIMETABLE}"
             )
-        if self.allowed_lateness < dt.timedelta(0):
-            raise ValueError(f"allowed_lateness must not be negative, got {self.allowed_lateness}")
+        _require("Interval", "allowed_lateness", self.allowed_lateness, duration())
+        _require("Interval", "accept_deleted", self.accept_deleted, FLAG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +167,10 @@ class PartitionInterval:
     interval: Interval
 
     def __post_init__(self) -> None:
-        if not self.key:
-            raise ValueError("a partition key must not be empty")
+        _require("PartitionInterval", "key", self.key, _KEY)
+        _require(
+            "PartitionInterval", "interval", self.interval, instance_of(Interval, "Interval(start, end)")
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +185,24 @@ class Explicit:
     advance: bool = False
 
     def __post_init__(self) -> None:
+        _require("Explicit", "ranges", self.ranges, _RANGES)
+        _require("Explicit", "advance", self.advance, FLAG)
         object.__setattr__(self, "ranges", tuple(self.ranges))
         seen = {r.topic_partition for r in self.ranges}
         if not self.ranges or len(seen) != len(self.ranges):
             raise ValueError("explicit ranges need at least one range and at most one per partition")
 
+
+_KEY = Kind("text that is not empty", lambda value: isinstance(value, str) and value != "")
+_POSITION = whole_number(0)
+_MOMENT = instance_of(dt.datetime, "an aware datetime.datetime")
+_RANGES = Kind(
+    "a sequence of OffsetRange(topic, partition, start, end)",
+    lambda value: (
+        isinstance(value, Sequence)
+        and not isinstance(value, str)
+        and all(isinstance(one, OffsetRange) for one in value)
+    ),
+)
 
 RangeMode = Cursor | Interval | PartitionInterval | Explicit

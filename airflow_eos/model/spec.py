@@ -6,9 +6,10 @@ import datetime as dt
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.kinds import FLAG, NONE, Kind, duration, whole_number, word
 from airflow_eos.model.names import (
     PREFIX_LIMIT,
     checked_name,
@@ -17,10 +18,29 @@ from airflow_eos.model.names import (
     checked_topics,
 )
 from airflow_eos.model.ranges import Cursor, OffsetRange, RangeMode
+from airflow_eos.model.relations import (
+    check_dead_letter_topic,
+    check_explicit,
+    check_sink,
+    check_source_partition,
+    check_topics_of,
+)
 
 OnCommitted = Literal["skip", "fail", "reprocess", "accept"]
 MarkOutput = Literal["never", "reprocessed", "always"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+
+CHOICES: Mapping[str, Kind] = {
+    "max_dead_letters": whole_number(1),
+    "max_send_attempts": whole_number(1),
+    "allow_loop": FLAG,
+    "on_committed": word(*get_args(OnCommitted)),
+    "mark_output": word(*get_args(MarkOutput)),
+    "compression": word(*get_args(Compression)),
+    "transaction_timeout": duration(above=True),
+    "delivery_timeout": duration(above=True),
+}
+"""What the parameters of a run that are neither names nor ranges must be."""
 
 
 DEFAULT_PREFIX = "airflow-eos"
@@ -60,6 +80,12 @@ class LedgerSettings:
     partitions: int = 32
     replication_factor: int | None = None
     key: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        checked_topic("LedgerSettings(topic=...)", self.topic)
+        FLAG.check("LedgerSettings(create=...)", self.create)
+        whole_number(1).check("LedgerSettings(partitions=...)", self.partitions)
+        (whole_number(1) | NONE).check("LedgerSettings(replication_factor=...)", self.replication_factor)
 
 
 TRANSACTION_TIMEOUT = dt.timedelta(seconds=300)
@@ -185,31 +211,14 @@ class RunSpec:
             topic = getattr(self, field_name)
             if topic is not None:
                 checked_topic(field_name, topic)
-        if self.sink_topic == self.ledger.topic:
-            raise ConfigurationError(
-                f"sink_topic {self.sink_topic!r} is the ledger's topic, which holds run records only; "
-                "choose another one"
-            )
-        if self.sink_topic in self.source_topics and not self.allow_loop:
-            raise ConfigurationError(
-                f"sink_topic {self.sink_topic!r} is also a source topic: the next run would read what "
-                "this run writes. Choose another topic, or set allow_loop=True where the loop is wanted"
-            )
-        if self.dead_letter_topic is not None and self.dead_letter_topic in (
-            *self.source_topics,
-            self.ledger.topic,
-        ):
-            raise ConfigurationError(
-                f"dead_letter_topic {self.dead_letter_topic!r} is read by the run, or is the ledger; choose "
-                "another one"
-            )
-        others = sorted({one.topic for one in self.skip_offsets} - set(self.source_topics))
-        if others:
-            raise ConfigurationError(f"skip_offsets names {', '.join(others)}, which is no source topic")
-        if self.source_partition is not None and len(self.source_topics) != 1:
-            raise ConfigurationError("source_partition needs exactly one source topic")
-        if self.source_partition is not None and self.source_partition < 0:
-            raise ConfigurationError(f"source_partition must not be negative, got {self.source_partition}")
+        sources, ledger = self.source_topics, self.ledger.topic
+        check_sink(self.sink_topic, sources, ledger, allow_loop=self.allow_loop)
+        check_dead_letter_topic(self.dead_letter_topic, sources, ledger)
+        check_topics_of("skip_offsets", self.skip_offsets, sources)
+        if self.source_partition is not None:
+            whole_number(0).check("source_partition", self.source_partition)
+        check_source_partition(self.source_partition, sources)
+        check_explicit(self.ranges, sources, self.source_partition)
 
     def _check_names(self) -> None:
         checked_prefix(self.prefix)
@@ -221,17 +230,5 @@ class RunSpec:
             raise ConfigurationError("run_id is empty; give the id of the run, for example its date")
 
     def _check_choices(self) -> None:
-        if self.max_dead_letters < 1:
-            raise ConfigurationError(f"max_dead_letters must be at least 1, got {self.max_dead_letters}")
-        if self.max_send_attempts < 1:
-            raise ConfigurationError(f"max_send_attempts must be at least 1, got {self.max_send_attempts}")
-        if self.on_committed not in ("skip", "fail", "reprocess", "accept"):
-            raise ConfigurationError(
-                f"on_committed must be 'skip', 'fail', 'reprocess' or 'accept', got {self.on_committed!r}"
-            )
-        if self.mark_output not in ("never", "reprocessed", "always"):
-            raise ConfigurationError(
-                f"mark_output must be 'never', 'reprocessed' or 'always', got {self.mark_output!r}"
-            )
-        if self.compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
-            raise ConfigurationError(f"compression {self.compression!r} is not a Kafka codec")
+        for name, kind in CHOICES.items():
+            kind.check(name, getattr(self, name))

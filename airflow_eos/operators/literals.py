@@ -1,152 +1,151 @@
-"""Checks literals when the Dag is parsed; templates and results of other tasks are checked in the task."""
+"""Checks what an author wrote when the Dag is parsed, and what templates made of it before Spark starts.
+
+The rules are those of :mod:`airflow_eos.operators.parameter_table`. A template, the result of another task
+and an argument that is mapped are not known when the Dag is parsed; they are checked in the task.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import Any
 
-from airflow.sdk import CronTriggerTimetable, DeltaTriggerTimetable
+from typing_extensions import Self
 
-from airflow_eos import settings
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.model.names import checked_name
-from airflow_eos.model.ranges import INTERVAL_TIMETABLE, Cursor
-from airflow_eos.model.spec import LedgerSettings, RunSpec
-from airflow_eos.operators.offset_ranges import parse_ranges
-from airflow_eos.operators.partition_interval import says_its_end
-from airflow_eos.operators.rendered import parse_partition, parse_topics
-from airflow_eos.operators.task_identity import DATA_INTERVAL, accepting, accepts, as_range_mode
+from airflow_eos.model.kinds import did_you_mean
+from airflow_eos.operators.parameter_table import TABLE, Row
 
-if TYPE_CHECKING:
-    from airflow.sdk import DAG
-
-    from airflow_eos.operators.partition_interval import PartitionDuration
-    from airflow_eos.operators.run_parameters import RunParameters
+DAG = "dag"
+"""Stands in a row for the Dag of the task, which is known after the task's parameters."""
+_EMPTY_IS_THE_DEFAULT = ("pipeline", "prefix", "ledger_topic", "run_key")
 
 
-class ReadsIntervals(Protocol):
-    """A task that may want the data interval of its Dag run."""
+class CheckedParameters:
+    """A mixin before an Airflow class: names and literals of its parameters are checked by the table."""
 
-    task_id: str
-    ranges: Any
-    partition_duration: PartitionDuration | None
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        """Refuse a misspelt parameter, which Airflow would report as another one that is missing."""
+        check_spelling(cls, given)
+        return super().__new__(cls)
+
+    @classmethod
+    def partial(cls, **given: Any) -> Any:
+        """Return an operator to be mapped, whose literals are known already."""
+        check_spelling(cls, given)
+        check_literals(cls, given, whole=False)
+        return super().partial(**given)  # type: ignore[misc]
 
 
-def check_literals(operator: RunParameters) -> None:
-    """Check the parameters that a run will be made of, by the rules of the run.
+def check_literals(
+    cls: type, given: Mapping[str, Any], *, whole: bool = True, with_dag: bool = False
+) -> None:
+    """Check the parameters that are known when the Dag is parsed.
 
+    :param given: values by the names of parameters.
+    :param whole: these are all parameters: what is missing has no value. Otherwise, others will follow.
+    :param with_dag: apply the rows about the task's Dag, and no others.
     :raises ConfigurationError: a literal is refused; Airflow shows it as an import error of the Dag.
     """
-    topics_known = is_literal(operator.topics)
-    topics = parse_topics("topics", operator.topics) if topics_known else ("templated",)
-    mode = operator.ranges if operator.ranges == DATA_INTERVAL else as_range_mode(operator.ranges)
-    if is_literal(operator.accept_deleted) and accepts(operator.accept_deleted) and mode != DATA_INTERVAL:
-        accepting(mode)
-    skipped = operator.skip_offsets
-    given: dict[str, Any] = {
-        name: value
-        for name in ("group_id", "pipeline", "prefix", "sink_topic", "dead_letter_topic")
-        if is_literal(value := getattr(operator, name)) and value is not None
-    }
-    # An empty one is the default, also when the task runs.
-    given = {name: one for name, one in given.items() if one or name not in ("pipeline", "prefix")}
-    if topics_known and skipped and is_literal(skipped):
-        given["skip_offsets"] = parse_ranges("skip_offsets", skipped)
-    partition = operator.source_partition
-    try:
-        RunSpec(
-            **{
-                "kafka": {"bootstrap.servers": "of the connection"},
-                "pipeline": "of.the.task",
-                "group_id": "templated",
-                **given,
-            },
-            run_id="of the Dag run",
-            source_topics=topics,
-            ranges=Cursor() if mode == DATA_INTERVAL else mode,
-            source_partition=parse_partition("source_partition", partition)
-            if is_literal(partition)
-            else None,
-            on_committed=operator.on_committed,
-            mark_output=operator.mark_output,
-            transaction_timeout=operator.transaction_timeout,
-            delivery_timeout=operator.delivery_timeout,
-            max_send_attempts=operator.max_send_attempts,
-            max_dead_letters=operator.max_dead_letters,
-            allow_loop=operator.allow_loop,
-            compression=operator.compression,
-            ledger=operator.ledger or LedgerSettings(topic=settings.default_ledger_topic()),
-        )
-    except (TypeError, ValueError) as error:  # a number that is none, a name that is no text
-        raise ConfigurationError(str(error)) from error
+    templated = getattr(cls, "template_fields", ())
+    later = {name for name, value in given.items() if name in templated and not is_literal(value)}
+    _apply(cls, {name: value for name, value in given.items() if name not in later}, later, whole, with_dag)
 
 
-def check_topics(topics: Any, *, needed: bool = True) -> None:
-    """Check topics that are no template, one or several.
+def check_rendered(task: Any, templates: Mapping[str, Any]) -> None:
+    """Check all parameters once templates are rendered, before anything is asked or started.
 
-    :param needed: False where none may be given.
-    :raises ConfigurationError: they are no names of topics.
+    :param templates: what the author wrote, of the parameters that :func:`templates_of` found.
+    :raises ConfigurationError: a value is refused; an empty one is named with its template.
     """
-    if is_literal(topics) and (needed or topics):
-        parse_topics("topics", topics)
+    values = vars(task)
+    for name, template in templates.items():
+        value = values.get(name)
+        if isinstance(value, str) and not value.strip() and name not in _EMPTY_IS_THE_DEFAULT:
+            raise ConfigurationError(
+                f"{name} is empty: its template {_shown(template)} rendered to {value!r}; give what it reads "
+                "a value"
+            )
+    _apply(type(task), values, (), whole=True, with_dag=False)
 
 
-def check_name(field: str, value: Any) -> None:
-    """Check the name of a group or a pipeline that is no template.
+def templates_of(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are only known in the task."""
+    fields = getattr(cls, "template_fields", ())
+    return {name: given[name] for name in fields if name in given and not is_literal(given[name])}
 
-    :raises ConfigurationError: it is none.
+
+def check_spelling(cls: type, given: Mapping[str, Any]) -> None:
+    """Refuse a parameter that is not one, but near to one of ours.
+
+    :raises ConfigurationError: names both. Others are left to Airflow, which refuses them too.
     """
-    if is_literal(value):
-        checked_name(field, value)
-
-
-def check_least(field: str, value: Any, least: Any) -> None:
-    """Check a number or a duration.
-
-    :raises ConfigurationError: it is of another kind than the least that it may be, or smaller.
-    """
-    if isinstance(value, bool) or not isinstance(value, type(least)) or value < least:
-        raise ConfigurationError(
-            f"{field} must be {type(least).__name__} and at least {least}, got {value!r}"
-        )
-
-
-def check_choice(field: str, value: Any, choices: Sequence[str]) -> None:
-    """Check one of several words.
-
-    :raises ConfigurationError: it is none of them.
-    """
-    if value not in choices:
-        raise ConfigurationError(f"{field} must be {' or '.join(map(repr, choices))}, got {value!r}")
-
-
-def check_schedule(operator: ReadsIntervals, dag: DAG) -> None:
-    """Check that the runs of a Dag have the intervals that its task wants to read.
-
-    :raises ConfigurationError: the Dag's schedule gives all its runs an empty one.
-    """
-    timetable = dag.timetable
-    if (
-        operator.ranges == DATA_INTERVAL
-        and operator.partition_duration is None
-        and not says_its_end(timetable)
-        and isinstance(timetable, CronTriggerTimetable | DeltaTriggerTimetable)
-        and not timetable.interval
-    ):
-        raise ConfigurationError(
-            f"task {operator.task_id!r} reads ranges={DATA_INTERVAL!r}, and the schedule of Dag "
-            f"{dag.dag_id!r} gives empty intervals: cron strings, presets and timedeltas do "
-            "in Airflow 3. Schedule the Dag with "
-            f'{INTERVAL_TIMETABLE}("@daily", timezone="UTC")'
-        )
+    if not _is_ours(inspect.getattr_static(cls, "__init__")):
+        return  # a class of the author's, which may take more than its signature says
+    known, ours = _parameters(cls)
+    for name in given:
+        near = "" if name in known or name.startswith("_") else did_you_mean(name, ours)
+        if near:
+            raise ConfigurationError(f"{cls.__name__.lstrip('_')} has no parameter {name!r}{near}")
 
 
 def is_literal(value: Any) -> bool:
-    """Tell whether a value is what the run gets: no template, and nothing that comes from another task."""
+    """Tell whether a value is what the run gets: no template, and nothing that comes from another task.
+
+    A mapping is: only its keys are looked at.
+    """
     if isinstance(value, str):
         return not ("{{" in value or "{%" in value)
-    if isinstance(value, Mapping):
-        return all(is_literal(one) for one in value.values())
     if isinstance(value, list | tuple):
         return all(is_literal(one) for one in value)
     return value is None or not hasattr(value, "resolve")
+
+
+def _apply(cls: type, values: Mapping[str, Any], later: Any, whole: bool, with_dag: bool) -> None:
+    for row in TABLE:
+        if (
+            (DAG in row.parameters) is not with_dag
+            or not row.concerns(cls)
+            or row.parameters[0] not in values
+        ):
+            continue
+        if any(name in later or (not whole and name not in values) for name in row.parameters):
+            continue
+        _check(cls, row, [values.get(name) for name in row.parameters])
+
+
+def _check(cls: type, row: Row, values: list[Any]) -> None:
+    if not is_literal(values[0]) and hasattr(values[0], "resolve"):
+        raise ConfigurationError(
+            f"{row.parameters[0]} is not a templated field of {cls.__name__.lstrip('_')}: it must be known "
+            "when the Dag is parsed, and cannot be the result of another task"
+        )
+    try:
+        row.check(*values)
+    except (TypeError, ValueError) as error:  # of a range or an interval that cannot be
+        raise ConfigurationError(str(error)) from error
+
+
+def _shown(template: Any) -> str:
+    return repr(template) if isinstance(template, str | list | tuple) else str(template)
+
+
+def _is_ours(function: Any) -> bool:
+    return str(getattr(function, "__module__", "")).startswith("airflow_eos.")
+
+
+@functools.cache
+def _parameters(cls: type) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names of all parameters of a class and its bases, and those that this package defines."""
+    known: set[str] = set()
+    ours: set[str] = set()
+    for base in cls.__mro__:
+        init = vars(base).get("__init__")
+        if init is None or base is object:
+            continue
+        names = set(inspect.signature(init).parameters)
+        known |= names
+        if _is_ours(init):
+            ours |= names - {"self", "kwargs"}
+    return frozenset(known), frozenset(ours)

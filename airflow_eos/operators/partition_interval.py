@@ -174,8 +174,16 @@ def _of_cron(key: str, date: dt.datetime, timetable: CronPartitionTimetable) -> 
 
     start = pendulum.instance(date).in_timezone("UTC")
     schedule = f"CronPartitionTimetable({timetable.expression!r}, timezone={str(timetable.timezone)!r})"
-    # Ticks are whole minutes; a date between two would give the partition a part of another one.
-    if tick_after(start.subtract(seconds=1)) != start:
+
+    def is_tick(before: pendulum.Duration) -> bool:
+        tick = start - before
+        while tick < start:
+            tick = tick_after(tick)
+        return tick == start
+
+    # Ticks are whole minutes; a date between two would give the partition a part of another one. In an hour
+    # that a clock shows twice, the scheduler's tick is found from before that hour only.
+    if not any(is_tick(before) for before in (pendulum.duration(seconds=1), pendulum.duration(days=1))):
         raise ConfigurationError(
             f"the date {start.isoformat()} of partition {key!r} is not a tick of {schedule}: its records "
             "belong to another partition. Trigger the Dag with the key of a tick"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.operators.process_signature import parts_of
 
 Process = Callable[..., Any]
 
@@ -27,11 +28,7 @@ def load_process(process: Process | str, *, relative_to: Path) -> Process:
     """
     if not isinstance(process, str):
         return process
-    place, _, name = process.rpartition(":")
-    if not place or not name:
-        raise ConfigurationError(
-            f"process {process!r} must be 'package.module:function' or 'path/to/file.py:function'"
-        )
+    place, name = parts_of(process)
     try:
         module = _load_file(relative_to / place) if place.endswith(".py") else importlib.import_module(place)
         found = getattr(module, name)

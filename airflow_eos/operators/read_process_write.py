@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_pyspark import PySparkOperator
 
 from airflow_eos.exceptions import (
-    ConfigurationError,
     EosError,
     OutcomeUnknown,
     RunAlreadyCommitted,
@@ -18,6 +17,7 @@ from airflow_eos.exceptions import (
 from airflow_eos.operators.author_signals import asked_of_airflow
 from airflow_eos.operators.last_answer import outcome
 from airflow_eos.operators.process_function import Process, load_process, ship_by_value, with_arguments
+from airflow_eos.operators.process_signature import check_call, signature_of
 from airflow_eos.operators.run_parameters import RunParameters
 from airflow_eos.operators.spark_encryption import check_encryption
 from airflow_eos.operators.spark_session import TaskSession, spark_settings
@@ -132,13 +132,23 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
 
     else:
 
-        def __init__(self, *, process: Process | str, **kwargs: Any) -> None:
-            if not callable(process) and not isinstance(process, str):
-                raise ConfigurationError(
-                    f"process must be a function or a string, got {type(process).__name__}"
-                )
-            super().__init__(python_callable=_unused, **kwargs)
+        def __init__(
+            self,
+            *,
+            process: Process | str,
+            conn_id: str | None = None,
+            config_kwargs: Mapping[str, Any] | None = None,
+            op_kwargs: Mapping[str, Any] | None = None,
+            **kwargs: Any,
+        ) -> None:
             self.process = process
+            super().__init__(
+                python_callable=_unused,
+                conn_id=conn_id,
+                config_kwargs=config_kwargs,
+                op_kwargs=op_kwargs,
+                **kwargs,
+            )
             self._run = None
             self._killed = False
 
@@ -163,8 +173,8 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
             self._run.kill()
 
     def _execute(self, context: Context) -> RunRecord:
-        process = self.prepared_process(context)
         spec = self.build_spec(context)
+        process = self.prepared_process(context)
         config = spark_settings(self.conn_id, f"{self.dag_id}-{self.task_id}", self.config_kwargs)
         session = TaskSession(config)
 
@@ -218,10 +228,18 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
     def prepared_process(self, context: Context) -> Process:
         """Return the author's function with its rendered arguments.
 
-        :raises ConfigurationError: it cannot be found or imported.
+        :raises ConfigurationError: it cannot be found or imported, or does not take what it would be given.
         """
         process = load_process(self.process, relative_to=Path(context["dag"].fileloc).parent)
-        return with_arguments(process, self.op_kwargs)
+        arguments = self.process_arguments(context)
+        signature = signature_of(process, ())
+        if signature is not None:
+            check_call(signature, arguments)
+        return with_arguments(process, arguments)
+
+    def process_arguments(self, context: Context) -> Mapping[str, Any]:  # noqa: ARG002 - for subclasses
+        """Return what is bound to the author's function."""
+        return self.op_kwargs
 
 
 def _unused(**_: Mapping[str, Any]) -> None:

@@ -7,10 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.model.ranges import Explicit
 from airflow_eos.model.spec import RunSpec
-from airflow_eos.operators.literals import is_literal
 from airflow_eos.operators.offset_ranges import GivenRanges, parse_ranges
+from airflow_eos.operators.parameter_table import replayed_ranges
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 
 if TYPE_CHECKING:
@@ -60,16 +59,12 @@ class ReplayOffsetRangesOperator(ReadProcessWriteOperator):
     ) -> None:
         if "ranges" in kwargs:
             raise ConfigurationError("give offset_ranges, not ranges: a replay reads explicit ranges only")
-        if isinstance(offset_ranges, list | tuple) and is_literal(offset_ranges):
-            _explicit(offset_ranges)
-        if is_literal(reason):
-            _check_reason(reason)
         # Nothing about the cursor: replays of other ranges may run beside each other.
         kwargs.setdefault("max_active_tis_per_dag", None)
-        super().__init__(**kwargs)
         self.offset_ranges = offset_ranges
         self.reason = reason
         self.confirm = confirm
+        super().__init__(**kwargs)
 
     def build_spec(self, context: Context) -> RunSpec:
         """Return the specification of the replay.
@@ -81,8 +76,7 @@ class ReplayOffsetRangesOperator(ReadProcessWriteOperator):
                 "a replay writes output again that consumers may have seen: set confirm=True, "
                 f"got {self.confirm!r}"
             )
-        _check_reason(self.reason)
-        self.ranges = _explicit(self.offset_ranges)
+        self.ranges = replayed_ranges(self.offset_ranges)
         spec = super().build_spec(context)
         # A replay has a key of its own, and all it writes is a repetition.
         return replace(spec, mark_output="always") if spec.mark_output == "reprocessed" else spec
@@ -98,16 +92,3 @@ class ReplayOffsetRangesOperator(ReadProcessWriteOperator):
             "run_type": str(getattr(dag_run, "run_type", "") or ""),
             "triggered_by": str(getattr(dag_run, "triggering_user_name", "") or ""),
         }
-
-
-def _check_reason(reason: str) -> None:
-    if not reason.strip():
-        raise ConfigurationError("a replay needs a reason; it is kept in the ledger")
-
-
-def _explicit(given: GivenRanges) -> Explicit:
-    ranges = parse_ranges("offset_ranges", given)
-    try:
-        return Explicit(ranges)
-    except ValueError as error:
-        raise ConfigurationError(f"offset_ranges {given!r}: {error}") from error

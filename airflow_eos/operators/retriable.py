@@ -1,6 +1,8 @@
-"""Which failures are worth another try."""
+"""Which failures are worth another try: the one table that retry policy, sensors and docs/errors.md read."""
 
 from __future__ import annotations
+
+from enum import Enum
 
 from airflow_eos.exceptions import (
     AuthorizationFailed,
@@ -16,10 +18,13 @@ from airflow_eos.exceptions import (
     LedgerTampered,
     LedgerTruncated,
     NoStartingPoint,
+    NotYetVisible,
     OffsetsOutOfRange,
+    OutcomeUnknown,
     OutputLost,
     RecordRefused,
     RunAlreadyCommitted,
+    RunFenced,
     TopicRecreated,
 )
 
@@ -49,9 +54,27 @@ and group may be on their way (``UnknownTopic``, ``LedgerMissing``, ``GroupNotEm
 """
 
 _PASSING: tuple[type[EosError], ...] = (EnvironmentMismatch,)
-"""Exceptions to the list: executors come and go, and the next try may get others."""
+"""Retried although their base class is final: the next try may run on other executors."""
+
+BACKED_OFF: tuple[type[EosError], ...] = (NotYetVisible, OutcomeUnknown, RunFenced)
+"""Errors after which another attempt or the brokers may still be at work: each further try waits longer."""
+
+
+class Retry(Enum):
+    """What :class:`~airflow_eos.operators.retry.TransactionRetryPolicy` does after an error."""
+
+    NEVER = "not retried"
+    BACK_OFF = "retried with back-off"
+    AFTER_DELAY = "retried"
+
+
+def retry_after(kind: type[BaseException]) -> Retry:
+    """Return whether and how a try that ended with an error of this class is followed by another one."""
+    if issubclass(kind, FINAL) and not issubclass(kind, _PASSING):
+        return Retry.NEVER
+    return Retry.BACK_OFF if issubclass(kind, BACKED_OFF) else Retry.AFTER_DELAY
 
 
 def is_final(error: BaseException) -> bool:
     """Whether another try of the task cannot help."""
-    return isinstance(error, FINAL) and not isinstance(error, _PASSING)
+    return retry_after(type(error)) is Retry.NEVER

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import RetryDecision, RetryPolicy
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_eos.exceptions import NotYetVisible, OutcomeUnknown, ProcessFailed, RunFenced
+from airflow_eos.exceptions import NotYetVisible, ProcessFailed
+from airflow_eos.model.kinds import duration
 from airflow_eos.operators.author_signals import asked_of_airflow
-from airflow_eos.operators.retriable import is_final
+from airflow_eos.operators.retriable import Retry, retry_after
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -51,6 +52,8 @@ class TransactionRetryPolicy(RetryPolicy):
         base_delay: dt.timedelta = dt.timedelta(seconds=5),
         max_delay: dt.timedelta = dt.timedelta(minutes=5),
     ) -> None:
+        for name, value in {"base_delay": base_delay, "max_delay": max_delay}.items():
+            duration().check(f"TransactionRetryPolicy({name}=...)", value)
         self.base_delay = base_delay
         self.max_delay = max_delay
 
@@ -62,7 +65,8 @@ class TransactionRetryPolicy(RetryPolicy):
         context: Context | None = None,
     ) -> RetryDecision:
         """Decide about a failed try; runs in the task's process."""
-        if is_final(exception):
+        retry = retry_after(type(exception))
+        if retry is Retry.NEVER:
             return RetryDecision.fail(f"{type(exception).__name__}: another try would meet the same")
         if isinstance(exception, ProcessFailed) and isinstance(
             asked_of_airflow(exception), AirflowFailException
@@ -72,7 +76,7 @@ class TransactionRetryPolicy(RetryPolicy):
             return RetryDecision.retry(
                 self.delay(try_number), "committed, not yet visible: a retry waits for it and writes nothing"
             )
-        if not isinstance(exception, (RunFenced, OutcomeUnknown)):
+        if retry is not Retry.BACK_OFF:
             return RetryDecision.default()
         if _committed(context) is not None:
             return RetryDecision.retry(dt.timedelta(0), "committed by another attempt; a retry returns it")

@@ -14,10 +14,15 @@ from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.links.run_links import configured_links
 from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor, RangeMode
 from airflow_eos.model.spec import LedgerSettings, RunSpec
-from airflow_eos.operators.literals import check_literals, check_schedule
+from airflow_eos.operators.literals import (
+    CheckedParameters,
+    check_literals,
+    check_rendered,
+    templates_of,
+)
 from airflow_eos.operators.offset_ranges import GivenRanges, parse_ranges
 from airflow_eos.operators.outlets import describe_outlets
-from airflow_eos.operators.partition_interval import PartitionDuration, check_partition_duration
+from airflow_eos.operators.partition_interval import PartitionDuration
 from airflow_eos.operators.rendered import parse_partition, parse_topics
 from airflow_eos.operators.retry import TransactionRetryPolicy
 from airflow_eos.operators.task_identity import (
@@ -40,7 +45,7 @@ OnEmpty = Literal["succeed", "skip"]
 _NOT_GIVEN: Any = object()  # None is a value here: no limit, no policy
 
 
-class RunParameters:
+class RunParameters(CheckedParameters):
     """Parameters of a run, for operators: a mixin before the operator class.
 
     :param topics: topics to read: one, a list, or the text of a list, as a template renders it. (templated)
@@ -153,8 +158,6 @@ class RunParameters:
         self.ranges: Ranges = Cursor() if ranges is None else ranges
         if max_active_tis_per_dag is _NOT_GIVEN:
             max_active_tis_per_dag = 1 if isinstance(self.ranges, Cursor) else None
-        if on_empty not in ("succeed", "skip"):
-            raise ConfigurationError(f"on_empty must be 'succeed' or 'skip', got {on_empty!r}")
         if retry_policy is _NOT_GIVEN:
             retry_policy = TransactionRetryPolicy()
         self.topics = topics
@@ -181,13 +184,13 @@ class RunParameters:
         self.ledger = ledger
         self.run_record: RunRecord | None = None
         self._run_key: str | None = None
-        check_partition_duration(partition_duration)
-        check_literals(self)  # before the Dag knows the task
-        super().__init__(  # type: ignore[call-arg]
-            max_active_tis_per_dag=max_active_tis_per_dag, retry_policy=retry_policy, **kwargs
-        )
+        kwargs.update(max_active_tis_per_dag=max_active_tis_per_dag, retry_policy=retry_policy)
+        given = {**vars(self), **kwargs}
+        self._templates = templates_of(type(self), given)
+        check_literals(type(self), given)  # before the Dag knows the task
+        super().__init__(**kwargs)
         if self.has_dag():
-            check_schedule(self, self.dag)
+            check_literals(type(self), {**given, "dag": self.dag, "task_id": self.task_id}, with_dag=True)
 
     def build_spec(self, context: Context) -> RunSpec:
         """Return the specification of this run: the rendered fields, the connection, and who asks.
@@ -197,6 +200,7 @@ class RunParameters:
         from airflow_eos.hooks.kafka_eos import KafkaEosHook
 
         refuse_loop(context)
+        check_rendered(self, self._templates)
         clears, try_number = clear_number(context), context["ti"].try_number
         kafka = KafkaEosHook(self.kafka_config_id).get_config()
         # Errors name addresses; this is where they come from.

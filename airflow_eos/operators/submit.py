@@ -146,10 +146,8 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             deferrable: bool = False,
             **kwargs: Any,
         ) -> None:
-            if bool(process) == bool(application):
-                raise ConfigurationError(
-                    "give either process or application: one of them is what is submitted"
-                )
+            self.process = process
+            self.deferrable = deferrable
             super().__init__(application=application, **kwargs)
             ignored = {"yarn_rm_auth": self._yarn_rm_auth, "post_submit_commands": self.post_submit_commands}
             given = [name for name, value in ignored.items() if value]
@@ -158,8 +156,6 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
                     f"{' and '.join(given)} would be ignored with deferrable=True, where the triggerer waits "
                     "for the driver; leave one of them out"
                 )
-            self.process = process
-            self.deferrable = deferrable
             self._submitted = None
             self._killed = False
             self._module = None

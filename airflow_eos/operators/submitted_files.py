@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.operators.process_signature import parts_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -99,19 +100,26 @@ def split_process(process: str, relative_to: Path) -> tuple[Path | None, str]:
 
     :raises ConfigurationError: there is no such file, or no function is named.
     """
-    place, _, function = process.rpartition(":")
-    if not place or not function:
-        raise ConfigurationError(
-            f"process {process!r} must be 'package.module:function' or 'path/to/file.py:function'"
-        )
+    place, function = parts_of(process)
     if not place.endswith(".py"):
         return None, process
     path = (relative_to / place).resolve()
     if not path.is_file():
         raise ConfigurationError(f"process {process!r}: there is no file {path}")
-    if not path.stem.isidentifier():
-        raise ConfigurationError(f"process {process!r}: {path.name} is no module name; rename the file")
+    check_shippable(process)
     return path, f"{path.stem}:{function}"
+
+
+def check_shippable(process: str) -> None:
+    """Check that Spark's driver can import a file.
+
+    :raises ConfigurationError: its name is not that of a module.
+    """
+    place, _ = parts_of(process)
+    if place.endswith(".py") and not Path(place).stem.isidentifier():
+        raise ConfigurationError(
+            f"process {process!r}: {Path(place).name} is not the name of a module; rename the file"
+        )
 
 
 def joined(*parts: str | None) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.kinds import did_you_mean
 from airflow_eos.model.ranges import (
     INTERVAL_TIMETABLE,
     Cursor,
@@ -85,14 +86,15 @@ def task_of(context: Context, dag_id: str, task_id: str) -> dict[str, Any]:
     }
 
 
-def accepts(value: bool | str) -> bool:
+def accepts(value: bool | str, field: str = "accept_deleted") -> bool:
     """Read an acceptance that may have been rendered from a template.
 
+    :param field: of the parameter, for the message.
     :raises ConfigurationError: it is neither true nor false.
     """
     text = str(value).strip().lower()
     if text not in ("true", "false"):
-        raise ConfigurationError(f"accept_deleted must be true or false, got {value!r}")
+        raise ConfigurationError(f"{field} must be true or false, got {value!r}")
     return text == "true"
 
 
@@ -120,7 +122,7 @@ def as_range_mode(ranges: Any) -> RangeMode:
         return ranges
     raise ConfigurationError(
         f"ranges {ranges!r} is not supported: give Cursor(), Interval(...), PartitionInterval(...), "
-        f"Explicit(...) or {DATA_INTERVAL!r}"
+        f"Explicit(...) or {DATA_INTERVAL!r}{did_you_mean(ranges, (DATA_INTERVAL,))}"
     )
 
 

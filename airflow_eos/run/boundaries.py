@@ -104,10 +104,6 @@ class Boundaries:
                 f"{topic.topic!r}: partitions {idle} hold nothing at or after {text} yet; the boundary "
                 f"is fixed at {keys.utc_text(moment + lateness)} at the latest (allowed_lateness {lateness})"
             )
-        offsets: dict[int, int] = {}
-        for tp in partitions:
-            first = found[tp]
-            offsets[tp.partition] = stable[tp] if first is None else first.offset
         near = pinned.near()
         gone = look.unproven({tp: _bounds(tp.partition, text, near) for tp in partitions}, moment)
         if gone:  # one that is farther away may prove more
@@ -116,6 +112,13 @@ class Boundaries:
         unproven = {tp.partition: head for tp, head in gone.items()}
         if not accept_deleted:
             log_coverage.refuse_deleted(topic.topic, text, unproven, pinned=False)
+        # What is left without timestamps belongs to the first interval that accepts it.
+        is_first = not any(other.moment < text for other in near)
+        offsets = {}
+        for tp in partitions:
+            first = found[tp]
+            last = look.log_starts[tp] if is_first and tp in look.undated else stable[tp]
+            offsets[tp.partition] = last if first is None else first.offset
         return Boundary(
             topic.topic,
             topic.topic_id,

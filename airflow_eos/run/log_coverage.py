@@ -1,8 +1,9 @@
-"""What a log can tell of a moment, and when it cannot: its head is deleted, or timestamps run ahead.
+"""What a log can tell of a moment, and when it cannot: its head is deleted, or timestamps run ahead or lack.
 
 A boundary is the first offset with a timestamp at or after a moment. Where records before the first one that
 is left are gone, nobody can say how many of them belonged behind the moment. A record of the far future is
-the first one after *every* moment: all intervals to come would end before it, empty, for ever.
+the first one after *every* moment: all intervals to come would end before it, empty. Where no record has a
+timestamp every moment lies behind the last record, and intervals that are fixed at once are empty.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Look:
     :param stable: last stable offsets.
     :param found: the first record at or after the moment.
     :param highest: the highest timestamp, in ms since 1970; -1: there is none.
+    :param undated: partitions that hold records, none of which has a timestamp.
     """
 
     log_starts: Mapping[TopicPartition, int]
@@ -45,28 +47,36 @@ class Look:
     stable: Mapping[TopicPartition, int]
     found: Mapping[TopicPartition, TimedOffset | None]
     highest: Mapping[TopicPartition, int]
+    undated: Collection[TopicPartition] = ()
 
     def unproven(
         self, bounds: Mapping[TopicPartition, tuple[int, int | None]], moment: dt.datetime
     ) -> dict[TopicPartition, Deleted]:
-        """Return the partitions in which deleted records may have belonged at or after ``moment``.
+        """Return the partitions that do not tell which records belong at or after ``moment``.
 
-        None did where the first record that is left is older than the moment: those before it are older
-        still, as far as timestamps follow offsets.
+        No deleted record did where the first one that is left is older than the moment: those before it are
+        older still, as far as timestamps follow offsets.
 
         :param bounds: per partition offsets between which the boundary is known to lie; None: no upper one.
         """
         heads = {}
         for tp, (lowest, highest) in bounds.items():
             first = self.oldest.get(tp)
-            is_exact = self.log_starts[tp] <= lowest or (highest is not None and highest <= lowest)
-            if not is_exact and (first is None or first.timestamp >= timestamp_of(moment)):
+            if highest is not None and highest <= lowest:
+                continue
+            if tp in self.undated:
+                if lowest < self.stable[tp]:
+                    heads[tp] = Deleted(max(lowest, self.log_starts[tp]), None, undated=True)
+                continue
+            if self.log_starts[tp] > lowest and (first is None or first.timestamp >= timestamp_of(moment)):
                 heads[tp] = _head(self.log_starts[tp], first)
         return heads
 
 
 def look(cluster: Cluster, partitions: Collection[TopicPartition], moment: dt.datetime) -> Look:
     """Look a moment up, in logs that keep their starts meanwhile.
+
+    A moment before 1970 lies at the log's start: brokers find no timestamp of before 1970, nor a missing one.
 
     :raises IntervalNotReady: where a broker cannot tell before it has removed what was deleted.
     """
@@ -76,7 +86,7 @@ def look(cluster: Cluster, partitions: Collection[TopicPartition], moment: dt.da
         stable = cluster.last_stable_offsets(partitions)
         cut = [tp for tp in partitions if starts[tp] > 0]
         oldest = cluster.offsets_for_time(cut, 0, markers=True) if cut else {}
-        found = cluster.offsets_for_time(partitions, timestamp_of(moment))
+        found = _first_records(cluster, starts, moment)
         # Behind the stable offsets: what stands below them is among these timestamps.
         highest = cluster.max_timestamps(partitions)
         if cluster.log_starts(partitions) == starts:
@@ -85,7 +95,37 @@ def look(cluster: Cluster, partitions: Collection[TopicPartition], moment: dt.da
         raise IntervalNotReady(f"the log starts of {min(partitions).topic!r} keep moving; retry later")
     # Records without a timestamp are never found by time, however long a run waits.
     refuse_hidden([tp for tp in cut if oldest[tp] is None and stable[tp] > starts[tp] and highest[tp] >= 0])
-    return Look(starts, oldest, stable, found, highest)
+    return Look(starts, oldest, stable, found, highest, _undated(cluster, starts, stable, oldest, found))
+
+
+def _first_records(
+    cluster: Cluster, starts: Mapping[TopicPartition, int], moment: dt.datetime
+) -> Mapping[TopicPartition, TimedOffset | None]:
+    timestamp = timestamp_of(moment)
+    if timestamp < 0:
+        return {tp: TimedOffset(start, timestamp) for tp, start in starts.items()}
+    return cluster.offsets_for_time(list(starts), timestamp)
+
+
+def _undated(
+    cluster: Cluster,
+    starts: Mapping[TopicPartition, int],
+    stable: Mapping[TopicPartition, int],
+    oldest: Mapping[TopicPartition, TimedOffset | None],
+    found: Mapping[TopicPartition, TimedOffset | None],
+) -> frozenset[TopicPartition]:
+    """Return the partitions that hold records, none of which is found by time.
+
+    Markers and compacted offsets are no records; the log is read as far as to the first one.
+    """
+    idle = [tp for tp, first in found.items() if first is None and starts[tp] < stable[tp]]
+    undated = {tp for tp in idle if tp in oldest and oldest[tp] is None}
+    asked = [tp for tp in idle if tp not in undated]
+    dated = cluster.offsets_for_time(asked, 0) if asked else {}
+    unseen = [tp for tp in asked if dated[tp] is None]
+    hidden = [OffsetRange(tp.topic, tp.partition, starts[tp], stable[tp]) for tp in unseen]
+    data = cluster.next_data(hidden) if hidden else {}
+    return frozenset(undated | {tp for tp, offset in data.items() if offset < stable[tp]})
 
 
 def refuse_hidden(hidden: Collection[TopicPartition]) -> None:
@@ -121,19 +161,32 @@ def _head(log_start: int, oldest: TimedOffset | None) -> Deleted:
 
 
 def refuse_deleted(topic: str, moment: str, heads: Mapping[int, Deleted], *, pinned: bool) -> None:
-    """Refuse a boundary whose partitions have lost records that may belong to its intervals.
+    """Refuse a boundary whose partitions do not tell which records belong to its intervals.
 
     :param pinned: the boundary was fixed by a run that accepted the loss.
     :raises IntervalUnaccountable: naming partitions, log starts and first timestamps, and the ways on.
     """
     if not heads:
         return
-    parts = "; ".join(f"{topic}-{partition}: {head}" for partition, head in sorted(heads.items()))
     how = " (when it was fixed, by a run that accepted the loss)" if pinned else ""
-    raise IntervalUnaccountable(
-        f"records on both sides of the boundary of {topic!r} at {moment} may have been deleted unread, by "
-        f"retention or DeleteRecords: {parts}{how}; nothing older tells what is gone. {WAYS_ON}"
-    )
+    reasons = []
+    if deleted := _listed(topic, heads, undated=False):
+        reasons.append(
+            f"records on both sides of the boundary of {topic!r} at {moment} may have been deleted unread, "
+            f"by retention or DeleteRecords: {deleted}{how}; nothing older tells what is gone"
+        )
+    if undated := _listed(topic, heads, undated=True):
+        reasons.append(
+            f"nothing tells on which side of the boundary of {topic!r} at {moment} records lie: "
+            f"{undated}{how}; a cursor and Explicit ranges need no timestamps, and "
+            "message.timestamp.type=LogAppendTime gives them to what is written from now on"
+        )
+    raise IntervalUnaccountable(f"{'. '.join(reasons)}. {WAYS_ON}")
+
+
+def _listed(topic: str, heads: Mapping[int, Deleted], *, undated: bool) -> str:
+    wanted = {partition: head for partition, head in heads.items() if head.undated is undated}
+    return "; ".join(f"{topic}-{partition}: {head}" for partition, head in sorted(wanted.items()))
 
 
 def refuse_future(found: Mapping[TopicPartition, TimedOffset | None], now: dt.datetime) -> None:
@@ -192,12 +245,14 @@ def accepted_notes(losses: Iterable[Mapping[str, Any]]) -> list[str]:
     notes = []
     for loss in losses:
         where = f"{loss['topic']}-{loss['partition']}"
-        what = (
-            f"records around the boundary at {loss['boundary']} may have been deleted"
-            if "boundary" in loss
-            else f"offsets {loss['start']} to {loss['end'] - 1} were deleted"
-        )
-        notes.append(f"{where}: {what}, {Deleted.from_dict(loss)}; accepted (accept_deleted)")
+        head = Deleted.from_dict(loss)
+        if "boundary" not in loss:
+            what = f"offsets {loss['start']} to {loss['end'] - 1} were deleted"
+        elif head.undated:
+            what = f"records may lie on either side of the boundary at {loss['boundary']}"
+        else:
+            what = f"records around the boundary at {loss['boundary']} may have been deleted"
+        notes.append(f"{where}: {what}, {head}; accepted (accept_deleted)")
     return notes
 
 

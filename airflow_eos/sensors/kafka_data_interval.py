@@ -10,14 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_eos import settings
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Interval, PartitionInterval
-from airflow_eos.operators.literals import (
-    check_choice,
-    check_least,
-    check_schedule,
-    check_topics,
-    is_literal,
-)
-from airflow_eos.operators.partition_interval import PartitionDuration, check_partition_duration
+from airflow_eos.operators.partition_interval import PartitionDuration
 from airflow_eos.operators.rendered import parse_topics
 from airflow_eos.operators.task_identity import DATA_INTERVAL, accepts, resolve_ranges
 from airflow_eos.sensors.waiting import WaitingSensor
@@ -69,15 +62,6 @@ class KafkaDataIntervalSensor(WaitingSensor):
         interval: Interval | None = None,
         **kwargs: Any,
     ) -> None:
-        check_topics(topics)
-        check_least("allowed_lateness", allowed_lateness, dt.timedelta(0))
-        check_choice("idle_partitions", idle_partitions, ("allowed_lateness", "wait"))
-        check_partition_duration(partition_duration)
-        if is_literal(accept_deleted):
-            accepts(accept_deleted)
-        if not isinstance(interval, Interval | None):
-            raise ConfigurationError(f"interval must be Interval(start, end), got {interval!r}")
-        super().__init__(**kwargs)
         self.topics = topics
         self.allowed_lateness = allowed_lateness
         self.idle_partitions: IdlePolicy = idle_partitions
@@ -85,8 +69,7 @@ class KafkaDataIntervalSensor(WaitingSensor):
         self.accept_deleted = accept_deleted
         self.interval = interval
         self.ranges = DATA_INTERVAL if interval is None else interval
-        if self.has_dag():
-            check_schedule(self, self.dag)
+        super().__init__(**kwargs)
 
     def make_trigger(self, context: Context) -> KafkaDataIntervalTrigger:
         """Return the condition.

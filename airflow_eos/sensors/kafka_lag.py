@@ -6,7 +6,6 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_eos import settings
-from airflow_eos.operators.literals import check_choice, check_least, check_name, check_topics
 from airflow_eos.operators.rendered import parse_topics
 from airflow_eos.sensors.waiting import WaitingSensor
 from airflow_eos.triggers.kafka_lag import KafkaLagTrigger
@@ -55,18 +54,12 @@ class KafkaLagSensor(WaitingSensor):
         start: Literal["earliest", "latest"] = "earliest",
         **kwargs: Any,
     ) -> None:
-        check_topics(topics)
-        check_name("group_id", group_id)
-        check_least("min_records", min_records, 1)
-        if max_delay is not None:
-            check_least("max_delay", max_delay, dt.timedelta(0))
-        check_choice("start", start, ("earliest", "latest"))
-        super().__init__(**kwargs)
         self.topics = topics
         self.group_id = group_id
         self.min_records = min_records
         self.max_delay = max_delay
         self.start = start
+        super().__init__(**kwargs)
 
     def make_trigger(self, context: Context) -> KafkaLagTrigger:
         """Return the condition."""

@@ -10,16 +10,10 @@ from airflow_eos import settings
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.names import checked_prefix
 from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor
-from airflow_eos.operators.literals import (
-    check_least,
-    check_name,
-    check_schedule,
-    check_topics,
-    is_literal,
-)
-from airflow_eos.operators.partition_interval import PartitionDuration, check_partition_duration
+from airflow_eos.operators.parameter_table import check_topics_needed
+from airflow_eos.operators.partition_interval import PartitionDuration
 from airflow_eos.operators.rendered import parse_topics
-from airflow_eos.operators.task_identity import DATA_INTERVAL, as_range_mode, resolve_ranges
+from airflow_eos.operators.task_identity import resolve_ranges
 from airflow_eos.sensors.waiting import WaitingSensor
 from airflow_eos.triggers.run_committed import RunCommittedTrigger
 
@@ -87,13 +81,6 @@ class RunCommittedSensor(WaitingSensor):
         prefix: str | None = None,
         **kwargs: Any,
     ) -> None:
-        settings.check_literal_prefix(prefix)
-        check_name("pipeline", pipeline)
-        check_topics(topics, needed=False)
-        if not run_key:
-            _check_named_by(ranges, topics, source_partition)
-        check_partition_duration(partition_duration)
-        super().__init__(**kwargs)
         self.pipeline = pipeline
         self.run_id = run_id
         self.ranges: Ranges = Cursor() if ranges is None else ranges
@@ -103,8 +90,7 @@ class RunCommittedSensor(WaitingSensor):
         self.partition_duration = partition_duration
         self.ledger_topic = ledger_topic
         self.prefix = prefix
-        if self.has_dag() and not run_key:
-            check_schedule(self, self.dag)
+        super().__init__(**kwargs)
 
     def make_trigger(self, context: Context) -> RunCommittedTrigger:
         """Return the condition.
@@ -140,7 +126,7 @@ class RunCommittedSensor(WaitingSensor):
             partition_duration=self.partition_duration,
         )
         if not topics:
-            _check_topics_needed(ranges, self.source_partition)
+            check_topics_needed(ranges, self.source_partition)
             topics = ("any",)  # no part of a cursor run's name
         spec = RunSpec(
             kafka={"bootstrap.servers": "unused"},
@@ -154,25 +140,3 @@ class RunCommittedSensor(WaitingSensor):
         said = WorkDefinition.of(spec).to_dict()
         known = (*(("topics",) if self.topics else ()), "interval", "ranges")
         return keys.run_key(spec), {name: said[name] for name in known if name in said}
-
-
-def _check_named_by(ranges: Any, topics: Any, source_partition: int | None) -> None:
-    """Check that a run is named by what the Dag's author gave, as far as that is no template.
-
-    :raises ConfigurationError: there would never be such a run.
-    """
-    mode = Cursor() if ranges is None else ranges if ranges == DATA_INTERVAL else as_range_mode(ranges)
-    if source_partition is not None and is_literal(source_partition):
-        check_least("source_partition", source_partition, 0)
-        if is_literal(topics) and not isinstance(topics, str) and len(topics) > 1:
-            raise ConfigurationError("source_partition needs exactly one source topic")
-    if is_literal(topics) and not topics:
-        _check_topics_needed(mode, source_partition)
-
-
-def _check_topics_needed(mode: Ranges, source_partition: int | None) -> None:
-    if not isinstance(mode, Cursor) or source_partition is not None:
-        of = mode if source_partition is None else f"source_partition={source_partition}"
-        raise ConfigurationError(
-            f"topics are part of the name of a run over {of}: give them as the operator has them"
-        )

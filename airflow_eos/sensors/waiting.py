@@ -11,6 +11,12 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from airflow_eos import exceptions
 from airflow_eos.exceptions import EosError
+from airflow_eos.operators.literals import (
+    CheckedParameters,
+    check_literals,
+    check_rendered,
+    templates_of,
+)
 from airflow_eos.operators.retriable import is_final
 
 if TYPE_CHECKING:
@@ -21,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_eos.triggers.condition import ConditionTrigger
 
 
-class WaitingSensor(BaseSensorOperator):
+class WaitingSensor(CheckedParameters, BaseSensorOperator):
     """Wait for a condition; return its answer for XCom.
 
     Deferred, the task gives its worker slot back and the triggerer asks; otherwise the task pokes, or is
@@ -46,8 +52,13 @@ class WaitingSensor(BaseSensorOperator):
         deferrable: bool | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
         self.kafka_config_id = kafka_config_id
+        given = {**vars(self), "deferrable": deferrable, **kwargs}
+        self._templates = templates_of(type(self), given)
+        check_literals(type(self), given)  # before the Dag knows the task
+        super().__init__(**kwargs)
+        if self.has_dag():
+            check_literals(type(self), {**given, "dag": self.dag, "task_id": self.task_id}, with_dag=True)
         self.deferrable = (
             bool(conf.getboolean("operators", "default_deferrable", fallback=False))
             if deferrable is None
@@ -65,6 +76,7 @@ class WaitingSensor(BaseSensorOperator):
         :raises EosError: the question cannot be answered; the task retries.
         """
         try:
+            check_rendered(self, self._templates)
             answer = self.make_trigger(context).poll()
         except EosError as error:
             _raise(error)

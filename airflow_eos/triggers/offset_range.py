@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from airflow_eos.exceptions import ConfigurationError, EosError
-from airflow_eos.model.names import checked_name, checked_topics
+from airflow_eos.exceptions import EosError
+from airflow_eos.operators.literals import CheckedParameters, check_literals
 from airflow_eos.triggers.batch_memory import BatchMemory
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class OffsetRangeTrigger(BaseEventTrigger):
+class OffsetRangeTrigger(CheckedParameters, BaseEventTrigger):
     """Announce batches of records; consume nothing, commit nothing.
 
     **Guarantee:** every record up to the last stable offset lies in the range of one event, and events follow
@@ -73,20 +73,7 @@ class OffsetRangeTrigger(BaseEventTrigger):
         poll_interval: float = 30.0,
     ) -> None:
         super().__init__()
-        checked_topics("topics", topics)
-        checked_name("group_id", group_id)
-        if min_records < 1 or (max_records is not None and max_records < min_records):
-            raise ConfigurationError(
-                f"1 <= min_records <= max_records must hold, got {min_records} and {max_records}"
-            )
-        if start not in ("earliest", "latest"):
-            raise ConfigurationError(f"start must be 'earliest' or 'latest', got {start!r}")
-        if poll_interval <= 0 or (max_delay is not None and max_delay < 0):
-            raise ConfigurationError(
-                "poll_interval must be seconds above 0 and max_delay seconds, or None, got "
-                f"{poll_interval!r} and {max_delay!r}"
-            )
-        self.topics = list(topics)
+        self.topics = topics
         self.group_id = group_id
         self.min_records = min_records
         self.max_delay = max_delay
@@ -95,6 +82,8 @@ class OffsetRangeTrigger(BaseEventTrigger):
         self.ledger_topic = ledger_topic
         self.kafka_config_id = kafka_config_id
         self.poll_interval = poll_interval
+        check_literals(type(self), vars(self))
+        self.topics = list(topics)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return class path and arguments; they identify the watcher."""

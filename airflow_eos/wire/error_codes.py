@@ -139,14 +139,13 @@ PRODUCE: Mapping[int, Reaction] = {
 }
 """Answer to Produce, version 9 to 11, of a transactional producer."""
 
-FETCH: Mapping[int, Reaction] = {
+_LEADER: Mapping[int, Reaction] = {
     **_MOVED,
     -1: Retry("UNKNOWN_SERVER_ERROR", refresh=True),
     1: Fatal(OffsetsOutOfRange, "OFFSET_OUT_OF_RANGE"),
     2: Fatal(CorruptBatch, "CORRUPT_MESSAGE: the broker's own log is damaged; see its log"),
     7: Retry("REQUEST_TIMED_OUT"),
     29: Fatal(AuthorizationFailed, "TOPIC_AUTHORIZATION_FAILED: grant Read on the topic"),
-    35: Fatal(BrokerUnsupported, "UNSUPPORTED_VERSION: the broker does not speak Fetch 4 to 11"),
     43: Fatal(BrokerUnsupported, "UNSUPPORTED_FOR_MESSAGE_FORMAT"),
     56: Retry("KAFKA_STORAGE_ERROR: a disk of the broker fails", refresh=True),
     76: Fatal(BrokerUnsupported, "UNSUPPORTED_COMPRESSION_TYPE"),
@@ -155,11 +154,32 @@ FETCH: Mapping[int, Reaction] = {
     100: Retry("UNKNOWN_TOPIC_ID", refresh=True),
     103: Retry("INCONSISTENT_TOPIC_ID", refresh=True),
 }
-"""Answer to Fetch, version 4 to 11, and to ListOffsets and DescribeProducers, which go to leaders too."""
+"""Answer of a partition's leader."""
+
+FETCH: Mapping[int, Reaction] = {
+    **_LEADER,
+    35: Fatal(BrokerUnsupported, "UNSUPPORTED_VERSION: the broker does not speak Fetch 4 to 11"),
+}
+"""Answer to Fetch, version 4 to 11."""
+
+LIST_OFFSETS: Mapping[int, Reaction] = {
+    **_LEADER,
+    35: Fatal(
+        BrokerUnsupported, "UNSUPPORTED_VERSION: the broker does not know this question of ListOffsets 2 to 8"
+    ),
+}
+"""Answer to ListOffsets, version 2 to 8: brokers answer so to a negative time that they do not know."""
+
+PRODUCERS: Mapping[int, Reaction] = {
+    **_LEADER,
+    35: Fatal(BrokerUnsupported, "UNSUPPORTED_VERSION: the broker does not speak DescribeProducers"),
+}
+"""Answer to DescribeProducers."""
 
 TXN_MARKERS: Mapping[int, Reaction] = {
-    **FETCH,
+    **_LEADER,
     31: Fatal(AuthorizationFailed, "CLUSTER_AUTHORIZATION_FAILED: grant ClusterAction on the cluster"),
+    35: Fatal(BrokerUnsupported, "UNSUPPORTED_VERSION: the broker does not speak WriteTxnMarkers"),
     47: Fatal(ProducerFenced, "INVALID_PRODUCER_EPOCH: a newer attempt has written there since"),
     52: Fatal(ProtocolViolation, "TRANSACTION_COORDINATOR_FENCED: its coordinator has written since"),
 }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_eos.exceptions import BrokersUnavailable
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.wire.error_codes import FETCH, Fatal, Reaction, reaction
+from airflow_eos.wire.error_codes import Fatal, Reaction, reaction
 from airflow_eos.wire.retry import Backoff, NotYet, describe, is_transient, translated
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ async def ask_leaders(
     *,
     subject: str,
     timeout: float,
-    table: Mapping[int, Reaction] = FETCH,
+    table: Mapping[int, Reaction],
 ) -> dict[TopicPartition, T]:
     """Ask until every partition has an answer.
 

@@ -18,6 +18,7 @@ from kafka.protocol.consumer import ListOffsetsRequest
 from airflow_eos.model.kafka import TimedOffset
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.connection import METADATA_TIMEOUT
+from airflow_eos.wire.error_codes import LIST_OFFSETS
 from airflow_eos.wire.leaders import ask_leaders
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def list_offsets(
     """Ask every partition's leader, one request per broker.
 
     :param spec: ``"earliest"``, ``"latest"``, a time in ms since 1970, or ``"earliest_local"`` (the first
-        offset that is not only in remote storage, KIP-405).
+        offset that is not only in remote storage, KIP-405). A time before 1970 is asked for as 1970: brokers
+        take negative numbers for special questions (-1 is the end of the log).
     :param isolation: ``read_committed`` makes "latest" the last stable offset; a time looks below it only.
     :returns: offset per partition; -1 where no record has that time or a later one.
     :raises UnknownTopic: naming the topic or partition.
@@ -67,7 +69,7 @@ async def list_offsets_async(
     timeout: float = METADATA_TIMEOUT,
 ) -> dict[TopicPartition, int]:
     """See :func:`list_offsets`."""
-    timestamp = _SPECIAL[spec] if isinstance(spec, str) else spec
+    timestamp = _SPECIAL[spec] if isinstance(spec, str) else max(spec, 0)
     timed_offsets = await _ask(connections, partitions, timestamp, isolation, timeout)
     return {tp: timed.offset for tp, timed in timed_offsets.items()}
 
@@ -84,8 +86,7 @@ def first_since(
 
     Its own timestamp may lie far behind the one asked for. Raises as :func:`list_offsets`.
 
-    :param timestamp: a time before 1970 is asked for as 1970: brokers take negative numbers for special
-        questions (-1 is the end of the log), and find no record by such a time.
+    :param timestamp: a time before 1970 is asked for as 1970, see :func:`list_offsets`.
     """
     timestamp = max(timestamp, 0)
     timed_offsets = connections.run(_ask(connections, partitions, timestamp, isolation, timeout))
@@ -123,6 +124,7 @@ async def _ask(
         _read,
         subject="offsets",
         timeout=timeout,
+        table=LIST_OFFSETS,
     )
 
 

@@ -32,7 +32,7 @@ from airflow_eos.model.kafka import ActiveProducer, EndTxnAnswer, TransactionDes
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.wire.connection import METADATA_TIMEOUT
 from airflow_eos.wire.coordinators import at_coordinator, refuse
-from airflow_eos.wire.error_codes import ADD_PARTITIONS, COORDINATOR, TXN_MARKERS
+from airflow_eos.wire.error_codes import ADD_PARTITIONS, COORDINATOR, PRODUCERS, TXN_MARKERS
 from airflow_eos.wire.leaders import ask_leaders
 from airflow_eos.wire.retry import NotYet
 
@@ -272,7 +272,13 @@ def describe_producers(
     """
     return connections.run(
         ask_leaders(
-            connections, partitions, _producers_request, _read_producers, subject="producers", timeout=timeout
+            connections,
+            partitions,
+            _producers_request,
+            _read_producers,
+            subject="producers",
+            timeout=timeout,
+            table=PRODUCERS,
         )
     )
 

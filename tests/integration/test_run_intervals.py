@@ -5,14 +5,18 @@ from __future__ import annotations
 import datetime as dt
 import threading
 import uuid
+import zoneinfo
 
 import pytest
+from airflow.sdk import CronPartitionTimetable
+from airflow.timetables.trigger import CronPartitionTimetable as ScheduledPartitions
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from airflow_eos.exceptions import CursorMoved, IntervalNotReady, OffsetsOutOfRange, UnknownTopic
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
 from airflow_eos.run.states import State
+from tests.support.airflow_partitions import partition_of
 from tests.support.local_runs import Paused, Pipeline
 from tests.support.markers import wait_for_markers
 
@@ -165,6 +169,34 @@ def test_a_partition_key_names_the_work(timed):
     assert (first.mode, first.records_read) == ("partition", 2)
     assert timed.run("asset-2", ranges=keyed).found
     assert not timed.run("plain", ranges=between(0, 5)).found
+
+
+@pytest.mark.parametrize("schedule", ["@daily", None], ids=["ticks", "duration"])
+@pytest.mark.parametrize("change", ["2026-03-29", "2025-10-26"], ids=["23 hours", "25 hours"])
+def test_each_record_is_in_one_partition_of_a_local_day(embedded_kafka, schedule, change):
+    """Keys and dates are the scheduler's; the day of a record is that of its timestamp in the time zone."""
+    zone, minute = "Europe/Berlin", dt.timedelta(minutes=1)
+    berlin = zoneinfo.ZoneInfo(zone)
+    noon = dt.datetime.fromisoformat(f"{change}T12:00:00Z")
+    ticks = ScheduledPartitions("@daily", timezone=zone).iter_partition_dagrun_infos(
+        earliest=noon - dt.timedelta(days=1.5), latest=noon + dt.timedelta(days=1)
+    )
+    dates = {info.partition_key: info.partition_date for info in ticks}
+    around_midnight = [date + dt.timedelta(milliseconds=by) for date in dates.values() for by in (-1, 0)]
+    around_change = [noon - dt.timedelta(hours=11) + number * 30 * minute for number in range(-2, 3)]
+    moments = sorted({*around_midnight[1:], *around_change})
+    pipeline = Pipeline(embedded_kafka, partitions=1)
+    for moment in moments:
+        pipeline.publish([moment.isoformat()], timestamp=round(moment.timestamp() * 1000))
+    cron = schedule and CronPartitionTimetable(schedule, timezone=zone)
+    reads = {}
+    for key, date in dates.items():
+        ranges = partition_of(cron, key, date, dt.timedelta(days=1), timezone=zone)
+        reads[key[:10]] = pipeline.run(key, ranges=ranges).records_read
+    days = [str(moment.astimezone(berlin).date()) for moment in moments]
+    assert len(reads) == 3
+    assert reads == {day: days.count(day) for day in sorted(days)}
+    assert pipeline.output() == [moment.isoformat() for moment in moments]
 
 
 def test_interval_runs_do_not_touch_the_cursor(timed):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +18,7 @@ from airflow_eos.trial import SourceRecord, try_process, try_range
 from spark_apps.flights import process as classify
 from tests.support.local_runs import Pipeline
 
+ROOT = Path(__file__).resolve().parents[2]
 FLIGHT = {"date": "2001/01/01 00:47", "delay": 66, "distance": 1, "origin": "A", "destination": "B"}
 
 
@@ -28,6 +32,26 @@ def test_an_apps_function_in_a_session(spark):
     assert try_process(classify, [], spark=spark) == []
     with pytest.raises(ProcessFailed, match="no column 'value'"):
         try_process(lambda df: df.select("key"), records, spark=spark)
+
+
+def test_the_decorated_example_runs_on_the_records_of_the_same_page(spark):
+    """What getting-started publishes is what its decorated task reads, and its sink is there."""
+    page = (ROOT / "docs" / "getting-started.md").read_text()
+    (source,) = re.findall(r"```python\n(from airflow\.sdk import dag, task\n.*?)```", page, re.DOTALL)
+    made: dict[str, Any] = {}
+    exec(source.replace("\nlarge_orders()\n", "\nmade = large_orders()\n"), made)
+    (operator,) = made["made"].tasks
+    (values,) = re.findall(r"order = (\{.*\})\n", page)
+    records = [
+        SourceRecord(json.dumps(eval(values, {"minute": minute})).encode(), key=str(minute).encode())
+        for minute in range(400)
+    ]
+    created = re.search(r"--topic (\S+):2 --topic (\S+):2", page)
+    assert created is not None
+    assert (operator.topics, operator.sink_topic) == ([created[1]], created[2])
+    process = operator.prepared_process({"dag": operator.dag})
+    written = try_process(process, records, spark=spark, sink_topic=operator.sink_topic)
+    assert [json.loads(one.value)["price"] for one in written] == [*range(150, 200)] * 2
 
 
 def test_dry_run_reads_the_first_records_and_changes_nothing(spark, embedded_kafka):

@@ -13,12 +13,16 @@ from airflow_eos.broker import KafkaCluster
 from airflow_eos.engine.lag import interval_progress
 from airflow_eos.exceptions import IntervalNotReady, IntervalUnaccountable, OffsetsOutOfRange
 from airflow_eos.ledger.keys import BOUNDARIES
-from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval
+from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
 from airflow_eos.operations.preview import preview
+from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.readers import read_topic
 from tests.support.local_runs import Pipeline
 from tests.support.patience import wait_until
+from tests.support.record_batches import Record, write
+from tests.support.wire_requests import append, transaction
 
 DAY = dt.datetime(2026, 1, 5, tzinfo=dt.timezone.utc)
 YEAR_2100 = dt.datetime(2100, 1, 1, tzinfo=dt.timezone.utc)
@@ -216,6 +220,101 @@ def test_segments_that_are_emptied_and_not_yet_removed_hide_no_record(embedded_k
     with pytest.raises(IntervalNotReady, match="finds no record by time"):
         pipeline.run("i10", ranges=between(10, 12))
     assert len(pinned(pipeline)) == 2
+
+
+# -- records without a timestamp ----------------------------------------------------------------------------
+
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+YEAR_1969 = -31_536_000_000
+
+
+def publish_undated(pipeline, *timestamps):
+    """Write records as clients without timestamps do (-1), or with ones before 1970, and return their values.
+
+    Byte by byte: librdkafka takes such timestamps for the present time.
+    """
+    where = TopicPartition(pipeline.source, 0)
+    values = [f"undated{number}" for number in range(len(timestamps))]
+    with BrokerConnections(ClientConfig.of(pipeline.kafka.client_config())) as connections:
+        for value, timestamp in zip(values, timestamps, strict=True):
+            append(connections, where, write([Record(0, timestamp, value.encode(), value.encode())]))
+    return values
+
+
+@pytest.fixture
+def undated(embedded_kafka):
+    """Two records without a timestamp and one of 1969, at offsets 0 to 2 of the only partition."""
+    pipeline = Pipeline(embedded_kafka, partitions=1, source_config={**ANY_TIME, **ONE_SEGMENT})
+    publish_undated(pipeline, -1, -1, YEAR_1969)
+    return pipeline
+
+
+@pytest.mark.parametrize("head", [0, 1], ids=["whole", "deleted head"])
+def test_records_without_a_timestamp_are_unaccountable_or_read_once(undated, head):
+    """No moment lies behind them: intervals over them were empty and green, whichever they were."""
+    if head:
+        delete_head(undated, head)
+    with pytest.raises(IntervalUnaccountable) as refusal:
+        undated.run(ranges=between(0, 5))
+    said = str(refusal.value)
+    assert f"{undated.source}-0: none of the records from offset {head} on has a timestamp" in said
+    assert "accept_deleted=True" in said
+    assert (pinned(undated), undated.output()) == ([], [])
+    accepted = undated.run("i0", ranges=between(0, 5, accept_deleted=True))
+    assert [r.to_list() for r in accepted.ranges] == [[undated.source, 0, head, 3]]
+    assert accepted.details["accepted_loss"]
+    assert "none of the records from offset" in "\n".join(accepted.details["notes"])
+    # Each is read by one interval, and the next ones need the acceptance until a record has a timestamp.
+    publish_undated(undated, -1)
+    with pytest.raises(IntervalUnaccountable):
+        undated.run("i5", ranges=between(5, 10))
+    for start in (5, -5):
+        undated.run(f"i{start}", ranges=between(start, start + 5, accept_deleted=True))
+    publish(undated, "m16", at(16))
+    # A head that is deleted proves nothing of 00:15; what is left proves the boundary behind it.
+    later = between(15, 20, accept_deleted=bool(head))
+    assert undated.run("i15", ranges=later).records_read == 1
+    assert undated.run("i20", ranges=between(21, 25)).records_read == 0
+    assert undated.output() == sorted(["m16", "undated0", *["undated0", "undated1", "undated2"][head:]])
+
+
+def test_a_record_without_a_timestamp_beside_others_is_read_where_it_stands(timed):
+    """Counter-test: it comes late for every moment, and belongs to the interval whose offsets hold it."""
+    publish_undated(timed, -1, YEAR_1969)
+    publish(timed, "m21", at(21))
+    reads = {
+        start: timed.run(f"i{start}", ranges=between(start, start + 5)).records_read for start in (20, 15)
+    }
+    assert reads == {20: 1, 15: 3}
+
+
+def test_a_partition_that_holds_markers_alone_is_idle(embedded_kafka):
+    """Counter-test: an aborted transaction leaves a marker, which has no timestamp of a record."""
+    pipeline = Pipeline(embedded_kafka, partitions=1)
+    where = TopicPartition(pipeline.source, 0)
+    with BrokerConnections(ClientConfig.of(pipeline.kafka.client_config())) as connections:
+        transaction(connections, where, ["aborted"], commit=False)
+    now = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=1)
+    wait_until(lambda: dt.datetime.now(dt.timezone.utc) > now)
+    assert pipeline.run(ranges=Interval(at(0), now, dt.timedelta(0))).records_read == 0
+
+
+@pytest.mark.parametrize("start", [EPOCH - dt.timedelta(milliseconds=n) for n in (1, 2, 3, 4, 6, 10**10)])
+def test_a_moment_before_1970_is_no_special_question(timed, start):
+    """Brokers take -1 to -6 for the end, the beginning and others, and refuse what lies below."""
+    assert timed.run(ranges=Interval(start, at(7))).records_read == 2
+    assert timed.output() == ["m1", "m6"]
+
+
+def test_records_of_before_1970_are_in_an_interval_of_before_1970(embedded_kafka):
+    """So are those without a timestamp that stand before the first record of a known time."""
+    pipeline = Pipeline(embedded_kafka, partitions=1, source_config={**ANY_TIME, **ONE_SEGMENT})
+    undated = publish_undated(pipeline, YEAR_1969, -1)
+    publish(pipeline, "m1", at(1))
+    assert pipeline.run("later", ranges=Interval(EPOCH, at(5))).records_read == 1
+    before = Interval(EPOCH - dt.timedelta(days=366), EPOCH)
+    assert pipeline.run("before", ranges=before).records_read == 2
+    assert pipeline.output() == ["m1", *undated]
 
 
 # -- sensors ------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from kafka.protocol.producer import InitProducerIdRequest
+from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
 
 from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ranges import TopicPartition
@@ -32,6 +32,21 @@ def sealed(values, records_per_batch=10, compressor="none"):
         batches = seal(column, np.zeros(len(column), np.int32), topic="t", compressor=compressor)
         pairs.extend((batch.records, batch.data) for batch in batches)
     return pairs
+
+
+def append(connections, where, batch):
+    """Write a batch as it is, outside of a transaction."""
+    topic_class = ProduceRequest.TopicProduceData
+    part = topic_class.PartitionProduceData(index=where.partition, records=batch)
+    request = ProduceRequest(
+        transactional_id=None,
+        acks=-1,
+        timeout_ms=10_000,
+        topic_data=[topic_class(name=where.topic, partition_data=[part])],
+        max_version=9,
+    )
+    answer = connections.call(request, connections.leaders([where.topic])[where])
+    assert answer.responses[0].partition_responses[0].error_code == 0, answer
 
 
 def take_epoch(connections, transactional_id, timeout_ms=60_000):

@@ -99,6 +99,16 @@ def test_orders_of_a_day_are_filtered(env: AirflowEnv, kafka: EmbeddedKafka) -> 
     assert Counter(one.value for one in found) == Counter(wanted)
 
 
+def test_orders_are_read_by_a_task_for_each_partition(env: AirflowEnv, kafka: EmbeddedKafka) -> None:
+    """orders_by_partition, a decorated task mapped over partitions that its function does not take."""
+    before = Counter(one.value for one in read_topic(kafka.client_config(), "orders-large"))
+    run(env, "orders_by_partition", "2026-01-02T00:00:00Z")
+    found = Counter(one.value for one in read_topic(kafka.client_config(), "orders-large")) - before
+    orders = read_topic(kafka.client_config(), "orders")
+    assert {one.partition for one in orders} == {0, 1}
+    assert found == Counter(one.value for one in orders if json.loads(one.value or b"")["price"] >= 150)
+
+
 def test_customers_lose_their_addresses(env: AirflowEnv, kafka: EmbeddedKafka) -> None:
     """customers_masked, an Arrow process in a file of its own: every row once, keys and times kept."""
     for topic in ("customers", "customers-masked"):
@@ -127,6 +137,7 @@ def test_no_example_is_left_out() -> None:
         "flights_daily_report",
         "flights_batched",
         "flights_on_arrival",
+        "orders_by_partition",
         "orders_daily",
         *ELSEWHERE,
     }

@@ -257,7 +257,8 @@ def test_second_run_of_a_cursor_waits_and_a_moved_cursor_fails_at_once(
     run_id = airflow.trigger("one_at_a_time")
     assert airflow.wait_for_run("one_at_a_time", run_id) == "failed"
     assert tries(airflow, "one_at_a_time", run_id) == ["failed"]
-    assert "CursorMoved" in airflow.task_log("one_at_a_time", run_id, "copy", 1)
+    log = airflow.task_log("one_at_a_time", run_id, "copy", 1)
+    assert log.count("docs/errors.md#cursormoved") == 1, log
     events = eventually(lambda: lineage_of(folder, "one_at_a_time.copy", run_id), lambda seen: "FAIL" in seen)
     assert events["FAIL"]["run"]["facets"]["airflowEos"]["run_key"] == keys.cursor_run_key(
         "one_at_a_time.copy", run_id

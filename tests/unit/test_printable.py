@@ -56,14 +56,18 @@ def test_an_error_of_a_command_is_one_line_that_a_terminal_can_show(text, capsys
     monkeypatch.setattr("airflow_eos.cli.execution.call", fails)
     assert carry_out(COMMANDS[0], Namespace(output="json"), lambda _: None) == 1
     said = capsys.readouterr()
-    assert said.err == f"GroupNotEmpty: {HOSTILE[text]}\n"
-    assert json.loads(said.out)["error"]["message"] == text
+    assert said.err == f"GroupNotEmpty: {HOSTILE[text]} (docs/errors.md#groupnotempty)\n"
+    assert json.loads(said.out)["error"] == {
+        "type": "GroupNotEmpty",
+        "message": text,
+        "docs": "docs/errors.md#groupnotempty",
+    }
 
 
 def test_errors_keep_their_lines_in_logs_and_nothing_else():
     """A task's log shows the text of an error; programs, and the way out of Spark, take the message."""
     error = GroupNotEmpty("first\n\tsecond \x1b[2J")
-    assert str(error) == "first\n\tsecond \\x1b[2J"
+    assert str(error) == "first\n\tsecond \\x1b[2J (docs/errors.md#groupnotempty)"
     assert error.message == "first\n\tsecond \x1b[2J"
     mark = ErrorMark()
     found = mark.find(mark.text(error))

@@ -17,16 +17,23 @@ UNPROVEN_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """The deleted head of a log.
+    """What keeps a log from telling where a moment lies: a deleted head, or records without timestamps.
 
     :param log_start: the first offset that may still be there.
     :param first_timestamp: of the first record that is left, in ms since 1970; None: none is left.
+    :param undated: there are records, and none of them has a timestamp of 1970 or later.
     """
 
     log_start: int
     first_timestamp: int | None
+    undated: bool = False
 
     def __str__(self) -> str:
+        if self.undated:
+            return (
+                f"none of the records from offset {self.log_start} on has a timestamp, so no record is found "
+                "by time"
+            )
         left = (
             "no record is found by time from there on"
             if self.first_timestamp is None
@@ -36,12 +43,13 @@ class Deleted:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {"log_start": self.log_start, "first_timestamp": self.first_timestamp}
+        data: dict[str, Any] = {"log_start": self.log_start, "first_timestamp": self.first_timestamp}
+        return {**data, "undated": True} if self.undated else data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Deleted:
         """Read the JSON form."""
-        return cls(data["log_start"], data["first_timestamp"])
+        return cls(data["log_start"], data["first_timestamp"], bool(data.get("undated")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +60,8 @@ class Boundary:
         that do not name them.
     :param highest: the highest timestamp in each log then, in ms since 1970, -1 where none was left: it
         proves that what stood in the log belongs before a later moment; no clock does.
-    :param unproven: partitions of which deleted records may have belonged to that time.
+    :param unproven: partitions of which deleted records, or records without timestamps, may belong to that
+        time.
     """
 
     topic: str

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import zoneinfo
-from types import SimpleNamespace
 from typing import Any
 
 import pendulum
 import pytest
 from airflow.sdk import (
-    DAG,
     Asset,
     CronPartitionTimetable,
     PartitionedAssetTimetable,
@@ -24,12 +22,12 @@ from airflow.sdk import (
 )
 from airflow.timetables.trigger import CronPartitionTimetable as Scheduled
 from dateutil.relativedelta import relativedelta
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.model.ranges import Interval, PartitionInterval
-from airflow_eos.operators.task_identity import resolve_ranges
+from airflow_eos.model.ranges import Interval
+from tests.support.airflow_partitions import partition_of
 
 UTC = dt.timezone.utc
 DAY = dt.timedelta(days=1)
@@ -47,18 +45,9 @@ zones = st.sampled_from(ODD_ZONES) | st.sampled_from(sorted(zoneinfo.available_t
 moments = st.integers(1_100_000_000, 1_900_000_000).map(lambda s: dt.datetime.fromtimestamp(s, UTC))
 
 
-def partition(
-    schedule: Any, key: str, date: dt.datetime | None, duration: Any = None, timezone: str = "UTC", **run: Any
-) -> Interval:
+def partition(schedule: Any, key: str, date: dt.datetime | None, *more: Any, **dag_run: Any) -> Interval:
     """Return the interval of a partition as a task of its Dag run resolves it."""
-    dag = DAG("d", schedule=schedule, start_date=pendulum.datetime(2000, 1, 1, tz=timezone))
-    fields = {"data_interval_start": None, "data_interval_end": None, "run_id": "r", **run}
-    context: Any = {"dag": dag, "dag_run": SimpleNamespace(partition_key=key, partition_date=date, **fields)}
-    found = resolve_ranges(
-        "data_interval", context, allowed_lateness=dt.timedelta(), partition_duration=duration
-    )
-    assert isinstance(found, PartitionInterval)
-    return found.interval
+    return partition_of(schedule, key, date, *more, **dag_run).interval
 
 
 @pytest.mark.parametrize(
@@ -78,6 +67,8 @@ def test_a_local_day_ends_where_the_next_one_begins(day: Any, hours: int, durati
 
 
 @settings(max_examples=60, deadline=None)
+@example("America/Havana", dt.datetime(2020, 8, 3, tzinfo=UTC), "@monthly")  # November 1 begins twice there
+@example("Antarctica/Casey", dt.datetime(2010, 3, 3, tzinfo=UTC), "@daily")  # 02:00 was followed by 23:00
 @given(zones, moments, st.sampled_from(["@hourly", "@daily", "@weekly", "@monthly", "*/30 * * * *"]))
 def test_partitions_of_the_scheduler_tile_time(zone: str, moment: dt.datetime, cron: str) -> None:
     """In every zone, from tick to tick; keys and dates are the scheduler's own."""
@@ -130,7 +121,7 @@ def test_a_duration_is_counted_by_the_calendar_of_the_dag(change: str) -> None:
         (relativedelta(months=1), start.add(months=1)),
         (dt.timedelta(hours=6), start.in_timezone("UTC").add(hours=6)),
     ]:
-        assert partition(None, "k", start, duration, "Europe/Berlin").end == end
+        assert partition(None, "k", start, duration, timezone="Europe/Berlin").end == end
 
 
 DAILY = CronPartitionTimetable("@daily", timezone="Europe/Berlin")

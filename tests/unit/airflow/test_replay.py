@@ -30,7 +30,8 @@ def make(dag: DAG, **changes: Any) -> ReplayOffsetRangesOperator:
 @pytest.mark.parametrize("given", [False, "", "false", None, 1.5])
 def test_replay_without_confirmation_reads_nothing(dag: DAG, runs: list[FakeRun], given: Any) -> None:
     """Consumers would see output again: somebody has to say so."""
-    operator = make(dag, confirm=given)
+    operator = make(dag, confirm="{{ params.confirm }}")
+    operator.confirm = given  # as it is rendered
     with pytest.raises(ConfigurationError, match="confirm"):
         operator.execute(make_context(operator))
     assert runs == []

@@ -8,15 +8,18 @@ import pytest
 from airflow.sdk import DAG, RetryAction
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_eos import exceptions
 from airflow_eos.exceptions import (
     AuthorizationFailed,
     CursorMoved,
+    EosError,
     OutcomeUnknown,
     ProcessFailed,
     RunFailed,
     RunFenced,
 )
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
+from airflow_eos.operators.retriable import Retry, retry_after
 from airflow_eos.operators.retry import TransactionRetryPolicy
 from tests.unit.airflow.fakes import a_record, make_context
 
@@ -106,3 +109,18 @@ def test_policy_survives_its_json_form() -> None:
     policy = TransactionRetryPolicy(2 * SECOND, 9 * SECOND)
     again = TransactionRetryPolicy.deserialize(policy.serialize())
     assert (again.base_delay, again.max_delay) == (2 * SECOND, 9 * SECOND)
+
+
+ACTIONS = {
+    Retry.NEVER: RetryAction.FAIL,
+    Retry.BACK_OFF: RetryAction.RETRY,
+    Retry.AFTER_DELAY: RetryAction.DEFAULT,
+}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in vars(exceptions).values() if isinstance(kind, type)])
+def test_policy_does_what_the_page_of_errors_says(kind: type) -> None:
+    """The table that the page is made from is the one that decides."""
+    if issubclass(kind, EosError):
+        decision = TransactionRetryPolicy().evaluate(kind("the reason"), 1, 9)
+        assert decision.action is ACTIONS[retry_after(kind)]

@@ -34,7 +34,7 @@ from airflow_eos.hooks.spark_driver import SparkDriver
 from airflow_eos.model.spec import LedgerSettings, MayCreate, RunSpec
 from airflow_eos.model.spec_json import spec_from_json, spec_to_json
 from airflow_eos.operators.submit import ReadProcessWriteSubmitOperator
-from airflow_eos.operators.submitted_files import SubmittedFiles
+from airflow_eos.operators.submitted_files import SubmittedFiles, split_process
 from tests.unit.airflow.fakes import a_record, make_context
 
 SPARK = '{"conn_type": "spark", "host": "spark://master:7077", "extra": {"deploy-mode": "cluster"}}'
@@ -513,7 +513,7 @@ def test_what_a_killed_submission_left_is_removed_by_the_next(
     code = """if True:
         import sys, time
         from airflow_eos.model.spec_json import spec_from_json
-        from airflow_eos.operators.submitted_files import SubmittedFiles
+        from airflow_eos.operators.submitted_files import SubmittedFiles, split_process
         SubmittedFiles(spec_from_json(sys.argv[1]), None)
         print("made", flush=True)
         time.sleep(60)
@@ -773,14 +773,19 @@ def test_exactly_one_thing_is_submitted(dag: DAG, given: dict[str, str]) -> None
         ReadProcessWriteSubmitOperator(task_id="copy", dag=dag, topics=["src"], group_id="g", **given)
 
 
-@pytest.mark.parametrize("process", ["nothing", "missing.py:process", "test-dash.py:process"])
-def test_process_that_cannot_be_shipped_says_so(
-    dag: DAG, ledger: Ledger, process: str, tmp_path: Path
-) -> None:
-    """Before anything is submitted."""
-    (tmp_path / "test-dash.py").touch()
+@pytest.mark.parametrize(
+    ("process", "says"),
+    [
+        ("nothing", "'package.module:function'"),
+        ("missing.py:process", "there is no file"),
+        ("test-dash.py:process", "not the name of a module"),
+    ],
+)
+def test_process_that_cannot_be_shipped_says_so(dag: DAG, process: str, says: str, tmp_path: Path) -> None:
+    """When the Dag is parsed, or before anything is submitted where the file went away since."""
+    (tmp_path / "test-dash.py").write_text("def process(df): ...")
     dag.fileloc = str(tmp_path / "dag.py")
-    operator = make(dag, process=process)
-    with pytest.raises(ConfigurationError, match="process"):
-        operator.execute(context_of(operator))
-    assert operator.calls == []
+    with pytest.raises(ConfigurationError, match=f"process.*{says}"):
+        make(dag, process=process)
+    with pytest.raises(ConfigurationError, match=f"process.*{says}"):
+        split_process(process, tmp_path)

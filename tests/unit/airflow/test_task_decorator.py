@@ -82,6 +82,59 @@ def test_expanded_over_partitions_each_has_its_cursor(dag: DAG, runs: list[FakeR
     assert runs[1].process("frame") == ("frame", 1)
 
 
+def test_a_function_without_that_parameter_is_mapped_over_partitions_too(
+    dag: DAG, runs: list[FakeRun]
+) -> None:
+    """As the pages and the error of a mapped task say; the function does not see the argument."""
+
+    @kafka_eos_task(**GIVEN)
+    def copy(df: Any, factor: int = 1) -> Any:
+        return df, factor
+
+    with dag:
+        copy.partial(factor=3).expand(source_partition=[0, 1])
+        copy.override(task_id="by_kwargs").expand_kwargs([{"source_partition": 2, "factor": 5}])
+        copy.override(task_id="called")(source_partition=3)
+    for partition in (0, 1):
+        arguments = {"op_kwargs": {"factor": 3, "source_partition": partition}}
+        operator = task_of(dag, "copy").unmap(arguments)
+        operator.execute(make_context(operator, map_index=partition))
+    operator = task_of(dag, "by_kwargs").unmap({"op_kwargs": {"source_partition": 2, "factor": 5}})
+    operator.execute(make_context(operator, map_index=0))
+    operator = task_of(dag, "called")
+    operator.execute(make_context(operator))
+    assert [run.spec.source_partition for run in runs] == [0, 1, 2, 3]
+    assert [run.process("frame") for run in runs[:3]] == [("frame", 3), ("frame", 3), ("frame", 5)]
+
+
+def test_instances_may_have_pipelines_and_groups_of_their_own(dag: DAG, runs: list[FakeRun]) -> None:
+    """The other way that the error of a mapped task names."""
+
+    @kafka_eos_task(topics=["src"], sink_topic="out", group_id="g")
+    def copy(df: Any, region: str) -> Any:
+        return df, region
+
+    given = {"region": "eu", "pipeline": "orders.eu", "group_id": "orders-eu", "topics": ["orders-eu"]}
+    with dag:
+        copy.expand_kwargs([given])
+    operator = task_of(dag, "copy").unmap({"op_kwargs": given})
+    operator.execute(make_context(operator, map_index=0))
+    spec = runs[0].spec
+    assert (spec.pipeline, spec.group_id, spec.source_topics) == ("orders.eu", "orders-eu", ("orders-eu",))
+    assert runs[0].process("frame") == ("frame", "eu")
+
+
+def test_an_argument_that_neither_the_function_nor_a_run_takes_is_refused(dag: DAG) -> None:
+    """As with every task decorator."""
+
+    @kafka_eos_task(**GIVEN)
+    def copy(df: Any) -> Any:
+        return df
+
+    with dag, pytest.raises(TypeError, match="regions"):
+        copy.expand(regions=["eu"])
+
+
 def test_context_variables_come_from_the_context(dag: DAG, runs: list[FakeRun]) -> None:
     """As in every decorated task; what the call gives is taken first, and templated."""
 

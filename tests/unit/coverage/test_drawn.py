@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_eos.coverage.coverage import coverage_of
@@ -48,6 +48,11 @@ def offsets(coverage):
     }
 
 
+EMPTY = (0, 0, 0, "")
+
+
+@example([*[EMPTY] * 4, (0, 0, 6, "#1"), (0, 0, 6, ""), EMPTY], 1, True)  # asked for, then read by the cursor
+@example([*[EMPTY] * 5, (0, 5, 3, ""), (0, 6, 6, ""), (0, 10, 4, ""), EMPTY], 1, True)  # each reads on
 @given(st.lists(reads, max_size=14), st.integers(1, 5), st.booleans())
 def test_coverage_kept_up_to_date_is_coverage_computed_anew(made, one_by_one, is_reset):
     """After each run; its verdict and its offsets, not the names of runs that lie far behind."""

@@ -165,7 +165,7 @@ def test_a_prefix_holds_no_dot(prefix):
 
 def test_a_source_partition_is_not_negative():
     """orders--1 would be partition 1 of orders-, too."""
-    with pytest.raises(ConfigurationError, match="negative"):
+    with pytest.raises(ConfigurationError, match="source_partition must be a whole number of at least 0"):
         a_spec(source_partition=-1)
 
 

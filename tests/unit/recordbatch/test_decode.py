@@ -374,7 +374,7 @@ def test_more_headers_than_allowed_are_refused_where_they_are_read():
         assert rows(read) == [record for record in written if record.offset in read.offset]
     with pytest.raises(CorruptBatch) as raised:
         list(decode_batches([among, neighbour], limits=limits))
-    assert str(raised.value) == (
+    assert raised.value.message == (
         "record of topic-3 at offset 42 is refused: it has 11 headers, more than 10, see "
         "eos.max.record.headers (2 such records in its batch); "
         'skip_offsets=[["topic", 3, 42, 43]] goes on behind it'

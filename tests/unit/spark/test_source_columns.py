@@ -39,7 +39,7 @@ def test_a_time_that_microseconds_cannot_hold_is_refused(wrong):
     assert columns(LAST, -LAST).column("timestamp").cast("int64").to_pylist() == [LAST * 1000, -LAST * 1000]
     with pytest.raises(CorruptBatch) as raised:
         columns(0, wrong, 0, wrong, wrong, 0)
-    assert str(raised.value) == (
+    assert raised.value.message == (
         f"topic-3 at offset 41 has timestamp {wrong} ms, which Spark's microseconds cannot hold "
         '(3 such records here); skip_offsets=[["topic", 3, 41, 42], ["topic", 3, 43, 45]] goes on behind it'
     )

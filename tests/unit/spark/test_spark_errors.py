@@ -111,7 +111,7 @@ def test_an_error_of_ours_leaves_a_task_and_is_the_same_error_on_the_driver():
     text = f"Traceback\n airflow_eos.spark.errors.TaskError: {caught.value}\n\tat scala.Foo(Foo.scala)"
     found = MARK.find(text)
     assert type(found) is OffsetsOutOfRange
-    assert str(found) == message
+    assert found.message == message
 
 
 def test_a_failure_of_our_own_in_a_task_is_not_told_as_the_authors():

@@ -5,13 +5,19 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import airflow_eos
+from airflow_eos import exceptions
 from airflow_eos.cli.definition import COMMANDS, COMMON
+from airflow_eos.cli.main import parser
+from airflow_eos.exceptions import CursorMoved, EosError, ProcessFailed, RunFailed
+from airflow_eos.operators.retriable import retry_after
 from airflow_eos.provider_info import get_provider_info
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -46,6 +52,56 @@ def test_parameter_page_is_what_the_signatures_say() -> None:
     reference = tool("parameters_reference")
     assert reference.PAGE.read_text("utf-8") == reference.render(airflow_eos)
     assert reference.unexplained(airflow_eos) == []
+
+
+ERRORS = tool("errors_reference")
+
+
+def test_error_page_is_what_the_docstrings_and_the_table_of_retries_say() -> None:
+    """`python tools/errors_reference.py` makes it again."""
+    _, mark, made = ERRORS.PAGE.read_text("utf-8").partition(ERRORS.MARK)
+    assert mark
+    assert made == "\n" + ERRORS.render(exceptions, retry_after, ERRORS.exit_codes())
+
+
+def test_every_error_has_an_entry() -> None:
+    """Each class says itself what happened; what is safe and what to do may be those of its base."""
+    kinds = ERRORS.classes(exceptions)
+    headings = re.findall(r"^### (\w+)$", ERRORS.PAGE.read_text("utf-8"), re.MULTILINE)
+    assert headings == [kind.__name__ for kind in kinds]
+    for kind in kinds:
+        assert kind.__doc__ and ERRORS.paragraphs(kind)["What"], kind  # noqa: PT018 - one docstring
+        assert len(ERRORS.explained(kind, "Safe")) > 20, kind
+        assert len(ERRORS.explained(kind, "Do")) > 20, kind
+
+
+@pytest.mark.parametrize("kind", ERRORS.classes(exceptions), ids=lambda kind: kind.__name__)
+def test_commands_of_the_error_page_are_commands(kind: type[EosError]) -> None:
+    """The parser of the commands takes each of them, with words in capitals for what the reader fills in."""
+    for command in ERRORS.commands(ERRORS.explained(kind, "Do")):
+        program, group, *arguments = shlex.split(command)
+        assert (program, group) == ("airflow", "eos"), command
+        needs_cluster = next(one.cluster for one in COMMANDS if one.name == arguments[0])
+        parser().parse_args([*arguments, *(["--bootstrap-servers", "broker:9092"] * needs_cluster)])
+
+
+def test_links_of_the_error_page_lead_to_headings() -> None:
+    """A heading that is renamed takes its links along."""
+    for page, anchor in re.findall(r"\]\(([\w/-]*(?:\.md)?)#([\w-]+)\)", ERRORS.PAGE.read_text("utf-8")):
+        target = (ERRORS.PAGE.parent / page) if page else ERRORS.PAGE
+        titles = re.findall(r"^#+ (.+)$", target.read_text("utf-8"), re.MULTILINE)
+        assert anchor in {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}, anchor
+
+
+def test_the_text_of_an_error_ends_with_its_entry_and_has_no_other() -> None:
+    """Also where its message quotes another error, or its class is of another module."""
+    cause = CursorMoved("somebody else commits to this group")
+    assert str(cause) == "somebody else commits to this group (docs/errors.md#cursormoved)"
+    error = RunFailed(f"aborted after 3 attempts. Last error: {cause}")
+    assert error.message == "aborted after 3 attempts. Last error: somebody else commits to this group"
+    assert str(error) == f"{error.message} (docs/errors.md#runfailed)"
+    assert str(RunFailed(str(error))) == str(error)
+    assert str(type("OrderRefused", (ProcessFailed,), {})("no")) == "no (docs/errors.md#processfailed)"
 
 
 @pytest.mark.parametrize("name", ["ReadProcessWriteOperator", "ReadProcessWriteSubmitOperator"])

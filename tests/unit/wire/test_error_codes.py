@@ -22,7 +22,10 @@ from airflow_eos.wire.error_codes import (
     ADD_PARTITIONS,
     COORDINATOR,
     FETCH,
+    LIST_OFFSETS,
     PRODUCE,
+    PRODUCERS,
+    TXN_MARKERS,
     TXN_OFFSET_COMMIT,
     Fatal,
     Retry,
@@ -166,6 +169,8 @@ TXN_OFFSET_COMMIT_ACTIONS = {
 TABLES = [
     pytest.param(PRODUCE, PRODUCE_ACTIONS, id="produce"),
     pytest.param(FETCH, FETCH_ACTIONS, id="fetch"),
+    pytest.param(LIST_OFFSETS, FETCH_ACTIONS, id="list-offsets"),
+    pytest.param(PRODUCERS, FETCH_ACTIONS, id="describe-producers"),
     pytest.param(ADD_PARTITIONS, ADD_ACTIONS, id="add-partitions"),
     pytest.param(ADD_OFFSETS, ADD_OFFSETS_ACTIONS, id="add-offsets"),
     pytest.param(TXN_OFFSET_COMMIT, TXN_OFFSET_COMMIT_ACTIONS, id="txn-offset-commit"),
@@ -183,6 +188,15 @@ def action(decision):
 def test_every_code_has_its_action(table, expected):
     """Each code of a table does what PROTOCOL and Kafka's documentation say, no code is missing or extra."""
     assert {code: action(table[code]) for code in table} == expected
+
+
+def test_a_version_that_a_broker_does_not_know_is_called_by_the_request():
+    """A question about offsets is not called Fetch."""
+    requests = {"Fetch": FETCH, "ListOffsets": LIST_OFFSETS, "DescribeProducers": PRODUCERS}
+    requests["WriteTxnMarkers"] = TXN_MARKERS
+    for request, table in requests.items():
+        named = [name for name in requests if name in table[35].meaning]
+        assert named == [request]
 
 
 @pytest.mark.parametrize(("table", "expected"), TABLES)

@@ -1,0 +1,103 @@
+"""Kinds of values that an author gives: what each must be, and the words of the error where it is not."""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+from airflow_eos.exceptions import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a value must be.
+
+    :param must_be: completes "<parameter> must be".
+    :param holds: returns whether a value is one.
+    :param words: the words that a misspelt one may be near to.
+    """
+
+    must_be: str
+    holds: Callable[[Any], bool]
+    words: tuple[str, ...] = ()
+
+    def problem(self, field: str, value: object) -> str:
+        """Return the text of the error, or an empty one where the value is of this kind."""
+        if self.holds(value):
+            return ""
+        return f"{field} must be {self.must_be}, got {value!r}{did_you_mean(value, self.words)}"
+
+    def check(self, field: str, value: object) -> None:
+        """Check a value.
+
+        :raises ConfigurationError: it is of another kind; names parameter, value, and what it must be.
+        """
+        problem = self.problem(field, value)
+        if problem:
+            raise ConfigurationError(problem)
+
+    def __or__(self, other: Kind) -> Kind:
+        """Return the kind of what is one of both."""
+        return Kind(
+            f"{self.must_be} or {other.must_be}",
+            lambda value: self.holds(value) or other.holds(value),
+            (*self.words, *other.words),
+        )
+
+
+def whole_number(least: int) -> Kind:
+    """Return whole numbers from ``least``; ``True`` is not one."""
+    return Kind(
+        f"a whole number of at least {least}",
+        lambda value: isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least,
+    )
+
+
+def duration(least: dt.timedelta = dt.timedelta(0), *, above: bool = False) -> Kind:
+    """Return durations from ``least``; with ``above`` longer ones only."""
+    relation = "longer than" if above else "of at least"
+    return Kind(
+        f"a datetime.timedelta {relation} {least.total_seconds():g} s",
+        lambda value: isinstance(value, dt.timedelta) and (value > least if above else value >= least),
+    )
+
+
+def seconds(*, above: bool = False) -> Kind:
+    """Return numbers of seconds from 0; with ``above`` larger ones only."""
+    return Kind(
+        f"a number of seconds {'above' if above else 'of at least'} 0",
+        lambda value: (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and (value > 0 if above else value >= 0)
+        ),
+    )
+
+
+def word(*words: str) -> Kind:
+    """Return the given words."""
+    listed = ", ".join(map(repr, words[:-1]))
+    return Kind(f"{listed} or {words[-1]!r}", lambda value: isinstance(value, str) and value in words, words)
+
+
+FLAG = Kind("True or False", lambda value: isinstance(value, bool))
+NONE = Kind("None", lambda value: value is None)
+TEXT = Kind("text that is not empty", lambda value: isinstance(value, str) and bool(value.strip()))
+
+
+def instance_of(kind: type | tuple[type, ...], must_be: str) -> Kind:
+    """Return the instances of classes."""
+    return Kind(must_be, lambda value: isinstance(value, kind))
+
+
+def did_you_mean(given: object, words: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"`` where a text is near to a word, else an empty text."""
+    if not isinstance(given, str):
+        return ""
+    folded = {word.lower().replace("-", "_"): word for word in words}
+    near = difflib.get_close_matches(given.lower().replace("-", "_"), folded, n=1)
+    return f"; did you mean {folded[near[0]]!r}?" if near else ""

@@ -1,0 +1,319 @@
+"""What the parameters of operators, sensors, triggers and the decorator must be: one row a rule.
+
+A new parameter of one of these classes needs a row; a test compares the table with their signatures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.sdk import RetryPolicy
+
+from airflow_eos import settings
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.kinds import (
+    FLAG,
+    NONE,
+    TEXT,
+    Kind,
+    duration,
+    instance_of,
+    seconds,
+    whole_number,
+    word,
+)
+from airflow_eos.model.names import checked_name, checked_prefix, checked_topic, checked_topics
+from airflow_eos.model.ranges import Cursor, Explicit, Interval
+from airflow_eos.model.relations import (
+    check_dead_letter_topic,
+    check_explicit,
+    check_sink,
+    check_source_partition,
+    check_topics_of,
+)
+from airflow_eos.model.spec import CHOICES, LedgerSettings
+from airflow_eos.operators.offset_ranges import parse_ranges
+from airflow_eos.operators.partition_interval import check_partition_duration
+from airflow_eos.operators.process_signature import check_call, folders_of, parts_of, signature_of
+from airflow_eos.operators.rendered import parse_partition, parse_topics
+from airflow_eos.operators.schedules import check_schedule
+from airflow_eos.operators.submitted_files import check_shippable
+from airflow_eos.operators.task_identity import DATA_INTERVAL, accepting, accepts, as_range_mode
+
+Check = Callable[..., object]
+OPERATOR, SUBMIT, REPLAY = (
+    "ReadProcessWriteOperator",
+    "ReadProcessWriteSubmitOperator",
+    "ReplayOffsetRangesOperator",
+)
+DECORATOR = "_KafkaEosDecoratedOperator"
+LAG, DATA, COMMITTED = "KafkaLagSensor", "KafkaDataIntervalSensor", "RunCommittedSensor"
+TRIGGER = "OffsetRangeTrigger"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A rule.
+
+    :param parameters: what the rule is about, the first one above all; it applies to whatever has that one.
+    :param check: takes their values, None where one is not given; raises where the rule is broken.
+    :param only: names of the classes it is for; empty: all.
+    :param but: names of classes it is not for.
+    """
+
+    parameters: tuple[str, ...]
+    check: Check
+    only: tuple[str, ...] = ()
+    but: tuple[str, ...] = ()
+
+    def concerns(self, cls: type) -> bool:
+        """Return whether the rule is for a class, or one that it is derived from."""
+        names = {base.__name__ for base in cls.__mro__}
+        return (not self.only or not names.isdisjoint(self.only)) and names.isdisjoint(self.but)
+
+
+def _one(parameter: str, check: Kind | Callable[[str, Any], object], only: str = "", but: str = "") -> Row:
+    """Return the rule of one parameter, whose check takes its name too."""
+    named = check.check if isinstance(check, Kind) else check
+    return Row((parameter,), lambda value: named(parameter, value), tuple(only.split()), tuple(but.split()))
+
+
+def _or_none(check: Callable[[str, Any], object], *, empty: bool = False) -> Callable[[str, Any], None]:
+    """Return the check of a parameter that may have no value.
+
+    :param empty: an empty text is none, too.
+    """
+
+    def checked(field: str, value: Any) -> None:
+        if value is not None and not (empty and value == ""):
+            check(field, value)
+
+    return checked
+
+
+def _topics(field: str, value: Any) -> None:
+    parse_topics(field, value)
+
+
+def _topics_or_none(field: str, value: Any) -> None:
+    if value:
+        parse_topics(field, value)
+
+
+def _accepts(field: str, value: Any) -> None:
+    accepts(value, field)
+
+
+def _skips(field: str, value: Any) -> None:
+    if value:
+        parse_ranges(field, value)
+
+
+def _mode(_: str, value: Any) -> None:
+    if value is not None and value != DATA_INTERVAL:
+        as_range_mode(value)
+
+
+def _accepted_of(accept: Any, ranges: Any) -> None:
+    if accepts(accept) and ranges != DATA_INTERVAL:
+        accepting(Cursor() if ranges is None else as_range_mode(ranges))
+
+
+def _mapping(field: str, value: Any) -> None:
+    """Check a mapping by its names alone: its values may be secret."""
+    if value is None:
+        return
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise ConfigurationError(
+            f"{field} must be a mapping of names to values, got {type(value).__name__}; write "
+            f'{field}={{"name": value}}'
+        )
+
+
+def _process(field: str, value: Any) -> None:
+    if isinstance(value, str):
+        parts_of(value)
+    elif not callable(value):
+        raise ConfigurationError(f"{field} must be a function or a string, got {type(value).__name__}")
+
+
+def _submitted_process(field: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise ConfigurationError(
+            f"{field} must be the text 'path/to/file.py:function' or 'package.module:function', got "
+            f"{type(value).__name__}: a function cannot be submitted"
+        )
+    check_shippable(value)
+
+
+def _submitted(process: Any, application: Any) -> None:
+    if bool(process) == bool(application):
+        raise ConfigurationError("give either process or application: one of them is what is submitted")
+
+
+def _process_in(process: Any, dag: Any, op_kwargs: Any) -> None:
+    signature = None if process is None else signature_of(process, folders_of(dag.fileloc))
+    if signature is not None and (op_kwargs is None or isinstance(op_kwargs, Mapping)):
+        check_call(signature, op_kwargs or ())
+
+
+def _timeouts(transaction: Any, delivery: Any) -> None:
+    from airflow_eos.run.laws import timeouts_fit
+
+    timeouts_fit(delivery, transaction, None)
+
+
+def _names(topics: Any) -> tuple[str, ...]:
+    return parse_topics("topics", topics)
+
+
+def _ledger_topic(ledger: LedgerSettings | None) -> str:
+    return ledger.topic if ledger else settings.default_ledger_topic()
+
+
+def _sink(sink: Any, topics: Any, ledger: Any, allow_loop: Any) -> None:
+    check_sink(sink, _names(topics), _ledger_topic(ledger), allow_loop=bool(allow_loop))
+
+
+def _dead_letters(topic: Any, topics: Any, ledger: Any) -> None:
+    check_dead_letter_topic(topic, _names(topics), _ledger_topic(ledger))
+
+
+def _partition_of(partition: Any, topics: Any) -> None:
+    if topics:
+        check_source_partition(parse_partition("source_partition", partition), _names(topics))
+
+
+def _ranges_of(ranges: Any, topics: Any, partition: Any) -> None:
+    if isinstance(ranges, Explicit):
+        check_explicit(ranges, _names(topics), parse_partition("source_partition", partition))
+
+
+def _skips_of(skips: Any, topics: Any) -> None:
+    check_topics_of("skip_offsets", parse_ranges("skip_offsets", skips) if skips else (), _names(topics))
+
+
+def _replayed(field: str, given: Any) -> None:
+    replayed_ranges(given, field)
+
+
+def _replayed_of(given: Any, topics: Any) -> None:
+    check_topics_of("offset_ranges", parse_ranges("offset_ranges", given), _names(topics))
+
+
+def _confirm(field: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        word("true", "false", "yes", "no").check(field, value.lower() if isinstance(value, str) else value)
+
+
+def _reason(field: str, value: Any) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigurationError(f"a replay needs a {field}, which is kept in the ledger, got {value!r}")
+
+
+def _named_run(topics: Any, ranges: Any, partition: Any, run_key: Any) -> None:
+    if not run_key and not topics:
+        check_topics_needed(Cursor() if ranges is None else ranges, partition)
+
+
+def _max_records(most: Any, least: Any) -> None:
+    if most is not None and most < least:
+        raise ConfigurationError(f"max_records must be at least min_records, got {most} and {least}")
+
+
+def replayed_ranges(given: Any, field: str = "offset_ranges") -> Explicit:
+    """Return ranges of a replay.
+
+    :raises ConfigurationError: they cannot be read, or two are of one partition.
+    """
+    ranges = parse_ranges(field, given)
+    try:
+        return Explicit(ranges)
+    except ValueError as error:
+        raise ConfigurationError(f"{field} {given!r}: {error}") from error
+
+
+def check_topics_needed(ranges: Any, partition: Any) -> None:
+    """Check a run that is named without topics.
+
+    :raises ConfigurationError: topics are part of its name.
+    """
+    if not isinstance(ranges, Cursor) or partition is not None:
+        of = ranges if partition is None else f"source_partition={partition}"
+        raise ConfigurationError(
+            f"topics are part of the name of a run over {of}: give them as the operator has them"
+        )
+
+
+_POLICY = instance_of(RetryPolicy, "a RetryPolicy, for example TransactionRetryPolicy()") | NONE
+_LEDGER = instance_of(LedgerSettings, "LedgerSettings(topic=...)") | NONE
+_INTERVAL = instance_of(Interval, "Interval(start, end)") | NONE
+
+TABLE: tuple[Row, ...] = (
+    # what is read and written
+    _one("topics", _topics, but=f"{COMMITTED} {TRIGGER}"),
+    _one("topics", _topics_or_none, only=COMMITTED),
+    _one("topics", checked_topics, only=TRIGGER),
+    _one("sink_topic", _or_none(checked_topic)),
+    _one("dead_letter_topic", _or_none(checked_topic)),
+    _one("source_partition", parse_partition),
+    _one("skip_offsets", _skips),
+    _one("ranges", _mode, but=DATA),
+    _one("accept_deleted", _accepts),
+    _one("offset_ranges", _replayed),
+    _one("interval", _INTERVAL),
+    # who reads it, and what keeps account
+    _one("group_id", checked_name),
+    _one("pipeline", checked_name, only=COMMITTED),
+    _one("pipeline", _or_none(checked_name, empty=True), but=COMMITTED),
+    _one("prefix", _or_none(lambda _, value: checked_prefix(value), empty=True)),
+    _one("kafka_config_id", TEXT),
+    _one("ledger", _LEDGER),
+    _one("ledger_topic", _or_none(checked_topic, empty=True)),
+    _one("run_id", TEXT),
+    _one("run_key", instance_of(str, "text") | NONE),
+    # how a run goes
+    *(_one(name, kind) for name, kind in CHOICES.items()),
+    _one("on_empty", word("succeed", "skip")),
+    _one("max_active_tis_per_dag", whole_number(1) | NONE),
+    _one("retry_policy", _POLICY),
+    _one("confirm", _confirm),
+    _one("reason", _reason),
+    # what it calls
+    _one("process", _process, but=SUBMIT),
+    _one("process", _or_none(_submitted_process, empty=True), only=SUBMIT),
+    _one("application", instance_of(str, "text"), only=SUBMIT),
+    _one("op_kwargs", _mapping),
+    _one("conn_id", TEXT | NONE, but=SUBMIT),
+    _one("config_kwargs", _mapping),
+    _one("deferrable", FLAG, only=SUBMIT),
+    _one("deferrable", FLAG | NONE, but=SUBMIT),
+    # how long is waited, and for what
+    _one("allowed_lateness", duration()),
+    _one("partition_duration", lambda _, value: check_partition_duration(value)),
+    _one("idle_partitions", word("allowed_lateness", "wait")),
+    _one("min_records", whole_number(1)),
+    _one("max_records", whole_number(1) | NONE),
+    _one("max_delay", duration() | NONE, only=LAG),
+    _one("max_delay", seconds() | NONE, only=TRIGGER),
+    _one("start", word("earliest", "latest")),
+    _one("poll_interval", seconds(above=True)),
+    # what must fit each other
+    Row(("sink_topic", "topics", "ledger", "allow_loop"), _sink),
+    Row(("dead_letter_topic", "topics", "ledger"), _dead_letters),
+    Row(("source_partition", "topics"), _partition_of),
+    Row(("ranges", "topics", "source_partition"), _ranges_of),
+    Row(("skip_offsets", "topics"), _skips_of),
+    Row(("offset_ranges", "topics"), _replayed_of),
+    Row(("accept_deleted", "ranges"), _accepted_of, but=(DATA, REPLAY)),
+    Row(("transaction_timeout", "delivery_timeout"), _timeouts),
+    Row(("process", "application"), _submitted, only=(SUBMIT,)),
+    Row(("topics", "ranges", "source_partition", "run_key"), _named_run, only=(COMMITTED,)),
+    Row(("max_records", "min_records"), _max_records),
+    # what the Dag must be
+    Row(("process", "dag", "op_kwargs"), _process_in, but=(DECORATOR,)),
+    Row(("ranges", "dag", "partition_duration", "task_id", "run_key"), check_schedule),
+)
+"""All rules, in the order in which they are applied: single parameters before what they must fit."""

@@ -1,0 +1,174 @@
+"""What a ``process`` takes, read without importing its file, and whether a run can call it."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.kinds import did_you_mean
+
+RUN = "run"
+_KEEP_THE_SIGNATURE = ("arrow_process",)
+_HIDES_NAMES = ("__getattr__", "exec", "eval", "globals", "setattr", "vars")
+_FORMS = "'package.module:function' or 'path/to/file.py:function'"
+
+
+def parts_of(process: str) -> tuple[str, str]:
+    """Return module or file, and function.
+
+    :raises ConfigurationError: the text does not have this form.
+    """
+    place, _, name = process.rpartition(":")
+    if not place or not name.isidentifier():
+        raise ConfigurationError(f"process {process!r} must be {_FORMS}")
+    return place, name
+
+
+def signature_of(process: Callable[..., Any] | str, folders: Iterable[Path]) -> inspect.Signature | None:
+    """Return what a process takes; None where that is only known once it is imported.
+
+    :param folders: folders that a path may be relative to; the first one is named in errors.
+    :raises ConfigurationError: there is no such file, it is not Python, or it has no such function.
+    """
+    if callable(process):
+        try:
+            return inspect.signature(process)
+        except (TypeError, ValueError):
+            return None
+    place, name = parts_of(process)
+    if not place.endswith(".py"):
+        return None
+    wanted = [(folder / place).resolve() for folder in folders]
+    path = next((one for one in wanted if one.is_file()), None)
+    if path is None:
+        raise ConfigurationError(
+            f"process {process!r}: there is no file {wanted[0]}; a path is relative to the folder of the Dag "
+            "file"
+        )
+    return _in_file(str(path), path.stat().st_mtime_ns, name, process)
+
+
+def folders_of(dag_file: str) -> list[Path]:
+    """Return the folders that a path may be relative to while a Dag is made.
+
+    A Dag that a function of another module makes gets the address of its Dag file from Airflow only once that
+    file is read to its end: the files that are being read count, too.
+    """
+    folders = [Path(dag_file).parent]
+    frame = sys._getframe()  # noqa: SLF001 - as Airflow's own way to a Dag's file
+    while frame is not None:
+        if frame.f_code.co_name == "<module>":
+            folders.append(Path(frame.f_code.co_filename).parent)
+        frame = frame.f_back  # type: ignore[assignment]
+    return list(dict.fromkeys(folders))
+
+
+@functools.lru_cache(maxsize=64)
+def _in_file(path: str, _changed: int, name: str, process: str) -> inspect.Signature | None:
+    try:
+        tree = ast.parse(Path(path).read_bytes(), filename=path)
+    except (SyntaxError, ValueError) as error:
+        raise ConfigurationError(f"process {process!r}: {path} is not Python: {error}") from error
+    bound: dict[str, list[ast.AST]] = {}
+    for key, node in _bindings(tree.body):
+        bound.setdefault(key, []).append(node)
+    if name not in bound:
+        uses = {one.id for one in ast.walk(tree) if isinstance(one, ast.Name)} | bound.keys()
+        if "*" in bound or not uses.isdisjoint(_HIDES_NAMES):
+            return None
+        raise ConfigurationError(
+            f"process {process!r}: {path} has no function {name!r}{did_you_mean(name, bound)}"
+        )
+    only = bound[name][0] if len(bound[name]) == 1 else None
+    if not isinstance(only, ast.FunctionDef) or not all(map(_keeps_signature, only.decorator_list)):
+        return None
+    return _signature(only.args)
+
+
+def _bindings(body: Iterable[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
+    """Yield the names that the statements of a module bind; a star for names that an import does not tell."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name, node
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            for alias in node.names:
+                yield alias.asname or alias.name.partition(".")[0], node
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, node
+        elif not isinstance(node, ast.Lambda):
+            yield from _bindings(ast.iter_child_nodes(node))
+
+
+def _keeps_signature(decorator: ast.expr) -> bool:
+    name = decorator.attr if isinstance(decorator, ast.Attribute) else getattr(decorator, "id", "")
+    return name in _KEEP_THE_SIGNATURE
+
+
+def _signature(arguments: ast.arguments) -> inspect.Signature:
+    kinds = inspect.Parameter
+    positional = [*arguments.posonlyargs, *arguments.args]
+    without = len(positional) - len(arguments.defaults)
+    found = [
+        inspect.Parameter(
+            one.arg,
+            kinds.POSITIONAL_ONLY if place < len(arguments.posonlyargs) else kinds.POSITIONAL_OR_KEYWORD,
+            default=kinds.empty if place < without else None,
+        )
+        for place, one in enumerate(positional)
+    ]
+    if arguments.vararg is not None:
+        found.append(inspect.Parameter(arguments.vararg.arg, kinds.VAR_POSITIONAL))
+    found += [
+        inspect.Parameter(one.arg, kinds.KEYWORD_ONLY, default=kinds.empty if default is None else None)
+        for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    ]
+    if arguments.kwarg is not None:
+        found.append(inspect.Parameter(arguments.kwarg.arg, kinds.VAR_KEYWORD))
+    return inspect.Signature(found)
+
+
+def check_call(signature: inspect.Signature, given: Iterable[str]) -> None:
+    """Check that a run can call a process: with the DataFrame, the run where it takes one, and ``op_kwargs``.
+
+    :param given: names of ``op_kwargs``.
+    :raises ConfigurationError: an argument is unknown, is given by the run itself, or is missing.
+    """
+    parameters = list(signature.parameters.values())
+    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    by_name = {one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+    frame = positional[0].name if positional else None
+    for name in given:
+        if name in (frame, RUN) and name in by_name:
+            raise ConfigurationError(
+                f"op_kwargs gives {name!r} to process{signature}, which it gets from the run; leave it out"
+            )
+        if name not in by_name and not takes_any:
+            taken = sorted(by_name - {frame, RUN})
+            raise ConfigurationError(
+                f"op_kwargs gives {name!r} to process{signature}, which has no such parameter"
+                f"{did_you_mean(name, taken)}"
+            )
+    if frame is None and not any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        raise ConfigurationError(
+            f"process{signature} takes no DataFrame; it must be callable as process(df) or process(df, run)"
+        )
+    needed = [
+        one.name
+        for one in parameters
+        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+    ]
+    missing = [name for name in needed if name not in (frame, RUN, *given)]
+    # A second parameter without a default gets the run, whatever it is called.
+    second = positional[1].name if len(positional) > 1 and RUN not in by_name else None
+    if [name for name in missing if name != second]:
+        raise ConfigurationError(
+            f"process{signature} needs {', '.join(map(repr, missing))}, which nothing gives: it must be "
+            "callable as process(df) or process(df, run), with op_kwargs for the other parameters"
+        )

@@ -1,0 +1,45 @@
+"""Whether the schedule of a Dag gives its runs the intervals that a task wants to read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import CronTriggerTimetable, DeltaTriggerTimetable
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.ranges import INTERVAL_TIMETABLE
+from airflow_eos.operators.partition_interval import PartitionDuration, says_its_end
+from airflow_eos.operators.task_identity import DATA_INTERVAL
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+
+def check_schedule(
+    ranges: Any, dag: DAG, duration: PartitionDuration | None, task_id: str, run_key: str | None = None
+) -> None:
+    """Check that the runs of a Dag have the intervals that its task wants to read.
+
+    :param run_key: names the run instead of an interval.
+    :raises ConfigurationError: the Dag's schedule gives all its runs an empty one.
+    """
+    timetable = dag.timetable
+    if (
+        ranges == DATA_INTERVAL
+        and not run_key
+        and duration is None
+        and not says_its_end(timetable)
+        and isinstance(timetable, CronTriggerTimetable | DeltaTriggerTimetable)
+        and not timetable.interval
+    ):
+        if isinstance(timetable, DeltaTriggerTimetable):
+            with_intervals = f"airflow.sdk.DeltaDataIntervalTimetable({timetable.delta!r})"
+        else:
+            with_intervals = (
+                f"{INTERVAL_TIMETABLE}({timetable.expression!r}, timezone={str(timetable.timezone)!r})"
+            )
+        raise ConfigurationError(
+            f"task {task_id!r} reads ranges={DATA_INTERVAL!r}, and the schedule of Dag "
+            f"{dag.dag_id!r} gives empty intervals: cron strings, presets and timedeltas do "
+            f"in Airflow 3. Schedule the Dag with {with_intervals}"
+        )

@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Write docs/errors.md from the classes of ``airflow_eos.exceptions``: ``python tools/errors_reference.py``.
+
+What stands above the mark is written by hand and stays. A test compares the rest with the classes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "errors.md"
+MARK = "<!-- Below this line: made by tools/errors_reference.py. -->\n"
+_LABEL = re.compile(r"^(Safe|Do): ")
+
+
+def render(exceptions: Any, retry_after: Any, exit_codes: Any) -> str:
+    """Return the reference.
+
+    :param exceptions: the module that has the classes.
+    :param retry_after: returns what the retry policy does after a class of errors.
+    :param exit_codes: exit code by the kind of process that an error ends.
+    """
+    kinds = classes(exceptions)
+    codes = ["| what the error ends | exit code |", "|---|---|"]
+    codes += [f"| {process} | {code} |" for process, code in exit_codes.items()]
+    rows = ["| error | is a | Airflow |", "|---|---|---|"]
+    rows += [f"| {_link(kind)} | {_link(kind.__base__)} | {retry_after(kind).value} |" for kind in kinds]
+    details = [_section(kind, retry_after(kind)) for kind in kinds]
+    return "\n\n".join(["\n".join(codes), "\n".join(rows), *details]) + "\n"
+
+
+def classes(exceptions: Any) -> list[type]:
+    """Return the classes of the module, each behind its base."""
+    own = [kind for kind in vars(exceptions).values() if inspect.isclass(kind)]
+    own = [kind for kind in own if kind.__module__ == exceptions.__name__]
+    return _with_subclasses(exceptions.EosError, own)
+
+
+def paragraphs(kind: type) -> dict[str, str]:
+    """Return what a class's own docstring says: ``What`` and, where it has them, ``Safe`` and ``Do``."""
+    texts: dict[str, list[str]] = {"What": []}
+    label = "What"
+    for line in inspect.cleandoc(kind.__doc__ or "").splitlines():
+        if line.startswith(":param") or (label == "What" and not line):
+            label = "other"
+        if start := _LABEL.match(line):
+            label = start[1]
+        texts.setdefault(label, []).append(_LABEL.sub("", line))
+    return {label: "\n".join(lines).strip() for label, lines in texts.items() if label != "other"}
+
+
+def explained(kind: type, label: str) -> str:
+    """Return a paragraph of a class, or of the nearest base that has it."""
+    return next(text[label] for base in kind.__mro__ if label in (text := paragraphs(base)))
+
+
+def commands(text: str) -> list[str]:
+    """Return the commands of a paragraph: its indented lines."""
+    return [line.strip() for line in text.splitlines() if line.startswith("    ")]
+
+
+def exit_codes() -> dict[str, int]:
+    """Return the exit code by the kind of process that an error ends."""
+    from airflow_eos.cli.definition import REFUSED
+    from airflow_eos.engine.application import FAILED_CODE
+
+    return {
+        "a [command](cli.md): `airflow eos`, `python -m airflow_eos`": REFUSED,
+        "an [application](spark-submit.md) of `spark-submit`: `airflow_eos.spark.main`": FAILED_CODE,
+    }
+
+
+def _with_subclasses(kind: type, own: list[type]) -> list[type]:
+    return [kind, *(each for child in own if child.__base__ is kind for each in _with_subclasses(child, own))]
+
+
+def _section(kind: type, retry: Any) -> str:
+    return "\n\n".join(
+        [
+            f"### {kind.__name__}",
+            _markdown(explained(kind, "What")),
+            f"**Safe:** {_markdown(explained(kind, 'Safe'))}",
+            f"**Do:** {_markdown(explained(kind, 'Do'))}",
+            f"**Airflow:** {retry.value}.",
+        ]
+    )
+
+
+def _markdown(text: str) -> str:
+    prose = " ".join(line for line in text.splitlines() if line and not line.startswith("    "))
+    prose = prose.replace("``", "`")
+    copied = "\n".join(commands(text))
+    return f"{prose}\n\n```console\n{copied}\n```" if copied else prose
+
+
+def _link(kind: type | None) -> str:
+    if kind is None or kind is Exception:
+        return ""
+    return f"[`{kind.__name__}`](#{kind.__name__.lower()})"
+
+
+def main() -> None:
+    """Write the page's lower part."""
+    sys.path.insert(0, str(ROOT))
+    from airflow_eos import exceptions
+    from airflow_eos.operators.retriable import retry_after
+
+    head = PAGE.read_text("utf-8").partition(MARK)[0]
+    PAGE.write_text(f"{head}{MARK}\n{render(exceptions, retry_after, exit_codes())}", "utf-8")
+    print(f"wrote {PAGE.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
