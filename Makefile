@@ -25,10 +25,10 @@ unexport SPARK_HOME
 unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick unit check bench chaos images dist clean
+.PHONY: help setup demo test quick coverage unit check bench chaos images dist clean
 
 help: ## Show the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-6s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Make .venv with the pinned dependencies; quick when it is there
 	@PATH='$(ORIGINAL_PATH)' PYTHON='$(PYTHON)' tools/setup
@@ -44,6 +44,13 @@ test: setup ## Run the checks and all tests
 
 quick: check ## Run the checks and the unit tests that take no search, no JVM, no broker: under a minute on two cores
 	$(BIN)/python -m pytest tests/unit tests/protocol -n $(UNIT_JOBS) -q -m 'not chaos and not jvm and not search'
+
+coverage: setup ## The unit tests of make quick with the lines and branches they reach, and floors where promises are kept
+	$(BIN)/python -m pytest tests/unit tests/protocol -n $(UNIT_JOBS) -q -m 'not chaos and not jvm and not search' \
+		--cov --cov-report=
+	@$(BIN)/coverage report --include 'airflow_eos/run/*' --fail-under 87
+	@$(BIN)/coverage report --include 'airflow_eos/ledger/*' --fail-under 91
+	@$(BIN)/coverage report --include 'airflow_eos/recordbatch/*' --fail-under 98
 
 unit: setup ## Run the unit tests and the searches of the protocol's model: no JVM, no broker, no network
 	$(BIN)/python -m pytest tests/unit tests/protocol -n $(UNIT_JOBS) -m 'not chaos and not jvm' --durations 10

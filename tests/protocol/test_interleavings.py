@@ -33,8 +33,6 @@ from tests.protocol.model.scenes import Scene, spec, stage
 EXECUTIONS = 4_000
 DEEPER = 12_000
 
-pytestmark = pytest.mark.search
-
 OUT = TopicPartition("out", 0)
 RUNS_IN_LEDGER = TopicPartition(LEDGER, ports.ledger_partition("pipe"))
 CURSOR_IN_LEDGER = TopicPartition(LEDGER, ports.ledger_partition("group1"))
@@ -75,6 +73,7 @@ SCENES = [
 LONGER = [*SCENES, scenes.pruned_beside, scenes.indexed_twice, scenes.intervals_indexed]
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("scene", SCENES, ids=lambda s: s.__name__)
 def test_every_interleaving_is_exactly_once(scene: Callable[[Run], Scene]) -> None:
     """Whoever dies, pauses or loses an answer: each input is in one committed output, answers are true."""
@@ -147,6 +146,7 @@ def test_law_3_a_no_from_before_the_fence_is_stale(monkeypatch: pytest.MonkeyPat
     assert "duplicated" in _counter_example(scenes.explicit)
 
 
+@pytest.mark.search
 def test_law_3_an_index_speaks_for_what_is_decided(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that passes a record whose transaction is open hides it for ever once that commits."""
     monkeypatch.setattr(ledger_index, "may_speak_for", lambda stable, high: high)
@@ -306,6 +306,7 @@ def test_law_12_nothing_is_written_behind_an_open_transaction(monkeypatch: pytes
     assert "duplicated ['p0r0']" in _counter_example(scenes.leader_away(OUT))
 
 
+@pytest.mark.search
 def test_law_12_the_proof_finds_what_was_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second guard: such a run is never committed."""
     monkeypatch.setattr(laws, "nothing_open", lambda begins: True)
@@ -333,6 +334,7 @@ def test_a_boundary_not_held_between_its_neighbours_would_cross(monkeypatch: pyt
     assert "duplicated" in _counter_example(scenes.crossing)
 
 
+@pytest.mark.search
 def test_boundaries_of_one_topic_are_pinned_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """With an id for each boundary two are fixed at once, neither sees the other, and they cross."""
     pin = pins.Pins.pin
@@ -342,6 +344,7 @@ def test_boundaries_of_one_topic_are_pinned_one_after_the_other(monkeypatch: pyt
     assert "duplicated" in _counter_example(scenes.crossing, faults=False)
 
 
+@pytest.mark.search
 def test_environments_that_share_a_ledger_pin_boundaries_one_after_the_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -361,6 +364,7 @@ def test_environments_that_share_a_ledger_pin_boundaries_one_after_the_other(
     assert "duplicated" in _counter_example(scene, faults=False)
 
 
+@pytest.mark.search
 def test_a_look_up_that_stops_at_the_last_stable_offset_lies(monkeypatch: pytest.MonkeyPatch) -> None:
     """With another transaction open in the ledger partition, the committed run above it is not seen."""
     view = ModelBroker.ledger_view

@@ -81,6 +81,7 @@ def killed_at_any_step(
     return scene
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("deciding", [True, False])
 @pytest.mark.parametrize(
     ("its", "records"), [(None, 1), (None, 0), (spec(ranges=ROUNDS), 2)], ids=["full", "empty", "rounds"]

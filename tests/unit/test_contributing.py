@@ -86,7 +86,7 @@ def test_the_workflow_tries_every_python_that_the_package_admits_and_runs_the_wh
     assert jobs["quick"]["strategy"]["matrix"]["python"] == named
     assert f">={named[0]}" == project["requires-python"]
     assert [name for name, job in jobs.items() if ".ci/run" in commands(job)] == ["whole"]
-    assert "make unit" in commands(jobs["unit"])
+    assert {"make unit", "make coverage"} <= {*commands(jobs["unit"]), *commands(jobs["coverage"])}
 
 
 def test_local_actions_exist_and_the_others_have_a_version():

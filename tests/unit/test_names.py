@@ -13,9 +13,9 @@ CEILINGS = {
     "wire": 0,
     # Code moves between these, so they share a ceiling.
     "ledger coverage model": 56,
-    "engine operations": 169,
+    "engine operations": 146,
     "spark spark_host": 48,
-    "ui": 102,
+    "ui": 95,
     "run": 76,
     "cli": 51,
     "broker": 39,
