@@ -180,7 +180,8 @@ def _depth(frame: FrameType | None) -> int:
 
 
 def _folder(code: CodeType) -> str:
-    return code.co_filename.rsplit("/", 1)[0]
+    """Return the package, the first level below ``airflow_eos``: records are a part of the ledger."""
+    return code.co_filename.removeprefix(f"{_PACKAGE}/").partition("/")[0]
 
 
 def _kind(request: object) -> str:
