@@ -11,11 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from airflow_eos.exceptions import SealedBlockLost
-from airflow_eos.ledger.records.index import (
-    IndexRoot,
-    LeafAt,
-    Place,
-)
+from airflow_eos.ledger.records.index import IndexRoot, LeafAt, Place
 from airflow_eos.model.kafka import (
     ActiveProducer,
     CommittedOffset,

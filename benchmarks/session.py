@@ -45,10 +45,7 @@ def task_session(offsets: int, *, rows: bool = True) -> SparkSession:
 
     :param rows: whether they pass the JVM as rows.
     """
-    from airflow_eos.spark_host import (
-        jvm,
-        worker_daemon,
-    )
+    from airflow_eos.spark_host import jvm, worker_daemon
 
     options = jvm.options_for(offsets, class_data.folder(), rows=rows)
     return spark_session(

@@ -14,10 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_eos.spark_host import jvm
-from airflow_eos.spark_host.connect_server import (
-    TOKEN_VARIABLE,
-    Access,
-)
+from airflow_eos.spark_host.connect_server import TOKEN_VARIABLE, Access
 from airflow_eos_testing import class_data
 from airflow_eos_testing.spark_connect import HostSparkServer
 from airflow_eos_testing.spark_jvm import write_archive

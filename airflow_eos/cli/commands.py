@@ -33,10 +33,7 @@ def init(target: Deployment, options: Namespace) -> Outcome:
 
 def doctor(target: Deployment, options: Namespace) -> Outcome:
     """Check everything; 3 when a check fails."""
-    from airflow_eos.operations.doctor import (
-        DoctorOptions,
-        examine,
-    )
+    from airflow_eos.operations.doctor import DoctorOptions, examine
 
     checked = DoctorOptions(
         deployment=target,
@@ -91,10 +88,7 @@ def plan(target: Deployment, options: Namespace) -> Outcome:
 
 def ledger(target: Deployment, options: Namespace) -> Outcome:
     """List records."""
-    from airflow_eos.operations.queries import (
-        ledger_records,
-        no_such_pipeline,
-    )
+    from airflow_eos.operations.queries import ledger_records, no_such_pipeline
 
     if options.key and options.pipeline:
         raise WrongUsage("give --pipeline or --key, not both")
@@ -125,16 +119,8 @@ def _staged_at(value: Any) -> str:
 
 def verify(target: Deployment, options: Namespace) -> Outcome:
     """Read output again; 3 when something does not match."""
-    from airflow_eos.operations.queries import (
-        no_such_pipeline,
-        pruned_runs,
-        refuse_pruned,
-        run_records,
-    )
-    from airflow_eos.operations.verification import (
-        verified_counts,
-        verify_output,
-    )
+    from airflow_eos.operations.queries import no_such_pipeline, pruned_runs, refuse_pruned, run_records
+    from airflow_eos.operations.verification import verified_counts, verify_output
 
     records, unreadable = run_records(
         target.kafka, target.ledger, pipeline=options.pipeline, prefix=target.prefix
@@ -291,10 +277,7 @@ def _utc(text: str) -> dt.datetime:
 
 def reset_offsets(target: Deployment, options: Namespace) -> Outcome:
     """Move a cursor."""
-    from airflow_eos.operations.cursor_reset import (
-        Reset,
-        reset_cursor,
-    )
+    from airflow_eos.operations.cursor_reset import Reset, reset_cursor
 
     try:
         reset = Reset(

@@ -21,10 +21,7 @@ Gauge = tuple[str, float, Mapping[str, str]]
 def status(target: Deployment, options: Namespace) -> Outcome:
     """Show ledger, cursors and runs; 3 when something named is not there, or a limit is passed."""
     from airflow_eos.operations.open_transactions import open_transactions
-    from airflow_eos.operations.queries import (
-        ledger_names,
-        ledger_status,
-    )
+    from airflow_eos.operations.queries import ledger_names, ledger_status
 
     asked_runs = [run_named(text) for text in options.run]
     everything = not options.group and not asked_runs
@@ -117,10 +114,7 @@ def _exceeded_by_all(found: Mapping[str, Any], options: Namespace) -> list[Row]:
 
 def _missing(target: Deployment, found: Mapping[str, Mapping[str, Any]]) -> list[Row]:
     """Return which of the groups and runs that were named are not in the ledger, with what is there."""
-    from airflow_eos.operations.queries import (
-        ledger_names,
-        near,
-    )
+    from airflow_eos.operations.queries import ledger_names, near
 
     groups = [name for name, one in found["cursors"].items() if one is None]
     runs = [name for name, one in found["runs"].items() if one is None]

@@ -15,20 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from airflow_eos.coverage.folded import Earlier
 from airflow_eos.coverage.offset_set import Spans
-from airflow_eos.coverage.reads import (
-    is_on_purpose,
-    left_out_of,
-    reads_of,
-)
-from airflow_eos.coverage.segments import (
-    WRONG,
-    Kind,
-    Lane,
-    LaneKey,
-    LogBounds,
-    Reset,
-    Segment,
-)
+from airflow_eos.coverage.reads import is_on_purpose, left_out_of, reads_of
+from airflow_eos.coverage.segments import WRONG, Kind, Lane, LaneKey, LogBounds, Reset, Segment
 from airflow_eos.coverage.sentence import sentence
 from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.output import NOT_COUNTED

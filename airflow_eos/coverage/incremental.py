@@ -8,15 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from airflow_eos.coverage.coverage import (
-    Coverage,
-    coverage_of,
-)
+from airflow_eos.coverage.coverage import Coverage, coverage_of
 from airflow_eos.coverage.folded import Earlier
-from airflow_eos.coverage.segments import (
-    LogBounds,
-    Reset,
-)
+from airflow_eos.coverage.segments import LogBounds, Reset
 from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.ranges import TopicPartition
 

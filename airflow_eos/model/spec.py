@@ -10,13 +10,7 @@ from typing import Any, Literal, get_args
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.kinds import FLAG, NONE, Kind, duration, whole_number, word
-from airflow_eos.model.names import (
-    PREFIX_LIMIT,
-    checked_name,
-    checked_prefix,
-    checked_topic,
-    checked_topics,
-)
+from airflow_eos.model.names import PREFIX_LIMIT, checked_name, checked_prefix, checked_topic, checked_topics
 from airflow_eos.model.ranges import Cursor, OffsetRange, RangeMode
 from airflow_eos.model.relations import (
     check_dead_letter_topic,

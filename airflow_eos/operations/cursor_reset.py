@@ -11,10 +11,7 @@ from airflow_eos.exceptions import ConfigurationError, OffsetsOutOfRange, Outcom
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.cursor import counts_kept
 from airflow_eos.ledger.records.cursor import CursorRecord
-from airflow_eos.ledger.records.reset import (
-    OffsetMove,
-    ResetRecord,
-)
+from airflow_eos.ledger.records.reset import OffsetMove, ResetRecord
 from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.ledger.writer import LedgerTransaction
 from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TopicDescription

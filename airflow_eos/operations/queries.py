@@ -18,10 +18,7 @@ from airflow_eos.ledger.records.horizon import Horizon
 from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.ledger import LedgerId, LedgerText
 from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings, MayCreate
-from airflow_eos.operations.gaps import (
-    Gap,
-    gaps,
-)
+from airflow_eos.operations.gaps import Gap, gaps
 from airflow_eos.run import laws
 
 if TYPE_CHECKING:

@@ -16,17 +16,11 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import AuthorizationFailed, ProducerFenced
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
-from airflow_eos.ledger.records.run import (
-    RunRecord,
-    named_writer,
-)
+from airflow_eos.ledger.records.run import RunRecord, named_writer
 from airflow_eos.model.kafka import OFFSETS_TOPIC, ActiveProducer, TransactionDescription
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import Deployment, LedgerSettings
-from airflow_eos.operations.left_open import (
-    Left,
-    LeftOpen,
-)
+from airflow_eos.operations.left_open import Left, LeftOpen
 from airflow_eos.operations.queries import readable_runs
 from airflow_eos.run.unfinished import coordinator_said, seen_of
 

@@ -13,17 +13,7 @@ from airflow.sdk import RetryPolicy
 
 from airflow_eos import settings
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.model.kinds import (
-    FLAG,
-    NONE,
-    TEXT,
-    Kind,
-    duration,
-    instance_of,
-    seconds,
-    whole_number,
-    word,
-)
+from airflow_eos.model.kinds import FLAG, NONE, TEXT, Kind, duration, instance_of, seconds, whole_number, word
 from airflow_eos.model.names import checked_name, checked_prefix, checked_topic, checked_topics
 from airflow_eos.model.ranges import Cursor, Explicit, Interval
 from airflow_eos.model.relations import (

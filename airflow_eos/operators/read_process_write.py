@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_pyspark import PySparkOperator
 
-from airflow_eos.exceptions import (
-    EosError,
-    OutcomeUnknown,
-    RunAlreadyCommitted,
-    RunFenced,
-)
+from airflow_eos.exceptions import EosError, OutcomeUnknown, RunAlreadyCommitted, RunFenced
 from airflow_eos.operators.author_signals import asked_of_airflow
 from airflow_eos.operators.last_answer import outcome
 from airflow_eos.operators.process_function import Process, load_process, ship_by_value, with_arguments

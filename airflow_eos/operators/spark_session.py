@@ -21,10 +21,7 @@ from airflow_eos.settings import class_data_folder
 from airflow_eos.spark import local_python
 from airflow_eos.spark.encryption import local_defaults
 from airflow_eos.spark.session import is_loopback, retry_soon
-from airflow_eos.spark_host import (
-    jvm,
-    worker_daemon,
-)
+from airflow_eos.spark_host import jvm, worker_daemon
 from airflow_eos.spark_host.jvm_stderr import sorted_first_lines
 
 if TYPE_CHECKING:

@@ -18,20 +18,11 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.cursor import layout_of
 from airflow_eos.ledger.records.cursor import CursorRecord
-from airflow_eos.ledger.records.run import (
-    TOPIC_IDS,
-    RunRecord,
-)
+from airflow_eos.ledger.records.run import TOPIC_IDS, RunRecord
 from airflow_eos.model.kafka import CommittedOffset, TopicDescription
 from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.plan import ModeName, RunPlan
-from airflow_eos.model.ranges import (
-    Cursor,
-    Interval,
-    OffsetRange,
-    PartitionInterval,
-    TopicPartition,
-)
+from airflow_eos.model.ranges import Cursor, Interval, OffsetRange, PartitionInterval, TopicPartition
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import Cluster
 from airflow_eos.run import laws, log_coverage, mapping, retention, skips

@@ -27,21 +27,13 @@ from airflow_eos.exceptions import (
     SessionLost,
 )
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.records.run import (
-    AIRFLOW,
-    TOPIC_IDS,
-    RunRecord,
-)
+from airflow_eos.ledger.records.run import AIRFLOW, TOPIC_IDS, RunRecord
 from airflow_eos.ledger.topic_check import refuse_unsigned
 from airflow_eos.model.kafka import EndTxnAnswer, ProducerIdentity, TransactionDescription
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.spec import RunSpec
-from airflow_eos.ports import (
-    ProducerSession,
-    Sealed,
-    SealedBlockLost,
-)
+from airflow_eos.ports import ProducerSession, Sealed, SealedBlockLost
 from airflow_eos.run import grants, laws, marks, rounds
 from airflow_eos.run.collaborators import Collaborators
 from airflow_eos.run.commit_entry import CommitEntry, check_with_brokers

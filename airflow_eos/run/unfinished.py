@@ -19,10 +19,7 @@ from airflow_eos.exceptions import AuthorizationFailed, NotYetVisible, OutcomeUn
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority, answer_of
 from airflow_eos.ledger.records.cursor import CursorRecord
-from airflow_eos.ledger.records.run import (
-    RunRecord,
-    named_writer,
-)
+from airflow_eos.ledger.records.run import RunRecord, named_writer
 from airflow_eos.ledger.writer import open_of
 from airflow_eos.model.kafka import (
     ActiveProducer,

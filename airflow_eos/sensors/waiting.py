@@ -11,12 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from airflow_eos import exceptions
 from airflow_eos.exceptions import EosError
-from airflow_eos.operators.literals import (
-    CheckedParameters,
-    check_literals,
-    check_rendered,
-    templates_of,
-)
+from airflow_eos.operators.literals import CheckedParameters, check_literals, check_rendered, templates_of
 from airflow_eos.operators.retriable import is_final
 
 if TYPE_CHECKING:

@@ -29,11 +29,7 @@ from typing import Any, NoReturn
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.spark.encryption import LOOPBACK, server_defaults
-from airflow_eos.spark_host import (
-    class_data,
-    jvm,
-    worker_daemon,
-)
+from airflow_eos.spark_host import class_data, jvm, worker_daemon
 
 CONN_ID = "spark_warm"
 CLIENT_HOST = "localhost"

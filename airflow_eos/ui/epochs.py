@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.ui.ladder import (
-    Ladder,
-    has_another_producer_id,
-    is_fenced,
-)
+from airflow_eos.ui.ladder import Ladder, has_another_producer_id, is_fenced
 from airflow_eos.wording import counted
 
 if TYPE_CHECKING:

@@ -7,21 +7,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
-from airflow_eos.broker.ledger_log.reader import (
-    LedgerChange,
-    LedgerReader,
-)
+from airflow_eos.broker.ledger_log.reader import LedgerChange, LedgerReader
 from airflow_eos.closeable import Closeable
-from airflow_eos.coverage.coverage import (
-    Coverage,
-    coverage_of,
-)
+from airflow_eos.coverage.coverage import Coverage, coverage_of
 from airflow_eos.coverage.folded import Earlier
 from airflow_eos.coverage.incremental import Drawn
-from airflow_eos.coverage.segments import (
-    LogBounds,
-    Reset,
-)
+from airflow_eos.coverage.segments import LogBounds, Reset
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import LedgerMissing, LedgerReplaced, LedgerUnreadable
 from airflow_eos.ledger import keys
@@ -34,10 +25,7 @@ from airflow_eos.model.ledger import LedgerText
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.checks import Check
-from airflow_eos.operations.health import (
-    Known,
-    health,
-)
+from airflow_eos.operations.health import Known, health
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.txn_requests import TransactionStatus
 

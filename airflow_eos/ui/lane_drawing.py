@@ -6,12 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.coverage.segments import (
-    WRONG,
-    Kind,
-    Lane,
-    Segment,
-)
+from airflow_eos.coverage.segments import WRONG, Kind, Lane, Segment
 from airflow_eos.ui.timeline import WIDTH
 
 if TYPE_CHECKING:

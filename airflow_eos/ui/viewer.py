@@ -9,10 +9,7 @@ from airflow_eos.ui.desk import Trouble
 
 if TYPE_CHECKING:
     from airflow_eos.ledger.records.run import RunRecord
-    from airflow_eos.ui.history import (
-        PipelineHistory,
-        RunHistory,
-    )
+    from airflow_eos.ui.history import PipelineHistory, RunHistory
 
 
 class Viewer:

@@ -31,10 +31,7 @@ from airflow_eos.wording import counted
 if TYPE_CHECKING:
     from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.operations.checks import Check
-    from airflow_eos.ui.history import (
-        PipelineHistory,
-        RunHistory,
-    )
+    from airflow_eos.ui.history import PipelineHistory, RunHistory
     from airflow_eos.wire.txn_requests import TransactionStatus
 
 log = logging.getLogger(__name__)

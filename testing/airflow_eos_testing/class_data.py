@@ -9,11 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_eos.spark_host import class_data
-from airflow_eos.spark_host.class_data import (
-    dump_options,
-    install,
-    use_options,
-)
+from airflow_eos.spark_host.class_data import dump_options, install, use_options
 from airflow_eos_testing.jars import cache_root
 
 if TYPE_CHECKING:

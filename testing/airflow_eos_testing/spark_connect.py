@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.spark.encryption import server_defaults
-from airflow_eos.spark_host.connect_server import (
-    Access,
-    read_access,
-)
+from airflow_eos.spark_host.connect_server import Access, read_access
 from airflow_eos_testing.exceptions import EmbeddedSparkError
 from airflow_eos_testing.ports import HOST, free_ports
 from airflow_eos_testing.server import EmbeddedServer

@@ -9,11 +9,7 @@ import logging
 import os
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.spark_host.jvm import (
-    OPTIONS_VARIABLE,
-    SHORT_LIVED,
-    archive_of,
-)
+from airflow_eos.spark_host.jvm import OPTIONS_VARIABLE, SHORT_LIVED, archive_of
 from airflow_eos.spark_host.jvm import write_archive as write_archive_in
 from airflow_eos_testing import class_data
 from airflow_eos_testing.java import find_java

@@ -11,20 +11,9 @@ from airflow_eos.engine import control_plane
 from airflow_eos.exceptions import ConfigurationError, CursorMoved, EosError, LedgerTampered, OutcomeUnknown
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange
-from airflow_eos.operations.cursor_reset import (
-    Reset,
-    reset_cursor,
-)
-from airflow_eos.operations.queries import (
-    create_ledger,
-    ledger_records,
-)
-from airflow_eos.operations.upkeep import (
-    dismiss_record,
-    index_ledger,
-    prune_ledger,
-    sign_ledger,
-)
+from airflow_eos.operations.cursor_reset import Reset, reset_cursor
+from airflow_eos.operations.queries import create_ledger, ledger_records
+from airflow_eos.operations.upkeep import dismiss_record, index_ledger, prune_ledger, sign_ledger
 from airflow_eos.run.states import State
 from airflow_eos_testing import EmbeddedKafka
 from tests.integration.test_forged_ledger import KEY, compact, copies, forge, given, keyed

@@ -17,10 +17,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer
 from airflow_eos.model.ranges import Explicit, OffsetRange
 from airflow_eos.model.spec import Deployment, LedgerSettings
-from airflow_eos.operations.doctor import (
-    DoctorOptions,
-    examine,
-)
+from airflow_eos.operations.doctor import DoctorOptions, examine
 from airflow_eos.operations.queries import create_ledger
 from airflow_eos.operations.verification import verify_output
 from airflow_eos.run.states import State

@@ -7,10 +7,7 @@ import pytest
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import RunFenced
 from airflow_eos.ledger.keys import cursor_transactional_id
-from airflow_eos.operations.doctor import (
-    DoctorOptions,
-    examine,
-)
+from airflow_eos.operations.doctor import DoctorOptions, examine
 from airflow_eos_testing import EmbeddedKafka
 from tests.support.local_runs import LocalDataPlane, Pipeline
 from tests.support.patience import wait_until

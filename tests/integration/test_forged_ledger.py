@@ -16,15 +16,8 @@ from airflow_eos.exceptions import ConfigurationError, LedgerReplaced, LedgerTam
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Explicit, OffsetRange, TopicPartition
 from airflow_eos.model.signature import HEADER, LedgerKey, _digest
-from airflow_eos.operations.queries import (
-    create_ledger,
-    ledger_records,
-    run_records,
-)
-from airflow_eos.operations.upkeep import (
-    dismiss_record,
-    sign_ledger,
-)
+from airflow_eos.operations.queries import create_ledger, ledger_records, run_records
+from airflow_eos.operations.upkeep import dismiss_record, sign_ledger
 from airflow_eos.recordbatch.partitioner import partitions_for
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos_testing import EmbeddedKafka

@@ -17,10 +17,7 @@ from airflow_eos.broker.transactions import KafkaSession
 from airflow_eos.exceptions import LedgerMissing, LedgerReplaced, LedgerTruncated
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
-from airflow_eos.operations.doctor import (
-    DoctorOptions,
-    examine,
-)
+from airflow_eos.operations.doctor import DoctorOptions, examine
 from airflow_eos.operations.queries import create_ledger
 from airflow_eos.recordbatch.partitioner import partitions_for
 from airflow_eos.wire.client_config import ClientConfig

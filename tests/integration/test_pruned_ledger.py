@@ -17,11 +17,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Interval
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.operations import upkeep as ledger_upkeep
-from airflow_eos.operations.queries import (
-    ledger_names,
-    ledger_records,
-    ledger_status,
-)
+from airflow_eos.operations.queries import ledger_names, ledger_records, ledger_status
 from airflow_eos.ui.history import RunHistory
 from tests.support.brokers import unique
 

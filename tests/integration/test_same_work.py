@@ -15,10 +15,7 @@ from airflow_eos.exceptions import DifferentWork, GroupOwned
 from airflow_eos.ledger.keys import cursor_run_key
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.model.spec import DEFAULT_PREFIX
-from airflow_eos.operations.cursor_reset import (
-    Reset,
-    reset_cursor,
-)
+from airflow_eos.operations.cursor_reset import Reset, reset_cursor
 from airflow_eos.run.commit_entry import CommitEntry
 from airflow_eos_testing.readers import read_topic
 from tests.support.local_runs import Pipeline

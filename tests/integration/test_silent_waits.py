@@ -19,10 +19,7 @@ from airflow_eos.engine.lag import unread
 from airflow_eos.exceptions import IntervalNotReady
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, TopicPartition
 from airflow_eos.model.spec import Deployment
-from airflow_eos.operations.doctor import (
-    DoctorOptions,
-    examine,
-)
+from airflow_eos.operations.doctor import DoctorOptions, examine
 from tests.support.local_runs import Pipeline
 from tests.support.markers import wait_for_markers
 

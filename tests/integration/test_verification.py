@@ -10,10 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_eos.broker import KafkaCluster
-from airflow_eos.operations.verification import (
-    verified_counts,
-    verify_output,
-)
+from airflow_eos.operations.verification import verified_counts, verify_output
 from airflow_eos_testing import EmbeddedKafka, read_topic
 from tests.support.local_runs import LocalDataPlane, Pipeline
 from tests.support.patience import wait_until

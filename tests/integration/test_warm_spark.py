@@ -22,10 +22,7 @@ from airflow_eos.exceptions import EosError, RunFailed, SparkUnavailable
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.operators.retriable import is_final
 from airflow_eos.run.states import State
-from airflow_eos.spark_host.connect_server import (
-    CONN_ID,
-    read_access,
-)
+from airflow_eos.spark_host.connect_server import CONN_ID, read_access
 from airflow_eos_testing.faults import HALF_WRITTEN, RunProcess
 from airflow_eos_testing.spark_connect import HostSparkServer
 from tests.support.local_runs import Pipeline

@@ -20,10 +20,7 @@ from airflow_eos.ledger.records import index as ledger_index
 from airflow_eos.model.ledger import LedgerView
 from airflow_eos.model.output import SealedManifest
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.operations import (
-    left_open,
-    pruner,
-)
+from airflow_eos.operations import left_open, pruner
 from airflow_eos.run import boundaries, laws, protocol
 from tests.protocol.model import ports, scenes
 from tests.protocol.model.broker import LEDGER, OFFSETS, ModelBroker

@@ -13,13 +13,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 
 from airflow_eos.broker.ledger_log.records import Record
-from airflow_eos.broker.ledger_log.scan import (
-    Findings,
-    NoEvidence,
-    Wanted,
-    decided_records,
-    records_at,
-)
+from airflow_eos.broker.ledger_log.scan import Findings, NoEvidence, Wanted, decided_records, records_at
 from airflow_eos.exceptions import LedgerUnreadable, OffsetsOutOfRange
 from airflow_eos.ledger.records.index import (
     LEAF_CHARACTERS,

@@ -6,10 +6,7 @@ import logging
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from airflow_eos.broker.ledger_log.scan import (
-    NoEvidence,
-    Wanted,
-)
+from airflow_eos.broker.ledger_log.scan import NoEvidence, Wanted
 from airflow_eos.broker.ledger_log.topic import KafkaLedger
 from airflow_eos.broker.shared_connections import Link
 from airflow_eos.exceptions import LedgerReplaced

@@ -20,11 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from airflow_eos.broker.ledger_log.records import (
-    Record,
-    markers_of,
-    records_of,
-)
+from airflow_eos.broker.ledger_log.records import Record, markers_of, records_of
 from airflow_eos.exceptions import CorruptBatch
 from airflow_eos.ledger.records.run import named_writer
 from airflow_eos.ledger.records.signed import SignatureBounds

@@ -11,31 +11,13 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
-from airflow_eos.broker.ledger_log.index import (
-    PartitionIndex,
-    decided,
-)
-from airflow_eos.broker.ledger_log.scan import (
-    Findings,
-    NoEvidence,
-    Wanted,
-    committed_values,
-    raw_entries,
-)
+from airflow_eos.broker.ledger_log.index import PartitionIndex, decided
+from airflow_eos.broker.ledger_log.scan import Findings, NoEvidence, Wanted, committed_values, raw_entries
 from airflow_eos.broker.librdkafka import Admin, attempt
 from airflow_eos.broker.shared_connections import Link, LinkUser
 from airflow_eos.exceptions import BrokersUnavailable, LedgerMissing, UnknownTopic
-from airflow_eos.ledger.records.index import (
-    IndexKeys,
-    IndexRoot,
-    LeafAt,
-    Place,
-    may_speak_for,
-)
-from airflow_eos.ledger.records.signed import (
-    SignatureBounds,
-    SignedFrom,
-)
+from airflow_eos.ledger.records.index import IndexKeys, IndexRoot, LeafAt, Place, may_speak_for
+from airflow_eos.ledger.records.signed import SignatureBounds, SignedFrom
 from airflow_eos.model.kafka import TopicDescription
 from airflow_eos.model.ledger import LedgerEntry, LedgerView
 from airflow_eos.model.ranges import TopicPartition

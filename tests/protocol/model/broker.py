@@ -18,13 +18,7 @@ from airflow_eos.exceptions import (
 )
 from airflow_eos.ledger.keys import INDEX, LEDGER_IDENTITY_KEY
 from airflow_eos.ledger.records import index as ledger_index
-from airflow_eos.ledger.records.index import (
-    IndexRoot,
-    IndexUnusable,
-    LeafAt,
-    Place,
-    read_leaf,
-)
+from airflow_eos.ledger.records.index import IndexRoot, IndexUnusable, LeafAt, Place, read_leaf
 from airflow_eos.model.kafka import (
     ActiveProducer,
     CommittedOffset,

@@ -15,11 +15,7 @@ from airflow_eos.exceptions import EosError, ProducerFenced, SealedBlockLost, Se
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.keys import LEDGER_IDENTITY_KEY, id_kind, loops
 from airflow_eos.ledger.pins import Pins
-from airflow_eos.ledger.records.index import (
-    IndexRoot,
-    LeafAt,
-    Place,
-)
+from airflow_eos.ledger.records.index import IndexRoot, LeafAt, Place
 from airflow_eos.ledger.topic_check import verify
 from airflow_eos.ledger.witnesses import Witnesses
 from airflow_eos.ledger.writer import LedgerWriter
@@ -29,15 +25,9 @@ from airflow_eos.model.output import PartitionReceipt, SealedManifest, SealedTar
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import RunSpec
-from airflow_eos.operations.cursor_reset import (
-    CursorMove,
-    Reset,
-)
+from airflow_eos.operations.cursor_reset import CursorMove, Reset
 from airflow_eos.operations.pruner import Pruner
-from airflow_eos.operations.repair import (
-    ended,
-    hanging,
-)
+from airflow_eos.operations.repair import ended, hanging
 from airflow_eos.operations.upkeep import write_tombstone
 from airflow_eos.run.boundaries import Boundaries
 from airflow_eos.run.collaborators import Collaborators

@@ -11,10 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.cli.rows import record_row
-from airflow_eos.coverage.coverage import (
-    Coverage,
-    coverage_of,
-)
+from airflow_eos.coverage.coverage import Coverage, coverage_of
 from airflow_eos.coverage.segments import LogBounds
 from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.kafka import TransactionState

@@ -10,18 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_eos.broker.ledger_log import (
-    index as ledger_index,
-)
-from airflow_eos.broker.ledger_log import (
-    scan as ledger_scan,
-)
+from airflow_eos.broker.ledger_log import index as ledger_index
+from airflow_eos.broker.ledger_log import scan as ledger_scan
 from airflow_eos.broker.ledger_log.index import PartitionIndex
-from airflow_eos.broker.ledger_log.scan import (
-    NoEvidence,
-    Wanted,
-    committed_values,
-)
+from airflow_eos.broker.ledger_log.scan import NoEvidence, Wanted, committed_values
 from airflow_eos.engine.index_keeper import IndexKeeper
 from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger import keys

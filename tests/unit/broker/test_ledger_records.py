@@ -8,10 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_eos.broker.ledger_log.records import (
-    markers_of,
-    records_of,
-)
+from airflow_eos.broker.ledger_log.records import markers_of, records_of
 from airflow_eos.exceptions import CorruptBatch
 from airflow_eos.model.ledger import LedgerEntry
 from tests.support.record_batches import ABORT, COMMIT, Record, marker, raw, varint, write

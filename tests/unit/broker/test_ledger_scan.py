@@ -10,21 +10,12 @@ from hypothesis import strategies as st
 
 from airflow_eos.broker.ledger_log import scan as ledger_scan
 from airflow_eos.broker.ledger_log.records import records_of
-from airflow_eos.broker.ledger_log.scan import (
-    NoEvidence,
-    Wanted,
-    committed_values,
-    needle,
-    raw_entries,
-)
+from airflow_eos.broker.ledger_log.scan import NoEvidence, Wanted, committed_values, needle, raw_entries
 from airflow_eos.exceptions import CorruptBatch
 from airflow_eos.ledger.records.signed import SignatureBounds
 from airflow_eos.model.ledger import LedgerEntry
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.signature import (
-    LedgerKey,
-    _digest,
-)
+from airflow_eos.model.signature import LedgerKey, _digest
 from airflow_eos.recordbatch.header import iter_batches
 from airflow_eos.recordbatch.isolation import data_batches
 from tests.support.hand_written_log import HandWrittenLog as Log

@@ -9,17 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_eos.coverage.coverage import (
-    Coverage,
-    coverage_of,
-)
+from airflow_eos.coverage.coverage import Coverage, coverage_of
 from airflow_eos.coverage.folded import Earlier
 from airflow_eos.coverage.offset_set import Spans
-from airflow_eos.coverage.segments import (
-    Kind,
-    LogBounds,
-    Reset,
-)
+from airflow_eos.coverage.segments import Kind, LogBounds, Reset
 from airflow_eos.ledger.records.reset import ResetRecord
 from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.kafka import ProducerIdentity

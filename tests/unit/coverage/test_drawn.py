@@ -10,10 +10,7 @@ from hypothesis import strategies as st
 from airflow_eos.coverage.coverage import coverage_of
 from airflow_eos.coverage.folded import Earlier
 from airflow_eos.coverage.incremental import Drawn
-from airflow_eos.coverage.segments import (
-    LogBounds,
-    Reset,
-)
+from airflow_eos.coverage.segments import LogBounds, Reset
 from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from tests.support.run_records import run_record

@@ -7,14 +7,8 @@ from dataclasses import replace
 import pytest
 
 from airflow_eos.exceptions import ConfigurationError, LedgerUnreadable
-from airflow_eos.ledger.records.signed import (
-    SignatureBounds,
-    SignedFrom,
-)
-from airflow_eos.model.signature import (
-    LedgerKey,
-    _digest,
-)
+from airflow_eos.ledger.records.signed import SignatureBounds, SignedFrom
+from airflow_eos.model.signature import LedgerKey, _digest
 from airflow_eos.model.spec import Deployment, LedgerSettings, RunSpec
 from airflow_eos.model.spec_json import spec_from_json, spec_to_json
 

@@ -10,10 +10,7 @@ import pytest
 
 from airflow_eos.model.kafka import ActiveProducer
 from airflow_eos.model.ledger import LedgerEntry, LedgerView
-from airflow_eos.operations.repair import (
-    _Runs,
-    _Search,
-)
+from airflow_eos.operations.repair import _Runs, _Search
 
 NEWER = json.dumps({"v": 99, "producer": {"producer_id": 7, "producer_epoch": 1}})
 

@@ -16,11 +16,7 @@ from airflow_eos.ledger.records.boundary import Boundary, Deleted
 from airflow_eos.model.kafka import TimedOffset, TopicDescription
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run import boundaries
-from airflow_eos.run.boundaries import (
-    Boundaries,
-    Pinned,
-    neighbours,
-)
+from airflow_eos.run.boundaries import Boundaries, Pinned, neighbours
 from airflow_eos.run.log_coverage import timestamp_of as timestamp
 
 TOPIC = TopicDescription("orders", "now", 2)

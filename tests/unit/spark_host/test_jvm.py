@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.spark_host import (
-    class_data,
-    jvm,
-)
+from airflow_eos.spark_host import class_data, jvm
 from airflow_eos_testing import class_data as equipment
 from airflow_eos_testing.java import find_java
 from airflow_eos_testing.spark_jvm import write_archive

@@ -8,10 +8,7 @@ import pytest
 
 from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.kafka import ProducerIdentity
-from airflow_eos.ui.ladder import (
-    is_fenced,
-    ladder_of,
-)
+from airflow_eos.ui.ladder import is_fenced, ladder_of
 from tests.unit.airflow.fakes import a_record
 
 PLAIN = ("ASKED", "FENCED", "CHECKED", "PLANNED", "SEALED", "OPEN", "WRITTEN")
