@@ -40,8 +40,9 @@ class OffsetRange:
 
     def __post_init__(self) -> None:
         _require("OffsetRange", "topic", self.topic, TEXT)
-        for name in ("partition", "start", "end"):
-            _require("OffsetRange", name, getattr(self, name), _POSITION)
+        _require("OffsetRange", "partition", self.partition, _POSITION)
+        _require("OffsetRange", "start", self.start, _POSITION)
+        _require("OffsetRange", "end", self.end, _POSITION)
         if not 0 <= self.start <= self.end:
             raise ValueError(
                 f"offset range of {self.topic}-{self.partition} must satisfy 0 <= start <= end, "
@@ -103,9 +104,8 @@ def _require(owner: str, field: str, value: object, kind: Kind) -> None:
 
     :raises ValueError: it is of another kind; names class, field, value, and what it must be.
     """
-    problem = kind.problem(f"{owner}({field}=...)", value)
-    if problem:
-        raise ValueError(problem)
+    if not kind.holds(value):
+        raise ValueError(kind.problem(f"{owner}({field}=...)", value))
 
 
 def _aware(name: str, value: dt.datetime) -> None:
