@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.versioned import is_topic_name
 
 NAME_BYTES = 8_000
 """UTF-8 bytes of a pipeline or a group. Quoted, with prefix and topic, they fit into a transactional id,
@@ -13,7 +14,6 @@ which may have 32,767: its length is an int16 in requests and in the coordinator
 PREFIX_LIMIT = 180
 """Characters of a prefix, and of an origin."""
 _PREFIX = re.compile(r"[A-Za-z0-9_\-]+")
-_TOPIC = re.compile(r"[A-Za-z0-9._\-]{1,249}")
 
 
 def checked_prefix(prefix: str) -> str:
@@ -60,7 +60,7 @@ def checked_topic(field: str, value: str) -> str:
     """
     if not isinstance(value, str):
         raise ConfigurationError(f"{field} must be the name of a topic, got {value!r}{_digits(value)}")
-    if not _TOPIC.fullmatch(value) or value in (".", ".."):
+    if not is_topic_name(value):
         raise ConfigurationError(
             f"{field} {value!r} is not the name of a topic: Kafka allows 1 to 249 letters, digits, dots, "
             f"underscores and hyphens, but not '.' and '..'{_topic_hint(value)}"

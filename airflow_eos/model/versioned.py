@@ -53,6 +53,15 @@ def read_versioned(
     )
 
 
+def json_of_transaction(version: int, producer: tuple[int, int], content: Mapping[str, Any]) -> str:
+    """Return the JSON form of a record that names the transaction it is written in.
+
+    :param producer: id and epoch of that transaction.
+    """
+    named = {"producer_id": producer[0], "producer_epoch": producer[1]}
+    return json.dumps({"v": version, "producer": named, **content}, separators=(",", ":"))
+
+
 def _parsed(value: str | bytes) -> Any:
     """Parse JSON whose values every reader can show and send on.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_eos.model.versioned import integer, read_versioned, text
+from airflow_eos.model.versioned import integer, json_of_transaction, read_versioned, text
 
 HORIZON_VERSION = 1
 
@@ -30,17 +29,18 @@ class Horizon:
     intervals: tuple[tuple[tuple[str, ...], int | None, str, str], ...] = ()
 
     def to_json(self, producer: tuple[int, int]) -> str:
-        """Return the versioned JSON form, as :meth:`PrunedRuns.to_json`."""
-        return enclosed(
-            {
-                "pipeline": self.pipeline,
-                "before": self.before,
-                "runs": self.runs,
-                "read": dict(self.read),
-                "intervals": [[list(topics), *rest] for topics, *rest in self.intervals],
-            },
-            producer,
-        )
+        """Return the versioned JSON form.
+
+        :param producer: id and epoch of the transaction that it is written in.
+        """
+        content = {
+            "pipeline": self.pipeline,
+            "before": self.before,
+            "runs": self.runs,
+            "read": dict(self.read),
+            "intervals": [[list(topics), *rest] for topics, *rest in self.intervals],
+        }
+        return json_of_transaction(HORIZON_VERSION, producer, content)
 
     @classmethod
     def from_json(cls, value: str, key: str = "") -> Horizon:
@@ -68,9 +68,3 @@ class Horizon:
             )
 
         return read_versioned("horizon", value, (HORIZON_VERSION,), build, key)
-
-
-def enclosed(content: Mapping[str, Any], producer: tuple[int, int]) -> str:
-    """Return the JSON form of a record that names its transaction by producer id and epoch."""
-    named = {"producer_id": producer[0], "producer_epoch": producer[1]}
-    return json.dumps({"v": HORIZON_VERSION, "producer": named, **content}, separators=(",", ":"))

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
-from airflow_eos.model.versioned import integer, read_versioned, text
+from airflow_eos.model.versioned import integer, json_of_transaction, read_versioned, text
 
 INDEX_VERSION = 1
 LEAF_ENTRIES = 2_000
@@ -132,7 +132,7 @@ class IndexRoot:
             "leaves": [[leaf.first, leaf.offset, leaf.digest] for leaf in self.leaves],
             "recent": _columns(self.recent),
         }
-        return _enclosed(_packed(content), producer)
+        return json_of_transaction(INDEX_VERSION, producer, {"content": _packed(content)})
 
     @classmethod
     def from_json(cls, value: str, key: str = "") -> IndexRoot:
@@ -227,7 +227,7 @@ class IndexRoot:
 
 def leaf_json(places: Mapping[str, Place], producer: tuple[int, int]) -> str:
     """Return the versioned JSON form of a leaf."""
-    return _enclosed(_packed(_columns(places)), producer)
+    return json_of_transaction(INDEX_VERSION, producer, {"content": _packed(_columns(places))})
 
 
 def leaf_digest(places: Mapping[str, Place]) -> str:
@@ -304,8 +304,3 @@ def _unpacked(content: str) -> Any:
     if not unpacking.eof:
         raise ValueError(f"larger than {_LARGEST} bytes")
     return json.loads(data)
-
-
-def _enclosed(content: str, producer: tuple[int, int]) -> str:
-    named = {"producer_id": producer[0], "producer_epoch": producer[1]}
-    return json.dumps({"v": INDEX_VERSION, "producer": named, "content": content}, separators=(",", ":"))

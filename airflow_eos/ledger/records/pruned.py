@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_eos.ledger.records.horizon import HORIZON_VERSION, enclosed
-from airflow_eos.model.versioned import read_versioned, text
+from airflow_eos.model.versioned import json_of_transaction, read_versioned, text
 
+PRUNED_VERSION = 1
 DIGEST_BYTES = 10
 """Of a run key. Two of a thousand million keys are the same with a probability of about 1 to 2,400,000."""
 
@@ -39,7 +39,8 @@ class PrunedRuns:
         :param producer: id and epoch of the transaction that it is written in.
         """
         packed = base64.b64encode(b"".join(bytes.fromhex(one) for one in sorted(self.digests))).decode()
-        return enclosed({"before": self.before, "digests": packed}, producer)
+        content = {"before": self.before, "digests": packed}
+        return json_of_transaction(PRUNED_VERSION, producer, content)
 
     @classmethod
     def from_json(cls, value: str, key: str = "") -> PrunedRuns:
@@ -55,4 +56,4 @@ class PrunedRuns:
             parts = (packed[at : at + DIGEST_BYTES].hex() for at in range(0, len(packed), DIGEST_BYTES))
             return cls(text(data["before"]), frozenset(parts))
 
-        return read_versioned("record of pruned runs", value, (HORIZON_VERSION,), build, key)
+        return read_versioned("record of pruned runs", value, (PRUNED_VERSION,), build, key)
