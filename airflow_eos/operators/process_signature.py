@@ -113,7 +113,7 @@ def _signature(arguments: ast.arguments) -> inspect.Signature:
     kinds = inspect.Parameter
     positional = [*arguments.posonlyargs, *arguments.args]
     without = len(positional) - len(arguments.defaults)
-    found = [
+    parameters = [
         inspect.Parameter(
             one.arg,
             kinds.POSITIONAL_ONLY if place < len(arguments.posonlyargs) else kinds.POSITIONAL_OR_KEYWORD,
@@ -122,14 +122,14 @@ def _signature(arguments: ast.arguments) -> inspect.Signature:
         for place, one in enumerate(positional)
     ]
     if arguments.vararg is not None:
-        found.append(inspect.Parameter(arguments.vararg.arg, kinds.VAR_POSITIONAL))
-    found += [
+        parameters.append(inspect.Parameter(arguments.vararg.arg, kinds.VAR_POSITIONAL))
+    parameters += [
         inspect.Parameter(one.arg, kinds.KEYWORD_ONLY, default=kinds.empty if default is None else None)
         for one, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     ]
     if arguments.kwarg is not None:
-        found.append(inspect.Parameter(arguments.kwarg.arg, kinds.VAR_KEYWORD))
-    return inspect.Signature(found)
+        parameters.append(inspect.Parameter(arguments.kwarg.arg, kinds.VAR_KEYWORD))
+    return inspect.Signature(parameters)
 
 
 def check_call(signature: inspect.Signature, given: Iterable[str]) -> None:

@@ -247,12 +247,12 @@ def accepted_notes(losses: Iterable[Mapping[str, Any]]) -> list[str]:
         where = f"{loss['topic']}-{loss['partition']}"
         head = Deleted.from_dict(loss)
         if "boundary" not in loss:
-            what = f"offsets {loss['start']} to {loss['end'] - 1} were deleted"
+            accepted_loss = f"offsets {loss['start']} to {loss['end'] - 1} were deleted"
         elif head.undated:
-            what = f"records may lie on either side of the boundary at {loss['boundary']}"
+            accepted_loss = f"records may lie on either side of the boundary at {loss['boundary']}"
         else:
-            what = f"records around the boundary at {loss['boundary']} may have been deleted"
-        notes.append(f"{where}: {what}, {head}; accepted (accept_deleted)")
+            accepted_loss = f"records around the boundary at {loss['boundary']} may have been deleted"
+        notes.append(f"{where}: {accepted_loss}, {head}; accepted (accept_deleted)")
     return notes
 
 

@@ -94,7 +94,7 @@ class Boundary:
         """Read the JSON form.
 
         :param key: of the ledger record, for the message.
-        :raises LedgerUnreadable: it is no boundary, or of a newer version.
+        :raises LedgerUnreadable: it is not a boundary, or of a newer version.
         """
         return read_versioned("boundary", value, (BOUNDARY_VERSION, UNPROVEN_VERSION), cls._of, key)
 

@@ -64,7 +64,7 @@ class CursorRecord:
         """Read the JSON form.
 
         :param key: of the ledger record, for the message.
-        :raises LedgerUnreadable: it is no cursor, or of a newer version.
+        :raises LedgerUnreadable: it is not a cursor, or of a newer version.
         """
         return read_versioned("cursor", value, (CURSOR_VERSION,), cls._of, key)
 
