@@ -83,5 +83,6 @@ def test_a_cursor_moves_past_a_batch_that_is_all_there_is(spark, pipeline):
 
 def test_offsets_of_another_topic_are_refused(pipeline):
     """A typing error would skip nothing, and fail again."""
-    with pytest.raises(ConfigurationError, match="skip_offsets names other, which is no source topic"):
+    message = f"skip_offsets names other, which is not a source topic; topics are {pipeline.source} "
+    with pytest.raises(ConfigurationError, match=message):
         pipeline.changed("r1", skip_offsets=(OffsetRange("other", 0, 1, 2),))

@@ -84,7 +84,8 @@ def test_application_that_cannot_commit_says_so_in_one_line_and_ends_with_3(
         start()
     assert ended.value.code == 3
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("airflow-eos failed")]
-    assert lines == [f"{application.failure_mark('spec.json')} RunFailed: the transform failed at line 3"]
+    error = "RunFailed: the transform failed at line 3 (docs/errors.md#runfailed)"
+    assert lines == [f"{application.failure_mark('spec.json')} {error}"]
     assert pipeline.output("read_uncommitted") == []
 
 
