@@ -144,6 +144,20 @@ def test_an_open_transaction_before_the_boundary_is_waited_for(timed):
     assert timed.output() == ["open-m3", "p0m1", "p1m2"]
 
 
+def test_older_records_of_an_open_transaction_belong_to_the_interval_behind_an_idle_boundary(timed):
+    """Nothing in the partition is of the boundary's time: it lies below what is undecided, which is late."""
+    producer = Producer({**timed.kafka.client_config(), "transactional.id": f"upstream-{uuid.uuid4()}"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(timed.source, value="open-m3", partition=1, timestamp=ms(3))
+    producer.flush(30)
+    assert timed.run("i0", ranges=between(0, 5)).records_read == 2
+    producer.commit_transaction(30)
+    wait_for_markers(timed.kafka.client_config(), [TopicPartition(timed.source, 1)])
+    assert timed.run("i5", ranges=between(5, 10)).records_read == 2
+    assert timed.output() == ["open-m3", "p0m1", "p0m6", "p1m2"]
+
+
 def test_markers_of_transactions_are_no_records_of_their_time(pipeline):
     """History that a transactional producer loads: markers have the brokers' time, and are in no interval."""
     producer = Producer({**pipeline.kafka.client_config(), "transactional.id": f"upstream-{uuid.uuid4()}"})

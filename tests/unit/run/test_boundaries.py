@@ -114,6 +114,21 @@ def test_only_older_timestamps_prove_what_stood_in_the_log(highest, unproven, pr
     assert lowest == (5 if proves else 3)
 
 
+@pytest.mark.parametrize(
+    ("clock", "is_fixed"), [(-0.5, False), (0, False), (0.4, False), (0.5, True), (2, True)]
+)
+def test_the_clock_of_the_driver_decides_how_long_an_idle_partition_is_waited_for(clock, is_fixed):
+    """A slow one waits; a fast one fixes the boundary at the end: what comes later lies behind it."""
+    lateness = dt.timedelta(minutes=30)
+    maker = Boundaries(Log((3, None), 9, 0), SimpleNamespace(), "eos", lambda: moment(1 + clock))
+    compute = (maker.compute, TOPIC, moment(1), lateness, Pinned(TOPIC, moment(1), {}))
+    if is_fixed:
+        assert compute[0](*compute[1:]).offsets == {0: 3, 1: 9}
+        return
+    with pytest.raises(IntervalNotReady, match="allowed_lateness"):
+        compute[0](*compute[1:])
+
+
 class Untimed(Log):
     """A log in which no record is found by time."""
 
