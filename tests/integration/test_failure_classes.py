@@ -377,9 +377,10 @@ NO_LIMIT = {"message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-
 
 
 def timed(broker, *timestamps):
-    """A topic with a record of each time."""
+    """A topic with a record of each time, one by one: else a later one may overtake one that is refused."""
     source = broker.topic("src", **NO_LIMIT)
-    broker.produce(source, ({"value": b"v", "partition": 0, "timestamp": one} for one in timestamps))
+    for one in timestamps:
+        broker.produce(source, [{"value": b"v", "partition": 0, "timestamp": one}])
     return source
 
 
@@ -401,7 +402,7 @@ def as_texts(batch):
 @pytest.mark.parametrize("way", ["frame", "arrow"])
 def test_a_time_that_a_function_cannot_hold_is_named_by_its_place(broker, spark, fn, way, far):
     """A Python function gets datetimes: its failure names the record that has none."""
-    text = fn.udf(str, "string")
+    text = fn.udf(lambda moment: f"{moment}", "string")
     process = as_texts if way == "arrow" else lambda df: df.select(text("timestamp").alias("value"))
     source = timed(broker, NOW, far)
     error = error_of(broker, spark, process, source)
