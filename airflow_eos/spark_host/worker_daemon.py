@@ -7,6 +7,10 @@ ends itself; Spark starts another one where it is needed after all. Nothing of a
 
 Spark closes the socket of a worker that was idle for a minute, or that it wants no more of. PySpark then
 writes a stack trace into the task log, since nobody listens any more; here it ends without a word.
+
+PySpark announces an exception to Spark before it encodes its text. Where that fails, as it does with half of
+a surrogate pair (``U+D83D`` alone), Spark waits for the text and the worker for Spark to close the socket,
+for ever. Here such text is escaped.
 """
 
 from __future__ import annotations
@@ -16,9 +20,11 @@ import os
 import signal
 import socket
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
+from typing import IO, Any
 
 PRELOADED = (
     "numpy",
@@ -81,10 +87,33 @@ def end_quietly(worker: Callable[[socket.socket, bool], int]) -> Callable[[socke
     return quiet
 
 
+def send_encodable(handle: Callable[..., None]) -> Callable[..., None]:
+    """Wrap what sends the exception that is being handled: it escapes text that UTF-8 cannot hold.
+
+    :param handle: ``pyspark.worker.handle_worker_exception``.
+    """
+
+    def sent(error: BaseException, outfile: IO[bytes], *more: Any) -> None:
+        text = traceback.format_exc()
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            from pyspark.serializers import SpecialLengths, write_int, write_with_length
+
+            with suppress(OSError):  # Spark has closed the socket
+                write_int(SpecialLengths.PYTHON_EXCEPTION_THROWN, outfile)
+                write_with_length(text.encode("utf-8", "backslashreplace"), outfile)
+        else:
+            handle(error, outfile, *more)
+
+    return sent
+
+
 if __name__ == "__main__":
-    from pyspark import daemon
+    from pyspark import daemon, worker
 
     preload()
+    worker.handle_worker_exception = send_encodable(worker.handle_worker_exception)
     end_when_idle()
     daemon.worker = end_quietly(daemon.worker)
     daemon.manager()

@@ -14,6 +14,7 @@ import time
 import uuid
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 import tests.support.airflow_home  # noqa: F401 - before Airflow, which the modules below import
@@ -366,6 +367,48 @@ def test_a_sink_that_sets_its_own_time_takes_any_timestamp(broker, spark):
     broker.produce(source, [{"key": b"k", "value": b"v", "timestamp": NOW + DAY}])
     read_process_write(spark, spec_of(broker, source, sink), passed_on)
     assert values(broker, sink) == [b"v"]
+
+
+# -- times that few types hold ----------------------------------------------------------------------------
+
+FAR = [253_402_300_800_000, (2**63 - 1) // 1000]
+"""The year 10000, which Python's datetime does not hold, and the last millisecond that Spark's type does."""
+NO_LIMIT = {"message.timestamp.after.max.ms": str(2**63 - 1), "retention.ms": "-1"}
+
+
+def timed(broker, *timestamps):
+    """A topic with a record of each time, one by one: else a later one may overtake one that is refused."""
+    source = broker.topic("src", **NO_LIMIT)
+    for one in timestamps:
+        broker.produce(source, [{"value": b"v", "partition": 0, "timestamp": one}])
+    return source
+
+
+@BOTH
+def test_a_time_that_only_kafka_and_spark_hold_is_passed_on(broker, spark, process):
+    """As it came, though no Python object can be made of it."""
+    sink = broker.topic("out", **NO_LIMIT)
+    read_process_write(spark, spec_of(broker, timed(broker, NOW, *FAR), sink), process)
+    assert [one.timestamp for one in read_topic(broker.bootstrap, sink)] == [NOW, *FAR]
+
+
+@arrow_process
+def as_texts(batch):
+    texts = [str(moment) for moment in batch["timestamp"].to_pylist()]
+    return batch.select(["timestamp"]).append_column("value", pa.array(texts))
+
+
+@pytest.mark.parametrize("far", FAR, ids=["year 10000", "last of Spark"])
+@pytest.mark.parametrize("way", ["frame", "arrow"])
+def test_a_time_that_a_function_cannot_hold_is_named_by_its_place(broker, spark, fn, way, far):
+    """A Python function gets datetimes: its failure names the record that has none."""
+    text = fn.udf(lambda moment: f"{moment}", "string")
+    process = as_texts if way == "arrow" else lambda df: df.select(text("timestamp").alias("value"))
+    source = timed(broker, NOW, far)
+    error = error_of(broker, spark, process, source)
+    assert isinstance(error, ProcessFailed)
+    assert f"at {source}-0, offset 1" in str(error)
+    assert "OverflowError" in str(error)
 
 
 # -- what process asks of Airflow -------------------------------------------------------------------------

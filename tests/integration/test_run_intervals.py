@@ -128,13 +128,25 @@ def test_an_idle_partition_is_waited_for_until_allowed_lateness_has_passed(pipel
     assert pipeline.run(ranges=Interval(*recent, allowed_lateness=dt.timedelta(0))).records_read == 1
 
 
+def upstream(pipeline):
+    """A transactional producer of somebody else."""
+    producer = Producer({**pipeline.kafka.client_config(), "transactional.id": f"upstream-{uuid.uuid4()}"})
+    producer.init_transactions(30)
+    return producer
+
+
+def open_at_minute_3(pipeline):
+    """A producer whose transaction is open, with a record of minute 3 in partition 1."""
+    producer = upstream(pipeline)
+    producer.begin_transaction()
+    producer.produce(pipeline.source, value="open-m3", partition=1, timestamp=ms(3))
+    producer.flush(30)
+    return producer
+
+
 def test_an_open_transaction_before_the_boundary_is_waited_for(timed):
     """Records of an open transaction are undecided: the interval is not ready, later it is complete."""
-    producer = Producer({**timed.kafka.client_config(), "transactional.id": f"upstream-{uuid.uuid4()}"})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    producer.produce(timed.source, value="open-m3", partition=1, timestamp=ms(3))
-    producer.flush(30)
+    producer = open_at_minute_3(timed)
     timed.publish(["p1m7"], partition=1, timestamp=ms(7))
     with pytest.raises(IntervalNotReady, match="waits behind a transaction that is open since"):
         timed.run(ranges=between(0, 5))
@@ -146,11 +158,7 @@ def test_an_open_transaction_before_the_boundary_is_waited_for(timed):
 
 def test_older_records_of_an_open_transaction_belong_to_the_interval_behind_an_idle_boundary(timed):
     """Nothing in the partition is of the boundary's time: it lies below what is undecided, which is late."""
-    producer = Producer({**timed.kafka.client_config(), "transactional.id": f"upstream-{uuid.uuid4()}"})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    producer.produce(timed.source, value="open-m3", partition=1, timestamp=ms(3))
-    producer.flush(30)
+    producer = open_at_minute_3(timed)
     assert timed.run("i0", ranges=between(0, 5)).records_read == 2
     producer.commit_transaction(30)
     wait_for_markers(timed.kafka.client_config(), [TopicPartition(timed.source, 1)])
@@ -160,8 +168,7 @@ def test_older_records_of_an_open_transaction_belong_to_the_interval_behind_an_i
 
 def test_markers_of_transactions_are_no_records_of_their_time(pipeline):
     """History that a transactional producer loads: markers have the brokers' time, and are in no interval."""
-    producer = Producer({**pipeline.kafka.client_config(), "transactional.id": f"upstream-{uuid.uuid4()}"})
-    producer.init_transactions(30)
+    producer = upstream(pipeline)
     for minutes in ((1, 6), (11, 16)):
         producer.begin_transaction()
         for minute in minutes:

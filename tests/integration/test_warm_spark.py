@@ -45,6 +45,22 @@ session.stop()
 """
 
 
+RAISES = """
+from airflow_eos.operators.spark_session import TaskSession, spark_settings
+from pyspark.sql import functions
+
+def half(value):
+    raise ValueError("half \\ud83d")
+
+session = TaskSession(spark_settings("spark_warm", "test", {}))
+try:
+    session.start(10).range(1).select(functions.udf(half, "string")("id")).collect()
+except Exception as error:
+    print(ascii(str(error)))
+session.stop()
+"""
+
+
 def wait_for(condition, seconds=90):
     deadline = time.monotonic() + seconds
     while not condition():
@@ -108,15 +124,16 @@ def test_a_second_start_says_that_it_runs(server, tmp_path):
     assert (server.folder / "connection.json").read_bytes() == before
 
 
-def compute(connection, token):
+def compute(connection, token, script=COMPUTE):
     """Use the server from a process of its own, as a task does; return what it printed."""
     return subprocess.run(
-        [sys.executable, "-c", f"TOKEN = {token!r}\n{COMPUTE}"],
+        [sys.executable, "-c", f"TOKEN = {token!r}\n{script}"],
         env={**os.environ, "AIRFLOW_CONN_SPARK_WARM": json.dumps(connection)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
+        timeout=120,
     )
 
 
@@ -131,6 +148,13 @@ def test_a_task_uses_it_by_the_connection_of_the_file(server):
     assert done.returncode == 0, done.stdout
     assert done.stdout.splitlines()[-1] == f"sc://localhost:{access.port}/ []"
     assert access.token not in done.stdout
+
+
+def test_a_function_whose_exception_cannot_be_encoded_ends_its_job(server):
+    """PySpark's own workers and Spark would wait for each other."""
+    file = server.folder / "connection.json"
+    done = compute(json.loads(file.read_text())[CONN_ID], server.access.token, RAISES)
+    assert "ValueError: half" in done.stdout.splitlines()[-1]
 
 
 @pytest.fixture

@@ -63,6 +63,15 @@ def test_timestamps_become_whole_milliseconds(unit):
     assert found.column("timestamp").to_pylist() == [MILLISECONDS, -1, None][: len(times)]
 
 
+@pytest.mark.parametrize(("unit", "per"), [("us", 1_000), ("ns", 1_000_000)])
+def test_timestamps_at_the_limits_of_64_bits_become_milliseconds(unit, per):
+    """Arrow's own rounding gives others there, or raises."""
+    limits = [-(2**63), -(2**63) + 1, -1, 0, 2**63 - 1, None]
+    times = pa.array(limits, pa.int64()).cast(pa.timestamp(unit, "UTC"))
+    found = rows({"value": ["x"] * len(limits), "timestamp": times}).column("timestamp").to_pylist()
+    assert found == [None if one is None else one // per for one in limits]
+
+
 def test_headers_of_wider_types_are_taken():
     """Lists of structs with large strings, as polars makes them."""
     kind = pa.large_list(pa.struct([("key", pa.large_string()), ("value", pa.large_binary())]))

@@ -1,12 +1,14 @@
 """The daemon that Python workers fork from: what it has imported, when it and they end."""
 
 import importlib.util
+import io
+import struct
 import subprocess
 import sys
 
 import pytest
 
-from airflow_eos.spark_host.worker_daemon import PRELOADED
+from airflow_eos.spark_host.worker_daemon import PRELOADED, send_encodable
 
 WORKER = """
 import os, socket
@@ -27,6 +29,37 @@ def test_an_idle_worker_that_spark_ends_says_nothing(wrapped, traces):
     assert done.returncode != 0
     assert done.stderr.count("BrokenPipeError") == traces, done.stderr
     assert done.stderr == "" or traces
+
+
+def sent_of(send, text):
+    """Return what Spark gets of an exception: what it is told first, and the text, if any follows."""
+    sent = io.BytesIO()
+    try:
+        raise ValueError(text)
+    except ValueError as error:
+        send(error, sent)
+    data = sent.getvalue()
+    if len(data) == 4:
+        return struct.unpack(">i", data)[0], None
+    told, length = struct.unpack(">ii", data[:8])
+    assert len(data) == 8 + length
+    return told, data[8:].decode()
+
+
+def test_the_text_of_an_exception_always_follows_its_announcement(monkeypatch):
+    """PySpark's own function announces it and then sends nothing, if the text holds half of an emoji."""
+    from pyspark.serializers import SpecialLengths
+    from pyspark.worker import handle_worker_exception
+
+    errors = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="backslashreplace")  # as Python's own stderr
+    monkeypatch.setattr(sys, "stderr", errors)
+    thrown = SpecialLengths.PYTHON_EXCEPTION_THROWN
+    assert sent_of(handle_worker_exception, "half \ud83d") == (thrown, None)
+    told, text = sent_of(send_encodable(handle_worker_exception), "half \ud83d")
+    assert (told, text.splitlines()[-1]) == (thrown, "ValueError: half \\ud83d")
+    for send in (handle_worker_exception, send_encodable(handle_worker_exception)):
+        told, text = sent_of(send, "whole \U0001f600")
+        assert (told, text.splitlines()[-1]) == (thrown, "ValueError: whole \U0001f600")
 
 
 DAEMON = """
