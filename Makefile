@@ -49,7 +49,7 @@ coverage: setup ## The unit tests of make quick with the lines and branches they
 	$(BIN)/python -m pytest tests/unit tests/protocol -n $(UNIT_JOBS) -q -m 'not chaos and not jvm and not search' \
 		--cov --cov-report=
 	@$(BIN)/coverage report --include 'airflow_eos/run/*' --fail-under 87
-	@$(BIN)/coverage report --include 'airflow_eos/ledger/*' --fail-under 91
+	@$(BIN)/coverage report --include 'airflow_eos/ledger/*' --fail-under 93
 	@$(BIN)/coverage report --include 'airflow_eos/recordbatch/*' --fail-under 98
 
 unit: setup ## Run the unit tests and the searches of the protocol's model: no JVM, no broker, no network
