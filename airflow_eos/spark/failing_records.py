@@ -1,4 +1,4 @@
-"""Finds the records on which a DataFrame process raises, after it has raised.
+"""Finds the records on which a DataFrame process raises, after it has raised: one to name, or all of them.
 
 Spark names the task that failed, not what it read: behind a shuffle, or a Python function in a worker of its
 own, nobody knows. So the function is tried again on parts of the ranges, halved each time, until one record
@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from airflow_eos.exceptions import EosError
 from airflow_eos.recordbatch.decode import way_on
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ SEARCH_SECONDS = 60.0
 
 Raises = Callable[[Sequence["OffsetRange"]], bool]
 """Tells whether the process raises on the records of these ranges, and of no others."""
+Failure = Callable[[Sequence["OffsetRange"]], "str | None"]
+"""Returns what the process raises on the records of these ranges alone; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,89 @@ def failing_part(
         else:
             return FailingPart(seen, seconds if clock() >= deadline else None)
     return FailingPart(seen or part)
+
+
+@dataclass(frozen=True, slots=True)
+class FailingRecords:
+    """What a search for all records has come to.
+
+    :param records: what the process raises by record, each a range of one offset.
+    :param cut_after: seconds after which the search was given up; None: it came to its end.
+    :param is_not_one_record: a part raises, and neither of its halves does; or it raises without any record.
+    """
+
+    records: Mapping[OffsetRange, str]
+    cut_after: float | None = None
+    is_not_one_record: bool = False
+
+
+def failing_records(
+    ranges: Sequence[OffsetRange],
+    failure: Failure,
+    at_most: int,
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> FailingRecords:
+    """Look for all records on which a process raises, of ranges on which it has raised.
+
+    Where the first half of a part does not raise, the second one must, and its own halves are tried at once:
+    a record among n takes about log2(n) tries, each on half of what the one before got. No record is named
+    that was not seen to raise alone.
+
+    :param at_most: the search ends with one more.
+    :param seconds: no try begins after them, and what a try says that ends after them does not count.
+    """
+    tries = _Tries(failure, clock() + seconds, clock)
+    records: dict[OffsetRange, str] = {}
+    raising: list[Sequence[OffsetRange]] = [[one for one in ranges if one.span]]
+    try:
+        if tries.cause([]) is not None:
+            return FailingRecords(records, is_not_one_record=True)
+        while raising and len(records) <= at_most:
+            part = raising.pop()
+            if sum(one.span for one in part) > 1:
+                raising += tries.raising_halves(part)
+                continue
+            cause = tries.cause(part)
+            if cause is None:
+                return FailingRecords(records, is_not_one_record=True)
+            records[part[0]] = cause
+    except TimeoutError:
+        return FailingRecords(records, cut_after=seconds)
+    return FailingRecords(records)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tries:
+    """Tries of a process on parts of what was read, up to a deadline."""
+
+    failure: Failure
+    deadline: float
+    clock: Callable[[], float]
+
+    def cause(self, part: Sequence[OffsetRange]) -> str | None:
+        """Return what the process raises on a part.
+
+        :raises TimeoutError: the time is over; a try that was cancelled says nothing.
+        """
+        if self.clock() >= self.deadline:
+            raise TimeoutError
+        try:
+            cause = self.failure(part)
+        except EosError:
+            if self.clock() < self.deadline:
+                raise
+            raise TimeoutError from None
+        if self.clock() >= self.deadline:
+            raise TimeoutError
+        return cause
+
+    def raising_halves(self, part: Sequence[OffsetRange]) -> list[Sequence[OffsetRange]]:
+        """Return the halves of a raising part that raise, the first one last."""
+        first, second = halves(part)
+        if self.cause(first) is None:
+            return [second]
+        return [first] if self.cause(second) is None else [second, first]
 
 
 def halves(ranges: Sequence[OffsetRange]) -> tuple[Sequence[OffsetRange], Sequence[OffsetRange]]:

@@ -404,8 +404,7 @@ def raising_airflows(name, where):
 def test_what_process_asks_of_airflow_reaches_it_and_nothing_is_committed(broker, spark, name, where):
     """Also from an executor, where only the class is known, and where bad records are dead letters."""
     source, sink, dead = numbered(broker), broker.topic("out"), broker.topic("dead")
-    changes = {"dead_letter_topic": dead} if where == "arrow" else {}
-    spec = spec_of(broker, source, sink, **changes)
+    spec = spec_of(broker, source, sink, dead_letter_topic=dead)
     with pytest.raises(ProcessFailed) as caught:
         read_process_write(spark, spec, raising_airflows(name, where))
     asked = asked_of_airflow(caught.value)
