@@ -103,14 +103,16 @@ def accepting(ranges: RangeMode) -> RangeMode:
 
     :raises ConfigurationError: they are no interval.
     """
-    if isinstance(ranges, Interval):
-        return replace(ranges, accept_deleted=True)
-    if isinstance(ranges, PartitionInterval):
-        return replace(ranges, interval=replace(ranges.interval, accept_deleted=True))
-    raise ConfigurationError(
-        "accept_deleted is for intervals and partitions: a cursor is moved by `airflow eos reset-offsets`, "
-        "given ranges begin where they say"
-    )
+    match ranges:
+        case Interval():
+            return replace(ranges, accept_deleted=True)
+        case PartitionInterval():
+            return replace(ranges, interval=replace(ranges.interval, accept_deleted=True))
+        case Cursor() | Explicit():
+            raise ConfigurationError(
+                "accept_deleted is for intervals and partitions: a cursor is moved by `airflow eos "
+                "reset-offsets`, given ranges begin where they say"
+            )
 
 
 def as_range_mode(ranges: Any) -> RangeMode:
@@ -118,7 +120,7 @@ def as_range_mode(ranges: Any) -> RangeMode:
 
     :raises ConfigurationError: they do not.
     """
-    if isinstance(ranges, (Cursor, Interval, PartitionInterval, Explicit)):
+    if isinstance(ranges, RangeMode):
         return ranges
     raise ConfigurationError(
         f"ranges {ranges!r} is not supported: give Cursor(), Interval(...), PartitionInterval(...), "
