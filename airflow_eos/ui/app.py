@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, ConnectionDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
 from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request
 from fastapi.responses import HTMLResponse, Response
@@ -22,8 +22,20 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from airflow_eos import __version__, settings
 from airflow_eos.ui import views
-from airflow_eos.ui.desk import Desk, Trouble
-from airflow_eos.ui.viewer import Viewer
+from airflow_eos.ui.attempt_rows import attempts_view
+from airflow_eos.ui.attempts import Attempt, AttemptsUnseen, Tasks, read_attempts
+from airflow_eos.ui.desk import TOO_MANY, Desk, Trouble
+from airflow_eos.ui.pipeline_rows import (
+    UNANSWERED,
+    UNCOMMITTED,
+    LedgerRows,
+    Order,
+    ledger_rows,
+    pipelines_view,
+    row_without_record,
+)
+from airflow_eos.ui.transaction_rows import transactions_view
+from airflow_eos.ui.viewer import NOT_SHOWN, Viewer
 
 if TYPE_CHECKING:
     from starlette.middleware.base import RequestResponseEndpoint
@@ -99,7 +111,19 @@ def _viewer(user: GetUserDep) -> Viewer:
     return Viewer(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"), user.get_id())
 
 
+def _viewer_of_everything(user: GetUserDep) -> Viewer:
+    """As :func:`_viewer`, and whether it is an administrator: who may see the connection of the pages.
+
+    Whoever may see that could ask the brokers himself.
+    """
+    viewer = _viewer(user)
+    connection = ConnectionDetails(conn_id=settings.ui_kafka_config_id())
+    viewer.is_admin = get_auth_manager().is_authorized_connection(method="GET", details=connection, user=user)
+    return viewer
+
+
 Asking = Annotated[Viewer, Depends(_viewer)]
+AskingAll = Annotated[Viewer, Depends(_viewer_of_everything)]
 Page = Annotated[int, Query(ge=0, le=100_000)]
 Text = Annotated[str, Query(max_length=2_000)]
 
@@ -122,15 +146,19 @@ def _damaged(request: Request) -> Collection[tuple[str, str]]:
 
 
 @_router.get("/", response_class=HTMLResponse)
-def pipelines_page(request: Request, viewer: Asking, page: Page = 0) -> Response:
+def pipelines_page(
+    request: Request, viewer: Asking, find: Text = "", state: Text = "", order: Order = "urgency"
+) -> Response:
     """All pipelines."""
-    return _html(request, "pipelines.html", **_pipelines(request, viewer, page))
+    values, status = _pipelines(request, viewer, find, state, order)
+    return _html(request, "pipelines.html", status, **values)
 
 
 @_router.get("/pipeline", response_class=HTMLResponse)
 def pipeline_page(request: Request, viewer: Asking, name: Text, page: Page = 0, find: Text = "") -> Response:
     """One pipeline."""
-    return _html(request, "pipeline.html", **_pipeline(request, viewer, name, page, find))
+    values, status = _pipeline(request, viewer, name, page, find)
+    return _html(request, "pipeline.html" if values["runs"] else "uncommitted.html", status, **values)
 
 
 @_router.get("/run", response_class=HTMLResponse)
@@ -140,7 +168,7 @@ def run_page(request: Request, viewer: Asking, pipeline: Text, key: Text) -> Res
 
 
 @_router.get("/transactions", response_class=HTMLResponse)
-def transactions_page(request: Request, viewer: Asking) -> Response:
+def transactions_page(request: Request, viewer: AskingAll) -> Response:
     """The transactions that are open now."""
     return _html(request, "transactions.html", **_transactions(request, viewer))
 
@@ -167,15 +195,17 @@ def script() -> Response:
 
 
 @_router.get("/api/v1/pipelines")
-def pipelines_json(request: Request, viewer: Asking, page: Page = 0) -> Response:
+def pipelines_json(
+    request: Request, viewer: Asking, find: Text = "", state: Text = "", order: Order = "urgency"
+) -> Response:
     """All pipelines."""
-    return _json(_pipelines(request, viewer, page))
+    return _json(*_pipelines(request, viewer, find, state, order))
 
 
 @_router.get("/api/v1/pipeline")
 def pipeline_json(request: Request, viewer: Asking, name: Text, page: Page = 0, find: Text = "") -> Response:
     """One pipeline, with its coverage and a page of its runs."""
-    return _json(_pipeline(request, viewer, name, page, find))
+    return _json(*_pipeline(request, viewer, name, page, find))
 
 
 @_router.get("/api/v1/run")
@@ -185,7 +215,7 @@ def run_json(request: Request, viewer: Asking, pipeline: Text, key: Text) -> Res
 
 
 @_router.get("/api/v1/transactions")
-def transactions_json(request: Request, viewer: Asking) -> Response:
+def transactions_json(request: Request, viewer: AskingAll) -> Response:
     """The transactions that are open now."""
     return _json(_transactions(request, viewer))
 
@@ -227,20 +257,64 @@ def verify_json(
 # -- both -------------------------------------------------------------------------------------------------
 
 
-def _pipelines(request: Request, viewer: Viewer, page: int) -> dict[str, Any]:
-    damaged = _damaged(request)
-    return _ask(
-        request, viewer, lambda history: views.pipelines_view(history, viewer, page, _now(), damaged=damaged)
-    )
+def _pipelines(
+    request: Request, viewer: Viewer, find: str, state: str, order: Order
+) -> tuple[dict[str, Any], int]:
+    """Return the list and the status of the answer: where Kafka has no answer Airflow has what it knows."""
+    damaged, now = _damaged(request), _now()
+    ledger: LedgerRows | None = None
+    trouble: Trouble | None = None
+    try:
+        ledger = _ask(request, viewer, lambda history: ledger_rows(history, viewer, now, damaged=damaged))
+    except Trouble as error:
+        trouble = error
+    attempts = _attempts(viewer, now, ledger.tasks if ledger else None, trouble)
+    values = pipelines_view(ledger, attempts, now, find=find, state=state, order=order)
+    return {**values, "trouble": trouble and trouble.to_dict()}, trouble.status if trouble else 200
 
 
-def _pipeline(request: Request, viewer: Viewer, name: str, page: int, find: str) -> dict[str, Any]:
-    damaged = _damaged(request)
+def _pipeline(
+    request: Request, viewer: Viewer, name: str, page: int, find: str
+) -> tuple[dict[str, Any], int]:
+    """Return one pipeline and the status of the answer, see :func:`_pipelines`."""
+    damaged, now = _damaged(request), _now()
+    trouble: Trouble | None = None
 
-    def answer(history: RunHistory) -> dict[str, Any]:
-        return views.pipeline_view(history, viewer, name, _now(), page=page, find=find, damaged=damaged)
+    def answer(history: RunHistory) -> tuple[dict[str, Any], Tasks]:
+        found = views.pipeline_view(history, viewer, name, now, page=page, find=find, damaged=damaged)
+        return found, views.tasks_of(history, viewer, name)
 
-    return _ask(request, viewer, answer)
+    tasks: Tasks = {}
+    try:
+        values, tasks = _ask(request, viewer, answer)
+    except Trouble as error:
+        trouble = error
+        sentence = UNCOMMITTED if error.status == NOT_SHOWN else UNANSWERED
+        values = row_without_record(name, sentence)
+    attempts = _attempts(viewer, now, tasks, trouble)
+    its = [one for one in attempts or () if one.pipeline == name]
+    if trouble and not its:
+        raise trouble
+    if trouble and trouble.status == NOT_SHOWN:
+        trouble = None  # it has not committed yet, as far as this user may know
+    found = {**values, **attempts_view(None if attempts is None else its, now)}
+    return {**found, "trouble": trouble and trouble.to_dict()}, trouble.status if trouble else 200
+
+
+def _attempts(
+    viewer: Viewer, now: dt.datetime, tasks: Tasks | None, trouble: Trouble | None
+) -> list[Attempt] | None:
+    """Return the attempts that a user may see, None where they cannot be read.
+
+    :param trouble: why the ledger has no answer; raised where Airflow has none, too.
+    """
+    try:
+        attempts = [] if trouble and trouble.status == TOO_MANY else read_attempts(viewer.dag_ids, now, tasks)
+    except AttemptsUnseen:
+        attempts = None
+    if trouble and not attempts:
+        raise trouble
+    return attempts
 
 
 def _run(request: Request, viewer: Viewer, pipeline: str, key: str) -> dict[str, Any]:
@@ -251,10 +325,11 @@ def _run(request: Request, viewer: Viewer, pipeline: str, key: str) -> dict[str,
 
 
 def _transactions(request: Request, viewer: Viewer) -> dict[str, Any]:
-    prefix = settings.default_prefix()
+    prefix, now = settings.default_prefix(), _now()
+    attempts = _attempts(viewer, now, None, None) or ()
 
     def answer(history: RunHistory) -> dict[str, Any]:
-        return views.transactions_view(history.open_transactions(), history, viewer, prefix, _now())
+        return transactions_view(history.open_transactions(), history, viewer, attempts, prefix, now)
 
     return _ask(request, viewer, answer)
 
@@ -284,7 +359,7 @@ def _file(name: str, kind: str) -> Response:
 
 def _on_trouble(request: Request, error: Trouble) -> Response:
     if _JSON in request.url.path:
-        return _json({"detail": error.text, "title": error.title}, error.status)
+        return _json(error.to_dict(), error.status)
     return _html(request, "trouble.html", error.status, title=error.title, text=error.text)
 
 

@@ -11,12 +11,14 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 
 from airflow_eos import settings
+from airflow_eos.operators.failure_listener import FailureListener
 
 
 class EosPlugin(AirflowPlugin):
-    """Off unless ``[eos] ui_kafka_config_id`` names a connection."""
+    """The pages are off unless ``[eos] ui_kafka_config_id`` names a connection; workers need no option."""
 
     name = "airflow_eos"
+    listeners = [FailureListener()]  # noqa: RUF012 - as in the base class
 
     @cached_property
     def external_views(self) -> list[dict[str, Any]]:

@@ -37,6 +37,40 @@
   refresh.hidden = false;
   refresh.addEventListener("click", () => window.location.reload());
 
+  // Pages that change by themselves are read again, unless somebody is at work in them or has stopped it.
+  const seconds = Number(document.body.dataset.refresh);
+  const auto = document.getElementById("auto");
+  const STOPPED = "airflow-eos-refresh-stopped";
+  const stored = (change) => {
+    try {
+      return change(window.localStorage);
+    } catch {
+      return null; // storage is off: the choice lasts as long as the page
+    }
+  };
+  if (seconds) {
+    document.getElementById("every").hidden = false;
+    auto.checked = stored((storage) => storage.getItem(STOPPED)) === null;
+    auto.addEventListener("change", () =>
+      stored((storage) => (auto.checked ? storage.removeItem(STOPPED) : storage.setItem(STOPPED, "1"))),
+    );
+    const main = document.getElementById("main");
+    const atWork = () =>
+      document.hidden || main.contains(document.activeElement) || main.querySelector("details[open]");
+    const readAgain = async () => {
+      if (!auto.checked || atWork()) return;
+      try {
+        const answer = await fetch(window.location.href);
+        const next = new DOMParser().parseFromString(await answer.text(), "text/html");
+        const fresh = next.getElementById("main");
+        if (fresh && auto.checked && !atWork()) main.replaceChildren(...fresh.childNodes);
+      } catch {
+        // Airflow gave no answer: the next one counts
+      }
+    };
+    window.setInterval(readAgain, seconds * 1000);
+  }
+
   const button = document.getElementById("verify");
   if (!button) return;
   const said = document.getElementById("verified");

@@ -16,9 +16,13 @@ from airflow_eos.coverage.segments import LogBounds
 from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.kafka import TransactionState
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
-from airflow_eos.ui import views
+from airflow_eos.ui import pipeline_rows, views
+from airflow_eos.ui.attempts import Attempt
 from airflow_eos.ui.desk import Desk, Trouble
 from airflow_eos.ui.history import PipelineHistory
+from airflow_eos.ui.pipeline_rows import ledger_rows, pipeline_row, pipelines_view
+from airflow_eos.ui.records import flat
+from airflow_eos.ui.transaction_rows import transactions_view
 from airflow_eos.ui.viewer import Viewer
 from airflow_eos.wire.txn_requests import TransactionStatus
 from tests.unit.airflow.fakes import a_record
@@ -62,6 +66,11 @@ def record(
     )
 
 
+def listed(history: FakeHistory, viewer: Viewer) -> list[dict[str, Any]]:
+    """Return the rows of all pipelines."""
+    return pipelines_view(ledger_rows(history, viewer, NOW), [], NOW)["pipelines"]
+
+
 @pytest.fixture
 def shared() -> FakeHistory:
     """A pipeline under whose name another team's Dag ran last."""
@@ -74,7 +83,7 @@ def shared() -> FakeHistory:
 def test_each_sees_the_records_of_his_dags(shared: FakeHistory, dag: str, run: str, topic: str) -> None:
     """Neither takes the page of the other, nor shows its topics."""
     viewer = Viewer([dag])
-    (row,) = views.pipelines_view(shared, viewer, 0, NOW)["pipelines"]
+    (row,) = listed(shared, viewer)
     page = views.pipeline_view(shared, viewer, "pipelines.copy", NOW)
     for shown in (row, page):
         assert (shown["dag_id"], shown["topics"], shown["whole"]) == (dag, [topic], True)
@@ -108,42 +117,81 @@ def test_a_row_that_cannot_be_made_says_so(shared: FakeHistory, monkeypatch: pyt
     """The others are shown."""
     shared.pipelines["other"] = PipelineHistory("other")
     shared.pipelines["other"].add(record("mine", "m3", pipeline="other"), 1)
-    moments = views._is_since
+    moments = pipeline_rows.is_since
 
     def failing(one: RunRecord, moment: dt.datetime) -> bool:
         if one.pipeline == "other":
             raise ValueError(one)
         return moments(one, moment)
 
-    monkeypatch.setattr(views, "_is_since", failing)
-    bad, good = views.pipelines_view(shared, Viewer(["mine"]), 0, NOW)["pipelines"]
+    monkeypatch.setattr(pipeline_rows, "is_since", failing)
+    bad, good = listed(shared, Viewer(["mine"]))
     assert "cannot be shown" in bad["sentence"]
     assert not bad["whole"]
     assert good["whole"]
     assert bad.keys() == good.keys()
 
 
-def test_every_open_transaction_has_a_row_for_somebody(shared: FakeHistory) -> None:
-    """That of a pipeline without records for all; that of a pipeline of others for them alone."""
+FIRST = "test.partition.never-committed." + "a" * 20
+"""Transactional id of a first run: the ledger knows nothing of its pipeline."""
+
+
+def open_now(
+    history: FakeHistory, viewer: Viewer, *names: str, attempts: Iterable[Attempt] = ()
+) -> list[dict[str, Any]]:
     sink = frozenset({TopicPartition("secret", 0)})
     status = TransactionStatus(TransactionState.ONGOING, 1, 5, sink, 60_000, 0)
-    found = {"test.partition.never-committed." + "a" * 20: status, "airflow-eos.g": status}
-    for dag, count in (("mine", 2), ("another", 1)):
-        rows = views.transactions_view(found, shared, Viewer([dag]), "test", NOW)["transactions"]
-        assert len(rows) == count
-        assert rows[-1]["pipeline"] == ""
-        assert (rows[-1]["partitions"], rows[-1]["partition_count"]) == ([], 1)
-        assert rows[-1]["command"].endswith("--epoch 5 --yes")
+    found = dict.fromkeys(names, status)
+    return transactions_view(found, history, viewer, attempts, "test", NOW)["transactions"]
+
+
+@pytest.mark.parametrize(("dag", "count"), [("mine", 1), ("another", 0)])
+def test_a_transaction_that_nobody_knows_is_shown_to_administrators(
+    shared: FakeHistory, dag: str, count: int
+) -> None:
+    """That of a pipeline of others to nobody else; partitions that may be anybody's are counted alone."""
+    names = (FIRST, "airflow-eos.g")
+    assert len(open_now(shared, Viewer([dag]), *names)) == count
+    rows = open_now(shared, Viewer([dag], is_admin=True), *names)
+    assert len(rows) == count + 1
+    assert (rows[-1]["pipeline"], rows[-1]["transactional_id"]) == ("", FIRST)
+    assert (rows[-1]["partitions"], rows[-1]["partition_count"]) == ([], 1)
+    assert rows[-1]["command"].endswith("--epoch 5 --yes")
+
+
+def attempt(pipeline: str, group: str = "g", dag_id: str = "another", **changes: Any) -> Attempt:
+    fields = {"task_id": "copy", "run_id": "r", "map_index": -1, "state": "failed", "try_number": 1}
+    return Attempt(pipeline, group, dag_id, **{**fields, "max_tries": 0, "at": NOW, **changes})
+
+
+def test_a_first_run_is_of_the_pipeline_that_was_tried(shared: FakeHistory) -> None:
+    """By its group, or by its name: whoever may see its Dag finds its transaction."""
+    tried = [attempt("never-committed"), attempt("other", "first/group")]
+    cursor = "test.cursor.first%2Fgroup"
+    rows = open_now(shared, Viewer(["another"]), FIRST, cursor, attempts=tried)
+    assert [(one["pipeline"], one["transactional_id"]) for one in rows] == [
+        ("other", cursor),
+        ("never-committed", FIRST),
+    ]
+    assert all(one["partitions"] == [] for one in rows)
+
+
+def test_naming_another_teams_group_shows_nothing_of_it(shared: FakeHistory) -> None:
+    """The ledger knows whose group it is."""
+    group = shared.pipelines["pipelines.copy"].newest.group_id
+    tried = [attempt("taker", group)]
+    assert open_now(shared, Viewer(["another"]), f"test.cursor.{group}", attempts=tried) == []
+    assert open_now(shared, Viewer(["mine"]), f"test.cursor.{group}")[0]["partitions"] == ["secret-0"]
 
 
 def test_a_topic_that_may_not_be_described_is_named(shared: FakeHistory) -> None:
     """Nothing is said of what is left to read, nor that all is well."""
     pipeline = shared.pipelines["pipelines.copy"]
     coverage = replace(shared.coverage(pipeline), unseen=("src",))
-    row = views._pipeline_row(Viewer(["mine"]), pipeline, coverage, NOW, ())
+    row = pipeline_row(Viewer(["mine"]), pipeline, coverage, NOW, ())
     assert (row["unread"], row["whole"], row["unseen"]) == (None, False, ["src"])
     assert row["sentence"].endswith("may not Describe src")
-    others = views._pipeline_row(Viewer(["theirs"]), pipeline, coverage, NOW, ())
+    others = pipeline_row(Viewer(["theirs"]), pipeline, coverage, NOW, ())
     assert others["whole"]
 
 
@@ -166,7 +214,7 @@ def test_one_user_leaves_places_to_others() -> None:
 
 def test_versions_of_packages_are_told_one_by_one() -> None:
     """And not as the text of a dictionary."""
-    assert views._flat({"spark": "4.1", "packages": {"pyarrow": 20}}) == {
+    assert flat({"spark": "4.1", "packages": {"pyarrow": 20}}) == {
         "spark": "4.1",
         "packages, pyarrow": "20",
     }
