@@ -34,7 +34,7 @@ from airflow_eos.ui.pipeline_rows import (
     pipelines_view,
     row_without_record,
 )
-from airflow_eos.ui.transaction_rows import transactions_view
+from airflow_eos.ui.transaction_rows import OpenNow, check_of
 from airflow_eos.ui.viewer import NOT_SHOWN, Viewer
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def _damaged(request: Request) -> Collection[tuple[str, str]]:
 
 @_router.get("/", response_class=HTMLResponse)
 def pipelines_page(
-    request: Request, viewer: Asking, find: Text = "", state: Text = "", order: Order = "urgency"
+    request: Request, viewer: AskingAll, find: Text = "", state: Text = "", order: Order = "urgency"
 ) -> Response:
     """All pipelines."""
     values, status = _pipelines(request, viewer, find, state, order)
@@ -174,7 +174,7 @@ def transactions_page(request: Request, viewer: AskingAll) -> Response:
 
 
 @_router.get("/health", response_class=HTMLResponse)
-def health_page(request: Request, viewer: Asking) -> Response:
+def health_page(request: Request, viewer: AskingAll) -> Response:
     """What the doctor would say, as far as it can be seen without writing."""
     return _html(request, "health.html", **_health(request, viewer))
 
@@ -196,7 +196,7 @@ def script() -> Response:
 
 @_router.get("/api/v1/pipelines")
 def pipelines_json(
-    request: Request, viewer: Asking, find: Text = "", state: Text = "", order: Order = "urgency"
+    request: Request, viewer: AskingAll, find: Text = "", state: Text = "", order: Order = "urgency"
 ) -> Response:
     """All pipelines."""
     return _json(*_pipelines(request, viewer, find, state, order))
@@ -221,7 +221,7 @@ def transactions_json(request: Request, viewer: AskingAll) -> Response:
 
 
 @_router.get("/api/v1/health")
-def health_json(request: Request, viewer: Asking) -> Response:
+def health_json(request: Request, viewer: AskingAll) -> Response:
     """What the doctor would say, as far as it can be seen without writing."""
     return _json(_health(request, viewer))
 
@@ -262,14 +262,21 @@ def _pipelines(
 ) -> tuple[dict[str, Any], int]:
     """Return the list and the status of the answer: where Kafka has no answer Airflow has what it knows."""
     damaged, now = _damaged(request), _now()
+    prefix = settings.default_prefix()
     ledger: LedgerRows | None = None
     trouble: Trouble | None = None
+    open_now = OpenNow()
+
+    def answer(history: RunHistory) -> tuple[LedgerRows, OpenNow]:
+        return ledger_rows(history, viewer, now, damaged=damaged), _open_now(history, viewer, prefix)
+
     try:
-        ledger = _ask(request, viewer, lambda history: ledger_rows(history, viewer, now, damaged=damaged))
+        ledger, open_now = _ask(request, viewer, answer)
     except Trouble as error:
         trouble = error
     attempts = _attempts(viewer, now, ledger.tasks if ledger else None, trouble)
-    values = pipelines_view(ledger, attempts, now, find=find, state=state, order=order)
+    transactions = open_now.rows(viewer, attempts or (), prefix, now)
+    values = pipelines_view(ledger, attempts, now, transactions, find=find, state=state, order=order)
     return {**values, "trouble": trouble and trouble.to_dict()}, trouble.status if trouble else 200
 
 
@@ -327,15 +334,30 @@ def _run(request: Request, viewer: Viewer, pipeline: str, key: str) -> dict[str,
 def _transactions(request: Request, viewer: Viewer) -> dict[str, Any]:
     prefix, now = settings.default_prefix(), _now()
     attempts = _attempts(viewer, now, None, None) or ()
+    open_now = _ask(request, viewer, lambda history: OpenNow.of(history, viewer, prefix))
+    return {"transactions": open_now.rows(viewer, attempts, prefix, now)}
+
+
+def _health(request: Request, viewer: Viewer) -> dict[str, Any]:
+    prefix, now = settings.default_prefix(), _now()
+    attempts = _attempts(viewer, now, None, None) or ()
 
     def answer(history: RunHistory) -> dict[str, Any]:
-        return transactions_view(history.open_transactions(), history, viewer, attempts, prefix, now)
+        rows = _open_now(history, viewer, prefix).rows(viewer, attempts, prefix, now)
+        return {**views.health_view(history, viewer, check_of(rows)), "transactions": rows}
 
     return _ask(request, viewer, answer)
 
 
-def _health(request: Request, viewer: Viewer) -> dict[str, Any]:
-    return _ask(request, viewer, lambda history: views.health_view(history, viewer))
+def _open_now(history: RunHistory, viewer: Viewer, prefix: str) -> OpenNow:
+    """Return the open transactions for a page that shows more than these; none where brokers refuse."""
+    from airflow_eos.exceptions import AuthorizationFailed
+
+    try:
+        return OpenNow.of(history, viewer, prefix)
+    except AuthorizationFailed as error:
+        log.info("The page cannot list open transactions: %s", error)
+        return OpenNow()
 
 
 def _html(request: Request, template: str, status: int = 200, **values: Any) -> Response:

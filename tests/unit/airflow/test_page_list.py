@@ -133,6 +133,23 @@ def test_orders(order: Order, expected: list[str]) -> None:
     assert names(order=order)[: len(expected)] == expected
 
 
+def test_an_open_transaction_stands_in_the_row_of_its_pipeline() -> None:
+    """One that belongs to none of them is counted below."""
+
+    def open_now(pipeline: str, seconds: float) -> dict[str, Any]:
+        return {"pipeline": pipeline, "age_seconds": seconds, "timeout_seconds": 300.0}
+
+    transactions = [open_now("first", 9.5), open_now("first", 2.0), open_now("", 1.0)]
+    found = pipelines_view(LEDGER, ATTEMPTS, NOW, transactions)
+    rows = {one["pipeline"]: one["open_transaction"] for one in found["pipelines"]}
+    assert rows.pop("first") == transactions[0]
+    assert set(rows.values()) == {None}
+    assert found["open_elsewhere"] == [transactions[2]]
+    text = rendered(found)
+    assert "Transaction open for 9.5 s of 300.0 s" in text
+    assert "1 open transaction belongs to none of these pipelines" in text
+
+
 def test_attempts_that_cannot_be_read_are_said_to_be() -> None:
     """And are no reason to say that nothing failed."""
     found = pipelines_view(LEDGER, None, NOW)

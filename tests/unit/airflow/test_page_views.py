@@ -22,7 +22,7 @@ from airflow_eos.ui.attempts import Attempt
 from airflow_eos.ui.desk import Desk, Trouble
 from airflow_eos.ui.pipeline_rows import ledger_rows, pipeline_row, pipelines_view
 from airflow_eos.ui.records import flat
-from airflow_eos.ui.transaction_rows import transactions_view
+from airflow_eos.ui.transaction_rows import OpenNow, check_of
 from airflow_eos.ui.viewer import Viewer
 from airflow_eos.wire.txn_requests import TransactionStatus
 from tests.unit.airflow.fakes import a_record
@@ -39,6 +39,7 @@ class FakeHistory:
         self.pipelines: dict[str, PipelineHistory] = {}
         self.looked_up: list[tuple[str, str]] = []
         self.unreadable: list[str] = []
+        self.open_now: dict[str, TransactionStatus] = {}
         self.reader = SimpleNamespace(behind=(), begins_at={}, ignored={})
         for one in records:
             self.pipelines.setdefault(one.pipeline, PipelineHistory(one.pipeline)).add(one, 1)
@@ -48,6 +49,9 @@ class FakeHistory:
 
     def summaries(self, pipelines: Iterable[PipelineHistory]) -> list[Coverage]:
         return [self.coverage(one) for one in pipelines]
+
+    def open_transactions(self) -> dict[str, TransactionStatus]:
+        return self.open_now
 
     def record(self, pipeline: str, run_key: str) -> RunRecord | None:
         self.looked_up.append((pipeline, run_key))
@@ -141,8 +145,8 @@ def open_now(
 ) -> list[dict[str, Any]]:
     sink = frozenset({TopicPartition("secret", 0)})
     status = TransactionStatus(TransactionState.ONGOING, 1, 5, sink, 60_000, 0)
-    found = dict.fromkeys(names, status)
-    return transactions_view(found, history, viewer, attempts, "test", NOW)["transactions"]
+    history.open_now = dict.fromkeys(names, status)
+    return OpenNow.of(history, viewer, "test").rows(viewer, attempts, "test", NOW)
 
 
 @pytest.mark.parametrize(("dag", "count"), [("mine", 1), ("another", 0)])
@@ -182,6 +186,19 @@ def test_naming_another_teams_group_shows_nothing_of_it(shared: FakeHistory) -> 
     tried = [attempt("taker", group)]
     assert open_now(shared, Viewer(["another"]), f"test.cursor.{group}", attempts=tried) == []
     assert open_now(shared, Viewer(["mine"]), f"test.cursor.{group}")[0]["partitions"] == ["secret-0"]
+
+
+@pytest.mark.parametrize(("seconds", "status"), [(5, "ok"), (55, "warn")])
+def test_health_warns_of_a_transaction_near_its_time_out(
+    shared: FakeHistory, seconds: int, status: str
+) -> None:
+    """With the command that ends it; one that is young is a run at work."""
+    (row,) = open_now(shared, Viewer([], is_admin=True), FIRST)
+    check = check_of([{**row, "age_seconds": seconds, "timeout_seconds": 60.0, "share": seconds / 60}])
+    assert check.status == status
+    assert f"{seconds} s of 60.0 s" in check.found
+    assert (row["command"] in check.advice) == (status == "warn")
+    assert check_of([]).status == "ok"
 
 
 def test_a_topic_that_may_not_be_described_is_named(shared: FakeHistory) -> None:
