@@ -460,6 +460,7 @@ def test_status_of_a_group_shows_the_transaction_of_its_first_run(cli: Cli, pipe
     """A run that was killed at OPEN left no record: its transaction has a row, and counts for --max-open."""
     group = pipeline.spec.group_id
     name = keys.cursor_transactional_id("test", group)
+    cli("init", "--partitions", "2", "--replication-factor", "1")
     code, found = cli("status", "--group", group)
     assert (code, found["open_transactions"]) == (3, [])
     with opened(pipeline, name):

@@ -142,6 +142,7 @@ PATHS = [
     "/run?pipeline=p&key=k",
     "/transactions",
     "/health",
+    "/of?dag_id=d",
     "/style.css",
     "/page.js",
 ]
@@ -224,6 +225,21 @@ def test_a_pipeline_has_its_sentence_its_lanes_and_its_runs(page, pipeline):
     ]
     only = page.get(f"/eos/api/v1/pipeline?name={quote(name)}&find=r1").json()["runs_shown"]
     assert [one["run_id"] for one in only] == ["r1"]
+
+
+def test_tabs_of_airflow_lead_to_the_page_of_a_pipeline(page, pipeline, other):
+    """Of a Dag that the user may see; what is behind the tab of another one is not said."""
+    address = "/eos/of?dag_id={}&run_id={}&task_id=copy&map_index={}"
+    answer = page.get(address.format(MINE, "never", "{MAP_INDEX}"))
+    assert (answer.status_code, "No pipeline is known here" in answer.text) == (404, True)
+    attempted(MINE, run_id="first", at=NOW, fields={"pipeline": pipeline.spec.pipeline})
+    answer = page.get(address.format(MINE, "first", "{MAP_INDEX}"), follow_redirects=False)
+    assert answer.status_code == 303
+    assert answer.headers["location"] == f"/eos/pipeline?{urlencode({'name': pipeline.spec.pipeline})}"
+    assert page.get(answer.headers["location"]).status_code == 200
+    refused = page.get(address.format(THEIRS, "manual__1", "-1"))
+    assert refused.status_code == 403
+    assert other.spec.pipeline not in refused.text
 
 
 def test_a_run_is_shown_and_verified(page, pipeline):

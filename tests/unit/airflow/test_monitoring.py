@@ -240,4 +240,5 @@ def test_limits_of_pipelines_and_transactions(monkeypatch: pytest.MonkeyPatch) -
         {"transactional_id": "p.interval.x", "limit": "max-open", "allowed": 10, "found": 99.0},
         {"pipeline": "daily", "limit": "max-gaps", "allowed": 1, "found": 2},
     ]
-    assert status._exceeded_by_all(FOUND, Namespace(max_gaps=2, max_open=None)) == []
+    wide = Namespace(max_gaps=2, max_open=None)
+    assert [*status._exceeded_open(FOUND, wide), *status._exceeded_gaps(FOUND, wide)] == []

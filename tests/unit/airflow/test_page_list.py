@@ -10,7 +10,7 @@ import pytest
 from jinja2 import Environment
 
 from airflow_eos.operators.failure_record import FailureRecord
-from airflow_eos.ui.app import _templates
+from airflow_eos.ui.answers import templates
 from airflow_eos.ui.attempt_rows import MEANING
 from airflow_eos.ui.attempts import Attempt
 from airflow_eos.ui.pipeline_rows import ORDERS, LedgerRows, Order, pipelines_view, row_without_record
@@ -166,7 +166,7 @@ def test_airflow_answers_where_the_ledger_does_not() -> None:
 
 
 def rendered(values: dict[str, Any], name: str = "pipelines.html") -> str:
-    environment: Environment = _templates
+    environment: Environment = templates
     common = {"base": "/eos", "site": "", "version": "1", "trouble": None}
     return environment.get_template(name).render(**common, **values)
 

@@ -18,6 +18,7 @@ from airflow_eos.model.kafka import TransactionState
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.model.record import RunRecord
 from airflow_eos.ui import pipeline_rows, views
+from airflow_eos.ui.addresses import Asked, page_of, runs_of
 from airflow_eos.ui.attempts import Attempt
 from airflow_eos.ui.desk import Desk, Trouble
 from airflow_eos.ui.pipeline_rows import ledger_rows, pipeline_row, pipelines_view
@@ -262,3 +263,37 @@ def test_what_is_not_an_interval_is_none(interval: Any) -> None:
     history = FakeHistory(of_interval(12, "b", interval))
     page = views.pipeline_view(history, Viewer(["mine"]), "pipelines.copy", NOW)
     assert page["runs_shown"][0]["interval"] is None
+
+
+def shown_for(asked: Asked, *attempts: Attempt) -> str:
+    named = {"dag_id": "mine", "task_id": "copy", "map_index": -1}
+    runs = [
+        replace(record("mine", run, pipeline=pipeline), details={"airflow": {**named, "run_id": run}})
+        for run, pipeline in (("m1", "p"), ("m2", "p"))
+    ]
+    history = FakeHistory(*runs, record("theirs", "t1", "theirs", pipeline="secret"))
+    return page_of(runs_of(history, Viewer(["mine"]), asked), attempts, asked)
+
+
+@pytest.mark.parametrize("index", ["", "-1", "{MAP_INDEX}"])
+def test_a_task_instance_leads_to_its_run_and_a_dag_to_its_pipeline(index: str) -> None:
+    """Airflow leaves the place of a map index as it is where a task is not mapped."""
+    assert shown_for(Asked("mine", "m1", "copy", index)) == "/run?pipeline=p&key=p%2Fm1"
+    assert shown_for(Asked("mine", "m1")) == "/pipeline?name=p"
+    assert shown_for(Asked("mine")) == "/pipeline?name=p"
+
+
+def test_what_never_committed_leads_to_its_attempts() -> None:
+    """And a Dag with several pipelines to the list of them."""
+    failed = attempt("q", dag_id="mine", run_id="m3")
+    assert shown_for(Asked("mine", "m3", "copy"), failed) == "/pipeline?name=q"
+    assert shown_for(Asked("mine"), failed) == "/?find=mine"
+
+
+@pytest.mark.parametrize("asked", [Asked("theirs"), Asked("mine", "m9", "copy"), Asked("mine", task_id="x")])
+def test_where_no_pipeline_is_known_the_tab_says_so(asked: Asked) -> None:
+    """Whoever may not see a Dag learns nothing of it."""
+    with pytest.raises(Trouble) as refused:
+        shown_for(asked)
+    assert refused.value.status == 404
+    assert "secret" not in refused.value.text
