@@ -6,22 +6,20 @@ Airflow does not authenticate what a plugin mounts: every route depends on :func
 from __future__ import annotations
 
 import datetime as dt
-import functools
-import json
 import logging
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, ConnectionDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
 from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request
-from fastapi.responses import HTMLResponse, Response
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from airflow_eos import __version__, settings
 from airflow_eos.ui import views
+from airflow_eos.ui.addresses import Asked, page_of, runs_of
+from airflow_eos.ui.answers import base_of, file_answer, html_answer, json_answer, with_headers
 from airflow_eos.ui.attempt_rows import attempts_view
 from airflow_eos.ui.attempts import Attempt, AttemptsUnseen, Tasks, read_attempts
 from airflow_eos.ui.desk import TOO_MANY, Desk, Trouble
@@ -34,12 +32,10 @@ from airflow_eos.ui.pipeline_rows import (
     pipelines_view,
     row_without_record,
 )
-from airflow_eos.ui.transaction_rows import transactions_view
-from airflow_eos.ui.viewer import NOT_SHOWN, Viewer
+from airflow_eos.ui.transaction_rows import OpenNow, check_of
+from airflow_eos.ui.viewer import NOT_SHOWN, Viewer, not_shown
 
 if TYPE_CHECKING:
-    from starlette.middleware.base import RequestResponseEndpoint
-
     from airflow_eos.model.spec import Deployment
     from airflow_eos.ui.history import RunHistory
 
@@ -47,20 +43,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_FOLDER = Path(__file__).parent
-_HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
-        "form-action 'self'; frame-ancestors 'self'; base-uri 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
-_templates = Environment(
-    loader=FileSystemLoader(_FOLDER / "templates"), autoescape=True, undefined=StrictUndefined
-)
-_templates.filters["json"] = functools.partial(json.dumps, ensure_ascii=False)
 _JSON = "/api/v1/"
 
 
@@ -86,21 +68,10 @@ def create_app(desk: Desk | None = None) -> FastAPI:
     )
     app.state.desk = desk or Desk(deployment)
     app.include_router(_router)
-    app.middleware("http")(_with_headers)
+    app.middleware("http")(with_headers)
     app.add_exception_handler(Trouble, _on_trouble)  # type: ignore[arg-type]
     app.add_exception_handler(Exception, _on_error)
     return app
-
-
-async def _with_headers(request: Request, call_next: RequestResponseEndpoint) -> Response:
-    """Give every answer the headers of the pages, those of FastAPI itself too, and answer HEAD as GET."""
-    method = request.method
-    request.scope["method"] = "GET" if method == "HEAD" else method
-    response = await call_next(request)
-    request.scope["method"] = method  # by which the server leaves out the body
-    for name, value in _HEADERS.items():
-        response.headers.setdefault(name, value)
-    return response
 
 
 _router = APIRouter()
@@ -147,48 +118,66 @@ def _damaged(request: Request) -> Collection[tuple[str, str]]:
 
 @_router.get("/", response_class=HTMLResponse)
 def pipelines_page(
-    request: Request, viewer: Asking, find: Text = "", state: Text = "", order: Order = "urgency"
+    request: Request, viewer: AskingAll, find: Text = "", state: Text = "", order: Order = "urgency"
 ) -> Response:
     """All pipelines."""
     values, status = _pipelines(request, viewer, find, state, order)
-    return _html(request, "pipelines.html", status, **values)
+    return html_answer(request, "pipelines.html", status, **values)
 
 
 @_router.get("/pipeline", response_class=HTMLResponse)
 def pipeline_page(request: Request, viewer: Asking, name: Text, page: Page = 0, find: Text = "") -> Response:
     """One pipeline."""
     values, status = _pipeline(request, viewer, name, page, find)
-    return _html(request, "pipeline.html" if values["runs"] else "uncommitted.html", status, **values)
+    return html_answer(request, "pipeline.html" if values["runs"] else "uncommitted.html", status, **values)
 
 
 @_router.get("/run", response_class=HTMLResponse)
 def run_page(request: Request, viewer: Asking, pipeline: Text, key: Text) -> Response:
     """One run."""
-    return _html(request, "run.html", **_run(request, viewer, pipeline, key))
+    return html_answer(request, "run.html", **_run(request, viewer, pipeline, key))
 
 
 @_router.get("/transactions", response_class=HTMLResponse)
 def transactions_page(request: Request, viewer: AskingAll) -> Response:
     """The transactions that are open now."""
-    return _html(request, "transactions.html", **_transactions(request, viewer))
+    return html_answer(request, "transactions.html", **_transactions(request, viewer))
 
 
 @_router.get("/health", response_class=HTMLResponse)
-def health_page(request: Request, viewer: Asking) -> Response:
+def health_page(request: Request, viewer: AskingAll) -> Response:
     """What the doctor would say, as far as it can be seen without writing."""
-    return _html(request, "health.html", **_health(request, viewer))
+    return html_answer(request, "health.html", **_health(request, viewer))
+
+
+@_router.get("/of")
+def page_of_airflow(
+    request: Request,
+    viewer: Asking,
+    dag_id: Text,
+    run_id: Text = "",
+    task_id: Text = "",
+    map_index: Text = "",
+) -> Response:
+    """Lead from a Dag, a Dag run or a task instance of Airflow to the page about it."""
+    asked = Asked(dag_id, run_id, task_id, map_index)
+    if dag_id not in viewer.dag_ids:
+        raise not_shown("Dag")
+    attempts = _attempts(viewer.of_dag(dag_id), _now(), None, None) or ()
+    runs = _ask(request, viewer, lambda history: list(runs_of(history, viewer, asked)))
+    return RedirectResponse(f"{base_of(request)}{page_of(runs, attempts, asked)}", 303)
 
 
 @_router.get("/style.css")
 def style() -> Response:
     """The style sheet of all pages."""
-    return _file("style.css", "text/css")
+    return file_answer("style.css", "text/css")
 
 
 @_router.get("/page.js")
 def script() -> Response:
     """The script of all pages."""
-    return _file("page.js", "text/javascript")
+    return file_answer("page.js", "text/javascript")
 
 
 # -- JSON -------------------------------------------------------------------------------------------------
@@ -196,34 +185,34 @@ def script() -> Response:
 
 @_router.get("/api/v1/pipelines")
 def pipelines_json(
-    request: Request, viewer: Asking, find: Text = "", state: Text = "", order: Order = "urgency"
+    request: Request, viewer: AskingAll, find: Text = "", state: Text = "", order: Order = "urgency"
 ) -> Response:
     """All pipelines."""
-    return _json(*_pipelines(request, viewer, find, state, order))
+    return json_answer(*_pipelines(request, viewer, find, state, order))
 
 
 @_router.get("/api/v1/pipeline")
 def pipeline_json(request: Request, viewer: Asking, name: Text, page: Page = 0, find: Text = "") -> Response:
     """One pipeline, with its coverage and a page of its runs."""
-    return _json(*_pipeline(request, viewer, name, page, find))
+    return json_answer(*_pipeline(request, viewer, name, page, find))
 
 
 @_router.get("/api/v1/run")
 def run_json(request: Request, viewer: Asking, pipeline: Text, key: Text) -> Response:
     """One run."""
-    return _json(_run(request, viewer, pipeline, key))
+    return json_answer(_run(request, viewer, pipeline, key))
 
 
 @_router.get("/api/v1/transactions")
 def transactions_json(request: Request, viewer: AskingAll) -> Response:
     """The transactions that are open now."""
-    return _json(_transactions(request, viewer))
+    return json_answer(_transactions(request, viewer))
 
 
 @_router.get("/api/v1/health")
-def health_json(request: Request, viewer: Asking) -> Response:
+def health_json(request: Request, viewer: AskingAll) -> Response:
     """What the doctor would say, as far as it can be seen without writing."""
-    return _json(_health(request, viewer))
+    return json_answer(_health(request, viewer))
 
 
 @_router.post("/api/v1/verify")
@@ -242,7 +231,7 @@ def verify_json(
     desk: Desk = request.app.state.desk
     findings = desk.verify(record)
     outcomes = {one["outcome"] for one in findings}
-    return _json(
+    return json_answer(
         {
             "pipeline": record.pipeline,
             "matches": "mismatch" not in outcomes,
@@ -262,14 +251,21 @@ def _pipelines(
 ) -> tuple[dict[str, Any], int]:
     """Return the list and the status of the answer: where Kafka has no answer Airflow has what it knows."""
     damaged, now = _damaged(request), _now()
+    prefix = settings.default_prefix()
     ledger: LedgerRows | None = None
     trouble: Trouble | None = None
+    open_now = OpenNow()
+
+    def answer(history: RunHistory) -> tuple[LedgerRows, OpenNow]:
+        return ledger_rows(history, viewer, now, damaged=damaged), _open_now(history, viewer, prefix)
+
     try:
-        ledger = _ask(request, viewer, lambda history: ledger_rows(history, viewer, now, damaged=damaged))
+        ledger, open_now = _ask(request, viewer, answer)
     except Trouble as error:
         trouble = error
     attempts = _attempts(viewer, now, ledger.tasks if ledger else None, trouble)
-    values = pipelines_view(ledger, attempts, now, find=find, state=state, order=order)
+    transactions = open_now.rows(viewer, attempts or (), prefix, now)
+    values = pipelines_view(ledger, attempts, now, transactions, find=find, state=state, order=order)
     return {**values, "trouble": trouble and trouble.to_dict()}, trouble.status if trouble else 200
 
 
@@ -327,40 +323,36 @@ def _run(request: Request, viewer: Viewer, pipeline: str, key: str) -> dict[str,
 def _transactions(request: Request, viewer: Viewer) -> dict[str, Any]:
     prefix, now = settings.default_prefix(), _now()
     attempts = _attempts(viewer, now, None, None) or ()
+    open_now = _ask(request, viewer, lambda history: OpenNow.of(history, viewer, prefix))
+    return {"transactions": open_now.rows(viewer, attempts, prefix, now)}
+
+
+def _health(request: Request, viewer: Viewer) -> dict[str, Any]:
+    prefix, now = settings.default_prefix(), _now()
+    attempts = _attempts(viewer, now, None, None) or ()
 
     def answer(history: RunHistory) -> dict[str, Any]:
-        return transactions_view(history.open_transactions(), history, viewer, attempts, prefix, now)
+        rows = _open_now(history, viewer, prefix).rows(viewer, attempts, prefix, now)
+        return {**views.health_view(history, viewer, check_of(rows)), "transactions": rows}
 
     return _ask(request, viewer, answer)
 
 
-def _health(request: Request, viewer: Viewer) -> dict[str, Any]:
-    return _ask(request, viewer, lambda history: views.health_view(history, viewer))
+def _open_now(history: RunHistory, viewer: Viewer, prefix: str) -> OpenNow:
+    """Return the open transactions for a page that shows more than these; none where brokers refuse."""
+    from airflow_eos.exceptions import AuthorizationFailed
 
-
-def _html(request: Request, template: str, status: int = 200, **values: Any) -> Response:
-    # Mounted by Airflow, which may itself stand behind a path.
-    base = request.scope.get("root_path", "").rstrip("/")
-    site = base.removesuffix(settings.PAGES_PREFIX)
-    text = _templates.get_template(template).render(base=base, site=site, version=__version__, **values)
-    return HTMLResponse(text.encode(errors="replace"), status, headers=_HEADERS)
-
-
-def _json(values: Any, status: int = 200) -> Response:
-    # A record may hold what UTF-8 or JSON cannot: it costs a "?" or an error, never the whole page.
-    text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Response(text.encode(errors="replace"), status, headers=_HEADERS, media_type="application/json")
-
-
-def _file(name: str, kind: str) -> Response:
-    text = (_FOLDER / "static" / name).read_text(encoding="utf-8")
-    return Response(text, media_type=kind, headers={**_HEADERS, "Cache-Control": "private, max-age=300"})
+    try:
+        return OpenNow.of(history, viewer, prefix)
+    except AuthorizationFailed as error:
+        log.info("The page cannot list open transactions: %s", error)
+        return OpenNow()
 
 
 def _on_trouble(request: Request, error: Trouble) -> Response:
     if _JSON in request.url.path:
-        return _json(error.to_dict(), error.status)
-    return _html(request, "trouble.html", error.status, title=error.title, text=error.text)
+        return json_answer(error.to_dict(), error.status)
+    return html_answer(request, "trouble.html", error.status, title=error.title, text=error.text)
 
 
 def _on_error(request: Request, error: Exception) -> Response:  # noqa: ARG001 - logged by the server

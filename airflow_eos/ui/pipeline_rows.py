@@ -75,6 +75,7 @@ def pipelines_view(
     ledger: LedgerRows | None,
     attempts: Sequence[Attempt] | None,
     now: dt.datetime,
+    transactions: Sequence[Mapping[str, Any]] = (),
     *,
     find: str = "",
     state: str = "",
@@ -84,6 +85,7 @@ def pipelines_view(
 
     :param ledger: None: it has no answer.
     :param attempts: that the user may see, the newest first; None: Airflow's records cannot be read.
+    :param transactions: open ones that the user may know of.
     :param find: part of the name of a pipeline, a Dag or an error, whatever its case.
     :param state: one of :data:`~airflow_eos.ui.attempt_rows.KINDS`, :data:`WRONG`, or empty for all.
     """
@@ -92,6 +94,9 @@ def pipelines_view(
     rows = [_with_attempt(row, tried.pop(row["pipeline"], ()), now) for row in committed]
     sentence = UNCOMMITTED if ledger is not None else UNANSWERED
     rows += [_with_attempt(row_without_record(name, sentence), its, now) for name, its in tried.items()]
+    oldest = sorted(transactions, key=lambda one: one["age_seconds"] or 0)  # the last one stays
+    open_now = {one["pipeline"]: one for one in oldest}
+    rows = [{**row, "open_transaction": open_now.pop(row["pipeline"], None)} for row in rows]
     states = Counter(row["kind"] for row in rows)
     wrong = sum(row["whole"] is False for row in rows)
     matching = [row for row in rows if _matches(row, find.casefold(), state)]
@@ -110,6 +115,7 @@ def pipelines_view(
         "total": len(rows),
         "states": {kind: states[kind] for kind in KINDS if states[kind]},
         "wrong": wrong,
+        "open_elsewhere": list(open_now.values()),
         "meaning": MEANING,
         "find": find,
         "state": state,

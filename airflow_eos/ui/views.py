@@ -131,10 +131,12 @@ def run_view(
     }
 
 
-def health_view(history: RunHistory, viewer: Viewer) -> dict[str, Any]:
+def health_view(history: RunHistory, viewer: Viewer, transactions: Check) -> dict[str, Any]:
     """Return what can be said of brokers and ledger, and of the topics of a user's pipelines.
 
     To whom no pipeline is shown nothing is.
+
+    :param transactions: what there is to say of open ones.
     """
     pipelines = viewer.pipelines(history)
     newest = [record for its in pipelines if (record := viewer.newest(its)) is not None]
@@ -142,6 +144,7 @@ def health_view(history: RunHistory, viewer: Viewer) -> dict[str, Any]:
     sinks = {one.topic for record in newest for one in record.receipts}
     shown = set(sorted(sources | sinks)[:TOPICS_SHOWN])
     checks = history.health(sources=sources & shown, sinks=sinks & shown) if pipelines else []
+    checks += [transactions] if pipelines else []
     rows = [one.to_dict() for one in sorted(checks, key=lambda one: _WORST_FIRST.index(one.status))]
     failed = [one["name"] for one in rows if one["status"] == "fail"]
     return {

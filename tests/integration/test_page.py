@@ -10,7 +10,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, urlencode
 
 import pytest
 from confluent_kafka import Producer
@@ -109,7 +109,6 @@ def with_desk(client, desk):
     try:
         yield client
     finally:
-        pages.state.desk.close()
         pages.state.desk = before
 
 
@@ -123,9 +122,13 @@ def page(app):
     forget_attempts()
 
 
+@contextmanager
 def own_page(page, made):
     """Ask for the pages of a ledger of its own."""
-    return with_desk(page, Desk(lambda: made.spec.deployment))
+    desk = Desk(lambda: made.spec.deployment)
+    with with_desk(page, desk):
+        yield page
+    desk.close()
 
 
 def run_key(pipeline, run_id):
@@ -139,6 +142,7 @@ PATHS = [
     "/run?pipeline=p&key=k",
     "/transactions",
     "/health",
+    "/of?dag_id=d",
     "/style.css",
     "/page.js",
 ]
@@ -221,6 +225,21 @@ def test_a_pipeline_has_its_sentence_its_lanes_and_its_runs(page, pipeline):
     ]
     only = page.get(f"/eos/api/v1/pipeline?name={quote(name)}&find=r1").json()["runs_shown"]
     assert [one["run_id"] for one in only] == ["r1"]
+
+
+def test_tabs_of_airflow_lead_to_the_page_of_a_pipeline(page, pipeline, other):
+    """Of a Dag that the user may see; what is behind the tab of another one is not said."""
+    address = "/eos/of?dag_id={}&run_id={}&task_id=copy&map_index={}"
+    answer = page.get(address.format(MINE, "never", "{MAP_INDEX}"))
+    assert (answer.status_code, "No pipeline is known here" in answer.text) == (404, True)
+    attempted(MINE, run_id="first", at=NOW, fields={"pipeline": pipeline.spec.pipeline})
+    answer = page.get(address.format(MINE, "first", "{MAP_INDEX}"), follow_redirects=False)
+    assert answer.status_code == 303
+    assert answer.headers["location"] == f"/eos/pipeline?{urlencode({'name': pipeline.spec.pipeline})}"
+    assert page.get(answer.headers["location"]).status_code == 200
+    refused = page.get(address.format(THEIRS, "manual__1", "-1"))
+    assert refused.status_code == 403
+    assert other.spec.pipeline not in refused.text
 
 
 def test_a_run_is_shown_and_verified(page, pipeline):
@@ -373,7 +392,7 @@ def test_somebody_logs_in_and_looks(app, pipeline):
         assert "fails" in seen.text(".sentence")
         assert seen.run("return document.querySelectorAll('tbody .status.ok').length") >= 8
         seen.click("header nav a:first-child")
-        seen.click(f"tbody th a[href$='{quote_plus(pipeline.spec.pipeline)}']")
+        seen.click(f"tbody th a[href$='{urlencode({'name': pipeline.spec.pipeline})}']")
         seen.soon(lambda: seen.text("h1") == pipeline.spec.pipeline)
         assert "runs tile offsets 0 to" in seen.text(".sentence")
         assert seen.run("return document.querySelectorAll('svg rect.read').length") >= 6
@@ -547,7 +566,7 @@ def test_commands_and_pages_say_the_same(page, fenced, embedded_kafka, pipeline,
         (row,) = eventually(lambda: page.get(asked).json()["transactions"], len)
         assert 0 <= row.pop("age_seconds") - told.pop("age_seconds") < 30
         assert told == {name: row[name] for name in told}
-        assert set(told) == {"transactional_id", "started", "timeout_seconds"}
+        assert set(told) == {"transactional_id", "started", "timeout_seconds", "command"}
     finally:
         paused.resume()
     checks = command("doctor")["checks"]
@@ -717,10 +736,11 @@ def test_a_silent_broker_costs_five_seconds_and_one_panel(app, page, silent):
     attempted(MINE, run_id="tonight", at=NOW, failure=FailureRecord(1, "BrokersUnavailable", "no answer"))
     with with_desk(page, Desk(where, answer_seconds=0.3)):
         twin = page.get("/eos/api/v1/health")
-        assert (twin.status_code, twin.json()["title"]) == (504, "The brokers are silent")
-        told.append(twin.text)
-        # What failed is known all the same: now it is asked most.
-        for path in ("pipelines", f"pipeline?name={MINE}.copy"):
+    assert (twin.status_code, twin.json()["title"]) == (504, "The brokers are silent")
+    told.append(twin.text)
+    # What failed is known all the same: now it is asked most.
+    for path in ("pipelines", f"pipeline?name={MINE}.copy"):
+        with with_desk(page, Desk(where, answer_seconds=0.3)):
             twin = page.get(f"/eos/api/v1/{path}")
             assert (twin.status_code, twin.json()["trouble"]["title"]) == (504, "The brokers are silent")
             found = twin.json().get("pipelines", [twin.json()])
@@ -856,7 +876,7 @@ def test_a_record_that_no_run_writes_breaks_no_page(embedded_kafka, page):
         assert {one["pipeline"] for one in rows} == {made.spec.pipeline, "many"}
         for path in ("/", "/health", "/transactions", f"/pipeline?name={made.spec.pipeline}"):
             answer = client.get(f"/eos{path}")
-            assert answer.status_code == 200, answer.text
+            assert answer.status_code == 200, (path, answer.text)
         assert f"{len(HOSTILE)} records of the ledger cannot be read" in client.get("/eos/").text
 
 
@@ -916,14 +936,16 @@ def test_a_ledger_that_was_deleted_is_lost_and_not_new(embedded_kafka, page):
         assert client.get("/eos/api/v1/health").json()["title"] == "The ledger is lost or was replaced"
 
 
-def test_a_sink_that_was_deleted_does_not_silence_health(embedded_kafka, page):
+@pytest.mark.parametrize("kind", ["source", "sink"])
+def test_a_topic_that_was_deleted_does_not_silence_health(embedded_kafka, page, kind):
     """It is gone: nobody waits for it."""
     made = Pipeline(embedded_kafka, task=task(MINE))
     made.publish(["a"])
     made.run("r0")
-    made.kafka.admin().delete_topics([made.sink])[made.sink].result(30)
+    name = getattr(made, kind)
+    made.kafka.admin().delete_topics([name])[name].result(30)
     with own_page(page, made) as client:
         answer = client.get("/eos/api/v1/health")
         assert answer.status_code == 200, answer.text
-        (topic,) = [one for one in answer.json()["checks"] if one["name"] == f"topic {made.sink}"]
+        (topic,) = [one for one in answer.json()["checks"] if one["name"] == f"topic {name}"]
         assert topic["status"] == "warn"

@@ -49,7 +49,7 @@
     }
   };
   if (seconds) {
-    document.getElementById("every").hidden = false;
+    document.getElementById("every").hidden = auto.hidden = false;
     auto.checked = stored((storage) => storage.getItem(STOPPED)) === null;
     auto.addEventListener("change", () =>
       stored((storage) => (auto.checked ? storage.removeItem(STOPPED) : storage.setItem(STOPPED, "1"))),

@@ -10,7 +10,7 @@ import pytest
 from jinja2 import Environment
 
 from airflow_eos.operators.failure_record import FailureRecord
-from airflow_eos.ui.app import _templates
+from airflow_eos.ui.answers import templates
 from airflow_eos.ui.attempt_rows import MEANING
 from airflow_eos.ui.attempts import Attempt
 from airflow_eos.ui.pipeline_rows import ORDERS, LedgerRows, Order, pipelines_view, row_without_record
@@ -133,6 +133,23 @@ def test_orders(order: Order, expected: list[str]) -> None:
     assert names(order=order)[: len(expected)] == expected
 
 
+def test_an_open_transaction_stands_in_the_row_of_its_pipeline() -> None:
+    """One that belongs to none of them is counted below."""
+
+    def open_now(pipeline: str, seconds: float) -> dict[str, Any]:
+        return {"pipeline": pipeline, "age_seconds": seconds, "timeout_seconds": 300.0}
+
+    transactions = [open_now("first", 9.5), open_now("first", 2.0), open_now("", 1.0)]
+    found = pipelines_view(LEDGER, ATTEMPTS, NOW, transactions)
+    rows = {one["pipeline"]: one["open_transaction"] for one in found["pipelines"]}
+    assert rows.pop("first") == transactions[0]
+    assert set(rows.values()) == {None}
+    assert found["open_elsewhere"] == [transactions[2]]
+    text = rendered(found)
+    assert "Transaction open for 9.5 s of 300.0 s" in text
+    assert "1 open transaction belongs to none of these pipelines" in text
+
+
 def test_attempts_that_cannot_be_read_are_said_to_be() -> None:
     """And are no reason to say that nothing failed."""
     found = pipelines_view(LEDGER, None, NOW)
@@ -149,7 +166,7 @@ def test_airflow_answers_where_the_ledger_does_not() -> None:
 
 
 def rendered(values: dict[str, Any], name: str = "pipelines.html") -> str:
-    environment: Environment = _templates
+    environment: Environment = templates
     common = {"base": "/eos", "site": "", "version": "1", "trouble": None}
     return environment.get_template(name).render(**common, **values)
 

@@ -17,12 +17,13 @@ from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.kafka import TransactionState
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.ui import pipeline_rows, views
+from airflow_eos.ui.addresses import Asked, page_of, runs_of
 from airflow_eos.ui.attempts import Attempt
 from airflow_eos.ui.desk import Desk, Trouble
 from airflow_eos.ui.history import PipelineHistory
 from airflow_eos.ui.pipeline_rows import ledger_rows, pipeline_row, pipelines_view
 from airflow_eos.ui.records import flat
-from airflow_eos.ui.transaction_rows import transactions_view
+from airflow_eos.ui.transaction_rows import OpenNow, check_of
 from airflow_eos.ui.viewer import Viewer
 from airflow_eos.wire.txn_requests import TransactionStatus
 from tests.unit.airflow.fakes import a_record
@@ -39,6 +40,7 @@ class FakeHistory:
         self.pipelines: dict[str, PipelineHistory] = {}
         self.looked_up: list[tuple[str, str]] = []
         self.unreadable: list[str] = []
+        self.open_now: dict[str, TransactionStatus] = {}
         self.reader = SimpleNamespace(behind=(), begins_at={}, ignored={})
         for one in records:
             self.pipelines.setdefault(one.pipeline, PipelineHistory(one.pipeline)).add(one, 1)
@@ -48,6 +50,9 @@ class FakeHistory:
 
     def summaries(self, pipelines: Iterable[PipelineHistory]) -> list[Coverage]:
         return [self.coverage(one) for one in pipelines]
+
+    def open_transactions(self) -> dict[str, TransactionStatus]:
+        return self.open_now
 
     def record(self, pipeline: str, run_key: str) -> RunRecord | None:
         self.looked_up.append((pipeline, run_key))
@@ -141,8 +146,8 @@ def open_now(
 ) -> list[dict[str, Any]]:
     sink = frozenset({TopicPartition("secret", 0)})
     status = TransactionStatus(TransactionState.ONGOING, 1, 5, sink, 60_000, 0)
-    found = dict.fromkeys(names, status)
-    return transactions_view(found, history, viewer, attempts, "test", NOW)["transactions"]
+    history.open_now = dict.fromkeys(names, status)
+    return OpenNow.of(history, viewer, "test").rows(viewer, attempts, "test", NOW)
 
 
 @pytest.mark.parametrize(("dag", "count"), [("mine", 1), ("another", 0)])
@@ -182,6 +187,19 @@ def test_naming_another_teams_group_shows_nothing_of_it(shared: FakeHistory) -> 
     tried = [attempt("taker", group)]
     assert open_now(shared, Viewer(["another"]), f"test.cursor.{group}", attempts=tried) == []
     assert open_now(shared, Viewer(["mine"]), f"test.cursor.{group}")[0]["partitions"] == ["secret-0"]
+
+
+@pytest.mark.parametrize(("seconds", "status"), [(5, "ok"), (55, "warn")])
+def test_health_warns_of_a_transaction_near_its_time_out(
+    shared: FakeHistory, seconds: int, status: str
+) -> None:
+    """With the command that ends it; one that is young is a run at work."""
+    (row,) = open_now(shared, Viewer([], is_admin=True), FIRST)
+    check = check_of([{**row, "age_seconds": seconds, "timeout_seconds": 60.0, "share": seconds / 60}])
+    assert check.status == status
+    assert f"{seconds} s of 60.0 s" in check.found
+    assert (row["command"] in check.advice) == (status == "warn")
+    assert check_of([]).status == "ok"
 
 
 def test_a_topic_that_may_not_be_described_is_named(shared: FakeHistory) -> None:
@@ -245,3 +263,37 @@ def test_what_is_not_an_interval_is_none(interval: Any) -> None:
     history = FakeHistory(of_interval(12, "b", interval))
     page = views.pipeline_view(history, Viewer(["mine"]), "pipelines.copy", NOW)
     assert page["runs_shown"][0]["interval"] is None
+
+
+def shown_for(asked: Asked, *attempts: Attempt) -> str:
+    named = {"dag_id": "mine", "task_id": "copy", "map_index": -1}
+    runs = [
+        replace(record("mine", run, pipeline=pipeline), details={"airflow": {**named, "run_id": run}})
+        for run, pipeline in (("m1", "p"), ("m2", "p"))
+    ]
+    history = FakeHistory(*runs, record("theirs", "t1", "theirs", pipeline="secret"))
+    return page_of(runs_of(history, Viewer(["mine"]), asked), attempts, asked)
+
+
+@pytest.mark.parametrize("index", ["", "-1", "{MAP_INDEX}"])
+def test_a_task_instance_leads_to_its_run_and_a_dag_to_its_pipeline(index: str) -> None:
+    """Airflow leaves the place of a map index as it is where a task is not mapped."""
+    assert shown_for(Asked("mine", "m1", "copy", index)) == "/run?pipeline=p&key=p%2Fm1"
+    assert shown_for(Asked("mine", "m1")) == "/pipeline?name=p"
+    assert shown_for(Asked("mine")) == "/pipeline?name=p"
+
+
+def test_what_never_committed_leads_to_its_attempts() -> None:
+    """And a Dag with several pipelines to the list of them."""
+    failed = attempt("q", dag_id="mine", run_id="m3")
+    assert shown_for(Asked("mine", "m3", "copy"), failed) == "/pipeline?name=q"
+    assert shown_for(Asked("mine"), failed) == "/?find=mine"
+
+
+@pytest.mark.parametrize("asked", [Asked("theirs"), Asked("mine", "m9", "copy"), Asked("mine", task_id="x")])
+def test_where_no_pipeline_is_known_the_tab_says_so(asked: Asked) -> None:
+    """Whoever may not see a Dag learns nothing of it."""
+    with pytest.raises(Trouble) as refused:
+        shown_for(asked)
+    assert refused.value.status == 404
+    assert "secret" not in refused.value.text
