@@ -77,6 +77,12 @@ def nameless(embedded_kafka, pipeline):
     return another(embedded_kafka, pipeline)
 
 
+def tiled(pipeline):
+    """Return what is said of three runs; each partition has its own end."""
+    source = pipeline.source
+    return f"3 runs tile offsets [0, 6) of {source}-0 and [0, 3) of {source}-1 without gap or overlap"
+
+
 def another(kafka, pipeline, **changes):
     made = Pipeline(kafka, ledger=pipeline.spec.ledger, **changes)
     made.publish(["x"])
@@ -192,7 +198,7 @@ def test_pipelines_of_other_dags_and_of_none_are_not_listed(page, pipeline, othe
     assert pipeline.spec.pipeline in answer.text
     assert other.spec.pipeline not in answer.text
     assert nameless.spec.pipeline not in answer.text
-    assert "3 runs tile offsets 0 to 5 of 2 partitions without gap or overlap" in answer.text
+    assert tiled(pipeline) in answer.text
 
 
 @pytest.mark.parametrize("kind", ["other", "nameless"])
@@ -218,7 +224,7 @@ def test_a_pipeline_has_its_sentence_its_lanes_and_its_runs(page, pipeline):
     assert 'class="sentence whole"' in text
     assert text.count('class="lane"') == 2
     found = page.get(f"/eos/api/v1/pipeline?name={quote(name)}").json()
-    assert found["sentence"] == "3 runs tile offsets 0 to 5 of 2 partitions without gap or overlap"
+    assert found["sentence"] == tiled(pipeline)
     assert [one["run_id"] for one in found["runs_shown"]] == ["r2", "r1", "r0"]
     assert [(one["start"], one["end"], one["runs"]) for one in found["lanes"][1]["segments"]] == [
         (number, number + 1, [run_key(pipeline, f"r{number}")]) for number in range(3)
@@ -394,7 +400,7 @@ def test_somebody_logs_in_and_looks(app, pipeline):
         seen.click("header nav a:first-child")
         seen.click(f"tbody th a[href$='{urlencode({'name': pipeline.spec.pipeline})}']")
         seen.soon(lambda: seen.text("h1") == pipeline.spec.pipeline)
-        assert "runs tile offsets 0 to" in seen.text(".sentence")
+        assert "runs tile offsets [0, " in seen.text(".sentence")
         assert seen.run("return document.querySelectorAll('svg rect.read').length") >= 6
         follows("light", "rgb(251, 252, 253)")
         seen.click("tbody tr:last-child th a")
@@ -416,7 +422,7 @@ def test_a_record_taken_out_of_the_ledger_turns_the_sentence_red(embedded_kafka,
     text = page.get(f"/eos/pipeline?name={quote(name)}").text
     assert 'class="sentence broken"' in text
     assert "2 gaps in what" in text
-    assert f"offsets 2 to 3 of {pipeline.source}-0 were read by no run" in text
+    assert f"offsets [2, 4) of {pipeline.source}-0 were read by no run" in text
     assert f"offset 1 of {pipeline.source}-1 was read by no run" in text
     assert "hatch" in text
 
@@ -442,7 +448,7 @@ def test_offsets_that_two_runs_have_read_turn_the_sentence_red(page, read_twice)
     """The overlap has a place, in the sentence and in the drawing."""
     name = read_twice.spec.pipeline
     found = shown(page, read_twice, 2)
-    wrong = f"1 overlap in what 2 runs read: offsets 0 to 1 of {read_twice.source}-0 were read by 2 runs"
+    wrong = f"1 overlap in what 2 runs read: offsets [0, 2) of {read_twice.source}-0 were read by 2 runs"
     assert (found["whole"], found["sentence"]) == (False, wrong)
     (lane,) = (one for one in found["lanes"] if one["where"] == f"{read_twice.source}-0")
     assert [(one["start"], one["end"], one["kind"]) for one in lane["segments"]] == [
@@ -685,10 +691,10 @@ def test_pages_can_be_used_without_a_mouse_and_without_sight(app, page, fenced, 
         )
         assert set(drawn) == set(listed)
     images = [name for role, name in told["pipeline"] if role == "image"]
-    assert f"{fenced.source}-0, offsets 0 to 5: 5 read" in images
+    assert f"{fenced.source}-0, offsets [0, 5): 5 read" in images
     assert any(one.startswith("r4: ASKED 0") and "ABORTED 0" in one for one in images)
     (twice,) = (one for role, one in told["overlap"] if one.startswith(f"{read_twice.source}-0"))
-    assert twice.endswith(", offsets 0 to 3: 1 overlap, 1 read")
+    assert twice.endswith(", offsets [0, 3): 1 overlap, 1 read")
     assert {"What was read", "What was written"} <= {one for role, one in told["run"] if role == "table"}
     bars = [one for role, one in told["run"] if role == "image"]
     assert any(re.fullmatch(r"WRITTEN: \S+ seconds, transaction open", one) for one in bars)
