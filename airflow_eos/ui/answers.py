@@ -12,6 +12,7 @@ from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from airflow_eos import __version__, settings
+from airflow_eos.ui.moments import age_text
 
 if TYPE_CHECKING:
     from starlette.middleware.base import RequestResponseEndpoint
@@ -30,6 +31,7 @@ templates = Environment(
     loader=FileSystemLoader(_FOLDER / "templates"), autoescape=True, undefined=StrictUndefined
 )
 templates.filters["json"] = functools.partial(json.dumps, ensure_ascii=False)
+templates.filters["age"] = age_text
 
 
 async def with_headers(request: Request, call_next: RequestResponseEndpoint) -> Response:

@@ -15,26 +15,27 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow_eos.run.work import recorded_interval
 from airflow_eos.ui.attempt_rows import KINDS, MEANING, Kind, by_pipeline, last_of, last_row
-from airflow_eos.ui.moments import ago, is_since, moment
+from airflow_eos.ui.bar_drawing import bars_of
+from airflow_eos.ui.lag_history import lags_of, seconds_behind
+from airflow_eos.ui.moments import age_text, ago, is_since, moment
 from airflow_eos.ui.records import task_key
 from airflow_eos.wording import counted
 
 if TYPE_CHECKING:
     from airflow_eos.coverage.coverage import Coverage
     from airflow_eos.ui.attempts import Attempt
-    from airflow_eos.ui.history import (
-        PipelineHistory,
-        RunHistory,
-    )
+    from airflow_eos.ui.history import PipelineHistory, RunHistory
     from airflow_eos.ui.viewer import Viewer
 
 log = logging.getLogger(__name__)
 
 PIPELINES_SHOWN = 1_000
 """Rows of one page; the most urgent ones are shown."""
+RUNS_DRAWN = 20
+"""Newest runs of a pipeline whose lag its row draws."""
 Damaged = Collection[tuple[str, str]]
 """Runs, by pipeline and run key, whose output was not what they wrote when it was verified last."""
-Order = Literal["urgency", "name", "attempt", "commit", "unread"]
+Order = Literal["urgency", "name", "attempt", "commit", "unread", "lag"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 WRONG = "not whole"
 """The filter for pipelines whose runs do not tile their source, or whose output is not there."""
@@ -144,6 +145,7 @@ def _sort(rows: list[dict[str, Any]], order: Order) -> None:
         "attempt": _attempted,
         "commit": lambda row: row["last_commit"],
         "unread": lambda row: -1 if row["unread"] is None else row["unread"],
+        "lag": lambda row: -1 if row["lag_seconds"] is None else row["lag_seconds"],
     }
     rows.sort(key=keys[order], reverse=True)
     if order == "urgency":
@@ -188,6 +190,8 @@ _EMPTY: Mapping[str, Any] = {
     "records_of_7_days": None,
     "runs": 0,
     "unread": None,
+    "lag_seconds": None,
+    "lag_drawn": None,
     "unseen": [],
     "whole": None,
     "sentence": "",
@@ -225,6 +229,8 @@ def pipeline_row(
     wrong = sum(one.run_key in {key for name, key in damaged if name == pipeline.name} for one in seen)
     recent = [one for one in seen if is_since(one, now - _WEEK)]
     others = sorted({one.dag_id for one in seen} - {newest.dag_id})
+    lags = lags_of(seen[-2 * RUNS_DRAWN :])
+    drawn = [lags[one.run_key].seconds for one in seen[-RUNS_DRAWN:]]
     return {
         "pipeline": pipeline.name,
         "dag_id": newest.dag_id,
@@ -237,6 +243,8 @@ def pipeline_row(
         "records_of_7_days": sum(one.records_written for one in recent),
         "runs": coverage.runs,
         "unread": None if coverage.unseen else coverage.unread,
+        "lag_seconds": seconds_behind(seen, coverage, now),
+        "lag_drawn": bars_of(drawn, age_text),
         "unseen": list(coverage.unseen),
         "whole": coverage.is_whole and not wrong,
         "sentence": f"{coverage.sentence}{_of_damaged(wrong)}{_of_unseen(coverage.unseen)}",

@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.ledger.records.run import AIRFLOW
 from airflow_eos.run.work import recorded_interval
+from airflow_eos.ui.lag_history import Lag
 from airflow_eos.ui.moments import seconds_of
 
 if TYPE_CHECKING:
     from airflow_eos.ledger.records.run import RunRecord
 
 
-def run_row(record: RunRecord) -> dict[str, Any]:
-    """Return a run as a row of a table."""
+def run_row(record: RunRecord, lag: Lag) -> dict[str, Any]:
+    """Return a run as a row of a table.
+
+    :param lag: how far behind its source it was.
+    """
     seconds = seconds_of(record)
     return {
         "pipeline": record.pipeline,
@@ -28,6 +32,8 @@ def run_row(record: RunRecord) -> dict[str, Any]:
         "records_per_second": round(record.records_read / seconds, 1)
         if seconds and record.records_read >= 0
         else None,
+        "lag_offsets": lag.offsets,
+        "lag_seconds": lag.seconds,
         "offsets": sum(one.span for one in record.ranges),
         "partitions": sum(one.span > 0 for one in record.ranges),
         "records_read": record.records_read,

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.coverage.segments import WRONG
 from airflow_eos.coverage.sentence import place
 from airflow_eos.run.work import recorded_interval
+from airflow_eos.ui.bar_drawing import bars_of
 from airflow_eos.ui.epochs import rungs_of
 from airflow_eos.ui.ladder import ladder_of
+from airflow_eos.ui.lag_history import Lag, lags_of
 from airflow_eos.ui.lane_drawing import lane_of
+from airflow_eos.ui.moments import age_text
 from airflow_eos.ui.pipeline_rows import Damaged, ledger_warnings, pipeline_row
 from airflow_eos.ui.records import flat, run_row, task_key, task_of_record, texts
 from airflow_eos.ui.timeline import shares_of, states_of
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 
 RUNS_A_PAGE = 50
 LANES_SHOWN = 64
+RUNS_DRAWN = 50
+"""Newest runs of a pipeline whose lag and speed its page draws."""
 SHARES_SHOWN = 20
 """Newest runs of a page whose time is drawn state by state."""
 TOPICS_SHOWN = 50
@@ -56,6 +61,8 @@ def pipeline_view(
     # Backfills commit in any order: runs of intervals come by interval, others (sorting is stable) by commit.
     matching.sort(key=lambda one: recorded_interval(one) or (), reverse=True)
     shown = matching[page * RUNS_A_PAGE : (page + 1) * RUNS_A_PAGE]
+    lags = lags_of(visible.values())
+    newest = list(visible.values())[-RUNS_DRAWN:]
     lanes = sorted(coverage.lanes, key=lambda one: not any(it.kind in WRONG for it in one.segments))
     return {
         **pipeline_row(viewer, pipeline, coverage, now, damaged),
@@ -63,7 +70,8 @@ def pipeline_view(
         "damaged": [_named(one) for one in visible.values() if (name, one.run_key) in damaged],
         "lanes": [lane_of(one, visible) for one in lanes[:LANES_SHOWN]],
         "lanes_left_out": max(0, len(lanes) - LANES_SHOWN),
-        "runs_shown": [run_row(one) for one in shown],
+        "runs_shown": [run_row(one, lags[one.run_key]) for one in shown],
+        "drawings": _drawings([run_row(one, lags[one.run_key]) for one in newest]),
         "runs_earlier": pipeline.earlier.runs,
         "runs_hidden": len(pipeline.runs) - len(visible),
         "find": find,
@@ -72,6 +80,22 @@ def pipeline_view(
         "shares": shares_of(shown[:SHARES_SHOWN]),
         "warnings": ledger_warnings(history),
     }
+
+
+def _drawings(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a drawing for each figure that is known of a run among these.
+
+    :param rows: of runs, the oldest first.
+    """
+    drawn = [
+        (title, bars_of([row[name] for row in rows], text))
+        for title, name, text in (
+            ("Lag in time", "lag_seconds", age_text),
+            ("Lag in offsets", "lag_offsets", "{:,}".format),
+            ("Records a second", "records_per_second", "{:,.0f}".format),
+        )
+    ]
+    return [{"title": title, **bars} for title, bars in drawn if bars is not None]
 
 
 def tasks_of(history: RunHistory, viewer: Viewer, name: str) -> dict[tuple[str, str], str]:
@@ -103,12 +127,13 @@ def run_view(
     record = run_of(history, viewer, pipeline, run_key)
     its = history.pipelines.get(pipeline)
     runs = list(its.runs.values()) if its is not None else []
+    lags = lags_of(one for one in runs if viewer.may_see(one))
     complete = its is not None and not its.earlier.runs and not its.pruned.runs
     ladder = ladder_of(record, runs, complete=complete)
     reads = record.records_read_by_partition
     return {
         **record.summary(),
-        **run_row(record),
+        **run_row(record, lags.get(run_key, Lag())),
         "damaged": damaged,
         "group": record.group_id,
         "producer": record.producer.to_dict(),
