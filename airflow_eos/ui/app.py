@@ -22,7 +22,7 @@ from airflow_eos.ui.addresses import Asked, page_of, runs_of
 from airflow_eos.ui.answers import base_of, file_answer, html_answer, json_answer, with_headers
 from airflow_eos.ui.attempt_rows import attempts_view
 from airflow_eos.ui.attempts import Attempt, AttemptsUnseen, Tasks, read_attempts
-from airflow_eos.ui.desk import TOO_MANY, Desk, Trouble
+from airflow_eos.ui.desk import Desk, Trouble
 from airflow_eos.ui.pipeline_rows import (
     UNANSWERED,
     UNCOMMITTED,
@@ -305,7 +305,7 @@ def _attempts(
     :param trouble: why the ledger has no answer; raised where Airflow has none, too.
     """
     try:
-        attempts = [] if trouble and trouble.status == TOO_MANY else read_attempts(viewer.dag_ids, now, tasks)
+        attempts = read_attempts(viewer.dag_ids, now, tasks)
     except AttemptsUnseen:
         attempts = None
     if trouble and not attempts:

@@ -33,6 +33,6 @@ def bars_of(figures: Sequence[float | None], text: Callable[[float], str]) -> di
             parts.append(f"M{x:g} {HEIGHT:g}v{-height:g}h{width:g}v{height:g}z")
     return {
         "path": "".join(parts),
-        "runs": len(known),
+        "highest": text(max(known)),
         "said": f"last {text(known[-1])}, at most {text(max(known))} in {counted(len(known), 'run')}",
     }

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.ledger import keys
+from airflow_eos.model.kafka import TransactionState
 from airflow_eos.operations.checks import Check
 from airflow_eos.operations.open_transactions import (
     abort_command,
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from airflow_eos.ui.viewer import Viewer
     from airflow_eos.wire.txn_requests import TransactionStatus
 
+MEANING: Mapping[TransactionState, str] = {
+    TransactionState.ONGOING: "A run is at work, or was killed. Readers wait behind what it wrote.",
+    TransactionState.PREPARE_COMMIT: "It is decided: it commits as soon as every leader has written the end.",
+    TransactionState.PREPARE_ABORT: "It is decided: it aborts as soon as every leader has written the end.",
+}
+"""What an open transaction's state says."""
 _OLD = 0.8
 """Share of its time-out from which on an open transaction is a warning: runs take much less."""
 
@@ -95,6 +102,7 @@ def _row(name: str, pipeline: str, status: TransactionStatus, now: dt.datetime) 
         "pipeline": pipeline,
         **times,
         "state": status.state.value,
+        "meaning": MEANING.get(status.state, ""),
         "producer_id": status.producer_id,
         "producer_epoch": status.producer_epoch,
         "share": None if age is None else min(1.0, age * 1000 / max(status.timeout_ms, 1)),

@@ -494,19 +494,19 @@ def test_epochs_tell_who_fenced_whom(page, fenced):
 
     assert ladder("r1") == [
         ("run before", "0", "committed; fenced by this run", "r0"),
-        ("attempt 1", "1", "committed; fenced by the next run", ""),
+        ("this run", "1", "committed; fenced by the next run", ""),
         ("next run", "2", "committed; it fenced this run", "r2"),
     ]
     assert ladder("r3") == [
         ("run before", "2", "committed; fenced by this run", "r2"),
         ("no record", "below 5", "2 epochs that no run record names", ""),
-        ("attempt 1", "5", "committed; fenced by the next run", ""),
+        ("this run", "5", "committed; fenced by the next run", ""),
         ("next run", "7", "committed; it fenced this run", "r4"),
     ]
     assert ladder("r4") == [
         ("run before", "5", "committed; fenced by this run", "r3"),
-        ("attempt 1", "below 7", "aborted by this run itself, which took the next epoch", ""),
-        ("attempt 2", "7", "committed", ""),
+        ("this run, epoch 1 of 2", "below 7", "aborted by this run itself, which took the next epoch", ""),
+        ("this run, epoch 2 of 2", "7", "committed", ""),
     ]
     text = page.get("/eos/run", params={"pipeline": fenced.spec.pipeline, "key": run_key(fenced, "r3")}).text
     assert "2 epochs that no run record names" in text
@@ -757,6 +757,15 @@ def test_a_silent_broker_costs_five_seconds_and_one_panel(app, page, silent):
             assert "The brokers are silent" in text
             assert "BrokersUnavailable" in text
             told += [twin.text, text]
+    # However many questions of his wait for these brokers already: the failures are Airflow's to tell.
+    with with_desk(page, Desk(where, answer_seconds=0.3)):
+        answers = [page.get("/eos/api/v1/pipelines") for _ in range(4)]
+    assert [one.status_code for one in answers] == [504, 504, 504, 429]
+    assert {one["attempt"]["error"] for answer in answers for one in answer.json()["pipelines"]} == {
+        "BrokersUnavailable"
+    }
+    assert answers[-1].json()["trouble"]["title"] == "Too many questions of yours wait"
+    told += [one.text for one in answers]
     for text in told:
         assert not any(secret in text for secret in (str(silent), "hunter2", "Traceback", "127.0.0.1"))
 

@@ -33,6 +33,16 @@
     theirs.remove();
   });
 
+  // In a narrow window a row is a card, and each of its cells says which column it is of.
+  const label = () => {
+    for (const table of document.querySelectorAll(".scroll table")) {
+      const names = [...table.tHead.rows[0].cells].map((head) => head.textContent);
+      for (const row of table.tBodies[0].rows)
+        [...row.cells].forEach((cell, at) => { cell.dataset.label = names[at]; });
+    }
+  };
+  label();
+
   const refresh = document.getElementById("refresh");
   refresh.hidden = false;
   refresh.addEventListener("click", () => window.location.reload());
@@ -63,7 +73,9 @@
         const answer = await fetch(window.location.href);
         const next = new DOMParser().parseFromString(await answer.text(), "text/html");
         const fresh = next.getElementById("main");
-        if (fresh && auto.checked && !atWork()) main.replaceChildren(...fresh.childNodes);
+        if (!fresh || !auto.checked || atWork()) return;
+        main.replaceChildren(...fresh.childNodes);
+        label();
       } catch {
         // Airflow gave no answer: the next one counts
       }
