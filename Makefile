@@ -63,6 +63,7 @@ check: setup ## Lint, format, types, layers
 
 bench: setup ## Measure a fresh process, then a warm session, against Spark, Flink and others; RECORDS= ROUNDS=
 	$(BIN)/python -m benchmarks fresh
+	$(BIN)/python -m benchmarks fresh --workload parse
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks way
 

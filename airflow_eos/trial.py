@@ -124,13 +124,12 @@ def try_range(
     if records < 1:
         raise ConfigurationError(f"records must be at least 1, got {records}")
     planned = preview(spec)
-    ranges = [OffsetRange.from_list(one) for one in planned["ranges"]]
-    parts = [part for one in ranges if (part := _first(spec, one, records)) is not None]
+    parts = [part for one in planned.plan.ranges if (part := _first(spec, one, records)) is not None]
     mode = spec.ranges.interval if isinstance(spec.ranges, PartitionInterval) else spec.ranges
     context = RunContext(
         pipeline=spec.pipeline,
         run_id=spec.run_id,
-        mode=planned["mode"],
+        mode=planned.plan.mode,
         ranges=tuple(_range_of(one) for one in parts),
         source_topics=spec.source_topics,
         sink_topic=spec.sink_topic,
