@@ -5,13 +5,11 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_eos.cli.rows import record_row
-from airflow_eos.coverage.coverage import Coverage, coverage_of
 from airflow_eos.coverage.segments import LogBounds
 from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.kafka import TransactionState
@@ -26,6 +24,7 @@ from airflow_eos.ui.records import flat
 from airflow_eos.ui.transaction_rows import OpenNow, check_of
 from airflow_eos.ui.viewer import Viewer
 from airflow_eos.wire.txn_requests import TransactionStatus
+from tests.support.page_site import HandHistory
 from tests.unit.airflow.fakes import a_record
 
 NOW = dt.datetime(2026, 11, 21, tzinfo=dt.timezone.utc)
@@ -33,30 +32,8 @@ LOGS = {TopicPartition(topic, 0): LogBounds(0, 30) for topic in ("src", "theirs"
 IDS = {"src": "1", "theirs": "2"}
 
 
-class FakeHistory:
-    """Holds records; notes what is looked up."""
-
-    def __init__(self, *records: RunRecord) -> None:
-        self.pipelines: dict[str, PipelineHistory] = {}
-        self.looked_up: list[tuple[str, str]] = []
-        self.unreadable: list[str] = []
-        self.open_now: dict[str, TransactionStatus] = {}
-        self.reader = SimpleNamespace(behind=(), begins_at={}, ignored={})
-        for one in records:
-            self.pipelines.setdefault(one.pipeline, PipelineHistory(one.pipeline)).add(one, 1)
-
-    def coverage(self, pipeline: PipelineHistory) -> Coverage:
-        return coverage_of(pipeline.runs.values(), LOGS, IDS)
-
-    def summaries(self, pipelines: Iterable[PipelineHistory]) -> list[Coverage]:
-        return [self.coverage(one) for one in pipelines]
-
-    def open_transactions(self) -> dict[str, TransactionStatus]:
-        return self.open_now
-
-    def record(self, pipeline: str, run_key: str) -> RunRecord | None:
-        self.looked_up.append((pipeline, run_key))
-        return None
+def history_of(*records: RunRecord) -> HandHistory:
+    return HandHistory(*records, logs=LOGS, topic_ids=IDS)
 
 
 def record(
@@ -71,21 +48,21 @@ def record(
     )
 
 
-def listed(history: FakeHistory, viewer: Viewer) -> list[dict[str, Any]]:
+def listed(history: HandHistory, viewer: Viewer) -> list[dict[str, Any]]:
     """Return the rows of all pipelines."""
     return pipelines_view(ledger_rows(history, viewer, NOW), [], NOW)["pipelines"]
 
 
 @pytest.fixture
-def shared() -> FakeHistory:
+def shared() -> HandHistory:
     """A pipeline under whose name another team's Dag ran last."""
-    return FakeHistory(record("mine", "m1"), record("theirs", "t1", "theirs"))
+    return history_of(record("mine", "m1"), record("theirs", "t1", "theirs"))
 
 
 @pytest.mark.parametrize(
     ("dag", "run", "topic"), [("mine", "m1", "src"), ("theirs", "t1", "theirs")], ids=["owner", "taker"]
 )
-def test_each_sees_the_records_of_his_dags(shared: FakeHistory, dag: str, run: str, topic: str) -> None:
+def test_each_sees_the_records_of_his_dags(shared: HandHistory, dag: str, run: str, topic: str) -> None:
     """Neither takes the page of the other, nor shows its topics."""
     viewer = Viewer([dag])
     (row,) = listed(shared, viewer)
@@ -97,9 +74,9 @@ def test_each_sees_the_records_of_his_dags(shared: FakeHistory, dag: str, run: s
     assert page["runs_hidden"] == 1
 
 
-def test_what_others_read_of_the_same_topic_counts(shared: FakeHistory) -> None:
+def test_what_others_read_of_the_same_topic_counts(shared: HandHistory) -> None:
     """Without a name: it is no gap that another Dag has filled."""
-    history = FakeHistory(
+    history = history_of(
         record("mine", "m1"), record("theirs", "t1", start=10, end=20), record("mine", "m2", start=20, end=30)
     )
     page = views.pipeline_view(history, Viewer(["mine"]), "pipelines.copy", NOW)
@@ -107,7 +84,7 @@ def test_what_others_read_of_the_same_topic_counts(shared: FakeHistory) -> None:
     assert [one["runs"] for one in page["lanes"][0]["segments"]] == [["p/m1"], [], ["p/m2"]]
 
 
-def test_permission_is_asked_before_the_ledger(shared: FakeHistory) -> None:
+def test_permission_is_asked_before_the_ledger(shared: HandHistory) -> None:
     """And of what is shown the ledger is asked."""
     for name in ("pipelines.copy", "nothing"):
         with pytest.raises(Trouble):
@@ -118,7 +95,7 @@ def test_permission_is_asked_before_the_ledger(shared: FakeHistory) -> None:
     assert shared.looked_up == [("pipelines.copy", "p/old")]
 
 
-def test_a_row_that_cannot_be_made_says_so(shared: FakeHistory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_cannot_be_made_says_so(shared: HandHistory, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are shown."""
     shared.pipelines["other"] = PipelineHistory("other")
     shared.pipelines["other"].add(record("mine", "m3", pipeline="other"), 1)
@@ -142,7 +119,7 @@ FIRST = "test.partition.never-committed." + "a" * 20
 
 
 def open_now(
-    history: FakeHistory, viewer: Viewer, *names: str, attempts: Iterable[Attempt] = ()
+    history: HandHistory, viewer: Viewer, *names: str, attempts: Iterable[Attempt] = ()
 ) -> list[dict[str, Any]]:
     sink = frozenset({TopicPartition("secret", 0)})
     status = TransactionStatus(TransactionState.ONGOING, 1, 5, sink, 60_000, 0)
@@ -152,7 +129,7 @@ def open_now(
 
 @pytest.mark.parametrize(("dag", "count"), [("mine", 1), ("another", 0)])
 def test_a_transaction_that_nobody_knows_is_shown_to_administrators(
-    shared: FakeHistory, dag: str, count: int
+    shared: HandHistory, dag: str, count: int
 ) -> None:
     """That of a pipeline of others to nobody else; partitions that may be anybody's are counted alone."""
     names = (FIRST, "airflow-eos.g")
@@ -169,7 +146,7 @@ def attempt(pipeline: str, group: str = "g", dag_id: str = "another", **changes:
     return Attempt(pipeline, group, dag_id, **{**fields, "max_tries": 0, "at": NOW, **changes})
 
 
-def test_a_first_run_is_of_the_pipeline_that_was_tried(shared: FakeHistory) -> None:
+def test_a_first_run_is_of_the_pipeline_that_was_tried(shared: HandHistory) -> None:
     """By its group, or by its name: whoever may see its Dag finds its transaction."""
     tried = [attempt("never-committed"), attempt("other", "first/group")]
     cursor = "test.cursor.first%2Fgroup"
@@ -181,7 +158,7 @@ def test_a_first_run_is_of_the_pipeline_that_was_tried(shared: FakeHistory) -> N
     assert all(one["partitions"] == [] for one in rows)
 
 
-def test_naming_another_teams_group_shows_nothing_of_it(shared: FakeHistory) -> None:
+def test_naming_another_teams_group_shows_nothing_of_it(shared: HandHistory) -> None:
     """The ledger knows whose group it is."""
     group = shared.pipelines["pipelines.copy"].newest.group_id
     tried = [attempt("taker", group)]
@@ -191,7 +168,7 @@ def test_naming_another_teams_group_shows_nothing_of_it(shared: FakeHistory) -> 
 
 @pytest.mark.parametrize(("seconds", "status"), [(5, "ok"), (55, "warn")])
 def test_health_warns_of_a_transaction_near_its_time_out(
-    shared: FakeHistory, seconds: int, status: str
+    shared: HandHistory, seconds: int, status: str
 ) -> None:
     """With the command that ends it; one that is young is a run at work."""
     (row,) = open_now(shared, Viewer([], is_admin=True), FIRST)
@@ -202,7 +179,7 @@ def test_health_warns_of_a_transaction_near_its_time_out(
     assert check_of([]).status == "ok"
 
 
-def test_a_topic_that_may_not_be_described_is_named(shared: FakeHistory) -> None:
+def test_a_topic_that_may_not_be_described_is_named(shared: HandHistory) -> None:
     """Nothing is said of what is left to read, nor that all is well."""
     pipeline = shared.pipelines["pipelines.copy"]
     coverage = replace(shared.coverage(pipeline), unseen=("src",))
@@ -246,7 +223,7 @@ def of_interval(day: int, run: str, interval: Any = None) -> RunRecord:
 
 def test_runs_of_intervals_show_them_and_come_in_their_order() -> None:
     """A backfill commits in any order, and its run's name holds another date than its interval."""
-    history = FakeHistory(of_interval(12, "b"), of_interval(10, "c"), of_interval(11, "a"))
+    history = history_of(of_interval(12, "b"), of_interval(10, "c"), of_interval(11, "a"))
     page = views.pipeline_view(history, Viewer(["mine"]), "pipelines.copy", NOW)
     assert [one["interval"][0][:10] for one in page["runs_shown"]] == [
         "2026-11-12",
@@ -260,7 +237,7 @@ def test_runs_of_intervals_show_them_and_come_in_their_order() -> None:
 @pytest.mark.parametrize("interval", ["x", [1, 2], ["a"], {"a": 1}])
 def test_what_is_not_an_interval_is_none(interval: Any) -> None:
     """Whoever wrote it."""
-    history = FakeHistory(of_interval(12, "b", interval))
+    history = history_of(of_interval(12, "b", interval))
     page = views.pipeline_view(history, Viewer(["mine"]), "pipelines.copy", NOW)
     assert page["runs_shown"][0]["interval"] is None
 
@@ -271,7 +248,7 @@ def shown_for(asked: Asked, *attempts: Attempt) -> str:
         replace(record("mine", run, pipeline=pipeline), details={"airflow": {**named, "run_id": run}})
         for run, pipeline in (("m1", "p"), ("m2", "p"))
     ]
-    history = FakeHistory(*runs, record("theirs", "t1", "theirs", pipeline="secret"))
+    history = history_of(*runs, record("theirs", "t1", "theirs", pipeline="secret"))
     return page_of(runs_of(history, Viewer(["mine"]), asked), attempts, asked)
 
 
