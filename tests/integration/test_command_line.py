@@ -457,6 +457,24 @@ def test_status_sees_gaps_between_intervals_and_transactions_that_are_no_cursors
     assert (code, found["gaps"], found["open_transactions"]) == (0, [], [])
 
 
+def test_status_of_a_group_shows_the_transaction_of_its_first_run(cli: Cli, pipeline: Pipeline) -> None:
+    """A run that was killed at OPEN left no record: its transaction has a row, and counts for --max-open."""
+    group = pipeline.spec.group_id
+    name = keys.cursor_transactional_id("test", group)
+    cli("init", "--partitions", "2", "--replication-factor", "1")
+    code, found = cli("status", "--group", group)
+    assert (code, found["open_transactions"]) == (3, [])
+    with opened(pipeline, name):
+        wait_until(lambda: cli("status", "--group", group)[1]["open_transactions"])
+        code, found = cli("status", "--group", group, "--max-open", "0")
+        (row,) = found["open_transactions"]
+        assert (code, row["transactional_id"]) == (3, name)
+        assert 0 <= row["age_seconds"] < row["timeout_seconds"]
+        assert row["command"].startswith(f"airflow eos abort --transactional-id {name} --epoch ")
+        assert [one["transactional_id"] for one in found["exceeded"]] == [name]
+        assert cli("status", "--group", "another")[1]["open_transactions"] == []
+
+
 @contextlib.contextmanager
 def opened(pipeline: Pipeline, transactional_id: str) -> Iterator[None]:
     """Leave a transaction with one record open."""
