@@ -7,6 +7,7 @@ import re
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from airflow_eos.cli.definition import DONE, FOUND
@@ -108,7 +109,10 @@ def ledger(target: Deployment, options: Namespace) -> Outcome:
             f"the ledger {target.ledger.topic!r} has no record of the key {options.key!r}; "
             "`airflow eos ledger` lists all"
         )
-    found.sort(key=lambda one: (_staged_at(one["value"]), one["key"]))
+    if options.pipeline:  # in one partition: the log has their order
+        found.sort(key=itemgetter("offset"))
+    else:
+        found.sort(key=lambda one: (_staged_at(one["value"]), one["key"]))
     if options.limit:
         found = found[-options.limit :]
     return Outcome({"records": found}, {"records": [record_row(one) for one in found]})
