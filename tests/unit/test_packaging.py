@@ -14,6 +14,7 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -316,6 +317,24 @@ def test_an_extra_for_each_line_of_spark_admits_one_minor_version_of_both_distri
     for specifier in bounds.values():
         assert [minor for minor in minors if specifier.contains(f"{minor}.9")] == [line]
         assert [minor for minor in minors if specifier.contains(f"{minor}.0")] == [line]
+
+
+def test_the_registry_lists_what_the_package_exports():
+    """Every operator, sensor, hook and trigger, by a path that can be imported."""
+    registry = yaml.safe_load((ROOT / ".airflow-registry.yaml").read_text())
+    kinds = ("operators", "sensors", "hooks", "triggers")
+    paths = [entry["module"] for kind in kinds for entry in registry[kind]]
+    classes = {
+        getattr(importlib.import_module(path.rpartition(".")[0]), path.rpartition(".")[2]) for path in paths
+    }
+    assert all(entry["description"] for kind in kinds for entry in registry[kind])
+    exported = {getattr(airflow_eos, name) for name in airflow_eos.__all__}
+    assert {
+        kind
+        for kind in exported
+        if isinstance(kind, type) and kind.__name__.endswith(("Operator", "Sensor", "Hook", "Trigger"))
+    } == classes
+    assert registry["package-name"] == pyproject()["project"]["name"]
 
 
 def test_no_tracked_file_names_a_registry_or_a_machine():
