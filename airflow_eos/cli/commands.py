@@ -45,10 +45,10 @@ def doctor(target: Deployment, options: Namespace) -> Outcome:
         transaction_timeout=dt.timedelta(seconds=options.transaction_timeout),
         delivery_timeout=dt.timedelta(seconds=options.delivery_timeout),
     )
-    checks = examine(checked)
-    if options.spark:
-        from airflow_eos.operations.executors import check_executors
+    from airflow_eos.operations.executors import check_distributions_here, check_executors
 
+    checks = [*examine(checked), check_distributions_here()]
+    if options.spark:
         kafka = ClientConfig.of(target.kafka)
         checks += check_executors(options.spark, kafka, encrypted=options.encrypted_spark)
     rows = [check.to_dict() for check in checks]
