@@ -76,7 +76,7 @@ chaos: setup ## Faults at every state, then MINUTES=12 at random; SEED=1 KAFKA=3
 images: setup ## Build the container images on a Debian base and run the flights Dag in them; KEEP=1 BROKERS=3
 	@docker/images
 
-dist: ## Build sdists and wheels into dist/, check them, and install them into an empty environment
+dist: ## Build sdists and wheels into dist/, check them, install them and follow getting started with them
 	@PATH='$(ORIGINAL_PATH)' PYTHON='$(PYTHON)' tools/dist
 
 clean: ## Remove what set-up, tests and builds left here; the cache of broker jars stays

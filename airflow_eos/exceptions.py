@@ -60,8 +60,9 @@ class UntranslatableConfig(ConfigurationError):
 class EnvironmentMismatch(ConfigurationError):
     """Driver and executors run different versions, or one lacks a package; the message names hosts and fix.
 
-    Do: Install the same versions everywhere, or let Airflow retry where executors come and go. This asks the
-    executors without a run:
+    Do: Install the same versions everywhere, or let Airflow retry where executors come and go. Where
+    `pyspark` and `pyspark-client` have different minor versions, run the command of the message: both install
+    into one folder. This asks the executors without a run:
 
         airflow eos doctor --spark sc://HOST:PORT
     """

@@ -13,11 +13,12 @@ class SameVersion(MetadataHookInterface):
     def update(self, metadata: dict[str, Any]) -> None:
         """Name the package itself by its version, and what else is imported."""
         metadata["dependencies"] = [
-            f"airflow-eos[pyspark]=={metadata['version']}",
+            f"airflow-eos=={metadata['version']}",
             "confluent-kafka>=2.16",
             "cryptography>=42",
             "kafka-python>=3.0.12,<3.1",
-            "pyspark>=4.0,<4.3",
+            # Of any line that the package supports: its extras pyspark40, pyspark41, pyspark42 choose one.
+            "pyspark[connect]>=4.0,<4.3",
             "pytest>=8",
             "typing-extensions>=4.10",
         ]

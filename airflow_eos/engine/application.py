@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.engine.run import RunAttempt
 from airflow_eos.exceptions import ConfigurationError, EosError, ProcessFailed
 from airflow_eos.model.spec_json import spec_from_json
+from airflow_eos.spark.distributions import import_session_class
 from airflow_eos.task_signals import signal_of
 
 if TYPE_CHECKING:
@@ -163,9 +164,7 @@ def _carry_out(
 
 
 def _session() -> SparkSession:
-    from pyspark.sql import SparkSession
-
-    return SparkSession.builder.getOrCreate()
+    return import_session_class().builder.getOrCreate()
 
 
 def _read_spec(name: str) -> RunSpec:

@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from airflow_eos.exceptions import EosError
-from airflow_eos.operations.checks import Check
+from airflow_eos.operations.checks import Check, said
+from airflow_eos.spark.distributions import import_session_class, installed_distributions
 from airflow_eos.spark.encryption import ADVICE, local_defaults, settings_in_force, way_in_clear
 from airflow_eos.wire.client_config import ClientConfig
+
+
+def check_distributions_here() -> Check:
+    """Tell whether PySpark and its client, as installed where the doctor runs, fit together."""
+    name, installed = "Spark packages", installed_distributions()
+    if installed.agree:
+        return Check(name, "ok", str(installed))
+    return Check(
+        name, "fail", f"{installed}: their files are mixed in one folder", f"run: {installed.repair}"
+    )
 
 
 def check_executors(address: str, kafka: ClientConfig, *, encrypted: bool) -> list[Check]:
@@ -17,11 +28,13 @@ def check_executors(address: str, kafka: ClientConfig, *, encrypted: bool) -> li
     :param kafka: whose credentials go there.
     :param encrypted: refuse a way in clear, as ``[eos] require_encrypted_spark`` does.
     """
-    from pyspark.sql import SparkSession
-
     from airflow_eos.spark.preflight import check_environment
 
     name = f"executors of {address.partition(';')[0]}"
+    try:
+        SparkSession = import_session_class()  # noqa: N806 - a class
+    except EosError as error:
+        return [Check(name, "fail", said(error))]
     found_session = SparkSession.getActiveSession()
     builder = SparkSession.builder.appName("airflow-eos-doctor")
     builder = builder.remote(address) if address.startswith("sc://") else builder.master(address)
@@ -35,7 +48,7 @@ def check_executors(address: str, kafka: ClientConfig, *, encrypted: bool) -> li
         way = credentials_on_the_way(settings_in_force(session, asked), kafka, encrypted=encrypted)
         found = check_environment(session)
     except EosError as error:
-        return [*way, Check(name, "fail", f"{type(error).__name__}: {error}")]
+        return [*way, Check(name, "fail", said(error))]
     finally:
         if found_session is None:
             session.stop()

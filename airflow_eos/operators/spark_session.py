@@ -19,6 +19,7 @@ from airflow.providers.common.compat.sdk import BaseHook
 from airflow_eos.exceptions import ConfigurationError, SparkUnavailable
 from airflow_eos.settings import class_data_folder
 from airflow_eos.spark import local_python
+from airflow_eos.spark.distributions import LINES, extra_of, import_session_class
 from airflow_eos.spark.encryption import local_defaults
 from airflow_eos.spark.session import is_loopback, retry_soon
 from airflow_eos.spark_host import jvm, worker_daemon
@@ -156,16 +157,18 @@ class TaskSession:
             :func:`airflow_eos.spark_host.jvm.options_for`.
         :param rows: whether they pass the JVM as rows, as those of an Arrow process do not.
         :raises ConfigurationError: Spark shall run here, and only its client is installed.
+        :raises EnvironmentMismatch: PySpark and its client, as installed here, do not fit together.
         :raises SparkUnavailable: no Spark Connect server takes connections on this host.
         """
         workers = self._ask_workers()
-        from pyspark.sql import SparkSession
+        SparkSession = import_session_class()  # noqa: N806 - a class
         from pyspark.util import is_remote_only
 
         if "spark.remote" not in self._settings and is_remote_only():
             raise ConfigurationError(
                 f"master {self.address!r} needs Spark itself, and only its client is installed here: "
-                "pip install 'airflow-eos[pyspark]', or give conn_id a spark_connect connection"
+                f"pip install 'airflow-eos[{extra_of(LINES[-1])}]', or give conn_id a spark_connect "
+                "connection"
             )
         found = SparkSession.getActiveSession()
         # Airflow logs every library at INFO: py4j tells of each connection it closes.

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_eos.exceptions import EnvironmentMismatch
+from airflow_eos.spark.distributions import LINES, check_distributions, minor_version
 
 if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger(__name__)
-_LEAST_VERSION = (4, 0)
 CANCEL_TIMEOUT = 5.0
 """Seconds to wait for Spark's answer to a cancellation."""
 # Clients whose retries are off at the moment: how many sends hold them, and what to restore.
@@ -26,28 +26,24 @@ _once: dict[int, tuple[int, list[Any], bool]] = {}
 
 
 def check_version(spark: SparkSession) -> None:
-    """Refuse Spark below 4.0.
+    """Refuse Spark below 4.0, and a PySpark whose files are of two versions.
 
     :raises EnvironmentMismatch: naming the version.
     """
     import pyspark
 
+    check_distributions()
     for where, version in (("the Spark server", spark.version), ("this Python", pyspark.__version__)):
-        if _minor_version(version) < _LEAST_VERSION:
+        if minor_version(version) < minor_version(LINES[0]):
             raise EnvironmentMismatch(
-                f"{where} runs Spark {version}, which this package does not support; use 4.0 or newer "
-                "(tested: 4.2)"
+                f"{where} runs Spark {version}, which this package does not support; use one of "
+                f"{', '.join(LINES)}"
             )
 
 
 def spark_version(spark: SparkSession) -> tuple[int, int]:
     """Return major and minor version of the Spark that computes; on Connect the server's."""
-    return _minor_version(spark.version)
-
-
-def _minor_version(version: str) -> tuple[int, int]:
-    major, minor = version.split(".")[:2]
-    return int(major), int(minor)
+    return minor_version(spark.version)
 
 
 def is_connect(spark: SparkSession) -> bool:

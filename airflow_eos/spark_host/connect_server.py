@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.spark.distributions import import_session_class
 from airflow_eos.spark.encryption import LOOPBACK, server_defaults
 from airflow_eos.spark_host import class_data, jvm, worker_daemon
 
@@ -201,6 +202,7 @@ def server_environment(master: str) -> dict[str, str]:
 
 
 def _check_spark() -> None:
+    import_session_class()
     import pyspark
     from pyspark.util import is_remote_only
 

@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.spark.distributions import import_session_class
 from airflow_eos.spark.encryption import local_defaults
 from airflow_eos.spark_host import class_data
 
@@ -116,7 +117,9 @@ def write_archive(folder: Path, java: Path) -> Path:
 
     :return: the archive, 150 MB.
     :raises ConfigurationError: only Spark's client is installed, or the session failed: with its last lines.
+    :raises EnvironmentMismatch: PySpark and its client, as installed here, do not fit together.
     """
+    import_session_class()
     from pyspark.util import is_remote_only
 
     if is_remote_only():

@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import TransactionState
 from airflow_eos.operations.checks import Check
-from airflow_eos.operations.open_transactions import (
-    abort_command,
-    times_of,
-)
+from airflow_eos.operations.open_transactions import TransactionTimes, abort_command
 from airflow_eos.wording import counted
 
 if TYPE_CHECKING:
@@ -95,12 +92,12 @@ def check_of(rows: Sequence[Mapping[str, Any]]) -> Check:
 
 
 def _row(name: str, pipeline: str, status: TransactionStatus, now: dt.datetime) -> dict[str, Any]:
-    times = times_of(status, now)
-    age = times["age_seconds"]
+    times = TransactionTimes.of(status, now)
+    age = times.age_seconds
     return {
         "transactional_id": name,
         "pipeline": pipeline,
-        **times,
+        **times.to_dict(),
         "state": status.state.value,
         "meaning": MEANING.get(status.state, ""),
         "producer_id": status.producer_id,

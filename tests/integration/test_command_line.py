@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 from airflow_eos.broker import KafkaLedger
 from airflow_eos.cli.definition import COMMANDS
 from airflow_eos.cli.main import main
+from airflow_eos.engine import control_plane
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import CursorMoved, EosError
 from airflow_eos.ledger import keys
@@ -249,7 +250,7 @@ def test_doctor_without_a_ledger_warns_without_a_broker_stops(
     monkeypatch.setattr("airflow_eos.broker.permissions.ASK_TIMEOUT", 0.5)
     assert main(["doctor", "--bootstrap-servers", f"127.0.0.1:{unused_port}", "--output", "json"]) == 3
     found = json.loads(capsys.readouterr().out)
-    assert [check["name"] for check in found["checks"]] == ["brokers"]
+    assert [check["name"] for check in found["checks"]] == ["brokers", "Spark packages"]
 
 
 def test_doctor_warns_of_a_prefix_that_everybody_has(cli: Cli) -> None:
@@ -350,7 +351,7 @@ def test_plan_that_cannot_be_says_why(cli: Cli, pipeline: Pipeline) -> None:
 
 def ledger_keys(pipeline: Pipeline) -> list[str]:
     spec = pipeline.spec
-    return [one["key"] for one in ledger_records(spec.kafka, spec.ledger, prefix=spec.prefix)]
+    return [record.key for record in ledger_records(spec.kafka, spec.ledger, prefix=spec.prefix)]
 
 
 # -- status and ledger --------------------------------------------------------------------------------------
@@ -392,6 +393,24 @@ def test_status_without_names_shows_all_there_is(cli: Cli, pipeline: Pipeline) -
     assert (code, found["missing"], found["exceeded"]) == (0, [], [])
     assert {group: one["lag"] for group, one in found["cursors"].items()} == {pipeline.spec.group_id: 1}
     assert {one: run["run_id"] for one, run in found["pipelines"].items()} == {pipeline.spec.pipeline: "r2"}
+
+
+def test_the_latest_run_is_the_last_in_the_log(
+    cli: Cli, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its driver's clock is three days behind, so its record says that it came first."""
+    name = pipeline.spec.pipeline
+    pipeline.publish(["a"])
+    pipeline.run("r1")
+    pipeline.publish(["b", "c"])
+    three_days_ago = dt.datetime.now(dt.timezone.utc) - dt.timedelta(days=3)
+    with monkeypatch.context() as behind:
+        behind.setattr(control_plane, "utc_now", lambda: three_days_ago)
+        pipeline.run("r2")
+    assert cli("status")[1]["pipelines"][name]["run_id"] == "r2"
+    assert cli("verify", "--pipeline", name, "--last", "1")[1]["records"] == 2
+    (shown,) = cli("ledger", "--pipeline", name, "--limit", "1")[1]["records"]
+    assert shown["value"]["run_id"] == "r2"
 
 
 def test_status_is_a_check_for_a_monitor(cli: Cli, pipeline: Pipeline) -> None:

@@ -82,7 +82,7 @@ def test_production_alone_has_no_test_equipment_and_no_jars(client_only):
     assert "eos" not in run(python, "-c", code, **here)
     assert list((folder / "venv").rglob("pyspark/jars")) == []
     code = "from airflow_eos.operators.spark_session import TaskSession; TaskSession({}).start(1000)"
-    assert "pip install 'airflow-eos[pyspark]'" in run(python, "-c", code, fails=True, **here)
+    assert "pip install 'airflow-eos[pyspark42]'" in run(python, "-c", code, fails=True, **here)
 
 
 @pytest.mark.timeout(900)

@@ -14,11 +14,13 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import airflow_eos
+from airflow_eos.spark.distributions import LINES, extra_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -194,12 +196,13 @@ def test_production_holds_no_test_equipment(wheel, testing_wheel):
     assert re.findall(r"class \w*Embedded\w*|import pytest|airflow_eos_testing", code) == []
     assert set(entry_points(wheel)) == {"apache_airflow_provider", "airflow.plugins"}
     ours, theirs = metadata_of(wheel), metadata_of(testing_wheel)
+    spark = ["pyspark", *map(extra_of, LINES)]
     extras = [Requirement(text) for text in ours.get_all("Requires-Dist") if "extra" in text]
     assert {(r.name, str(r.marker)) for r in extras} == {
         ("airflow-eos-testing", 'extra == "testing"'),
-        ("pyspark", 'extra == "pyspark"'),
+        *((name, f'extra == "{extra}"') for extra in spark for name in ("pyspark", "pyspark-client")),
     }
-    assert f"airflow-eos[pyspark]=={ours['Version']}" in theirs.get_all("Requires-Dist")
+    assert f"airflow-eos=={ours['Version']}" in theirs.get_all("Requires-Dist")
     assert theirs["Version"] == ours["Version"] == airflow_eos.__version__
 
 
@@ -281,7 +284,7 @@ def test_constraints_are_exact_pins_in_order():
 def test_every_direct_dependency_has_a_pin_that_it_allows(python):
     """A fresh set-up never resolves a direct dependency freely."""
     project = pyproject()["project"]
-    declared = project["dependencies"] + project["optional-dependencies"]["pyspark"]
+    declared = project["dependencies"] + project["optional-dependencies"][extra_of(LINES[-1])]
     declared += [text for group in pyproject()["dependency-groups"].values() for text in group]
     pinned = pins_for(python)
     loose = []
@@ -299,6 +302,39 @@ def test_pyspark_and_its_client_have_one_version(python):
     """The Spark provider brings pyspark-client, which installs over pyspark's own files."""
     pinned = pins_for(python)
     assert pinned["pyspark"] == pinned["pyspark-client"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "line"), [*((extra_of(line), line) for line in LINES), ("pyspark", LINES[-1])]
+)
+def test_an_extra_for_each_line_of_spark_admits_one_minor_version_of_both_distributions(extra, line, wheel):
+    """Whatever pip keeps and whatever it upgrades, both end in one minor version: they share a folder."""
+    requirements = [Requirement(text) for text in metadata_of(wheel).get_all("Requires-Dist")]
+    marker = f'extra == "{extra}"'
+    bounds = {r.name: r.specifier for r in requirements if str(r.marker) == marker}
+    assert set(bounds) == {"pyspark", "pyspark-client"}
+    minors = [f"4.{minor}" for minor in range(10)]
+    for specifier in bounds.values():
+        assert [minor for minor in minors if specifier.contains(f"{minor}.9")] == [line]
+        assert [minor for minor in minors if specifier.contains(f"{minor}.0")] == [line]
+
+
+def test_the_registry_lists_what_the_package_exports():
+    """Every operator, sensor, hook and trigger, by a path that can be imported."""
+    registry = yaml.safe_load((ROOT / ".airflow-registry.yaml").read_text())
+    kinds = ("operators", "sensors", "hooks", "triggers")
+    paths = [entry["module"] for kind in kinds for entry in registry[kind]]
+    classes = {
+        getattr(importlib.import_module(path.rpartition(".")[0]), path.rpartition(".")[2]) for path in paths
+    }
+    assert all(entry["description"] for kind in kinds for entry in registry[kind])
+    exported = {getattr(airflow_eos, name) for name in airflow_eos.__all__}
+    assert {
+        kind
+        for kind in exported
+        if isinstance(kind, type) and kind.__name__.endswith(("Operator", "Sensor", "Hook", "Trigger"))
+    } == classes
+    assert registry["package-name"] == pyproject()["project"]["name"]
 
 
 def test_no_tracked_file_names_a_registry_or_a_machine():

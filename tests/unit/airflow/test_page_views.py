@@ -14,6 +14,7 @@ from airflow_eos.coverage.segments import LogBounds
 from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.kafka import TransactionState
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
+from airflow_eos.operations.queries import LedgerRecord
 from airflow_eos.ui import pipeline_rows, views
 from airflow_eos.ui.addresses import Asked, page_of, runs_of
 from airflow_eos.ui.attempts import Attempt
@@ -230,7 +231,7 @@ def test_runs_of_intervals_show_them_and_come_in_their_order() -> None:
         "2026-11-11",
         "2026-11-10",
     ]
-    row = record_row({"key": "run:p/b", "value": of_interval(12, "b").to_json()})
+    row = record_row(LedgerRecord("run:p/b", 0, 0, of_interval(12, "b").to_json()))
     assert row["what"].startswith("[2026-11-12T00:00:00Z, 2026-11-13T00:00:00Z): 10 read")
 
 

@@ -1,0 +1,128 @@
+"""PySpark and its client: two distributions that install into one folder, and must have one minor version.
+
+The Spark provider requires ``pyspark-client`` without an upper bound. pip therefore installs the newest
+client over the files of an older ``pyspark``, and ``pip check`` finds nothing wrong with that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.exceptions import EnvironmentMismatch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LINES = ("4.0", "4.1", "4.2")
+"""Minor versions of Spark that are supported; each has an extra of this package: ``pyspark42`` and so on."""
+PYSPARK, CLIENT = "pyspark", "pyspark-client"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkDistributions:
+    """The installed versions of what ``import pyspark`` loads.
+
+    :param pyspark: Spark itself, with its jars; None where it is not installed here.
+    :param client: the Spark Connect client; None where it is not installed here.
+    """
+
+    pyspark: str | None
+    client: str | None
+
+    @property
+    def agree(self) -> bool:
+        """Whether both have one minor version, or one of them is alone."""
+        if self.pyspark is None or self.client is None:
+            return True
+        return minor_version(self.pyspark) == minor_version(self.client)
+
+    @property
+    def repair(self) -> str:
+        """The command that installs both in one minor version: Spark's own, where it is supported."""
+        installed = self.pyspark or self.client or ""
+        line = _line(installed)
+        if line not in LINES:
+            return f"pip install 'airflow-eos[{extra_of(LINES[-1])}]'"
+        packages = [f"'{CLIENT}=={line}.*'"]
+        if self.pyspark is not None:
+            packages.insert(0, f"'{PYSPARK}=={self.pyspark}'")
+        return f"pip install --force-reinstall --no-deps {' '.join(packages)}"
+
+    def __str__(self) -> str:
+        named = ((PYSPARK, self.pyspark), (CLIENT, self.client))
+        return ", ".join(f"{name} {version}" for name, version in named if version is not None) or "none"
+
+
+def extra_of(line: str) -> str:
+    """Return the extra of this package for a minor version of Spark: ``4.1`` -> ``pyspark41``."""
+    return f"pyspark{line.replace('.', '')}"
+
+
+def minor_version(version: str) -> tuple[int, int]:
+    """Return ``(4, 2)`` of ``4.2.0``."""
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
+
+
+def _line(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def installed_distributions(path: Sequence[str] | None = None) -> SparkDistributions:
+    """Return the versions that share the folder from which ``import pyspark`` loads; nothing is imported.
+
+    A Spark that ``SPARK_HOME`` puts on the path comes without metadata and hides what is installed: then
+    there is nothing to compare.
+
+    :param path: folders to search; None: ``sys.path``.
+    """
+    spec = PathFinder.find_spec("pyspark", path)
+    folders = {str(Path(folder).resolve()) for folder in (spec and spec.submodule_search_locations) or ()}
+    searched: dict[str, Any] = {} if path is None else {"path": list(path)}
+
+    def version_of(name: str) -> str | None:
+        installed: list[Distribution] = list(distributions(name=name, **searched))
+        if not installed:
+            return None
+        place = str(Path(str(installed[0].locate_file("pyspark"))).resolve())
+        # Without a folder at all, the files were removed with the other distribution.
+        return installed[0].version if not folders or place in folders else None
+
+    return SparkDistributions(version_of(PYSPARK), version_of(CLIENT))
+
+
+def check_distributions(path: Sequence[str] | None = None) -> SparkDistributions:
+    """Return the installed versions where they fit together.
+
+    :param path: folders to search; None: ``sys.path``.
+    :raises EnvironmentMismatch: they have different minor versions; names both and the command that mends it.
+    """
+    installed = installed_distributions(path)
+    if not installed.agree:
+        raise EnvironmentMismatch(
+            f"{installed} share one folder and overwrite each other's files: they must have one minor "
+            f"version. Run: {installed.repair}"
+        )
+    return installed
+
+
+def import_session_class() -> type[SparkSession]:
+    """Return PySpark's ``SparkSession``.
+
+    :raises EnvironmentMismatch: ``pyspark`` and ``pyspark-client`` do not fit together, or one was removed
+        together with files of the other; names the command that mends it.
+    """
+    installed = check_distributions()
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise EnvironmentMismatch(
+            f"PySpark cannot be imported ({error}); installed: {installed}. pyspark and pyspark-client share "
+            f"one folder: removing one removes files of the other. Run: {installed.repair}"
+        ) from error
+    return SparkSession

@@ -1,0 +1,115 @@
+"""PySpark and its client share a folder: an error names what does not fit, and the command that mends it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_eos.exceptions import EnvironmentMismatch
+from airflow_eos.operations import executors
+from airflow_eos.spark.distributions import (
+    SparkDistributions,
+    check_distributions,
+    installed_distributions,
+)
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def site(folder, *, module="", **versions):
+    """Make a folder of packages with ``import pyspark`` and the metadata of distributions."""
+    (folder / "pyspark").mkdir(parents=True)
+    (folder / "pyspark" / "__init__.py").write_text(module)
+    for name, version in versions.items():
+        metadata = folder / f"{name}-{version}.dist-info"
+        metadata.mkdir()
+        named = f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: {version}\n"
+        (metadata / "METADATA").write_text(named)
+    return str(folder)
+
+
+@pytest.mark.parametrize("client", ["4.0.4", "4.2.0", "4.10.0", "5.1.0"])
+def test_two_minor_versions_in_one_folder_are_refused_with_the_command_that_mends_it(tmp_path, client):
+    """As ``pip install 'airflow-eos'`` over an older PySpark leaves it; ``pip check`` finds nothing."""
+    path = [site(tmp_path, pyspark="4.1.4", pyspark_client=client)]
+    with pytest.raises(EnvironmentMismatch) as caught:
+        check_distributions(path)
+    assert f"pyspark 4.1.4, pyspark-client {client} share one folder" in str(caught.value)
+    command = "pip install --force-reinstall --no-deps 'pyspark==4.1.4' 'pyspark-client==4.1.*'"
+    assert f"Run: {command} (" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("versions", "shown"),
+    [
+        ({"pyspark": "4.1.4", "pyspark_client": "4.1.3"}, "pyspark 4.1.4, pyspark-client 4.1.3"),
+        ({"pyspark_client": "4.2.0"}, "pyspark-client 4.2.0"),
+        ({"pyspark": "4.0.0"}, "pyspark 4.0.0"),
+        ({}, "none"),
+    ],
+)
+def test_patch_versions_may_differ_and_each_may_be_alone(tmp_path, versions, shown):
+    """Spark publishes the client later: its newest patch version is often behind."""
+    assert str(check_distributions([site(tmp_path, **versions)])) == shown
+
+
+@pytest.mark.parametrize("version", ["3.5.9", "4.3.0", "5.0.0"])
+def test_a_spark_that_is_not_supported_is_replaced_by_the_newest_line(version):
+    """Repairing it would only lead to the next refusal."""
+    assert SparkDistributions(version, "4.2.0").repair == "pip install 'airflow-eos[pyspark42]'"
+
+
+def test_a_spark_that_comes_first_on_the_path_hides_what_is_installed(tmp_path):
+    """``SPARK_HOME/python`` is whole by itself: nothing of the installed ones is loaded."""
+    mixed = site(tmp_path / "site-packages", pyspark="4.1.4", pyspark_client="4.2.0")
+    shipped = site(tmp_path / "spark-home")
+    assert not installed_distributions([mixed]).agree
+    assert installed_distributions([shipped, mixed]) == SparkDistributions(None, None)
+
+
+@pytest.mark.parametrize(
+    ("versions", "module", "shown"),
+    [
+        ({"pyspark": "4.1.4", "pyspark_client": "4.2.0"}, "raise ImportError('mixed')", "share one folder"),
+        ({"pyspark": "4.2.0"}, "", "removing one removes files of the other"),
+    ],
+    ids=["mixed", "half removed"],
+)
+def test_the_start_of_a_session_names_the_command_instead_of_an_import_error(
+    tmp_path, versions, module, shown
+):
+    """The failed import of a name of PySpark says nothing of its cause."""
+    code = "from airflow_eos.spark.distributions import import_session_class; import_session_class()"
+    path = os.pathsep.join([site(tmp_path, module=module, **versions), str(ROOT)])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    error = done.stderr.splitlines()[-1]
+    assert error.startswith("airflow_eos.exceptions.EnvironmentMismatch: ")
+    assert shown in error
+    assert "Run: pip install --force-reinstall --no-deps 'pyspark==" in error
+
+
+@pytest.mark.parametrize(
+    ("client", "status", "advice"), [("4.2.0", "fail", "run: pip install"), ("4.1.3", "ok", "")]
+)
+def test_the_doctor_compares_them_too(monkeypatch, client, status, advice):
+    """Without a session: the doctor's own Python is asked."""
+    monkeypatch.setattr(executors, "installed_distributions", lambda: SparkDistributions("4.1.4", client))
+    check = executors.check_distributions_here()
+    assert (check.status, check.advice.partition(" --")[0]) == (status, advice)
+
+
+def test_this_environment_fits_together():
+    """What the tests themselves run on, found where it is imported from."""
+    installed = check_distributions()
+    assert None not in (installed.pyspark, installed.client)
