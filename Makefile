@@ -67,6 +67,7 @@ docs: setup ## Build the documentation site into build/docs; warnings are errors
 
 bench: setup ## Measure a fresh process, then a warm session, against Spark, Flink and others; RECORDS= ROUNDS=
 	$(BIN)/python -m benchmarks fresh
+	$(BIN)/python -m benchmarks fresh --workload parse
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks way
 

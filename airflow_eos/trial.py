@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import ConfigurationError, ProcessFailed
-from airflow_eos.model.ranges import Interval, OffsetRange, PartitionInterval
+from airflow_eos.model.ranges import Interval, OffsetRange, PartitionInterval, interval_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -124,17 +124,15 @@ def try_range(
     if records < 1:
         raise ConfigurationError(f"records must be at least 1, got {records}")
     planned = preview(spec)
-    ranges = [OffsetRange.from_list(one) for one in planned["ranges"]]
-    parts = [part for one in ranges if (part := _first(spec, one, records)) is not None]
-    mode = spec.ranges.interval if isinstance(spec.ranges, PartitionInterval) else spec.ranges
+    parts = [part for one in planned.plan.ranges if (part := _first(spec, one, records)) is not None]
     context = RunContext(
         pipeline=spec.pipeline,
         run_id=spec.run_id,
-        mode=planned["mode"],
+        mode=planned.plan.mode,
         ranges=tuple(_range_of(one) for one in parts),
         source_topics=spec.source_topics,
         sink_topic=spec.sink_topic,
-        interval=mode if isinstance(mode, Interval) else None,
+        interval=interval_of(spec.ranges),
         partition_key=spec.ranges.key if isinstance(spec.ranges, PartitionInterval) else None,
     )
     return _tried(process, parts, context, spark)

@@ -7,8 +7,9 @@ fixed costs, ``python -m benchmarks small`` a small run in a fresh process and a
 ``python -m benchmarks ledger`` a run behind many others, ``python -m benchmarks curves`` a run by its
 partitions, pipelines and runs at once, ``python -m benchmarks page`` each page in Airflow behind many runs,
 ``python -m benchmarks scale`` one run over 100,000,000 records, ``python -m benchmarks executors`` a run by
-its executor processes, ``python -m benchmarks way`` what a small run calls and sends. Reports go to
-``--out``, as JSON and SVG.
+its executor processes, ``python -m benchmarks way`` what a small run calls and sends, ``python -m
+benchmarks tuning`` which options make Spark's own job fastest. ``python -m benchmarks fresh --workload
+parse`` compares jobs that parse JSON. Reports go to ``--out``, as JSON and SVG.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ MEASUREMENTS = {
     "micro": ("out", "rounds"),
     "scaling": ("out", "rounds"),
     "small": ("out", "rounds"),
-    "fresh": ("records", "rounds", "out", "only"),
+    "fresh": ("records", "rounds", "out", "only", "workload"),
+    "tuning": ("records", "rounds", "out"),
     "ledger": ("out", "rounds"),
     "curves": ("out", "rounds", "records", "most"),
     "page": ("out", "rounds"),
@@ -51,6 +53,7 @@ def main() -> int:
     parser.add_argument(
         "--only", nargs="*", default=(), help="fresh: contenders that take part, as arrow flink"
     )
+    parser.add_argument("--workload", default="copy", choices=("copy", "parse"), help="fresh: what jobs do")
     parser.add_argument("--most", type=int, default=2_000, help="curves: largest number")
     parser.add_argument("--out", type=Path, default=Path("build/benchmarks"), help="folder of the reports")
     options = parser.parse_args()

@@ -40,7 +40,7 @@ def compare(records: int, rounds: int, out: Path) -> int:
         config = ClientConfig.of({"bootstrap.servers": servers})
         ready = fetch_raw(config, jobs.SOURCE, "floor")
         contenders: dict[str, Callable[[], Any]] = {
-            DEFAULTS: lambda: jobs.at_least_once(cluster, "defaults", {}),
+            DEFAULTS: lambda: jobs.at_least_once(cluster, "defaults", jobs.DEFAULTS),
             TUNED: lambda: jobs.at_least_once(cluster, "tuned", jobs.TUNED),
             FRAME: lambda: (jobs.exactly_once(cluster, "frame", jobs.transform), cluster.stages)[1],
             ARROW: lambda: (jobs.exactly_once(cluster, "arrow", jobs.transform_arrow), cluster.stages)[1],

@@ -20,6 +20,7 @@ from benchmarks import java_peers
 from benchmarks.broker import benchmark_broker
 from benchmarks.chart import bar_chart
 from benchmarks.contenders import ARROW, FRAME, TUNED
+from benchmarks.jobs import WORKLOADS
 from benchmarks.processes import PeakMemory, cpu_seconds
 from benchmarks.records import PARTITIONS, publish
 from benchmarks.rounds import ratio
@@ -58,15 +59,19 @@ RATIOS = (
 """What is said of each contender: a figure of :func:`measure`, and the peer it is compared with."""
 
 
-def fresh(records: int, rounds: int, out: Path, only: Collection[str] = ()) -> int:
+def fresh(records: int, rounds: int, out: Path, only: Collection[str] = (), workload: str = "copy") -> int:
     """Measure, write ``fresh.json`` and ``fresh.svg``, print a line per contender; 1 for a wrong count.
 
-    :param only: values of :data:`CONTENDERS` that take part; default: all.
+    :param only: values of :data:`CONTENDERS` that take part; default: all that know the workload.
+    :param workload: a key of :data:`benchmarks.jobs.WORKLOADS`; of all but ``copy`` the reports are named
+        after it.
     """
-    contenders = {name: kind for name, kind in CONTENDERS.items() if not only or kind in only}
+    work = WORKLOADS[workload]
+    able = CONTENDERS if workload == "copy" else {name: CONTENDERS[name] for name in (TUNED, FRAME)}
+    contenders = {name: kind for name, kind in able.items() if not only or kind in only}
     # Archive, jars and classes are there before the first clock runs.
     write_archive()
-    started = commands(contenders, only)
+    started = commands(contenders, only, workload)
     contenders = {name: kind for name, kind in contenders.items() if kind in started}
     found: dict[str, list[dict[str, float]]] = {name: [] for name in contenders}
     with benchmark_broker() as kafka:
@@ -80,21 +85,23 @@ def fresh(records: int, rounds: int, out: Path, only: Collection[str] = ()) -> i
                 found[name].append(times)
                 print(f"  round {number}: {name}: {_line(times)}", flush=True)
         written = {kind: count_records(servers, kind) for kind in contenders.values()}
-    if wrong := {kind: count for kind, count in written.items() if count != records * rounds * JOBS}:
-        print(f"fresh: {wrong} records in the outputs, not {records * rounds * JOBS}", file=sys.stderr)
+    expected = work.written(records) * rounds * JOBS
+    if wrong := {kind: count for kind, count in written.items() if count != expected}:
+        print(f"fresh: {wrong} records in the outputs, not {expected}", file=sys.stderr)
         return 1
     summary = _summary(found)
     report = {"records": records, "rounds": rounds, "partitions": PARTITIONS, "contenders": summary}
-    (out / "fresh.json").write_text(json.dumps(report, indent=2) + "\n")
+    label = "fresh" if workload == "copy" else f"fresh-{workload}"
+    (out / f"{label}.json").write_text(json.dumps(report, indent=2) + "\n")
     title = f"{records:,} records, a fresh process from its start to the end of its first job"
     first = {name: (row["first"], row["cpu_first"]) for name, row in summary.items()}
-    (out / "fresh.svg").write_text(bar_chart(title, first))
+    (out / f"{label}.svg").write_text(bar_chart(title, first))
     for name, row in summary.items():
-        print(f"fresh: {name}: {_line(row)}")
+        print(f"{label}: {name}: {_line(row)}")
         for what, value in row["ratios"].items():
-            print(f"fresh: {name}: {what}: {value:.2f}")
+            print(f"{label}: {name}: {what}: {value:.2f}")
     if said := _said(summary):
-        print(f"fresh: first job, start included: {', '.join(said)} (median of {rounds} rounds)")
+        print(f"{label}: first job, start included: {', '.join(said)} (median of {rounds} rounds)")
     return 0
 
 
@@ -133,7 +140,9 @@ def measure(
                 ends.append(time.perf_counter())
                 cpu.append(cpu_seconds(process.pid))
     if process.returncode != 0 or len(ends) != jobs + 1:
-        raise RuntimeError(f"{command[-1]} ended with {process.returncode} after {len(ends) - 1} jobs")
+        raise RuntimeError(
+            f"{' '.join(command[-2:])} ended with {process.returncode} after {len(ends) - 1} jobs"
+        )
     return {
         "first": ends[1] - begun,
         "second": ends[2] - ends[1],
@@ -144,24 +153,24 @@ def measure(
     }
 
 
-def command(kind: str) -> list[str]:
+def command(kind: str, workload: str = "copy") -> list[str]:
     """Return how a contender is started, with all it needs fetched and compiled."""
     if kind in (CONTENDERS[FLINK], CONTENDERS[STREAMS], CONTENDERS[CLIENTS]):
         return java_peers.command(kind)
     if kind == CONTENDERS[TUNED]:
         connector_jars()
-    return [sys.executable, "-m", "benchmarks.fresh_job", kind]
+    return [sys.executable, "-m", "benchmarks.fresh_job", kind, workload]
 
 
-def commands(contenders: Mapping[str, str], only: Collection[str]) -> dict[str, list[str]]:
+def commands(contenders: Mapping[str, str], only: Collection[str], workload: str) -> dict[str, list[str]]:
     """Return how each is started; a peer that cannot be had is left out, unless it was asked for."""
-    found = {kind: _command_of(name, kind, asked=kind in only) for name, kind in contenders.items()}
+    found = {kind: _command_of(name, kind, workload, asked=kind in only) for name, kind in contenders.items()}
     return {kind: command for kind, command in found.items() if command is not None}
 
 
-def _command_of(name: str, kind: str, *, asked: bool) -> list[str] | None:
+def _command_of(name: str, kind: str, workload: str, *, asked: bool) -> list[str] | None:
     try:
-        return command(kind)
+        return command(kind, workload)
     except (EosError, OSError, RuntimeError, subprocess.SubprocessError) as error:
         if asked or name not in (FLINK, STREAMS, CLIENTS):
             raise

@@ -1,6 +1,6 @@
-"""Several jobs in one process, one after the other: ``python -m benchmarks.fresh_job JOB SERVERS ...``.
+"""Several jobs in one process: ``python -m benchmarks.fresh_job JOB WORKLOAD SERVERS ...``.
 
-Arguments as those of ``java/Copy.java``; a line is printed as each job ends.
+More arguments as those of ``java/Copy.java``; a line is printed as each job ends.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 import sys
 
 
-def main(job: str, servers: str, source: str, sink: str, records: str, number: str) -> None:
+def main(job: str, workload: str, servers: str, source: str, sink: str, records: str, number: str) -> None:
     """Run a job so many times, each over the whole topic."""
     from benchmarks import jobs
     from benchmarks.session import spark_session, task_session
@@ -18,12 +18,13 @@ def main(job: str, servers: str, source: str, sink: str, records: str, number: s
     cluster = jobs.Cluster(spark, servers, int(records), source)
     for count in range(1, int(number) + 1):
         if job == "tuned":
-            jobs.at_least_once(cluster, sink, jobs.TUNED)
+            jobs.at_least_once(cluster, sink, jobs.TUNED, workload)
         else:
-            jobs.exactly_once(cluster, sink, jobs.transform if job == "dataframe" else jobs.transform_arrow)
+            work = jobs.WORKLOADS[workload]
+            jobs.exactly_once(cluster, sink, work.frame if job == "dataframe" else work.arrow)
         print(json.dumps({"job": count}), flush=True)
     spark.stop()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:7])
+    main(*sys.argv[1:8])

@@ -6,16 +6,37 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos import Cursor, LedgerSettings, Run, RunSpec, arrow_process
+from benchmarks.records import is_ok
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-TUNED = {"kafka.batch.size": "262144", "kafka.linger.ms": "20"}
 SOURCE = "src"
+
+
+@dataclass(frozen=True)
+class SparkOptions:
+    """Options of Spark's own Kafka connector, beside those that the job needs.
+
+    :param source: of the reader.
+    :param sink: of the writer.
+    """
+
+    source: Mapping[str, str] = field(default_factory=dict)
+    sink: Mapping[str, str] = field(default_factory=dict)
+
+
+DEFAULTS = SparkOptions()
+TUNED = SparkOptions(
+    source={"kafka.max.poll.records": "10000", "kafka.max.partition.fetch.bytes": str(8 << 20)},
+    sink={"kafka.batch.size": str(256 << 10), "kafka.linger.ms": "20"},
+)
+"""The best that ``python -m benchmarks tuning`` has measured."""
 
 
 @dataclass
@@ -37,8 +58,23 @@ def transform(frame: DataFrame) -> DataFrame:
     """Change every value; keep the key."""
     from pyspark.sql import functions as F  # noqa: N812 - the field's name for it
 
-    value = F.concat(F.col("value").cast("string"), F.lit("!"))
-    return frame.select("key", F.encode(value, "utf-8").alias("value"))
+    return frame.select("key", F.concat("value", F.lit(b"!")).alias("value"))
+
+
+def parse(frame: DataFrame) -> DataFrame:
+    """Parse JSON, leave out the orders that are not ``ok``, add a column, write JSON, all by built-ins.
+
+    Headers and timestamps are passed on; Spark's own sink ignores the timestamps.
+    """
+    from pyspark.sql import functions as F  # noqa: N812 - the field's name for it
+
+    schema = "id long, user string, amount double, city string, note string, ok boolean"
+    order = F.from_json(F.col("value").cast("string"), schema)
+    orders = frame.select("key", "headers", "timestamp", order.alias("order")).where("order.ok")
+    value = F.to_json(
+        F.struct("order.id", "order.user", "order.city", F.expr("order.amount * 1.19 AS gross"))
+    )
+    return orders.select("key", value.cast("binary").alias("value"), "headers", "timestamp")
 
 
 @arrow_process
@@ -55,7 +91,29 @@ PROCESSES = {"DataFrame": transform, "Arrow": transform_arrow}
 """Both ways to write the same work."""
 
 
-def kafka_source(cluster: Cluster) -> DataFrame:
+@dataclass(frozen=True)
+class Workload:
+    """What the jobs do with a record.
+
+    :param frame: as a function on a DataFrame, of ours and of Spark's job.
+    :param arrow: the same on Arrow; None: not measured.
+    :param written: how many of so many input records are written.
+    :param headers: whether Spark's source has to read them.
+    """
+
+    frame: Callable[[DataFrame], DataFrame]
+    arrow: Callable[[Any], Any] | None
+    written: Callable[[int], int]
+    headers: bool = False
+
+
+WORKLOADS = {
+    "copy": Workload(transform, transform_arrow, lambda records: records),
+    "parse": Workload(parse, None, lambda records: sum(map(is_ok, range(records))), headers=True),
+}
+
+
+def kafka_source(cluster: Cluster, options: Mapping[str, str], *, headers: bool = False) -> DataFrame:
     """Spark's own source over the whole topic."""
     return (
         cluster.spark.read.format("kafka")
@@ -64,17 +122,25 @@ def kafka_source(cluster: Cluster) -> DataFrame:
         .option("kafka.isolation.level", "read_committed")
         .option("startingOffsets", "earliest")
         .option("endingOffsets", "latest")
+        .option("includeHeaders", headers)
+        .options(**options)
         .load()
     )
 
 
-def at_least_once(cluster: Cluster, sink: str, options: dict[str, str]) -> None:
+def at_least_once(cluster: Cluster, sink: str, options: SparkOptions, workload: str = "copy") -> None:
     """Spark's own Kafka source and sink: no transaction, duplicates after a crash."""
-    source = transform(kafka_source(cluster))
-    writer = source.write.format("kafka").option("kafka.bootstrap.servers", cluster.servers)
-    for key, value in {"kafka.acks": "all", "kafka.compression.type": "zstd", **options}.items():
-        writer = writer.option(key, value)
-    writer.option("topic", sink).save()
+    work = WORKLOADS[workload]
+    rows = work.frame(kafka_source(cluster, options.source, headers=work.headers))
+    (
+        rows.write.format("kafka")
+        .option("kafka.bootstrap.servers", cluster.servers)
+        .option("kafka.acks", "all")
+        .option("kafka.compression.type", "zstd")
+        .options(**options.sink)
+        .option("topic", sink)
+        .save()
+    )
 
 
 def exactly_once(cluster: Cluster, sink: str, process: Any, **changes: Any) -> Any:
@@ -131,4 +197,4 @@ def read_ours(cluster: Cluster) -> None:
 
 def read_spark(cluster: Cluster) -> None:
     """Spark's own source alone, into Spark's noop sink."""
-    kafka_source(cluster).write.format("noop").mode("overwrite").save()
+    kafka_source(cluster, TUNED.source).write.format("noop").mode("overwrite").save()

@@ -68,7 +68,8 @@ def page(out: Path, rounds: int) -> int:
 
 
 def _measured(ask: Callable[[str], tuple[int, str]], rounds: int) -> tuple[dict[str, list[float]], list[str]]:
-    whole = f"{RUNS:,} runs tile offsets 0 to {RUNS - 1:,} of {_PARTITIONS} partitions without gap or overlap"
+    tiled = f"{RUNS * _PARTITIONS:,} offsets of {_PARTITIONS} partitions"
+    whole = f"{RUNS:,} runs tile {tiled} without gap or overlap"
     pipeline = "pipeline?" + urllib.parse.urlencode({"name": _PIPELINE})
     newest, oldest = (
         "run?" + urllib.parse.urlencode({"pipeline": _PIPELINE, "key": _key(number)})

@@ -7,6 +7,7 @@ import re
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from airflow_eos.cli.definition import DONE, FOUND
@@ -74,16 +75,17 @@ def plan(target: Deployment, options: Namespace) -> Outcome:
         )
     except (ConfigurationError, ValueError) as error:
         raise WrongUsage(str(error)) from error
-    found = preview(spec)
+    previewed = preview(spec)
+    data = previewed.to_dict()
     ranges = [
-        {"topic": topic, "partition": partition, "start": start, "end": end, "at most": end - start}
-        for topic, partition, start, end in found["ranges"]
+        {"topic": r.topic, "partition": r.partition, "start": r.start, "end": r.end, "at most": r.span}
+        for r in previewed.plan.ranges
     ]
     names = ("run_key", "transactional_id", "mode", "group", "records_at_most")
-    run = {name: found[name] for name in names}
-    run["committed"] = "no record" if found["committed"] is None else found["committed"]["run_id"]
-    notes = [{"note": note} for note in found["notes"]]
-    return Outcome(found, {"run": [run], "ranges": ranges, "notes": notes})
+    run = {name: data[name] for name in names}
+    run["committed"] = "no record" if previewed.committed is None else previewed.committed.run_id
+    notes = [{"note": note} for note in previewed.notes]
+    return Outcome(data, {"run": [run], "ranges": ranges, "notes": notes})
 
 
 def ledger(target: Deployment, options: Namespace) -> Outcome:
@@ -107,7 +109,10 @@ def ledger(target: Deployment, options: Namespace) -> Outcome:
             f"the ledger {target.ledger.topic!r} has no record of the key {options.key!r}; "
             "`airflow eos ledger` lists all"
         )
-    found.sort(key=lambda one: (_staged_at(one["value"]), one["key"]))
+    if options.pipeline:  # in one partition: the log has their order
+        found.sort(key=itemgetter("offset"))
+    else:
+        found.sort(key=lambda one: (_staged_at(one["value"]), one["key"]))
     if options.limit:
         found = found[-options.limit :]
     return Outcome({"records": found}, {"records": [record_row(one) for one in found]})
@@ -203,32 +208,33 @@ def dismiss(target: Deployment, options: Namespace) -> Outcome:
 
     if not options.key or options.routing is None:
         raise WrongUsage("give --key and --routing")
-    found = dismiss_record(
+    record = dismiss_record(
         target.kafka,
         target.ledger,
         options.key,
         routing=options.routing,
         prefix=target.prefix,
         execute=options.yes,
-    )
-    return Outcome(found, {"record": [found]})
+    ).to_dict()
+    return Outcome(record, {"record": [record]})
 
 
 def sign(target: Deployment, options: Namespace) -> Outcome:
     """Say from where on records are signed."""
     from airflow_eos.operations.upkeep import sign_ledger
 
-    found = sign_ledger(target.kafka, target.ledger, prefix=target.prefix, execute=options.yes)
+    ledger = sign_ledger(target.kafka, target.ledger, prefix=target.prefix, execute=options.yes)
+    unsigned, version_1 = ledger.signed.unsigned_below, ledger.signed.version_1_below
     rows: list[Row] = [
         {
             "partition": partition,
-            "unsigned below": found["from"].get(partition, 0),
-            "version 1 below": found["version_1"].get(partition, 0),
+            "unsigned below": unsigned.get(partition, 0),
+            "version 1 below": version_1.get(partition, 0),
         }
-        for partition in sorted({*found["from"], *found["version_1"]})
+        for partition in sorted({*unsigned, *version_1})
     ]
-    title = "signed" if found["done"] else "would be signed; add --yes"
-    return Outcome(found, {title: rows})
+    title = "signed" if ledger.done else "would be signed; add --yes"
+    return Outcome(ledger.to_dict(), {title: rows})
 
 
 def index(target: Deployment, options: Namespace) -> Outcome:
@@ -236,24 +242,24 @@ def index(target: Deployment, options: Namespace) -> Outcome:
     from airflow_eos.operations.upkeep import index_ledger
 
     del options
-    done = index_ledger(target.kafka, target.ledger, prefix=target.prefix)
+    partitions = index_ledger(target.kafka, target.ledger, prefix=target.prefix)
     rows: list[Row] = [
         {
-            "partition": one["partition"],
-            "indexed up to offset": one["through"],
-            "keys added or moved": one["keys"],
-            "leaves": one["leaves"],
+            "partition": index.partition,
+            "indexed up to offset": index.through,
+            "keys added or moved": index.keys,
+            "leaves": index.leaves,
         }
-        for one in done
+        for index in partitions
     ]
-    return Outcome({"indexed": done}, {"indexed": rows})
+    return Outcome({"indexed": [index.to_dict() for index in partitions]}, {"indexed": rows})
 
 
 def prune(target: Deployment, options: Namespace) -> Outcome:
     """Remove old run records."""
     from airflow_eos.operations.upkeep import prune_ledger
 
-    found = prune_ledger(
+    pruned = prune_ledger(
         target.kafka,
         target.ledger,
         _utc(options.before),
@@ -261,9 +267,10 @@ def prune(target: Deployment, options: Namespace) -> Outcome:
         prefix=target.prefix,
         execute=options.yes,
     )
-    rows: list[Row] = [{"pipeline": name, **counts} for name, counts in found["pipelines"].items()]
-    title = "pruned" if found["done"] else "would be pruned; add --yes"
-    return Outcome(found, {title: rows})
+    data = pruned.to_dict()
+    rows: list[Row] = [{"pipeline": name, **counts} for name, counts in data["pipelines"].items()]
+    title = "pruned" if pruned.done else "would be pruned; add --yes"
+    return Outcome(data, {title: rows})
 
 
 def _utc(text: str) -> dt.datetime:
@@ -289,9 +296,10 @@ def reset_offsets(target: Deployment, options: Namespace) -> Outcome:
         )
     except ConfigurationError as error:
         raise WrongUsage(str(error)) from error
-    found = reset_cursor(target.kafka, target.ledger, target.prefix, reset, execute=options.yes)
-    title = "moved" if found["done"] else "would be moved; add --yes"
-    return Outcome(found, {title: found["offsets"]})
+    moved = reset_cursor(target.kafka, target.ledger, target.prefix, reset, execute=options.yes)
+    title = "moved" if moved.done else "would be moved; add --yes"
+    data = moved.to_dict()
+    return Outcome(data, {title: data["offsets"]})
 
 
 def _offset(text: str) -> tuple[TopicPartition, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from airflow_eos.cli.definition import DONE, FOUND
@@ -32,6 +32,10 @@ def status(target: Deployment, options: Namespace) -> Outcome:
     names = ledger_names(target.kafka, target.ledger, prefix=target.prefix) if everything else None
     groups = names.groups if names else options.group
     found = ledger_status(target.kafka, target.ledger, groups=groups, runs=asked_runs, prefix=target.prefix)
+    groups_or_all = everything or bool(options.group)
+    found["open_transactions"] = open_transactions(target.kafka, target.prefix) if groups_or_all else []
+    if not everything:
+        found["open_transactions"] = _of_groups(found["open_transactions"], target.prefix, options.group)
     exceeded: list[Row] = []
     for group, cursor in found["cursors"].items():
         if cursor is not None:
@@ -41,9 +45,9 @@ def status(target: Deployment, options: Namespace) -> Outcome:
     latest = names.runs if names else {}
     if everything:
         found["pipelines"] = {name: record.summary() for name, record in latest.items()}
-        found["open_transactions"] = open_transactions(target.kafka, target.prefix)
         found["gaps"] = [one.to_dict() for one in names.gaps] if names else []
-        exceeded += _exceeded_by_all(found, options)
+        exceeded += _exceeded_gaps(found, options)
+    exceeded += _exceeded_open(found, options)
     found |= {"missing": [one["not in the ledger"] for one in missing], "exceeded": exceeded}
     tables = {
         "ledger": [found["ledger"]],
@@ -89,11 +93,20 @@ def gauges(found: Mapping[str, Any], prefix: str) -> list[Gauge]:
     return sent
 
 
-def _exceeded_by_all(found: Mapping[str, Any], options: Namespace) -> list[Row]:
-    """Return the limits that pipelines, and transactions that are no cursor's, have passed."""
+def _of_groups(transactions: Iterable[Row], prefix: str, groups: Sequence[str]) -> list[Row]:
+    """Return the open transactions of the cursors of groups, also of one that has not committed yet."""
+    return [
+        one
+        for one in transactions
+        if any(keys.belongs_to(one["transactional_id"], prefix, "", group) for group in groups)
+    ]
+
+
+def _exceeded_open(found: Mapping[str, Any], options: Namespace) -> list[Row]:
+    """Return the limits that transactions have passed which no cursor in the ledger has."""
     open_now = [(cursor or {}).get("open_transaction") for cursor in found["cursors"].values()]
     cursors = {one["transactional_id"] for one in open_now if one}
-    rows: list[Row] = [
+    return [
         {
             "transactional_id": one["transactional_id"],
             "limit": "max-open",
@@ -105,6 +118,11 @@ def _exceeded_by_all(found: Mapping[str, Any], options: Namespace) -> list[Row]:
         and one["age_seconds"] > options.max_open
         and one["transactional_id"] not in cursors
     ]
+
+
+def _exceeded_gaps(found: Mapping[str, Any], options: Namespace) -> list[Row]:
+    """Return the limits that pipelines have passed."""
+    rows: list[Row] = []
     for pipeline, count in sorted(Counter(one["pipeline"] for one in found["gaps"]).items()):
         if options.max_gaps is not None and count > options.max_gaps:
             limit = {"limit": "max-gaps", "allowed": options.max_gaps, "found": count}
@@ -112,7 +130,7 @@ def _exceeded_by_all(found: Mapping[str, Any], options: Namespace) -> list[Row]:
     return rows
 
 
-def _missing(target: Deployment, found: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+def _missing(target: Deployment, found: Mapping[str, Any]) -> list[Row]:
     """Return which of the groups and runs that were named are not in the ledger, with what is there."""
     from airflow_eos.operations.queries import ledger_names, near
 
@@ -121,7 +139,14 @@ def _missing(target: Deployment, found: Mapping[str, Mapping[str, Any]]) -> list
     if not groups and not runs:
         return []
     known = ledger_names(target.kafka, target.ledger, prefix=target.prefix)
-    rows = [{"not in the ledger": name, "there": near(name, known.groups)} for name in groups]
+    rows = []
+    for name in groups:
+        begun = _of_groups(found["open_transactions"], target.prefix, [name])
+        there = near(name, known.groups)
+        if begun:
+            age = begun[0]["age_seconds"]
+            there = f"a first run has its transaction open for {age} s: it is at work, or was killed"
+        rows.append({"not in the ledger": name, "there": there})
     for name in runs:
         pipeline, _ = keys.named_run(name)
         latest = known.runs.get(pipeline)

@@ -22,7 +22,6 @@ def sentence(
     if problems:
         return f"{_counts(problems)} in what {counted(runs, 'run')} read: {_places(problems)}"
     seen = [it for one in parts for it in one.segments if it.kind not in (Kind.UNREAD, Kind.BEFORE)]
-    first, last = min(it.start for it in seen), max(it.end for it in seen) - 1
     again = {run for one in parts for it in one.again for run in it.runs}
     only_again = again - {run for it in seen for run in it.runs}
     tiling = runs - len(only_again) - reprocessings
@@ -33,9 +32,26 @@ def sentence(
         *([f"{counted(left_out, 'range')} left out on purpose"] if left_out else []),
     ]
     verb = "tiles" if tiling == 1 else "tile"
-    offsets = f"offsets {first:,} to {last:,} of {counted(len(parts), 'partition')}"
-    whole = f"{counted(tiling, 'run')} {verb} {offsets} without gap or overlap"
+    whole = f"{counted(tiling, 'run')} {verb} {_tiled(parts)} without gap or overlap"
     return "; ".join((whole, *notes))
+
+
+def _tiled(lanes: Sequence[Lane]) -> str:
+    """Return which offsets were read: partition by partition where these are few."""
+    ranges = []
+    for lane in lanes:
+        read = [it for it in lane.segments if it.kind not in (Kind.UNREAD, Kind.BEFORE)]
+        ranges.append((lane.where, min(it.start for it in read), max(it.end for it in read)))
+    if len(ranges) > _PLACES_SHOWN:
+        total = sum(end - start for _, start, end in ranges)
+        return f"{counted(total, 'offset')} of {counted(len(ranges), 'partition')}"
+    texts = [f"{range_text(start, end)} of {where}" for where, start, end in ranges]
+    return f"offsets {' and '.join(filter(None, (', '.join(texts[:-1]), texts[-1])))}"
+
+
+def range_text(start: int, end: int) -> str:
+    """Return a range of offsets, its end exclusive: ``[1,438, 2,162)``."""
+    return f"[{start:,}, {end:,})"
 
 
 _NAMES = {
@@ -61,7 +77,7 @@ def _places(problems: Sequence[tuple[Lane, Segment]]) -> str:
 def place(lane: Lane, it: Segment) -> str:
     """Say what is wrong with a segment, and where."""
     span = (
-        f"offset {it.start:,}" if it.end - it.start == 1 else f"offsets {it.start:,} to {it.end - 1:,}"
+        f"offset {it.start:,}" if it.end - it.start == 1 else f"offsets {range_text(it.start, it.end)}"
     ) + f" of {lane.where}"
     verb = "was" if it.end - it.start == 1 else "were"
     if it.kind is Kind.GAP:

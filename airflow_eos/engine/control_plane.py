@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_eos.broker import KafkaCluster, KafkaLedger, KafkaTransactions, Link
 from airflow_eos.closeable import Closeable
 from airflow_eos.engine.index_keeper import IndexKeeper
+from airflow_eos.engine.pipeline_name import warn_of_another_dag
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.pins import Pins
@@ -177,6 +178,7 @@ class ControlPlane(Closeable):
         """
         spec = self._run()
         known = self.verify_ledger_of_run(may_create=spec.may_create_ledger)
+        warn_of_another_dag(self.ledger, spec)
         boundaries = Boundaries(self.cluster, self.pins, known.prefix, utc_now)
         return Collaborators(
             cluster=self.cluster,

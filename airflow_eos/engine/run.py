@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.engine.catch_up import run_rounds
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.ledger import keys
 from airflow_eos.run.kill import KILL_SECONDS, Kill, KillBudget
 from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.spark.lazy_data_plane import LazyDataPlane
-from airflow_eos.spark.process import is_arrow_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +43,6 @@ class RunAttempt:
     :param spec: what to read, where to write, under which identity.
     :param process: ``process(df)`` or ``process(df, run)``, from source columns to sink columns.
     :param on_state: called at each state entered.
-    :raises ConfigurationError: ``dead_letter_topic`` is set, and ``process`` is no ``@arrow_process``.
     """
 
     def __init__(
@@ -56,11 +53,6 @@ class RunAttempt:
         *,
         on_state: Callable[[State], None] | None = None,
     ) -> None:
-        if spec.dead_letter_topic is not None and not is_arrow_process(process):
-            raise ConfigurationError(
-                f"dead_letter_topic={spec.dead_letter_topic!r} needs an @arrow_process: of a function of "
-                "DataFrames Spark does not say which record it failed on; give such rows a topic of their own"
-            )
         self._spec = spec
         self._on_state = on_state
         self._kill = Kill()

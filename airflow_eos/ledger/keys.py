@@ -113,7 +113,13 @@ def utc_text(moment: dt.datetime) -> str:
 
 def moves_cursor(spec: RunSpec) -> bool:
     """Return whether the run advances the group's committed offsets."""
-    return isinstance(spec.ranges, Cursor) or (isinstance(spec.ranges, Explicit) and spec.ranges.advance)
+    match spec.ranges:
+        case Cursor():
+            return True
+        case Explicit() as explicit:
+            return explicit.advance
+        case Interval() | PartitionInterval():
+            return False
 
 
 def offsets_group(spec: RunSpec) -> str:
@@ -135,18 +141,22 @@ def run_key(spec: RunSpec) -> str:
     """
     if loops(spec):
         return final_key(spec) if spec.round is None else round_key(spec, spec.round)
+    match spec.ranges:
+        case Interval() as interval:
+            return _key_of_topics(spec, "interval", utc_text(interval.start), utc_text(interval.end))
+        case PartitionInterval() as partition:
+            return _key_of_topics(spec, "partition", partition.key)
+        case Cursor() | Explicit():
+            return _key_of_all_rounds(spec)
+
+
+def _key_of_topics(spec: RunSpec, kind: str, *work: str) -> str:
+    """Return the key of a run that is named by what it reads, not by its Dag run."""
     only = mapped_partition(spec)
-    ranges = spec.ranges
-    if isinstance(ranges, Interval | PartitionInterval):
-        kind = "interval" if isinstance(ranges, Interval) else "partition"
-        work = (
-            (utc_text(ranges.start), utc_text(ranges.end)) if isinstance(ranges, Interval) else (ranges.key,)
-        )
-        if only is not None:
-            return _joined(f"mapped-{kind}", spec.pipeline, str(only), *work)
-        topics = ",".join(_quoted(topic).replace(",", "%2C") for topic in sorted(spec.source_topics))
-        return "/".join((kind, _quoted(spec.pipeline), topics, *map(_quoted, work)))
-    return _key_of_all_rounds(spec)
+    if only is not None:
+        return _joined(f"mapped-{kind}", spec.pipeline, str(only), *work)
+    topics = ",".join(_quoted(topic).replace(",", "%2C") for topic in sorted(spec.source_topics))
+    return "/".join((kind, _quoted(spec.pipeline), topics, *map(_quoted, work)))
 
 
 def _key_of_all_rounds(spec: RunSpec) -> str:
@@ -282,14 +292,16 @@ def transactional_id(spec: RunSpec) -> str:
     """
     if moves_cursor(spec):
         return cursor_transactional_id(spec.prefix, spec.group_id, mapped_partition(spec))
-    digest = _digest(run_key(spec))
-    if isinstance(spec.ranges, Explicit):
-        return _id(spec.prefix, "explicit", f"{_quoted(spec.pipeline)}.{digest}")
-    if isinstance(spec.ranges, PartitionInterval):
-        return _id(spec.prefix, "partition", f"{_quoted(spec.pipeline)}.{digest}")
-    assert isinstance(spec.ranges, Interval)
-    interval = f"{utc_text(spec.ranges.start)}_{utc_text(spec.ranges.end)}"
-    return _id(spec.prefix, "interval", f"{_quoted(spec.pipeline)}.{interval}.{digest}")
+    pipeline, digest = _quoted(spec.pipeline), _digest(run_key(spec))
+    match spec.ranges:
+        case Cursor():
+            raise AssertionError("a cursor is moved")
+        case Explicit():
+            return _id(spec.prefix, "explicit", f"{pipeline}.{digest}")
+        case PartitionInterval():
+            return _id(spec.prefix, "partition", f"{pipeline}.{digest}")
+        case Interval(start=start, end=end):
+            return _id(spec.prefix, "interval", f"{pipeline}.{utc_text(start)}_{utc_text(end)}.{digest}")
 
 
 def cursor_transactional_id(prefix: str, group: str, only: TopicPartition | None = None) -> str:

@@ -206,3 +206,16 @@ _RANGES = Kind(
 )
 
 RangeMode = Cursor | Interval | PartitionInterval | Explicit
+"""How offsets are chosen. What depends on the mode is a ``match`` without a default, so that the type checker
+finds each place where a new mode is missing."""
+
+
+def interval_of(mode: RangeMode) -> Interval | None:
+    """Return the interval that a mode reads, None for a mode of offsets."""
+    match mode:
+        case Interval():
+            return mode
+        case PartitionInterval():
+            return mode.interval
+        case Cursor() | Explicit():
+            return None

@@ -115,8 +115,8 @@ class RunSpec:
     :param source_topics: topics to read.
     :param sink_topic: topic of rows without a ``topic`` column; None requires the column.
     :param group_id: consumer group that holds the cursor.
-    :param dead_letter_topic: topic of the records on which an ``@arrow_process`` raises, with the error in
-        their headers, in the run's transaction; None: such a record fails the run.
+    :param dead_letter_topic: topic of the records on which ``process`` raises, with the error in their
+        headers, in the run's transaction; None: such a record fails the run.
     :param max_dead_letters: so many of a run at most; with one more it fails.
     :param allow_loop: the run may write to a topic that it reads: the next run reads what this one wrote.
     :param ranges: how offsets are chosen; see :mod:`airflow_eos.model.ranges`.

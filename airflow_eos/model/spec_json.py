@@ -100,19 +100,22 @@ def spec_from_json(text: str | bytes) -> RunSpec:
 
 
 def _ranges_to_dict(mode: RangeMode) -> dict[str, Any]:
-    if isinstance(mode, Cursor):
-        return {"mode": "cursor", **asdict(mode)}
-    if isinstance(mode, Interval):
-        return {
-            "mode": "interval",
-            "start": mode.start.isoformat(),
-            "end": mode.end.isoformat(),
-            "allowed_lateness": mode.allowed_lateness.total_seconds(),
-            "accept_deleted": mode.accept_deleted,
-        }
-    if isinstance(mode, PartitionInterval):
-        return {"mode": "partition", "key": mode.key, "interval": _ranges_to_dict(mode.interval)}
-    return {"mode": "explicit", "ranges": [one.to_list() for one in mode.ranges], "advance": mode.advance}
+    match mode:
+        case Cursor():
+            return {"mode": "cursor", **asdict(mode)}
+        case Interval():
+            return {
+                "mode": "interval",
+                "start": mode.start.isoformat(),
+                "end": mode.end.isoformat(),
+                "allowed_lateness": mode.allowed_lateness.total_seconds(),
+                "accept_deleted": mode.accept_deleted,
+            }
+        case PartitionInterval():
+            return {"mode": "partition", "key": mode.key, "interval": _ranges_to_dict(mode.interval)}
+        case Explicit():
+            ranges = [offsets.to_list() for offsets in mode.ranges]
+            return {"mode": "explicit", "ranges": ranges, "advance": mode.advance}
 
 
 def _ranges_from_dict(data: dict[str, Any]) -> RangeMode:

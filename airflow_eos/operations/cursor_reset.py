@@ -46,6 +46,29 @@ class Reset:
             raise ConfigurationError("give either a target (earliest, latest, cursor, committed) or offsets")
 
 
+@dataclass(frozen=True, slots=True)
+class CursorReset:
+    """A reset of a group's cursor, carried out or only looked at."""
+
+    group: str
+    pipeline: str
+    moves: tuple[OffsetMove, ...]
+    done: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        offsets = [
+            {
+                "partition": str(move.topic_partition),
+                "committed": move.committed,
+                "cursor": move.recorded,
+                "new": move.offset,
+            }
+            for move in self.moves
+        ]
+        return {"group": self.group, "pipeline": self.pipeline, "done": self.done, "offsets": offsets}
+
+
 def reset_cursor(
     kafka: Mapping[str, Any],
     settings: LedgerSettings,
@@ -53,7 +76,7 @@ def reset_cursor(
     reset: Reset,
     *,
     execute: bool = True,
-) -> dict[str, Any]:
+) -> CursorReset:
     """Move a group's offsets and its cursor together, in one transaction that fences live runs.
 
     The reset is recorded in the ledger beside the cursor. A mapped cursor is moved partition by partition.
@@ -68,18 +91,7 @@ def reset_cursor(
         ledger = control.verify_ledger(to_write=execute)
         work = CursorMove(control, reset, prefix, ledger)
         changes = work.carry_out() if execute else work.dry_run()
-    return {
-        "group": reset.group,
-        "pipeline": work.pipeline,
-        "done": execute,
-        "offsets": [
-            {"partition": str(tp), "committed": before, "cursor": recorded, "new": new}
-            for tp, before, recorded, new in changes
-        ],
-    }
-
-
-_Change = tuple[TopicPartition, "int | None", "int | None", int]
+    return CursorReset(reset.group, work.pipeline, tuple(changes), execute)
 
 
 class CursorMove:
@@ -111,7 +123,7 @@ class CursorMove:
         self._partitions = self._wanted()
         laws.group_is_empty(reset.group, control.cluster.group_members(reset.group))
 
-    def dry_run(self) -> list[_Change]:
+    def dry_run(self) -> list[OffsetMove]:
         """Return what would change."""
         return [
             change
@@ -119,9 +131,9 @@ class CursorMove:
             for change in self._changes(self._record(self._control.authority.peek, only), only)
         ]
 
-    def carry_out(self) -> list[_Change]:
+    def carry_out(self) -> list[OffsetMove]:
         """Move offsets and cursor behind the fence; return what has changed."""
-        changes: list[_Change] = []
+        changes: list[OffsetMove] = []
         for only in self._works():
             name = keys.cursor_transactional_id(self._prefix, self._reset.group, only)
             places = {self._control.authority.place(one) for one in (self._reset.group, self.pipeline)}
@@ -148,7 +160,7 @@ class CursorMove:
                 "pipeline once, which ends it, or see `airflow eos repair`"
             )
 
-    def _wait_until_seen(self, producer: ProducerIdentity, changes: list[_Change]) -> None:
+    def _wait_until_seen(self, producer: ProducerIdentity, changes: list[OffsetMove]) -> None:
         """Law 12: a move is done when ledger and offsets show it, whatever the coordinator says.
 
         The next run would take what lacks its marker for aborted, and undo it.
@@ -173,7 +185,7 @@ class CursorMove:
         self._control.visibility.wait_for_own(
             move,
             [self._control.authority.place(self._reset.group)],
-            {tp: new for tp, _, _, new in changes},
+            {change.topic_partition: change.offset for change in changes},
             self._reset.group,
             seconds=_SETTLE_SECONDS,
         )
@@ -200,7 +212,7 @@ class CursorMove:
         value = ask([key], routing=self._reset.group).get(key)
         return None if value is None else CursorRecord.from_json(value, key)
 
-    def _changes(self, before: CursorRecord | None, only: TopicPartition | None) -> list[_Change]:
+    def _changes(self, before: CursorRecord | None, only: TopicPartition | None) -> list[OffsetMove]:
         partitions = self._partitions if only is None else [only]
         cluster = self._control.cluster
         committed = cluster.committed(self._reset.group, partitions)
@@ -225,7 +237,7 @@ class CursorMove:
                 raise OffsetsOutOfRange(
                     f"{tp}: offset {new} is outside the log, which has {begins[tp]} to {ends[tp]}"
                 )
-            changes.append((tp, offset, recorded[tp], new))
+            changes.append(OffsetMove(tp, offset, recorded[tp], new))
         return changes
 
     def _commit(
@@ -233,15 +245,15 @@ class CursorMove:
         transaction: LedgerTransaction,
         before: CursorRecord | None,
         only: TopicPartition | None,
-        changes: list[_Change],
+        changes: list[OffsetMove],
     ) -> None:
-        new = {tp: offset for tp, _, _, offset in changes}
+        new = {change.topic_partition: change.offset for change in changes}
         after = self._moved(before, new)
         run_key = after.run_key
         group = self._reset.group
         partition = self._control.ledger.partition_for(group)
         metadata = keys.offset_metadata(run_key, partition, self._ledger.topic_id)
-        moved = ResetRecord(group, self.pipeline, tuple(OffsetMove(*change) for change in changes))
+        moved = ResetRecord(group, self.pipeline, tuple(changes))
         messages = [
             LedgerMessage(keys.cursor_key(group, only), after.to_json(), group),
             LedgerMessage(keys.reset_key(group, self._moment, only), moved.to_json(), group),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -78,7 +79,8 @@ def oldest_open_transaction(
 ) -> dict[str, Any] | None:
     """Return the one of these transactions that is open for the longest time, None when none is.
 
-    As ``{"transactional_id", "started", "age_seconds", "timeout_seconds"}``, see :func:`abort_transaction`.
+    As ``{"transactional_id", "started", "age_seconds", "timeout_seconds", "command"}``, see
+    :func:`abort_transaction` and :func:`abort_command`.
     """
     with ControlPlane(Deployment(kafka)) as control:
         found = _open_ones(control, transactional_ids)
@@ -98,11 +100,20 @@ def open_transactions(kafka: Mapping[str, Any], prefix: str) -> list[dict[str, A
 def _open_ones(control: ControlPlane, transactional_ids: Sequence[str]) -> list[dict[str, Any]]:
     described = {name: control.cluster.describe_transaction(name) for name in transactional_ids}
     found = [
-        {"transactional_id": name, **times_of(one, utc_now())}
+        {
+            "transactional_id": name,
+            **times_of(one, utc_now()),
+            "command": abort_command(name, one.producer_epoch),
+        }
         for name, one in described.items()
         if one is not None and one.state in _OPEN
     ]
     return sorted(found, key=lambda one: -float(one["age_seconds"]))
+
+
+def abort_command(transactional_id: str, epoch: int) -> str:
+    """Return the command that ends an open transaction before its time-out does."""
+    return f"airflow eos abort --transactional-id {shlex.quote(transactional_id)} --epoch {epoch} --yes"
 
 
 def _check_abort(name: str, prefix: str, epoch: int, expected: int | None, *, allowed: bool) -> None:

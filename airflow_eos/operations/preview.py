@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
@@ -14,10 +15,41 @@ from airflow_eos.run.planner import Planner
 from airflow_eos.run.work import SINK, WorkDefinition, differences
 
 if TYPE_CHECKING:
+    from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.spec import RunSpec
 
 
-def preview(spec: RunSpec) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class RunPreview:
+    """What a run would read.
+
+    :param plan: as the run would make it now.
+    :param notes: those of the plan, and where a record in the ledger is of other work.
+    :param committed: the run's record; None: it is not committed.
+    """
+
+    run_key: str
+    transactional_id: str
+    plan: RunPlan
+    notes: tuple[str, ...]
+    committed: RunRecord | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form; ``ranges`` as ``[topic, partition, start, end]``."""
+        return {
+            "run_key": self.run_key,
+            "transactional_id": self.transactional_id,
+            "mode": self.plan.mode,
+            "group": self.plan.offsets_group,
+            "advances": self.plan.advances,
+            "records_at_most": self.plan.offsets,
+            "ranges": [offsets.to_list() for offsets in self.plan.ranges],
+            "notes": list(self.notes),
+            "committed": None if self.committed is None else self.committed.summary(),
+        }
+
+
+def preview(spec: RunSpec) -> RunPreview:
     """Return ids, ranges and notes of the run a spec describes, and its record where it is committed.
 
     :raises PlanError: what a run would raise: pruned, no starting point, a moved cursor, ...
@@ -37,17 +69,8 @@ def preview(spec: RunSpec) -> dict[str, Any]:
         boundaries = Unpinned(control, spec.prefix)
         planner = Planner(spec, control.cluster, control.authority, boundaries, known, utc_now)
         plan = planner.plan().plan
-    return {
-        "run_key": key,
-        "transactional_id": keys.transactional_id(spec),
-        "mode": plan.mode,
-        "group": plan.offsets_group,
-        "advances": plan.advances,
-        "records_at_most": sum(one.span for one in plan.ranges),
-        "ranges": [one.to_list() for one in plan.ranges],
-        "notes": [*plan.notes, *boundaries.notes, *_other_work(spec, record)],
-        "committed": None if record is None else record.summary(),
-    }
+    notes = (*plan.notes, *boundaries.notes, *_other_work(spec, record))
+    return RunPreview(key, keys.transactional_id(spec), plan, notes, record)
 
 
 def _other_work(spec: RunSpec, record: RunRecord | None) -> list[str]:

@@ -172,8 +172,7 @@ def run_records(
     """Return the committed runs of a pipeline, in the order of their commits, and what cannot be read."""
     unreadable: list[str] = []
     found = _records(kafka, settings, pipeline, None, prefix)
-    records = readable_runs(((key, value) for _, key, value in found), unreadable)
-    return sorted(records, key=lambda record: record.staged_at), unreadable
+    return readable_runs(((key, value) for _, key, value in found), unreadable), unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +199,7 @@ def ledger_names(
     found = [(key, value) for _, key, value in _records(kafka, settings, None, None, prefix)]
     runs = readable_runs(one for one in found if keys.is_run_record(one[0]))
     cursors = {_group_of(*one) for one in found if keys.is_cursor_record(one[0])}
-    latest = {one.pipeline: one for one in sorted(runs, key=lambda one: one.staged_at)}
+    latest = {one.pipeline: one for one in runs}
     return LedgerNames(
         dict(sorted(latest.items())), tuple(sorted(cursors - {""})), tuple(gaps(runs, _horizons(found)))
     )
@@ -307,7 +306,11 @@ def _records(
     prefix: str,
     latest: int | None = None,
 ) -> list[tuple[int, str, LedgerText]]:
-    """Return partition, key and value of the records that :func:`ledger_records` is asked for."""
+    """Return partition, key and value of the records that :func:`ledger_records` is asked for.
+
+    They come in the order of the log, so that those of a pipeline, which share a partition, come in the order
+    in which its runs staged them, whatever the drivers' clocks said.
+    """
     names: list[str] = [] if key is None else [key]
     with ControlPlane(Deployment(kafka, settings, prefix)) as control:
         partitions = control.verify_ledger().partitions
@@ -320,9 +323,10 @@ def _records(
             views = ((one, answer_of(control.ledger.view(one, names, prefixes))) for one in wanted)
         else:
             views = ((one, answer_of(control.ledger.latest(one, prefixes, latest))) for one in wanted)
-        return [
+        records = [
             (partition, name, value)
             for partition, answer in views
             for name, value in answer.committed.items()
             if isinstance(value, LedgerText)
         ]
+        return sorted(records, key=lambda record: record[2].where)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import time
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,6 +28,80 @@ from airflow_eos.operations.pruner import Pruner
 from airflow_eos.ports import Ledger
 
 
+@dataclass(frozen=True, slots=True)
+class DismissedRecord:
+    """A ledger record that no run wrote, and whether a tombstone stands over it now."""
+
+    key: str
+    partition: int
+    offset: int
+    done: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {"key": self.key, "partition": self.partition, "offset": self.offset, "done": self.done}
+
+
+@dataclass(frozen=True, slots=True)
+class SignedLedger:
+    """Below which offsets records need no signature of today, and whether the ledger says so now."""
+
+    signed: SignedFrom
+    done: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form: ``from`` and ``version_1``, offsets by partition."""
+        return {
+            "from": dict(self.signed.unsigned_below),
+            "version_1": dict(self.signed.version_1_below),
+            "done": self.done,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedPartition:
+    """What the index of a ledger partition speaks for.
+
+    :param through: the offset behind the last record that is indexed.
+    :param keys: that were added or moved.
+    :param leaves: of the whole index.
+    """
+
+    partition: int
+    through: int
+    keys: int
+    leaves: int
+
+    def to_dict(self) -> dict[str, int]:
+        """Return the JSON form."""
+        return {
+            "partition": self.partition,
+            "through": self.through,
+            "keys": self.keys,
+            "leaves": self.leaves,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedLedger:
+    """How many runs, and records of them, were removed from each pipeline, or would be.
+
+    :param before: moment (ISO, UTC) before which the runs committed.
+    """
+
+    before: str
+    runs: Mapping[str, int]
+    records: Mapping[str, int]
+    done: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        pipelines = {
+            name: {"runs": self.runs[name], "records": self.records[name]} for name in sorted(self.runs)
+        }
+        return {"before": self.before, "pipelines": pipelines, "done": self.done}
+
+
 def dismiss_record(
     kafka: Mapping[str, Any],
     settings: LedgerSettings,
@@ -34,7 +110,7 @@ def dismiss_record(
     routing: str,
     prefix: str = DEFAULT_PREFIX,
     execute: bool = True,
-) -> dict[str, Any]:
+) -> DismissedRecord:
     """Write a tombstone over a ledger record that no run wrote, or garbage, where there is none of ours.
 
     The key is unused then: a run that it names is done (again). A run may be at work under the key, and under
@@ -56,7 +132,7 @@ def dismiss_record(
         offset = _dismissible(control.ledger, tp, key)
         if execute:
             write_tombstone(control.ledger, control.writer, prefix, tp, key)
-    return {"key": key, "partition": tp.partition, "offset": offset, "done": execute}
+    return DismissedRecord(key, tp.partition, offset, execute)
 
 
 def write_tombstone(ledger: Ledger, writer: LedgerWriter, prefix: str, tp: TopicPartition, key: str) -> None:
@@ -100,7 +176,7 @@ def sign_ledger(
     *,
     prefix: str = DEFAULT_PREFIX,
     execute: bool = True,
-) -> dict[str, Any]:
+) -> SignedLedger:
     """Let what a ledger holds now count as it is signed now, and nothing that is written later.
 
     Of a ledger that was used before it had a key all records count that it holds. Where its identity, or its
@@ -108,8 +184,6 @@ def sign_ledger(
     ones need none does not change.
 
     :param execute: False only says from which offsets on records would have to be signed.
-    :returns: ``from`` and ``version_1``: offsets per partition below which records need no signature, or may
-        have one of version 1.
     :raises ConfigurationError: the settings have no key.
     :raises LedgerMissing: there is no ledger.
     :raises OutcomeUnknown: runs kept writing to the ledger: on which side of the signature they stand would
@@ -138,7 +212,7 @@ def sign_ledger(
                 if not left:
                     raise
                 time.sleep(_SIGN_PAUSE_SECONDS)
-    return {"from": signed.unsigned_below, "version_1": signed.version_1_below, "done": execute}
+    return SignedLedger(signed, execute)
 
 
 _SIGN_ATTEMPTS = 5
@@ -180,7 +254,7 @@ def _signed_from(ledger: KafkaLedger, ends: Mapping[int, int]) -> SignedFrom:
 
 def index_ledger(
     kafka: Mapping[str, Any], settings: LedgerSettings, *, prefix: str = DEFAULT_PREFIX
-) -> list[dict[str, Any]]:
+) -> list[IndexedPartition]:
     """Index all that is decided in each partition of the ledger, whatever has to be read for it.
 
     :raises LedgerMissing: there is no ledger.
@@ -191,8 +265,8 @@ def index_ledger(
         keeper = control.index_keeper(known.prefix)
         done = {partition: rebuilt(keeper, partition) for partition in range(known.partitions)}
     return [
-        {"partition": partition, "through": one.through, "keys": one.keys, "leaves": one.leaves}
-        for partition, one in done.items()
+        IndexedPartition(partition, index.through, index.keys, index.leaves)
+        for partition, index in done.items()
     ]
 
 
@@ -208,7 +282,7 @@ def prune_ledger(
     pipeline: str | None = None,
     prefix: str = DEFAULT_PREFIX,
     execute: bool = True,
-) -> dict[str, Any]:
+) -> PrunedLedger:
     """Remove the records of runs that committed before a moment; it reads the whole ledger.
 
     See :class:`~airflow_eos.operations.pruner.Pruner`.
@@ -226,7 +300,7 @@ def prune_ledger(
             f"{keys.utc_text(before)} is less than a day ago: records that a retry may still need are kept"
         )
     moment = keys.utc_text(before)
-    counts: dict[str, dict[str, int]] = {}
+    pruned_runs, pruned_records = Counter[str](), Counter[str]()
     with ControlPlane(Deployment(kafka, settings, prefix)) as control:
         known = control.verify_ledger(to_write=execute)
         pruner = Pruner(
@@ -239,8 +313,7 @@ def prune_ledger(
             runs = pruner.old_runs(partition, moment, pipeline)
             if execute:
                 pruner.prune(partition, moment, runs)
-            for one in runs:
-                count = counts.setdefault(one.pipeline, {"runs": 0, "records": 0})
-                count["runs"] += 1
-                count["records"] += len(one.run_keys)
-    return {"before": moment, "pipelines": dict(sorted(counts.items())), "done": execute}
+            for run in runs:
+                pruned_runs[run.pipeline] += 1
+                pruned_records[run.pipeline] += len(run.run_keys)
+    return PrunedLedger(moment, pruned_runs, pruned_records, execute)

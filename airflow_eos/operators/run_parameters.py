@@ -46,8 +46,8 @@ class RunParameters(CheckedParameters):
     :param topics: topics to read: one, a list, or the text of a list, as a template renders it. (templated)
     :param group_id: consumer group that holds the cursor. (templated)
     :param sink_topic: topic of rows without a ``topic`` column; None requires the column. (templated)
-    :param dead_letter_topic: topic of the records on which an ``@arrow_process`` raises, with the error in
-        their headers, in the run's transaction; without it such a record fails the run. (templated)
+    :param dead_letter_topic: topic of the records on which ``process`` raises, with the error in their
+        headers, in the run's transaction; without it such a record fails the run. (templated)
     :param max_dead_letters: so many of a run, or of a round, at most; with one more it fails.
     :param allow_loop: the run may write to a topic that it reads: the next run reads what this one wrote.
         Without it such a run is refused.

@@ -29,28 +29,23 @@ DATA_INTERVAL: Literal["data_interval"] = "data_interval"
 Ranges = RangeMode | Literal["data_interval"]
 
 
-_ITERATION = ("loop_index", "loop_iteration", "iteration_index", "iteration")
-"""Attributes by which a task instance may say which iteration it is."""
-
-
 def refuse_loop(context: Context) -> None:
     """Refuse a task in a loop (``.loop()`` of a task group, Airflow 3.4), which runs often in a Dag run.
 
     A run is identified by pipeline and Dag run, or by its interval: every iteration after the first would
-    find the first one's commit, succeed, and write nothing. A loop is known by its task group, which bounds
-    its iterations, or by an iteration that the task instance names.
+    find the first one's commit, succeed, and write nothing. Airflow gives a task in a loop the context
+    variable ``loop``; around it is a task group that bounds its iterations.
 
     :raises ConfigurationError: it is in a loop.
     """
-    group, names = getattr(context["task"], "task_group", None), []
+    names, loop = [], context.get("loop")
+    if loop is not None:
+        names.append(f"iteration {getattr(loop, 'index', loop)}")
+    group = getattr(context["task"], "task_group", None)
     while group is not None:
         if isinstance(getattr(group, "max_iterations", None), int):
             names.append(f"task group {group.group_id!r}")
         group = getattr(group, "parent_group", None)
-    for name in _ITERATION:
-        value = getattr(context["ti"], name, None)
-        if isinstance(value, int) and value >= 0:
-            names.append(f"{name} {value}")
     if names:
         raise ConfigurationError(
             f"this task runs several times in Dag run {context['run_id']!r}, in a loop ({', '.join(names)}), "
@@ -103,14 +98,16 @@ def accepting(ranges: RangeMode) -> RangeMode:
 
     :raises ConfigurationError: they are no interval.
     """
-    if isinstance(ranges, Interval):
-        return replace(ranges, accept_deleted=True)
-    if isinstance(ranges, PartitionInterval):
-        return replace(ranges, interval=replace(ranges.interval, accept_deleted=True))
-    raise ConfigurationError(
-        "accept_deleted is for intervals and partitions: a cursor is moved by `airflow eos reset-offsets`, "
-        "given ranges begin where they say"
-    )
+    match ranges:
+        case Interval():
+            return replace(ranges, accept_deleted=True)
+        case PartitionInterval():
+            return replace(ranges, interval=replace(ranges.interval, accept_deleted=True))
+        case Cursor() | Explicit():
+            raise ConfigurationError(
+                "accept_deleted is for intervals and partitions: a cursor is moved by `airflow eos "
+                "reset-offsets`, given ranges begin where they say"
+            )
 
 
 def as_range_mode(ranges: Any) -> RangeMode:
@@ -118,7 +115,7 @@ def as_range_mode(ranges: Any) -> RangeMode:
 
     :raises ConfigurationError: they do not.
     """
-    if isinstance(ranges, (Cursor, Interval, PartitionInterval, Explicit)):
+    if isinstance(ranges, RangeMode):
         return ranges
     raise ConfigurationError(
         f"ranges {ranges!r} is not supported: give Cursor(), Interval(...), PartitionInterval(...), "

@@ -22,7 +22,16 @@ from airflow_eos.ledger.records.run import TOPIC_IDS, RunRecord
 from airflow_eos.model.kafka import CommittedOffset, TopicDescription
 from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.plan import ModeName, RunPlan
-from airflow_eos.model.ranges import Cursor, Interval, OffsetRange, PartitionInterval, TopicPartition
+from airflow_eos.model.ranges import (
+    Cursor,
+    Explicit,
+    Interval,
+    OffsetRange,
+    PartitionInterval,
+    RangeMode,
+    TopicPartition,
+    interval_of,
+)
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import Cluster
 from airflow_eos.run import laws, log_coverage, mapping, retention, skips
@@ -81,21 +90,25 @@ class Planner:
             )
             laws.topics_unchanged(was, {name: t.topic_id for name, t in topics.items()})
             planned = self._given(topics, recorded.ranges, "reprocess")
-        elif isinstance(mode, Cursor):
-            planned = self._from_cursor(topics, mode)
-        elif isinstance(mode, Interval):
-            planned = self._between(topics, mode, "interval")
-        elif isinstance(mode, PartitionInterval):
-            planned = self._between(topics, mode.interval, "partition")
         else:
-            planned = self._given(topics, mode.ranges, "explicit", advances=mode.advance)
-        asked = mode.interval if isinstance(mode, PartitionInterval) else mode
-        interval = asked if isinstance(asked, Interval) else None
+            planned = self._chosen(topics, mode)
+        interval = interval_of(mode)
         if interval is not None and interval.accept_deleted:
             planned = replace(planned, plan=self._what_is_left(planned.plan))
         plan = self._check_logs(skips.without(planned.plan, self._spec.skip_offsets))
         notes = retention.notes(self._cluster, plan, self._spec.sink_topic, interval, self._now())
         return replace(planned, plan=replace(plan, notes=(*plan.notes, *notes)))
+
+    def _chosen(self, topics: Mapping[str, TopicDescription], mode: RangeMode) -> Planned:
+        match mode:
+            case Cursor():
+                return self._from_cursor(topics, mode)
+            case Interval():
+                return self._between(topics, mode, "interval")
+            case PartitionInterval():
+                return self._between(topics, mode.interval, "partition")
+            case Explicit():
+                return self._given(topics, mode.ranges, "explicit", advances=mode.advance)
 
     def recheck(self, plan: RunPlan, *, staged: bool = False) -> None:
         """Check that a plan made earlier may still commit (laws 5 and 6).

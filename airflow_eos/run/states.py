@@ -53,7 +53,7 @@ IN_WORDS: dict[State, str] = {
     State.ABORTED: "the transaction was aborted, readers see none of it",
     State.UNKNOWN: "the commit was not answered; the ledger will tell",
 }
-"""For a task's log."""
+"""For a task's log, and for the page."""
 
 LEGAL_STEPS: dict[State, frozenset[State]] = {
     State.ASKED: frozenset({State.FENCED}),

@@ -196,15 +196,16 @@ def _how_to_go_on(differing: Sequence[Difference]) -> str:
 
 
 def _chosen(spec: RunSpec) -> dict[str, Any]:
-    mode = spec.ranges
-    if isinstance(mode, Cursor):
-        return {"mode": "cursor"}
-    if isinstance(mode, Interval):
-        return {"mode": "interval", "interval": _span(mode)}
-    if isinstance(mode, PartitionInterval):
-        return {"mode": "partition", "key": mode.key, "interval": _span(mode.interval)}
-    assert isinstance(mode, Explicit)
-    return {"mode": "explicit", "ranges": tuple(sorted(mode.ranges)), "advance": mode.advance}
+    match spec.ranges:
+        case Cursor():
+            return {"mode": "cursor"}
+        case Interval() as interval:
+            return {"mode": "interval", "interval": _span(interval)}
+        case PartitionInterval() as partition:
+            return {"mode": "partition", "key": partition.key, "interval": _span(partition.interval)}
+        case Explicit() as explicit:
+            ranges = tuple(sorted(explicit.ranges))
+            return {"mode": "explicit", "ranges": ranges, "advance": explicit.advance}
 
 
 def _span(interval: Interval) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_eos import settings
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Interval, PartitionInterval
+from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Interval, interval_of
 from airflow_eos.operators.partition_interval import PartitionDuration
 from airflow_eos.operators.rendered import parse_topics
 from airflow_eos.operators.task_identity import DATA_INTERVAL, accepts, resolve_ranges
@@ -105,11 +105,11 @@ def dag_run_interval(
     :raises AirflowFailException: it has none; names the run and what to change.
     """
     try:
-        found = resolve_ranges(
+        ranges = resolve_ranges(
             DATA_INTERVAL, context, allowed_lateness=allowed_lateness, partition_duration=partition_duration
         )
     except ConfigurationError as error:
         raise AirflowFailException(str(error)) from error
-    interval = found.interval if isinstance(found, PartitionInterval) else found
-    assert isinstance(interval, Interval)
+    interval = interval_of(ranges)
+    assert interval is not None, "data_interval is resolved to an interval or a partition"
     return interval

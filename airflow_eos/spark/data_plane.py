@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,12 +21,14 @@ from airflow_eos.exceptions import EosError, ProcessFailed, RecordRefused, RunFa
 from airflow_eos.model.output import SealedManifest
 from airflow_eos.spark.blocks import planned_blocks
 from airflow_eos.spark.by_value import pickled_by_value
-from airflow_eos.spark.errors import ErrorMark, process_error, process_failed, send_error
-from airflow_eos.spark.failing_records import SEARCH_SECONDS, failing_part, named
+from airflow_eos.spark.errors import ErrorMark, process_error, process_failed, root_cause, send_error
+from airflow_eos.spark.failing_records import SEARCH_SECONDS, failing_part, failing_records, named
 from airflow_eos.spark.preflight import Environment, check_environment
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
 from airflow_eos.spark.sealing import make_sealing
 from airflow_eos.spark.session import cancel_tag, executed_once, speculates, tagged
+from airflow_eos.spark.set_aside import SECONDS as SET_ASIDE_SECONDS
+from airflow_eos.spark.set_aside import RecordsRaise, SetAside, may_be_records
 from airflow_eos.spark.single_evaluation import not_rolled_back, single_evaluation
 from airflow_eos.spark.stage_log import progress
 from airflow_eos.spark.task_log import hide_tasks
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from airflow_eos.model.ranges import OffsetRange
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.spark.blocks import Blocks
+    from airflow_eos.spark.dead_letters import DeadLetterRule
     from airflow_eos.spark.placement import OwnerLayout
     from airflow_eos.spark.sealing import Sealing
     from airflow_eos.spark.single_evaluation import SingleEvaluation
@@ -120,13 +124,19 @@ class SparkDataPlane:
         """
         environment = self._environment()
         self._check_cancelled()
-        for attempt in range(1, MAX_SEALS + 1):
+        set_aside = SetAside()
+        inconsistent = 0
+        while inconsistent < MAX_SEALS:
             with tagged(self._spark, self._tag), pickled_by_value(self._process):
                 try:
-                    return self._seal(plan, environment)
+                    return self._seal(plan, environment, set_aside)
                 except InconsistentSeal as problem:
-                    log.warning("sealed batches do not fit together (try %d): %s", attempt, problem)
+                    inconsistent += 1
+                    log.warning("sealed batches do not fit together (try %d): %s", inconsistent, problem)
                     last = problem
+                except RecordsRaise as more:
+                    # At least one more each time, and max_dead_letters bounds them.
+                    set_aside = more.set_aside
                 except BaseException:
                     # Also a kill or a time-out of the task around us: nothing of ours goes on.
                     cancel_tag(self._spark, self._tag)
@@ -203,9 +213,16 @@ class SparkDataPlane:
         with tagged(self._spark, self._tag):
             return check_environment(self._spark, self._spec.compression)
 
-    def _seal(self, plan: RunPlan, environment: Environment) -> SealedBlocks:
+    def _seal(self, plan: RunPlan, environment: Environment, set_aside: SetAside) -> SealedBlocks:
         sealing = make_sealing(
-            self._spark, self._spec, plan, self._config, self._process, environment.slots, self._mark
+            self._spark,
+            self._spec,
+            plan,
+            self._config,
+            self._process,
+            environment.slots,
+            self._mark,
+            set_aside,
         )
         with single_evaluation(self._spark, sealing, self._tag, local=environment.local) as evaluation:
             with self._process_errors():
@@ -224,7 +241,7 @@ class SparkDataPlane:
         self._check_cancelled()
         with (
             progress(self._spark, f"sealing {sum(r.span for r in plan.ranges)} offsets"),
-            self._process_errors(sealing, plan.ranges),
+            self._process_errors(sealing),
         ):
             try:
                 # With one executor only there is none that could hold a second replica.
@@ -236,22 +253,22 @@ class SparkDataPlane:
             except BaseException:
                 blocks.free()
                 raise
-        manifest = SealedManifest(counts.targets, read, late, counts.dead_letters)
-        if counts.dead_letters:
+        dead_letters = counts.dead_letters + len(sealing.set_aside.records)
+        manifest = SealedManifest(counts.targets, read, late, dead_letters)
+        if dead_letters:
             log.warning(
                 "process failed on %d records, which go to topic %s with the error in their headers",
-                counts.dead_letters,
+                dead_letters,
                 self._spec.dead_letter_topic,
             )
         return SealedBlocks(manifest, blocks, sealing.layout, counts.attempts)
 
     @contextmanager
-    def _process_errors(
-        self, sealing: Sealing | None = None, ranges: Sequence[OffsetRange] = ()
-    ) -> Iterator[None]:
+    def _process_errors(self, sealing: Sealing | None = None) -> Iterator[None]:
         """Translate errors of Spark and of the author's code; an inconsistent seal passes.
 
-        :param sealing: whose tasks read the ranges; the records on which they failed are looked for.
+        :param sealing: whose tasks have read; the records on which they failed are looked for.
+        :raises RecordsRaise: with dead letters, those records.
         """
         try:
             yield
@@ -267,17 +284,64 @@ class SparkDataPlane:
             # Of an error that a task has named, Spark's stack says nothing that the error does not.
             named_by_task = self._mark.found_in(error) is not None
             if sealing is not None and isinstance(failure, RecordRefused):
-                raise _read_at(failure, *self._where(sealing, ranges, type(failure))) from None
+                raise _read_at(failure, *self._where(sealing, type(failure))) from None
             if named_by_task:
                 raise failure from None
             if sealing is None or type(failure) is not ProcessFailed:
                 raise failure from error
             log.info("::group::What Spark says of the failure\n%s\n::endgroup::", error)
-            raise process_failed(error, *self._where(sealing, ranges, ProcessFailed)) from None
+            if sealing.dead_letters is not None and may_be_records(failure.raised):
+                raise RecordsRaise(self._more_set_aside(sealing, sealing.dead_letters, error)) from None
+            raise process_failed(error, *self._where(sealing, ProcessFailed)) from None
 
-    def _where(
-        self, sealing: Sealing, ranges: Sequence[OffsetRange], kind: type[EosError]
-    ) -> tuple[str, str]:
+    def _more_set_aside(self, sealing: Sealing, rule: DeadLetterRule, error: Exception) -> SetAside:
+        """Return the records on which the process raises, those that were set aside before included.
+
+        :raises ProcessFailed: they cannot be dead letters.
+        :raises EosError: another failure came in between.
+        """
+        known = sealing.set_aside
+        seconds = max(0.0, SET_ASIDE_SECONDS - known.seconds)
+        log.info(
+            "Sealing failed; looking for the records that go to topic %s, for up to %.0f s: parts of what "
+            "was read are processed again, nothing is written",
+            rule.topic,
+            seconds,
+        )
+
+        def failure_on(part: Sequence[OffsetRange]) -> str | None:
+            self._check_cancelled()
+            try:
+                sealing.try_on(part)
+            except Exception as again:  # noqa: BLE001 - whatever the author's function raises
+                failure = process_error(again, self._mark)
+                if (
+                    not isinstance(failure, ProcessFailed)
+                    or self._mark.found_in(again) is not None
+                    or not may_be_records(failure.raised)
+                ):
+                    raise failure from None
+                return root_cause(again)
+            return None
+
+        started = time.monotonic()
+        with self._cancelled_after(seconds):
+            may_be_more = rule.at_most - len(known.records)
+            search = failing_records(sealing.ranges, failure_on, may_be_more, seconds)
+        return known.and_more(search, time.monotonic() - started, rule, root_cause(error))
+
+    @contextmanager
+    def _cancelled_after(self, seconds: float) -> Iterator[None]:
+        """Cancel a try that goes on after a search's end, a little later than that."""
+        over = threading.Timer(seconds + 0.1, cancel_tag, (self._spark, self._tag))
+        over.daemon = True
+        over.start()
+        try:
+            yield
+        finally:
+            over.cancel()
+
+    def _where(self, sealing: Sealing, kind: type[EosError]) -> tuple[str, str]:
         """Return which records end in this kind of error, for messages; empty where it cannot be told."""
         if self._cancelled.is_set():
             return "", ""
@@ -295,16 +359,11 @@ class SparkDataPlane:
                 return type(process_error(error, self._mark)) is kind
             return False
 
-        # A little later than the search's own end, so that a try that is cancelled ends after that.
-        over = threading.Timer(SEARCH_SECONDS + 0.1, cancel_tag, (self._spark, self._tag))
-        over.daemon = True
-        over.start()
         try:
-            return named(failing_part(ranges, raises, SEARCH_SECONDS))
+            with self._cancelled_after(SEARCH_SECONDS):
+                return named(failing_part(sealing.ranges, raises, SEARCH_SECONDS))
         except RunFailed:  # cancelled: what the process raised is known all the same
             return "", ""
-        finally:
-            over.cancel()
 
 
 def _read_at(failure: RecordRefused, where: str, way: str) -> RecordRefused:

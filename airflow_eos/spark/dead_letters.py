@@ -132,7 +132,7 @@ class DeadLetters:
             if failure is None:
                 yield result
             elif part.num_rows == 1:
-                self._keep(part, root_cause(failure))
+                self.keep(part, root_cause(failure))
             else:
                 middle = part.num_rows // 2
                 waiting += [part.slice(middle), part.slice(0, middle)]
@@ -142,7 +142,12 @@ class DeadLetters:
         letters = pa.concat_tables([SCHEMA.empty_table(), *self._letters]).combine_chunks()
         return pa.RecordBatch.from_arrays([one.combine_chunks() for one in letters.columns], schema=SCHEMA)
 
-    def _keep(self, record: pa.RecordBatch, cause: str) -> None:
+    def keep(self, record: pa.RecordBatch, cause: str) -> None:
+        """Make a dead letter of a record, as large as its topic takes.
+
+        :param record: one row.
+        :raises ProcessFailed: there are more of them than a run may have.
+        """
         if self.first is None:
             self.first = f"{place_of(record)}: {cause}"
         if self.count >= self.rule.at_most:

@@ -1,4 +1,4 @@
-"""Finds the records on which a DataFrame process raises, after it has raised.
+"""Finds the records on which a DataFrame process raises, after it has raised: one to name, or all of them.
 
 Spark names the task that failed, not what it read: behind a shuffle, or a Python function in a worker of its
 own, nobody knows. So the function is tried again on parts of the ranges, halved each time, until one record
@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from airflow_eos.exceptions import EosError
 from airflow_eos.recordbatch.decode import way_on
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ SEARCH_SECONDS = 60.0
 
 Raises = Callable[[Sequence["OffsetRange"]], bool]
 """Tells whether the process raises on the records of these ranges, and of no others."""
+Failure = Callable[[Sequence["OffsetRange"]], "str | None"]
+"""Returns what the process raises on the records of these ranges alone; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ def failing_part(
     :param seconds: no try begins after them, and what a try says that ends after them does not count.
     """
     deadline = clock() + seconds
-    part: Sequence[OffsetRange] = [one for one in ranges if one.span]
+    part: Sequence[OffsetRange] = [offsets for offsets in ranges if offsets.span]
     seen: Sequence[OffsetRange] = []
     if not part:
         return FailingPart(seen)
@@ -58,7 +61,7 @@ def failing_part(
         return FailingPart(seen, seconds)
     if without_records:
         return FailingPart(seen)
-    while sum(one.span for one in part) > 1:
+    while sum(offsets.span for offsets in part) > 1:
         for half in halves(part):
             if clock() >= deadline:
                 return FailingPart(seen, seconds)
@@ -70,16 +73,99 @@ def failing_part(
     return FailingPart(seen or part)
 
 
+@dataclass(frozen=True, slots=True)
+class FailingRecords:
+    """What a search for all records has come to.
+
+    :param records: what the process raises by record, each a range of one offset.
+    :param cut_after: seconds after which the search was given up; None: it came to its end.
+    :param is_not_one_record: a part raises, and neither of its halves does; or it raises without any record.
+    """
+
+    records: Mapping[OffsetRange, str]
+    cut_after: float | None = None
+    is_not_one_record: bool = False
+
+
+def failing_records(
+    ranges: Sequence[OffsetRange],
+    failure: Failure,
+    at_most: int,
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> FailingRecords:
+    """Look for all records on which a process raises, of ranges on which it has raised.
+
+    Where the first half of a part does not raise, the second one must, and its own halves are tried at once:
+    a record among n takes about log2(n) tries, each on half of what the one before got. No record is named
+    that was not seen to raise alone.
+
+    :param at_most: the search ends with one more.
+    :param seconds: no try begins after them, and what a try says that ends after them does not count.
+    """
+    tries = _Tries(failure, clock() + seconds, clock)
+    records: dict[OffsetRange, str] = {}
+    raising: list[Sequence[OffsetRange]] = [[offsets for offsets in ranges if offsets.span]]
+    try:
+        if tries.cause([]) is not None:
+            return FailingRecords(records, is_not_one_record=True)
+        while raising and len(records) <= at_most:
+            part = raising.pop()
+            if sum(offsets.span for offsets in part) > 1:
+                raising += tries.raising_halves(part)
+                continue
+            cause = tries.cause(part)
+            if cause is None:
+                return FailingRecords(records, is_not_one_record=True)
+            records[part[0]] = cause
+    except TimeoutError:
+        return FailingRecords(records, cut_after=seconds)
+    return FailingRecords(records)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tries:
+    """Tries of a process on parts of what was read, up to a deadline."""
+
+    failure: Failure
+    deadline: float
+    clock: Callable[[], float]
+
+    def cause(self, part: Sequence[OffsetRange]) -> str | None:
+        """Return what the process raises on a part.
+
+        :raises TimeoutError: the time is over; a try that was cancelled says nothing.
+        """
+        if self.clock() >= self.deadline:
+            raise TimeoutError
+        try:
+            cause = self.failure(part)
+        except EosError:
+            if self.clock() < self.deadline:
+                raise
+            raise TimeoutError from None
+        if self.clock() >= self.deadline:
+            raise TimeoutError
+        return cause
+
+    def raising_halves(self, part: Sequence[OffsetRange]) -> list[Sequence[OffsetRange]]:
+        """Return the halves of a raising part that raise, the first one last."""
+        first, second = halves(part)
+        if self.cause(first) is None:
+            return [second]
+        return [first] if self.cause(second) is None else [second, first]
+
+
 def halves(ranges: Sequence[OffsetRange]) -> tuple[Sequence[OffsetRange], Sequence[OffsetRange]]:
     """Return two parts with about as many offsets each, in the order of the ranges."""
-    left = sum(one.span for one in ranges) // 2
+    left = sum(offsets.span for offsets in ranges) // 2
     first: list[OffsetRange] = []
     second: list[OffsetRange] = []
-    for one in ranges:
-        middle = min(one.end, one.start + left)
-        left -= middle - one.start
-        first += [replace(one, end=middle)] * (middle > one.start)
-        second += [replace(one, start=middle)] * (one.end > middle)
+    for offsets in ranges:
+        middle = min(offsets.end, offsets.start + left)
+        left -= middle - offsets.start
+        first += [replace(offsets, end=middle)] * (middle > offsets.start)
+        second += [replace(offsets, start=middle)] * (offsets.end > middle)
     return first, second
 
 
@@ -93,9 +179,13 @@ def named(part: FailingPart) -> tuple[str, str]:
     if not part.ranges:
         return (f" somewhere in what was read{cut}" if cut else ""), ""
     places = [
-        f"{one.topic_partition}, "
-        + (f"offset {one.start}" if one.span == 1 else f"offsets {one.start} to {one.end - 1}")
-        for one in part.ranges[:3]
+        f"{offsets.topic_partition}, "
+        + (
+            f"offset {offsets.start}"
+            if offsets.span == 1
+            else f"offsets {offsets.start} to {offsets.end - 1}"
+        )
+        for offsets in part.ranges[:3]
     ]
     if len(part.ranges) > len(places):
         places.append(f"{len(part.ranges) - len(places)} more ranges")

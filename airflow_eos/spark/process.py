@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_eos.exceptions import ConfigurationError, ProcessFailed
-from airflow_eos.model.ranges import Interval, PartitionInterval
+from airflow_eos.model.ranges import Interval, PartitionInterval, interval_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,8 +43,6 @@ class RunContext:
     def of(cls, spec: RunSpec, plan: RunPlan) -> RunContext:
         """Return the context of a planned run."""
         mode = spec.ranges
-        partitioned = isinstance(mode, PartitionInterval)
-        interval = mode.interval if isinstance(mode, PartitionInterval) else mode
         return cls(
             pipeline=spec.pipeline,
             run_id=spec.run_id,
@@ -52,8 +50,8 @@ class RunContext:
             ranges=plan.ranges,
             source_topics=spec.source_topics,
             sink_topic=spec.sink_topic,
-            interval=interval if isinstance(interval, Interval) else None,
-            partition_key=mode.key if partitioned and isinstance(mode, PartitionInterval) else None,
+            interval=interval_of(mode),
+            partition_key=mode.key if isinstance(mode, PartitionInterval) else None,
         )
 
 

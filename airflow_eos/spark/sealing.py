@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from airflow_eos.model.output import NOT_COUNTED
 from airflow_eos.spark.dead_letters import DeadLetterRule
 from airflow_eos.spark.frame_contract import sink_columns
 from airflow_eos.spark.placement import OwnerLayout, pack_slices, plan_owners, plan_slices
 from airflow_eos.spark.process import RunContext, call_process, is_arrow_process
-from airflow_eos.spark.read_counts import read_counter, sums
+from airflow_eos.spark.read_counts import ReadCounter, read_counter, sums
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
+from airflow_eos.spark.set_aside import SetAside, letters_of, with_letters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +39,10 @@ class Sealing(Protocol):
     """Which task owns which target partition; set by :meth:`rows`."""
     dead_letters: DeadLetterRule | None
     """Where records go on which the process raises; None: nowhere, the run fails."""
+    set_aside: SetAside
+    """Records that are dead letters, and no input of the process."""
+    ranges: Sequence[OffsetRange]
+    """What the process reads."""
 
     def rows(self) -> DataFrame:
         """Return the sealed rows, not yet routed; lazy."""
@@ -56,10 +62,15 @@ def make_sealing(
     process: Callable[..., Any],
     slots: int,
     mark: ErrorMark,
+    set_aside: SetAside,
 ) -> Sealing:
     """Return the way that the process function was written for."""
     kind = ArrowSealing if is_arrow_process(process) else FrameSealing
-    return kind(spark, spec, plan, config, process, slots, mark)
+    return kind(spark, spec, plan, config, process, slots, mark, set_aside)
+
+
+def _added(count: int, other: int) -> int:
+    return NOT_COUNTED if NOT_COUNTED in (count, other) else count + other
 
 
 def _throw_away(rows: DataFrame) -> None:
@@ -76,6 +87,7 @@ class _Base:
         process: Callable[..., Any],
         slots: int,
         mark: ErrorMark,
+        set_aside: SetAside,
     ) -> None:
         self._spark = spark
         self._mark = mark
@@ -84,7 +96,9 @@ class _Base:
         self._config = config
         self._process = process
         self._slots = slots
-        self._tasks = self._tasks_of(plan.ranges)
+        self.set_aside = set_aside
+        self.ranges: Sequence[OffsetRange] = set_aside.without(plan.ranges)
+        self._tasks = self._tasks_of(self.ranges)
         self._slices = [one for slices in self._tasks for one in slices]
         self._context = RunContext.of(spec, plan)
         self.layout = OwnerLayout(1)
@@ -119,7 +133,11 @@ class FrameSealing(_Base):
         super().__init__(*arguments)
         interval = self._context.interval
         self._late_before = None if interval is None else interval.start
-        self._counter = read_counter(self._spark, self._plan.ranges, self._slices, self._late_before)
+        self._counter = self._counts(self._plan.ranges, self._slices)
+        self._letter_counter: ReadCounter | None = None
+
+    def _counts(self, ranges: Sequence[OffsetRange], slices: Sequence[OffsetRange]) -> ReadCounter:
+        return read_counter(self._spark, ranges, slices, self._late_before)
 
     def rows(self) -> DataFrame:
         """Return the sealed rows; the author's function is called here."""
@@ -131,7 +149,22 @@ class FrameSealing(_Base):
         )
         rows = self._processed(self._counter.attach(source))
         self._sealer = self._seal_task(open_ended="topic" in rows.columns)
+        if self.set_aside.records:
+            rows = with_letters(rows, self._letters(), self._spec.sink_topic)
         return rows.mapInArrow(self._sealer, DDL)
+
+    def _letters(self) -> DataFrame:
+        """Return the records that are set aside, read once more, as dead letters."""
+        from airflow_eos.spark.source import source_frame
+
+        assert self.dead_letters is not None
+        records = sorted(self.set_aside.records)
+        partitions = {one.topic_partition: one for one in records}
+        self._letter_counter = counter = self._counts(list(partitions.values()), records)
+        source = source_frame(
+            self._spark, self._config, [records], counter.tally, self._late_before, self._mark
+        )
+        return letters_of(counter.attach(source), self.set_aside, self.dead_letters, self._sealer)
 
     def _processed(self, source: DataFrame) -> DataFrame:
         return sink_columns(
@@ -153,8 +186,13 @@ class FrameSealing(_Base):
         routed: Any,
         counts: BlockCounts,  # noqa: ARG002 - the counter knows
     ) -> tuple[Mapping[TopicPartition, int], int]:
-        """Return what the source DataFrame was seen to yield."""
-        return self._counter.read(routed)
+        """Return what the source DataFrame was seen to yield, and the records that are set aside."""
+        read, late = self._counter.read(routed)
+        if self._letter_counter is None:
+            return read, late
+        letters, late_letters = self._letter_counter.read(routed)
+        counts_by_partition = {tp: _added(count, letters.get(tp, 0)) for tp, count in read.items()}
+        return counts_by_partition, _added(late, late_letters)
 
 
 class ArrowSealing(_Base):

@@ -6,28 +6,36 @@ Airflow does not authenticate what a plugin mounts: every route depends on :func
 from __future__ import annotations
 
 import datetime as dt
-import functools
-import json
 import logging
 from collections.abc import Callable, Collection
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, ConnectionDetails
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_view
 from fastapi import APIRouter, Body, Depends, FastAPI, Query, Request
-from fastapi.responses import HTMLResponse, Response
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from airflow_eos import __version__, settings
 from airflow_eos.ui import views
+from airflow_eos.ui.addresses import Asked, page_of, runs_of
+from airflow_eos.ui.answers import base_of, file_answer, html_answer, json_answer, with_headers
+from airflow_eos.ui.attempt_rows import attempts_view
+from airflow_eos.ui.attempts import Attempt, AttemptsUnseen, Tasks, read_attempts
 from airflow_eos.ui.desk import Desk, Trouble
-from airflow_eos.ui.viewer import Viewer
+from airflow_eos.ui.pipeline_rows import (
+    UNANSWERED,
+    UNCOMMITTED,
+    LedgerRows,
+    Order,
+    ledger_rows,
+    pipelines_view,
+    row_without_record,
+)
+from airflow_eos.ui.transaction_rows import OpenNow, check_of
+from airflow_eos.ui.viewer import NOT_SHOWN, Viewer, not_shown
 
 if TYPE_CHECKING:
-    from starlette.middleware.base import RequestResponseEndpoint
-
     from airflow_eos.model.spec import Deployment
     from airflow_eos.ui.history import RunHistory
 
@@ -35,20 +43,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_FOLDER = Path(__file__).parent
-_HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
-        "form-action 'self'; frame-ancestors 'self'; base-uri 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
-_templates = Environment(
-    loader=FileSystemLoader(_FOLDER / "templates"), autoescape=True, undefined=StrictUndefined
-)
-_templates.filters["json"] = functools.partial(json.dumps, ensure_ascii=False)
 _JSON = "/api/v1/"
 
 
@@ -74,21 +68,10 @@ def create_app(desk: Desk | None = None) -> FastAPI:
     )
     app.state.desk = desk or Desk(deployment)
     app.include_router(_router)
-    app.middleware("http")(_with_headers)
+    app.middleware("http")(with_headers)
     app.add_exception_handler(Trouble, _on_trouble)  # type: ignore[arg-type]
     app.add_exception_handler(Exception, _on_error)
     return app
-
-
-async def _with_headers(request: Request, call_next: RequestResponseEndpoint) -> Response:
-    """Give every answer the headers of the pages, those of FastAPI itself too, and answer HEAD as GET."""
-    method = request.method
-    request.scope["method"] = "GET" if method == "HEAD" else method
-    response = await call_next(request)
-    request.scope["method"] = method  # by which the server leaves out the body
-    for name, value in _HEADERS.items():
-        response.headers.setdefault(name, value)
-    return response
 
 
 _router = APIRouter()
@@ -99,7 +82,19 @@ def _viewer(user: GetUserDep) -> Viewer:
     return Viewer(get_auth_manager().get_authorized_dag_ids(user=user, method="GET"), user.get_id())
 
 
+def _viewer_of_everything(user: GetUserDep) -> Viewer:
+    """As :func:`_viewer`, and whether it is an administrator: who may see the connection of the pages.
+
+    Whoever may see that could ask the brokers himself.
+    """
+    viewer = _viewer(user)
+    connection = ConnectionDetails(conn_id=settings.ui_kafka_config_id())
+    viewer.is_admin = get_auth_manager().is_authorized_connection(method="GET", details=connection, user=user)
+    return viewer
+
+
 Asking = Annotated[Viewer, Depends(_viewer)]
+AskingAll = Annotated[Viewer, Depends(_viewer_of_everything)]
 Page = Annotated[int, Query(ge=0, le=100_000)]
 Text = Annotated[str, Query(max_length=2_000)]
 
@@ -122,78 +117,102 @@ def _damaged(request: Request) -> Collection[tuple[str, str]]:
 
 
 @_router.get("/", response_class=HTMLResponse)
-def pipelines_page(request: Request, viewer: Asking, page: Page = 0) -> Response:
+def pipelines_page(
+    request: Request, viewer: AskingAll, find: Text = "", state: Text = "", order: Order = "urgency"
+) -> Response:
     """All pipelines."""
-    return _html(request, "pipelines.html", **_pipelines(request, viewer, page))
+    values, status = _pipelines(request, viewer, find, state, order)
+    return html_answer(request, "pipelines.html", status, **values)
 
 
 @_router.get("/pipeline", response_class=HTMLResponse)
 def pipeline_page(request: Request, viewer: Asking, name: Text, page: Page = 0, find: Text = "") -> Response:
     """One pipeline."""
-    return _html(request, "pipeline.html", **_pipeline(request, viewer, name, page, find))
+    values, status = _pipeline(request, viewer, name, page, find)
+    return html_answer(request, "pipeline.html" if values["runs"] else "uncommitted.html", status, **values)
 
 
 @_router.get("/run", response_class=HTMLResponse)
 def run_page(request: Request, viewer: Asking, pipeline: Text, key: Text) -> Response:
     """One run."""
-    return _html(request, "run.html", **_run(request, viewer, pipeline, key))
+    return html_answer(request, "run.html", **_run(request, viewer, pipeline, key))
 
 
 @_router.get("/transactions", response_class=HTMLResponse)
-def transactions_page(request: Request, viewer: Asking) -> Response:
+def transactions_page(request: Request, viewer: AskingAll) -> Response:
     """The transactions that are open now."""
-    return _html(request, "transactions.html", **_transactions(request, viewer))
+    return html_answer(request, "transactions.html", **_transactions(request, viewer))
 
 
 @_router.get("/health", response_class=HTMLResponse)
-def health_page(request: Request, viewer: Asking) -> Response:
+def health_page(request: Request, viewer: AskingAll) -> Response:
     """What the doctor would say, as far as it can be seen without writing."""
-    return _html(request, "health.html", **_health(request, viewer))
+    return html_answer(request, "health.html", **_health(request, viewer))
+
+
+@_router.get("/of")
+def page_of_airflow(
+    request: Request,
+    viewer: Asking,
+    dag_id: Text,
+    run_id: Text = "",
+    task_id: Text = "",
+    map_index: Text = "",
+) -> Response:
+    """Lead from a Dag, a Dag run or a task instance of Airflow to the page about it."""
+    asked = Asked(dag_id, run_id, task_id, map_index)
+    if dag_id not in viewer.dag_ids:
+        raise not_shown("Dag")
+    attempts = _attempts(viewer.of_dag(dag_id), _now(), None, None) or ()
+    runs = _ask(request, viewer, lambda history: list(runs_of(history, viewer, asked)))
+    return RedirectResponse(f"{base_of(request)}{page_of(runs, attempts, asked)}", 303)
 
 
 @_router.get("/style.css")
 def style() -> Response:
     """The style sheet of all pages."""
-    return _file("style.css", "text/css")
+    return file_answer("style.css", "text/css")
 
 
 @_router.get("/page.js")
 def script() -> Response:
     """The script of all pages."""
-    return _file("page.js", "text/javascript")
+    return file_answer("page.js", "text/javascript")
 
 
 # -- JSON -------------------------------------------------------------------------------------------------
 
 
 @_router.get("/api/v1/pipelines")
-def pipelines_json(request: Request, viewer: Asking, page: Page = 0) -> Response:
+def pipelines_json(
+    request: Request, viewer: AskingAll, find: Text = "", state: Text = "", order: Order = "urgency"
+) -> Response:
     """All pipelines."""
-    return _json(_pipelines(request, viewer, page))
+    return json_answer(*_pipelines(request, viewer, find, state, order))
 
 
 @_router.get("/api/v1/pipeline")
 def pipeline_json(request: Request, viewer: Asking, name: Text, page: Page = 0, find: Text = "") -> Response:
     """One pipeline, with its coverage and a page of its runs."""
-    return _json(_pipeline(request, viewer, name, page, find))
+    return json_answer(*_pipeline(request, viewer, name, page, find))
 
 
 @_router.get("/api/v1/run")
 def run_json(request: Request, viewer: Asking, pipeline: Text, key: Text) -> Response:
     """One run."""
-    return _json(_run(request, viewer, pipeline, key))
+    return json_answer(_run(request, viewer, pipeline, key))
 
 
 @_router.get("/api/v1/transactions")
-def transactions_json(request: Request, viewer: Asking) -> Response:
+def transactions_json(request: Request, viewer: AskingAll) -> Response:
     """The transactions that are open now."""
-    return _json(_transactions(request, viewer))
+    return json_answer(_transactions(request, viewer))
 
 
 @_router.get("/api/v1/health")
-def health_json(request: Request, viewer: Asking) -> Response:
+def health_json(request: Request, viewer: AskingAll) -> Response:
     """What the doctor would say, as far as it can be seen without writing."""
-    return _json(_health(request, viewer))
+    return json_answer(_health(request, viewer))
 
 
 @_router.post("/api/v1/verify")
@@ -212,7 +231,7 @@ def verify_json(
     desk: Desk = request.app.state.desk
     findings = desk.verify(record)
     outcomes = {one["outcome"] for one in findings}
-    return _json(
+    return json_answer(
         {
             "pipeline": record.pipeline,
             "matches": "mismatch" not in outcomes,
@@ -227,20 +246,71 @@ def verify_json(
 # -- both -------------------------------------------------------------------------------------------------
 
 
-def _pipelines(request: Request, viewer: Viewer, page: int) -> dict[str, Any]:
-    damaged = _damaged(request)
-    return _ask(
-        request, viewer, lambda history: views.pipelines_view(history, viewer, page, _now(), damaged=damaged)
-    )
+def _pipelines(
+    request: Request, viewer: Viewer, find: str, state: str, order: Order
+) -> tuple[dict[str, Any], int]:
+    """Return the list and the status of the answer: where Kafka has no answer Airflow has what it knows."""
+    damaged, now = _damaged(request), _now()
+    prefix = settings.default_prefix()
+    ledger: LedgerRows | None = None
+    trouble: Trouble | None = None
+    open_now = OpenNow()
+
+    def answer(history: RunHistory) -> tuple[LedgerRows, OpenNow]:
+        return ledger_rows(history, viewer, now, damaged=damaged), _open_now(history, viewer, prefix)
+
+    try:
+        ledger, open_now = _ask(request, viewer, answer)
+    except Trouble as error:
+        trouble = error
+    attempts = _attempts(viewer, now, ledger.tasks if ledger else None, trouble)
+    transactions = open_now.rows(viewer, attempts or (), prefix, now)
+    values = pipelines_view(ledger, attempts, now, transactions, find=find, state=state, order=order)
+    return {**values, "trouble": trouble and trouble.to_dict()}, trouble.status if trouble else 200
 
 
-def _pipeline(request: Request, viewer: Viewer, name: str, page: int, find: str) -> dict[str, Any]:
-    damaged = _damaged(request)
+def _pipeline(
+    request: Request, viewer: Viewer, name: str, page: int, find: str
+) -> tuple[dict[str, Any], int]:
+    """Return one pipeline and the status of the answer, see :func:`_pipelines`."""
+    damaged, now = _damaged(request), _now()
+    trouble: Trouble | None = None
 
-    def answer(history: RunHistory) -> dict[str, Any]:
-        return views.pipeline_view(history, viewer, name, _now(), page=page, find=find, damaged=damaged)
+    def answer(history: RunHistory) -> tuple[dict[str, Any], Tasks]:
+        found = views.pipeline_view(history, viewer, name, now, page=page, find=find, damaged=damaged)
+        return found, views.tasks_of(history, viewer, name)
 
-    return _ask(request, viewer, answer)
+    tasks: Tasks = {}
+    try:
+        values, tasks = _ask(request, viewer, answer)
+    except Trouble as error:
+        trouble = error
+        sentence = UNCOMMITTED if error.status == NOT_SHOWN else UNANSWERED
+        values = row_without_record(name, sentence)
+    attempts = _attempts(viewer, now, tasks, trouble)
+    its = [one for one in attempts or () if one.pipeline == name]
+    if trouble and not its:
+        raise trouble
+    if trouble and trouble.status == NOT_SHOWN:
+        trouble = None  # it has not committed yet, as far as this user may know
+    found = {**values, **attempts_view(None if attempts is None else its, now)}
+    return {**found, "trouble": trouble and trouble.to_dict()}, trouble.status if trouble else 200
+
+
+def _attempts(
+    viewer: Viewer, now: dt.datetime, tasks: Tasks | None, trouble: Trouble | None
+) -> list[Attempt] | None:
+    """Return the attempts that a user may see, None where they cannot be read.
+
+    :param trouble: why the ledger has no answer; raised where Airflow has none, too.
+    """
+    try:
+        attempts = read_attempts(viewer.dag_ids, now, tasks)
+    except AttemptsUnseen:
+        attempts = None
+    if trouble and not attempts:
+        raise trouble
+    return attempts
 
 
 def _run(request: Request, viewer: Viewer, pipeline: str, key: str) -> dict[str, Any]:
@@ -251,41 +321,38 @@ def _run(request: Request, viewer: Viewer, pipeline: str, key: str) -> dict[str,
 
 
 def _transactions(request: Request, viewer: Viewer) -> dict[str, Any]:
-    prefix = settings.default_prefix()
+    prefix, now = settings.default_prefix(), _now()
+    attempts = _attempts(viewer, now, None, None) or ()
+    open_now = _ask(request, viewer, lambda history: OpenNow.of(history, viewer, prefix))
+    return {"transactions": open_now.rows(viewer, attempts, prefix, now)}
+
+
+def _health(request: Request, viewer: Viewer) -> dict[str, Any]:
+    prefix, now = settings.default_prefix(), _now()
+    attempts = _attempts(viewer, now, None, None) or ()
 
     def answer(history: RunHistory) -> dict[str, Any]:
-        return views.transactions_view(history.open_transactions(), history, viewer, prefix, _now())
+        rows = _open_now(history, viewer, prefix).rows(viewer, attempts, prefix, now)
+        return {**views.health_view(history, viewer, check_of(rows)), "transactions": rows}
 
     return _ask(request, viewer, answer)
 
 
-def _health(request: Request, viewer: Viewer) -> dict[str, Any]:
-    return _ask(request, viewer, lambda history: views.health_view(history, viewer))
+def _open_now(history: RunHistory, viewer: Viewer, prefix: str) -> OpenNow:
+    """Return the open transactions for a page that shows more than these; none where brokers refuse."""
+    from airflow_eos.exceptions import AuthorizationFailed
 
-
-def _html(request: Request, template: str, status: int = 200, **values: Any) -> Response:
-    # Mounted by Airflow, which may itself stand behind a path.
-    base = request.scope.get("root_path", "").rstrip("/")
-    site = base.removesuffix(settings.PAGES_PREFIX)
-    text = _templates.get_template(template).render(base=base, site=site, version=__version__, **values)
-    return HTMLResponse(text.encode(errors="replace"), status, headers=_HEADERS)
-
-
-def _json(values: Any, status: int = 200) -> Response:
-    # A record may hold what UTF-8 or JSON cannot: it costs a "?" or an error, never the whole page.
-    text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Response(text.encode(errors="replace"), status, headers=_HEADERS, media_type="application/json")
-
-
-def _file(name: str, kind: str) -> Response:
-    text = (_FOLDER / "static" / name).read_text(encoding="utf-8")
-    return Response(text, media_type=kind, headers={**_HEADERS, "Cache-Control": "private, max-age=300"})
+    try:
+        return OpenNow.of(history, viewer, prefix)
+    except AuthorizationFailed as error:
+        log.info("The page cannot list open transactions: %s", error)
+        return OpenNow()
 
 
 def _on_trouble(request: Request, error: Trouble) -> Response:
     if _JSON in request.url.path:
-        return _json({"detail": error.text, "title": error.title}, error.status)
-    return _html(request, "trouble.html", error.status, title=error.title, text=error.text)
+        return json_answer(error.to_dict(), error.status)
+    return html_answer(request, "trouble.html", error.status, title=error.title, text=error.text)
 
 
 def _on_error(request: Request, error: Exception) -> Response:  # noqa: ARG001 - logged by the server

@@ -44,6 +44,8 @@ _FRESH_SECONDS = 1.0
 _WAITING_AT_MOST = 8
 _OF_ONE_USER_AT_MOST = 3
 _DAMAGED_KEPT = 1_000
+TOO_MANY = 429
+"""Status of the answer to a user of whom too many questions wait."""
 
 
 class Trouble(Exception):
@@ -55,6 +57,10 @@ class Trouble(Exception):
     def __init__(self, status: int, title: str, text: str) -> None:
         super().__init__(title)
         self.status, self.title, self.text = status, title, text
+
+    def to_dict(self) -> dict[str, str]:
+        """Return what the answer says."""
+        return {"detail": self.text, "title": self.title}
 
 
 class Desk:
@@ -174,7 +180,7 @@ class _Places:
         """
         with self._lock:
             if self._taken[user] >= _OF_ONE_USER_AT_MOST:
-                raise Trouble(429, "Too many questions of yours wait", "Wait for their answers.")
+                raise Trouble(TOO_MANY, "Too many questions of yours wait", "Wait for their answers.")
             if self._taken.total() >= _WAITING_AT_MOST:
                 raise Trouble(503, "Too many questions wait", "The brokers have answered none of them yet.")
             self._taken[user] += 1

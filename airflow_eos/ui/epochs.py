@@ -52,7 +52,8 @@ def rungs_of(record: RunRecord, ladder: Ladder, may_see: Callable[[RunRecord], b
         last = number == len(ladder.attempts)
         epoch = str(producer.producer_epoch) if last else f"below {producer.producer_epoch}"
         fenced = "; fenced by the next run" if last and after is not None and is_fenced(record, after) else ""
-        rung(f"attempt {number}", producer.producer_id, epoch, f"{_ENDED[ended]}{fenced}")
+        part = f", epoch {number} of {len(ladder.attempts)}" if len(ladder.attempts) > 1 else ""
+        rung(f"this run{part}", producer.producer_id, epoch, f"{_ENDED[ended]}{fenced}")
     if after is not None:
         its = after.producer
         said = _beside(record, after, "; it fenced this run", "; the id has another producer id since")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.coverage.segments import WRONG, Kind, Lane, Segment
+from airflow_eos.coverage.sentence import range_text
 from airflow_eos.ui.timeline import WIDTH
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def _said(lane: Lane, begin: int, end: int) -> str:
     """Say in words what the drawing of a lane shows."""
     parts = Counter(one.kind.value for one in (*lane.segments, *lane.again))
     counted = ", ".join(f"{number:,} {kind}" for kind, number in sorted(parts.items()))
-    return f"{lane.where}, offsets {begin} to {end}" + (f": {counted}" if counted else "")
+    return f"{lane.where}, offsets {range_text(begin, end)}" + (f": {counted}" if counted else "")
 
 
 def _segment(one: Segment, visible: Mapping[str, RunRecord]) -> dict[str, Any]:
@@ -94,7 +95,7 @@ def _shapes(
 
 
 def _title(shape: Mapping[str, Any], visible: Mapping[str, RunRecord]) -> str:
-    span = f"offsets {shape['start']:,} to {shape['end'] - 1:,}"
+    span = f"offsets {range_text(shape['start'], shape['end'])}"
     said = {
         Kind.READ.value: f"read by {shape['count']:,} runs" if shape["count"] > 1 else "read",
         Kind.AGAIN.value: "read again, on purpose",

@@ -11,26 +11,50 @@ from typing import Any
 from airflow.plugins_manager import AirflowPlugin
 
 from airflow_eos import settings
+from airflow_eos.operators.failure_listener import FailureListener
+
+NAME = "Exactly once"
+"""Of the entry in the menu, and of each tab."""
 
 
 class EosPlugin(AirflowPlugin):
-    """Off unless ``[eos] ui_kafka_config_id`` names a connection."""
+    """The pages are off unless ``[eos] ui_kafka_config_id`` names a connection; workers need no option."""
 
     name = "airflow_eos"
+    listeners = [FailureListener()]  # noqa: RUF012 - as in the base class
 
     @cached_property
     def external_views(self) -> list[dict[str, Any]]:
-        """Return the entry in the menu *Browse*."""
+        """Return the entry in the menu *Browse*, and tabs of Dags, their runs and task instances.
+
+        Airflow puts the names of what is looked at into the addresses of tabs. It has no way to leave a tab
+        out where a Dag runs no pipeline: the page behind it says so.
+        """
         if not settings.ui_kafka_config_id():
             return []
+        pages = f"{settings.base_path()}{settings.PAGES_PREFIX}"
+        tabs = {
+            "dag": "dag_id={DAG_ID}",
+            "dag_run": "dag_id={DAG_ID}&run_id={RUN_ID}",
+            "task_instance": "dag_id={DAG_ID}&run_id={RUN_ID}&task_id={TASK_ID}&map_index={MAP_INDEX}",
+        }
         return [
             {
-                "name": "Exactly once",
-                "href": f"{settings.base_path()}{settings.PAGES_PREFIX}/",
+                "name": NAME,
+                "href": f"{pages}/",
                 "destination": "nav",
                 "category": "browse",
                 "url_route": settings.PAGES_ROUTE,
-            }
+            },
+            *(
+                {
+                    "name": NAME,
+                    "href": f"{pages}/of?{query}",
+                    "destination": destination,
+                    "url_route": f"{settings.PAGES_ROUTE}-{destination.replace('_', '-')}",
+                }
+                for destination, query in tabs.items()
+            ),
         ]
 
     @cached_property

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.run.states import HOLDS_OPEN, State
+from airflow_eos.run.states import HOLDS_OPEN, IN_WORDS, State
 
 if TYPE_CHECKING:
     from airflow_eos.ledger.records.run import RunRecord
 
 WIDTH = 1000.0
 """Of all drawings."""
+MEANING: Mapping[str, str] = {state.value: text for state, text in IN_WORDS.items()}
+"""What is true when a state is entered; states of a newer version have none."""
 _HOLDS_OPEN = frozenset(one.value for one in HOLDS_OPEN)
 
 
@@ -26,6 +28,7 @@ def states_of(record: RunRecord) -> list[dict[str, Any]]:
         found.append(
             {
                 "state": state,
+                "meaning": MEANING.get(state, ""),
                 "seconds": round(seconds - before, 3),
                 "x": round(before / whole * WIDTH, 2),
                 "w": round(max(seconds - before, 0) / whole * WIDTH, 2),
@@ -59,7 +62,7 @@ def shares_of(records: Sequence[RunRecord]) -> dict[str, Any]:
         for record, seconds in rows
     ]
     met = {state for _, seconds in rows for state in seconds}
-    return {"runs": found, "states": [state for state in order if state in met]}
+    return {"runs": found, "states": [state for state in order if state in met], "meaning": MEANING}
 
 
 def _parts(seconds: Mapping[str, float], longest: float, order: Sequence[str]) -> list[dict[str, Any]]:

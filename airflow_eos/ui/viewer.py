@@ -12,20 +12,30 @@ if TYPE_CHECKING:
     from airflow_eos.ui.history import PipelineHistory, RunHistory
 
 
+NOT_SHOWN = 403
+"""Status of the answer to a question for what is not there, or is not this user's."""
+
+
 class Viewer:
     """Who looks.
 
     :param dag_ids: Dags whose runs this user may see.
     :param name: of the user; questions of one user are limited together.
+    :param is_admin: may know of what belongs to no Dag.
     """
 
-    def __init__(self, dag_ids: Collection[str], name: str = "") -> None:
+    def __init__(self, dag_ids: Collection[str], name: str = "", *, is_admin: bool = False) -> None:
         self.name = name
-        self._dag_ids = frozenset(dag_ids) - {""}
+        self.is_admin = is_admin
+        self.dag_ids = frozenset(dag_ids) - {""}
+
+    def of_dag(self, dag_id: str) -> Viewer:
+        """Return the same user, who looks at one Dag alone."""
+        return Viewer(self.dag_ids & {dag_id}, self.name)
 
     def may_see(self, record: RunRecord) -> bool:
         """Whether the record names a Dag that this user may see."""
-        return record.dag_id in self._dag_ids
+        return record.dag_id in self.dag_ids
 
     def pipelines(self, history: RunHistory) -> list[PipelineHistory]:
         """Return the pipelines that are shown, sorted by name."""
@@ -55,4 +65,4 @@ class Viewer:
 def not_shown(what: str) -> Trouble:
     """Return the answer to a question for what is not there, or is not this user's."""
     text = f"There is no such {what}, or it belongs to a Dag that you may not see."
-    return Trouble(403, "Not shown", text)
+    return Trouble(NOT_SHOWN, "Not shown", text)

@@ -75,7 +75,7 @@ public final class Copy {
     private static Void copyShare(String servers, String source, String sink, String group, int number) {
         Map<String, Object> reading = new HashMap<>(Map.of("bootstrap.servers", servers, "group.id", group));
         reading.putAll(Map.of("isolation.level", "read_committed", "enable.auto.commit", false));
-        reading.putAll(Map.of("max.poll.records", 5000, "max.partition.fetch.bytes", 4 << 20));
+        reading.putAll(Map.of("max.poll.records", 10000, "max.partition.fetch.bytes", 8 << 20));
         Map<String, Object> writing = new HashMap<>(Map.of("bootstrap.servers", servers, "acks", "all"));
         writing.putAll(Map.of("compression.type", "zstd", "linger.ms", 20, "batch.size", 262144));
         writing.putAll(Map.of("transactional.id", group + "-" + number, "transaction.timeout.ms", 300000));
@@ -119,8 +119,8 @@ public final class Copy {
         settings.put("default.key.serde", Serdes.ByteArraySerde.class);
         settings.put("default.value.serde", Serdes.ByteArraySerde.class);
         settings.put("consumer.auto.offset.reset", "earliest");
-        settings.put("consumer.max.poll.records", 5000);
-        settings.put("consumer.max.partition.fetch.bytes", 4 << 20);
+        settings.put("consumer.max.poll.records", 10000);
+        settings.put("consumer.max.partition.fetch.bytes", 8 << 20);
         settings.put("producer.compression.type", "zstd");
         settings.put("producer.linger.ms", 20);
         settings.put("producer.batch.size", 262144);

@@ -81,8 +81,8 @@ public final class FlinkCopy {
                 .setStartingOffsets(OffsetsInitializer.earliest())
                 .setBounded(OffsetsInitializer.latest())
                 .setProperty("isolation.level", "read_committed")
-                .setProperty("max.poll.records", "5000")
-                .setProperty("max.partition.fetch.bytes", String.valueOf(4 << 20))
+                .setProperty("max.poll.records", "10000")
+                .setProperty("max.partition.fetch.bytes", String.valueOf(8 << 20))
                 .setDeserializer(new Pairs())
                 .build();
         KafkaSink<Tuple2<byte[], byte[]>> writing = KafkaSink.<Tuple2<byte[], byte[]>>builder()

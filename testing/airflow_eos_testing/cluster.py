@@ -54,7 +54,7 @@ class EmbeddedKafka:
     Limits: one machine, one user's trust; ``kill()`` keeps the page cache, so power loss is not covered.
 
     :param brokers: 1 or 3. With 3, topics have replication factor 3 and ``min.insync.replicas`` 2.
-    :param version: Kafka version; tested with 4.3.1 and 3.9.2. By default ``EOS_KAFKA_VERSION`` of the
+    :param version: Kafka version; tested with 3.9.2, 4.3.1 and 4.4.0. By default ``EOS_KAFKA_VERSION`` of the
         environment, else 4.3.1.
     :param security: protocol of the client listener; with SASL (SCRAM-SHA-512) :meth:`client_config` is that
         of a super user and :meth:`user` makes others.

@@ -77,15 +77,13 @@ def test_rounds_have_their_own_dead_letters(spark, pipeline):
 
 
 def test_what_cannot_work_is_refused_before_spark_starts(pipeline):
-    """A topic that is missing, and a function whose records Spark does not name."""
+    """A topic that is missing, and one that is read."""
 
     def never(_):
         raise AssertionError("Spark was asked for")
 
     with pytest.raises(UnknownTopic, match="no-such-dead-letters"):
         RunAttempt(never, pipeline.changed("r1", dead_letter_topic="no-such-dead-letters"), parse).execute()
-    with pytest.raises(ConfigurationError, match="needs an @arrow_process"):
-        RunAttempt(never, pipeline.spec, lambda df: df)
     with pytest.raises(ConfigurationError, match="is read by the run"):
         pipeline.changed(dead_letter_topic=pipeline.source)
 

@@ -136,7 +136,7 @@ def test_a_repetition_that_was_committed_answers_though_its_run_was_pruned(pipel
     pipeline.run(**given(pipeline, "r2", 10, 20))
 
     def prune():
-        assert prune_ledger(spec.kafka, spec.ledger, now() + DAY / 24, prefix="test")["pipelines"]
+        assert prune_ledger(spec.kafka, spec.ledger, now() + DAY / 24, prefix="test").runs
 
     again = {**given(pipeline, "r1"), "clear_number": 1, "on_committed": "reprocess"}
     assert not pipeline.run(**again, on_state=at({State.PLANNED: prune})).found
@@ -154,7 +154,7 @@ def test_a_run_whose_clock_is_behind_is_not_pruned(pipeline, monkeypatch):
             pipeline.run(**given(pipeline, run_id))
     spec = pipeline.spec
     done = prune_ledger(spec.kafka, spec.ledger, now() - 2 * DAY, prefix="test")
-    assert done["pipelines"] == {}
+    assert done.runs == {}
     assert pipeline.run(**given(pipeline, "r1"), try_number=2).found
 
 
@@ -175,7 +175,7 @@ def test_a_run_without_the_key_beside_sign_loses_nothing(pipeline):
     spec = replace(pipeline.spec, ledger=replace(pipeline.spec.ledger, key=KEY))
 
     def sign():
-        assert sign_ledger(spec.kafka, spec.ledger, prefix="test")["done"]
+        assert sign_ledger(spec.kafka, spec.ledger, prefix="test").done
 
     pipeline.run("r2", ranges=Cursor(max_records=10), on_state=at({State.PLANNED: sign}))
     keyed(pipeline, KEY)

@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 from airflow_eos.broker import KafkaLedger
 from airflow_eos.cli.definition import COMMANDS
 from airflow_eos.cli.main import main
+from airflow_eos.engine import control_plane
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import CursorMoved, EosError
 from airflow_eos.ledger import keys
@@ -394,6 +395,24 @@ def test_status_without_names_shows_all_there_is(cli: Cli, pipeline: Pipeline) -
     assert {one: run["run_id"] for one, run in found["pipelines"].items()} == {pipeline.spec.pipeline: "r2"}
 
 
+def test_the_latest_run_is_the_last_in_the_log(
+    cli: Cli, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its driver's clock is three days behind, so its record says that it came first."""
+    name = pipeline.spec.pipeline
+    pipeline.publish(["a"])
+    pipeline.run("r1")
+    pipeline.publish(["b", "c"])
+    three_days_ago = dt.datetime.now(dt.timezone.utc) - dt.timedelta(days=3)
+    with monkeypatch.context() as behind:
+        behind.setattr(control_plane, "utc_now", lambda: three_days_ago)
+        pipeline.run("r2")
+    assert cli("status")[1]["pipelines"][name]["run_id"] == "r2"
+    assert cli("verify", "--pipeline", name, "--last", "1")[1]["records"] == 2
+    (shown,) = cli("ledger", "--pipeline", name, "--limit", "1")[1]["records"]
+    assert shown["value"]["run_id"] == "r2"
+
+
 def test_status_is_a_check_for_a_monitor(cli: Cli, pipeline: Pipeline) -> None:
     """3 when a group lags further, or has a transaction open for longer, than was allowed."""
     pipeline.publish(["a"])
@@ -455,6 +474,24 @@ def test_status_sees_gaps_between_intervals_and_transactions_that_are_no_cursors
     pipeline.run("h2", ranges=missing.ranges)
     code, found = cli("status", "--max-gaps", "0")
     assert (code, found["gaps"], found["open_transactions"]) == (0, [], [])
+
+
+def test_status_of_a_group_shows_the_transaction_of_its_first_run(cli: Cli, pipeline: Pipeline) -> None:
+    """A run that was killed at OPEN left no record: its transaction has a row, and counts for --max-open."""
+    group = pipeline.spec.group_id
+    name = keys.cursor_transactional_id("test", group)
+    cli("init", "--partitions", "2", "--replication-factor", "1")
+    code, found = cli("status", "--group", group)
+    assert (code, found["open_transactions"]) == (3, [])
+    with opened(pipeline, name):
+        wait_until(lambda: cli("status", "--group", group)[1]["open_transactions"])
+        code, found = cli("status", "--group", group, "--max-open", "0")
+        (row,) = found["open_transactions"]
+        assert (code, row["transactional_id"]) == (3, name)
+        assert 0 <= row["age_seconds"] < row["timeout_seconds"]
+        assert row["command"].startswith(f"airflow eos abort --transactional-id {name} --epoch ")
+        assert [one["transactional_id"] for one in found["exceeded"]] == [name]
+        assert cli("status", "--group", "another")[1]["open_transactions"] == []
 
 
 @contextlib.contextmanager

@@ -226,6 +226,30 @@ def fails_on_bad(batch):
     return batch.select(["key", "value"])
 
 
+def test_a_dead_letter_of_a_frame_function_is_cut_and_counted_as_any(broker, spark, fn):
+    """On every kind of session: its topic takes no more than 2,000 bytes."""
+    source, sink = numbered(broker, b"bad" + os.urandom(6000)), broker.topic("out")
+    dead = broker.topic("dead", **{"max.message.bytes": "2000"})
+
+    def refuses(value):
+        if value.startswith(b"bad"):
+            raise ValueError("bad record")
+        return value
+
+    record = read_process_write(
+        spark,
+        spec_of(broker, source, sink, dead_letter_topic=dead),
+        lambda df: df.select(fn.udf(refuses, "binary")("value").alias("value")),
+    )
+    assert values(broker, sink) == [b"%d" % i for i in range(10) if i != BAD]
+    (letter,) = read_topic(broker.bootstrap, dead)
+    headers = dict(letter.headers)
+    assert letter.value.startswith(b"bad")
+    assert headers["source.cut"] == b"value of 6003 bytes"
+    assert (headers["error"][:22], headers["source.offset"]) == (b"ValueError: bad record", b"%d" % BAD)
+    assert (record.records_read, record.records_written, record.dead_letters) == (10, 10, 1)
+
+
 def test_a_dead_letter_that_its_topic_would_refuse_is_cut(broker, spark):
     """It is too large by our headers, by its own, by itself, or of a time that the topic does not take."""
     source = broker.topic("src", **{"message.timestamp.after.max.ms": str(2**63 - 1)})
@@ -447,8 +471,7 @@ def raising_airflows(name, where):
 def test_what_process_asks_of_airflow_reaches_it_and_nothing_is_committed(broker, spark, name, where):
     """Also from an executor, where only the class is known, and where bad records are dead letters."""
     source, sink, dead = numbered(broker), broker.topic("out"), broker.topic("dead")
-    changes = {"dead_letter_topic": dead} if where == "arrow" else {}
-    spec = spec_of(broker, source, sink, **changes)
+    spec = spec_of(broker, source, sink, dead_letter_topic=dead)
     with pytest.raises(ProcessFailed) as caught:
         read_process_write(spark, spec, raising_airflows(name, where))
     asked = asked_of_airflow(caught.value)

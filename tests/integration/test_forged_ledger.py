@@ -125,10 +125,10 @@ def test_a_forged_record_is_no_commit(pipeline, caplog):
         pipeline.run(**given(pipeline, "r2", 10, 20))
     assert pipeline.output() == copies(10)
     ledger = {"settings": pipeline.spec.ledger, "key": key, "routing": pipeline.spec.pipeline}
-    assert dismiss_record(pipeline.spec.kafka, **ledger, execute=False)["done"] is False
+    assert dismiss_record(pipeline.spec.kafka, **ledger, execute=False).done is False
     with pytest.raises(LedgerTampered):
         pipeline.run(**given(pipeline, "r2", 10, 20))
-    assert dismiss_record(pipeline.spec.kafka, **ledger)["done"] is True
+    assert dismiss_record(pipeline.spec.kafka, **ledger).done is True
     assert not pipeline.run(**given(pipeline, "r2", 10, 20)).found
     assert pipeline.output() == copies(20)
     with pytest.raises(ConfigurationError, match="there is none of others"):
@@ -200,7 +200,7 @@ def test_an_identity_that_compaction_removed_for_a_forged_one_is_pinned_again_on
         pipeline.run(**given(pipeline, "r1"))
     ledger = {"settings": pipeline.spec.ledger, "prefix": pipeline.spec.prefix}
     identity = {"key": keys.LEDGER_IDENTITY_KEY, "routing": keys.LEDGER_IDENTITY_ROUTING}
-    assert dismiss_record(pipeline.spec.kafka, **ledger, **identity)["done"]
+    assert dismiss_record(pipeline.spec.kafka, **ledger, **identity).done
     create_ledger(pipeline.spec.kafka, **ledger, adopt_new=True)
     assert pipeline.run(**given(pipeline, "r1")).found
     assert pipeline.output() == copies(10)
@@ -244,13 +244,13 @@ def test_a_record_that_cannot_be_read_is_named_and_does_not_hide_the_others(pipe
             with pytest.raises(ConfigurationError, match="there is none of others"):
                 dismiss_record(spec.kafka, **ledger)
         else:
-            assert not dismiss_record(spec.kafka, **ledger, execute=False)["done"]
+            assert not dismiss_record(spec.kafka, **ledger, execute=False).done
     records, unreadable = run_records(spec.kafka, spec.ledger, pipeline=spec.pipeline)
     assert [record.run_id for record in records] == ["r1"]
     assert len(unreadable) == 1
     assert "version 99" in unreadable[0]
     forge(pipeline, key, b"garbage", spec.pipeline, "somebody")
-    assert dismiss_record(spec.kafka, **ledger)["done"]
+    assert dismiss_record(spec.kafka, **ledger).done
     assert not pipeline.run(**given(pipeline, "r2", 10, 20)).found
     assert not pipeline.run(**given(pipeline, "r3", 20, 30)).found
 
@@ -318,7 +318,7 @@ def test_what_is_not_signed_is_no_commit(signed):
         signed.run(**given(signed, "r2", 10, 20))
     ledger = {"settings": signed.spec.ledger, "routing": signed.spec.pipeline}
     key = keys.run_record_key(keys.run_key(replace(signed.spec, **given(signed, "r2", 10, 20))))
-    assert dismiss_record(signed.spec.kafka, **ledger, key=key)["done"]
+    assert dismiss_record(signed.spec.kafka, **ledger, key=key).done
     assert not signed.run(**given(signed, "r2", 10, 20)).found
     assert signed.output() == copies(20)
 
@@ -375,10 +375,10 @@ def test_a_ledger_in_use_gets_a_key(pipeline):
     keyed(pipeline, KEY)
     with pytest.raises(LedgerTampered, match="run `airflow eos sign`"):
         pipeline.run(**given(pipeline, "r1"))
-    assert not sign_ledger(pipeline.spec.kafka, pipeline.spec.ledger, prefix="test", execute=False)["done"]
+    assert not sign_ledger(pipeline.spec.kafka, pipeline.spec.ledger, prefix="test", execute=False).done
     with pytest.raises(LedgerTampered):
         pipeline.run(**given(pipeline, "r1"))
-    assert sign_ledger(pipeline.spec.kafka, pipeline.spec.ledger, prefix="test")["done"]
+    assert sign_ledger(pipeline.spec.kafka, pipeline.spec.ledger, prefix="test").done
     assert pipeline.run(**given(pipeline, "r1")).found
     forge_commit(pipeline, "r2", template)
     forge_as_somebody(pipeline, keys.SIGNED_KEY, b'{"v":1,"from":{"0":999,"1":999}}', "")
@@ -447,14 +447,14 @@ def test_signatures_of_version_1_count_once_an_administrator_said_so(
     with monkeypatch.context() as patch:
         as_version_1(patch)
         if not keyed_from_the_start:
-            assert sign_ledger(pipeline.spec.kafka, **ledger)["done"]
+            assert sign_ledger(pipeline.spec.kafka, **ledger).done
         template = pipeline.run(**given(pipeline, "r1"))
     forge_commit(pipeline, "r2", template)
     with pytest.raises(LedgerTampered, match="run `airflow eos sign`"):
         pipeline.run(**given(pipeline, "r1"))
-    signed_from = sign_ledger(pipeline.spec.kafka, **ledger)
-    assert bool(signed_from["from"]) is not keyed_from_the_start
-    assert signed_from["version_1"]
+    signed_from = sign_ledger(pipeline.spec.kafka, **ledger).signed
+    assert bool(signed_from.unsigned_below) is not keyed_from_the_start
+    assert signed_from.version_1_below
     assert pipeline.run(**given(pipeline, "r1")).found
     if not keyed_from_the_start:
         assert pipeline.run(**given(pipeline, "r0", 30, 35)).found

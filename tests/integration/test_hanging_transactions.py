@@ -48,15 +48,13 @@ QUICK = {
 
 
 @pytest.fixture(scope="module")
-def kafka():
-    with EmbeddedKafka(brokers=3, broker_config=QUICK) as running:
+def kafka(request):
+    """Three brokers of the version that a test names, else of the default one."""
+    with EmbeddedKafka(brokers=3, version=getattr(request, "param", None), broker_config=QUICK) as running:
         yield running
 
 
-@pytest.fixture(scope="module")
-def kafka39():
-    with EmbeddedKafka(brokers=3, version="3.9.2", broker_config=QUICK) as running:
-        yield running
+ON_4_4 = pytest.mark.parametrize("kafka", ["4.4.0", None], indirect=True, ids=["4.4.0", "default"])
 
 
 class Death(BaseException):
@@ -187,6 +185,7 @@ def away(kafka):
     kafka.wait_in_sync()
 
 
+@ON_4_4
 @pytest.mark.parametrize("damage", [Away.lose, pytest.param(Away.fill, marks=pytest.mark.chaos)])
 def test_what_an_abort_left_open_is_ended_before_the_next_attempt_writes(away, caplog, damage):
     """The coordinator calls the abort complete; the next commit would publish both attempts."""
@@ -204,6 +203,7 @@ def test_what_an_abort_left_open_is_ended_before_the_next_attempt_writes(away, c
 
 
 @pytest.mark.chaos
+@ON_4_4
 def test_without_the_rules_both_attempts_are_published(away, monkeypatch):
     """The counter-test: neither look, neither proof."""
     monkeypatch.setattr(laws, "nothing_open", lambda begins: True)
@@ -333,7 +333,7 @@ def test_what_a_command_left_open_is_not_published_by_the_next(kafka, monkeypatc
     if not looks:
         monkeypatch.setattr("airflow_eos.ledger.writer.open_of", lambda *_: {})
         monkeypatch.setattr("airflow_eos.operations.upkeep._nothing_else", lambda *_: None)
-    assert sign_ledger(config, settings, prefix="test")["done"]
+    assert sign_ledger(config, settings, prefix="test").done
     kafka.wait_in_sync()
     seen = [one.key for one in read_topic(config, topic, "read_committed")]
     assert seen == ([b"ledger:signed"] if looks else [b"run:of-somebody", b"ledger:signed"])
@@ -356,10 +356,11 @@ def test_a_commit_that_stays_hidden_is_never_green(away, monkeypatch):
 
 
 @pytest.mark.chaos
+@pytest.mark.parametrize("kafka", ["3.9.2"], indirect=True)
 @pytest.mark.parametrize("state", [State.WRITTEN, State.PROVEN])
-def test_brokers_of_3_9_wait_for_the_leader(kafka39, state, caplog):
+def test_brokers_of_3_9_wait_for_the_leader(kafka, state, caplog):
     """They write the marker when it is back: the same run, nothing to mend."""
-    run = Away(kafka39, "sink")
+    run = Away(kafka, "sink")
 
     def damage():
         run.lose()
@@ -369,5 +370,5 @@ def test_brokers_of_3_9_wait_for_the_leader(kafka39, state, caplog):
 
     run.run(state, damage)
     run.assert_exact()
-    kafka39.wait_in_sync()
+    kafka.wait_in_sync()
     assert "are missing; writing them now" not in caplog.text

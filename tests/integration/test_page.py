@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 import socket
@@ -9,7 +10,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import replace
-from urllib.parse import quote, quote_plus
+from urllib.parse import quote, urlencode
 
 import pytest
 from confluent_kafka import Producer
@@ -18,9 +19,13 @@ from confluent_kafka import TopicPartition as Position
 from airflow_eos.broker import KafkaCluster
 from airflow_eos.cli.main import main
 from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.exceptions import BrokersUnavailable
 from airflow_eos.ledger import keys
 from airflow_eos.model.ledger import LedgerMessage
+from airflow_eos.model.spec import Deployment, LedgerSettings
+from airflow_eos.operators.failure_record import FailureRecord
 from airflow_eos.run.states import State
+from airflow_eos.ui.desk import VERIFY_OFFSETS, Desk, Trouble
 from airflow_eos.ui.viewer import Viewer
 from tests.support.accessible import faint, names, reached_by_tab
 from tests.support.airflow_app import (  # first of all: it sets Airflow's home
@@ -29,12 +34,14 @@ from tests.support.airflow_app import (  # first of all: it sets Airflow's home
     served,
     token,
 )
+from tests.support.airflow_records import attempted, forget_attempts
 from tests.support.brokers import foreign_transaction, unique, write
 from tests.support.browser import browser, with_browser
 from tests.support.local_runs import Paused, Pipeline
 from tests.support.patience import eventually, wait_until
 
 MINE, THEIRS = "mine", "theirs"
+NOW = dt.datetime.now(dt.timezone.utc)
 
 
 def task(dag):
@@ -46,7 +53,11 @@ def pipeline(embedded_kafka):
     """Three runs of a Dag that users may see."""
     # Names as Kafka and Airflow allow them: ids quote them.
     names = {"group_id": "team/orders 50%", "pipeline": "한국어/집계 #1"}
-    made = Pipeline(embedded_kafka, task=task(MINE), **names)
+    return three_runs(embedded_kafka, **names)
+
+
+def three_runs(kafka, **changes):
+    made = Pipeline(kafka, task=task(MINE), **changes)
     for number in range(3):
         made.publish([f"a{number}", f"b{number}"], partition=0)
         made.publish([f"c{number}"], partition=1)
@@ -66,6 +77,12 @@ def nameless(embedded_kafka, pipeline):
     return another(embedded_kafka, pipeline)
 
 
+def tiled(pipeline):
+    """Return what is said of three runs; each partition has its own end."""
+    source = pipeline.source
+    return f"3 runs tile offsets [0, 6) of {source}-0 and [0, 3) of {source}-1 without gap or overlap"
+
+
 def another(kafka, pipeline, **changes):
     made = Pipeline(kafka, ledger=pipeline.spec.ledger, **changes)
     made.publish(["x"])
@@ -80,10 +97,25 @@ def app(pipeline, other, nameless):
         close_desk(client)
 
 
+def mounted(client):
+    """Return the pages' own application."""
+    return next(route.app for route in client.app.routes if getattr(route, "path", "") == "/eos")
+
+
 def close_desk(client):
     """Close the connections of the pages: whoever collects them as garbage would be warned."""
-    mounted = next(route.app for route in client.app.routes if getattr(route, "path", "") == "/eos")
-    mounted.state.desk.close()
+    mounted(client).state.desk.close()
+
+
+@contextmanager
+def with_desk(client, desk):
+    """Let the pages ask another desk."""
+    pages = mounted(client)
+    before, pages.state.desk = pages.state.desk, desk
+    try:
+        yield client
+    finally:
+        pages.state.desk = before
 
 
 @pytest.fixture
@@ -93,6 +125,16 @@ def page(app):
     app.cookies.set("_token", token("viewer"))
     yield app
     app.cookies.clear()
+    forget_attempts()
+
+
+@contextmanager
+def own_page(page, made):
+    """Ask for the pages of a ledger of its own."""
+    desk = Desk(lambda: made.spec.deployment)
+    with with_desk(page, desk):
+        yield page
+    desk.close()
 
 
 def run_key(pipeline, run_id):
@@ -106,6 +148,7 @@ PATHS = [
     "/run?pipeline=p&key=k",
     "/transactions",
     "/health",
+    "/of?dag_id=d",
     "/style.css",
     "/page.js",
 ]
@@ -137,7 +180,7 @@ def test_a_bearer_token_is_a_login(app, pipeline):
     app.cookies.clear()
     answer = app.get("/eos/api/v1/pipelines", headers={"Authorization": f"Bearer {token('viewer')}"})
     assert answer.status_code == 200
-    assert [one["pipeline"] for one in answer.json()["pipelines"]] == [pipeline.spec.pipeline]
+    assert pipeline.spec.pipeline in {one["pipeline"] for one in answer.json()["pipelines"]}
 
 
 def test_who_may_not_see_plugins_sees_no_page(app):
@@ -155,7 +198,7 @@ def test_pipelines_of_other_dags_and_of_none_are_not_listed(page, pipeline, othe
     assert pipeline.spec.pipeline in answer.text
     assert other.spec.pipeline not in answer.text
     assert nameless.spec.pipeline not in answer.text
-    assert "3 runs tile offsets 0 to 5 of 2 partitions without gap or overlap" in answer.text
+    assert tiled(pipeline) in answer.text
 
 
 @pytest.mark.parametrize("kind", ["other", "nameless"])
@@ -181,13 +224,28 @@ def test_a_pipeline_has_its_sentence_its_lanes_and_its_runs(page, pipeline):
     assert 'class="sentence whole"' in text
     assert text.count('class="lane"') == 2
     found = page.get(f"/eos/api/v1/pipeline?name={quote(name)}").json()
-    assert found["sentence"] == "3 runs tile offsets 0 to 5 of 2 partitions without gap or overlap"
+    assert found["sentence"] == tiled(pipeline)
     assert [one["run_id"] for one in found["runs_shown"]] == ["r2", "r1", "r0"]
     assert [(one["start"], one["end"], one["runs"]) for one in found["lanes"][1]["segments"]] == [
         (number, number + 1, [run_key(pipeline, f"r{number}")]) for number in range(3)
     ]
     only = page.get(f"/eos/api/v1/pipeline?name={quote(name)}&find=r1").json()["runs_shown"]
     assert [one["run_id"] for one in only] == ["r1"]
+
+
+def test_tabs_of_airflow_lead_to_the_page_of_a_pipeline(page, pipeline, other):
+    """Of a Dag that the user may see; what is behind the tab of another one is not said."""
+    address = "/eos/of?dag_id={}&run_id={}&task_id=copy&map_index={}"
+    answer = page.get(address.format(MINE, "never", "{MAP_INDEX}"))
+    assert (answer.status_code, "No pipeline is known here" in answer.text) == (404, True)
+    attempted(MINE, run_id="first", at=NOW, fields={"pipeline": pipeline.spec.pipeline})
+    answer = page.get(address.format(MINE, "first", "{MAP_INDEX}"), follow_redirects=False)
+    assert answer.status_code == 303
+    assert answer.headers["location"] == f"/eos/pipeline?{urlencode({'name': pipeline.spec.pipeline})}"
+    assert page.get(answer.headers["location"]).status_code == 200
+    refused = page.get(address.format(THEIRS, "manual__1", "-1"))
+    assert refused.status_code == 403
+    assert other.spec.pipeline not in refused.text
 
 
 def test_a_run_is_shown_and_verified(page, pipeline):
@@ -200,8 +258,10 @@ def test_a_run_is_shown_and_verified(page, pipeline):
     assert sum(one["found"] for one in found["findings"]) == 3
 
 
-def test_a_transaction_that_is_open_now_is_shown(page, pipeline, other):
+def test_a_transaction_that_is_open_now_is_shown(embedded_kafka, page, pipeline, other):
     """Those of pipelines that the user may see; nothing there can end one."""
+    group = {"group_id": f"team/{unique('orders')} 50%"}
+    pipeline = another(embedded_kafka, pipeline, task=task(MINE), **group)
     pipeline.publish(["d"], partition=0)
     with_open = Paused(pipeline, State.WRITTEN, "r3")
     try:
@@ -217,21 +277,27 @@ def test_a_transaction_that_is_open_now_is_shown(page, pipeline, other):
         with_open.resume()
     assert with_open.error is None
     wait_until(lambda: not page.get("/eos/api/v1/transactions").json()["transactions"])
-    wait_until(lambda: page.get("/eos/api/v1/pipelines").json()["pipelines"][0]["runs"] == 4)
+    shown(page, pipeline, 2)
 
 
-def test_health_is_told_of_brokers_ledger_and_the_topics_that_one_may_see(page, pipeline, other, nameless):
+def test_health_is_told_of_brokers_ledger_and_the_topics_that_one_may_see(embedded_kafka, page):
     """Read-only: the id that the doctor fences is not touched. Topics of other Dags are left out."""
+    pipeline = three_runs(embedded_kafka)
+    other, nameless = (
+        another(embedded_kafka, pipeline, task=task(THEIRS)),
+        another(embedded_kafka, pipeline),
+    )
     with KafkaCluster(pipeline.spec.kafka) as cluster:
         before = cluster.describe_transaction(keys.doctor_transactional_id("test"))
-    found = page.get("/eos/api/v1/health").json()
+    with own_page(page, pipeline):
+        found = page.get("/eos/api/v1/health").json()
+        text = page.get("/eos/health").text
     assert (found["healthy"], found["failed"]) == (True, [])
     statuses = {one["name"]: one["status"] for one in found["checks"]}
     assert set(statuses.values()) == {"ok"}
     topics = {name for name in statuses if name.startswith("topic ")}
     assert topics == {f"topic {pipeline.source}", f"topic {pipeline.sink} replicas"}
     assert found["sentence"] == f"None of {len(statuses)} checks fails"
-    text = page.get("/eos/health").text
     assert 'class="sentence whole"' in text
     assert text.count("<button") == 1
     for hidden in (other, nameless):
@@ -332,9 +398,9 @@ def test_somebody_logs_in_and_looks(app, pipeline):
         assert "fails" in seen.text(".sentence")
         assert seen.run("return document.querySelectorAll('tbody .status.ok').length") >= 8
         seen.click("header nav a:first-child")
-        seen.click(f"tbody th a[href$='{quote_plus(pipeline.spec.pipeline)}']")
+        seen.click(f"tbody th a[href$='{urlencode({'name': pipeline.spec.pipeline})}']")
         seen.soon(lambda: seen.text("h1") == pipeline.spec.pipeline)
-        assert "runs tile offsets 0 to" in seen.text(".sentence")
+        assert "runs tile offsets [0, " in seen.text(".sentence")
         assert seen.run("return document.querySelectorAll('svg rect.read').length") >= 6
         follows("light", "rgb(251, 252, 253)")
         seen.click("tbody tr:last-child th a")
@@ -346,15 +412,17 @@ def test_somebody_logs_in_and_looks(app, pipeline):
         seen.soon(lambda: f"/dags/{MINE}/runs/manual__1" in seen.address)
 
 
-def test_a_record_taken_out_of_the_ledger_turns_the_sentence_red(page, pipeline):
+def test_a_record_taken_out_of_the_ledger_turns_the_sentence_red(embedded_kafka, page, pipeline):
     """The gap has a place, and the page says which run is not there by its offsets."""
+    pipeline = three_runs(embedded_kafka, ledger=pipeline.spec.ledger)
+    shown(page, pipeline, 3)
     take_out(pipeline, "r1")
     name = pipeline.spec.pipeline
     wait_until(lambda: not page.get(f"/eos/api/v1/pipeline?name={quote(name)}").json()["whole"])
     text = page.get(f"/eos/pipeline?name={quote(name)}").text
     assert 'class="sentence broken"' in text
     assert "2 gaps in what" in text
-    assert f"offsets 2 to 3 of {pipeline.source}-0 were read by no run" in text
+    assert f"offsets [2, 4) of {pipeline.source}-0 were read by no run" in text
     assert f"offset 1 of {pipeline.source}-1 was read by no run" in text
     assert "hatch" in text
 
@@ -380,7 +448,7 @@ def test_offsets_that_two_runs_have_read_turn_the_sentence_red(page, read_twice)
     """The overlap has a place, in the sentence and in the drawing."""
     name = read_twice.spec.pipeline
     found = shown(page, read_twice, 2)
-    wrong = f"1 overlap in what 2 runs read: offsets 0 to 1 of {read_twice.source}-0 were read by 2 runs"
+    wrong = f"1 overlap in what 2 runs read: offsets [0, 2) of {read_twice.source}-0 were read by 2 runs"
     assert (found["whole"], found["sentence"]) == (False, wrong)
     (lane,) = (one for one in found["lanes"] if one["where"] == f"{read_twice.source}-0")
     assert [(one["start"], one["end"], one["kind"]) for one in lane["segments"]] == [
@@ -426,19 +494,19 @@ def test_epochs_tell_who_fenced_whom(page, fenced):
 
     assert ladder("r1") == [
         ("run before", "0", "committed; fenced by this run", "r0"),
-        ("attempt 1", "1", "committed; fenced by the next run", ""),
+        ("this run", "1", "committed; fenced by the next run", ""),
         ("next run", "2", "committed; it fenced this run", "r2"),
     ]
     assert ladder("r3") == [
         ("run before", "2", "committed; fenced by this run", "r2"),
         ("no record", "below 5", "2 epochs that no run record names", ""),
-        ("attempt 1", "5", "committed; fenced by the next run", ""),
+        ("this run", "5", "committed; fenced by the next run", ""),
         ("next run", "7", "committed; it fenced this run", "r4"),
     ]
     assert ladder("r4") == [
         ("run before", "5", "committed; fenced by this run", "r3"),
-        ("attempt 1", "below 7", "aborted by this run itself, which took the next epoch", ""),
-        ("attempt 2", "7", "committed", ""),
+        ("this run, epoch 1 of 2", "below 7", "aborted by this run itself, which took the next epoch", ""),
+        ("this run, epoch 2 of 2", "7", "committed", ""),
     ]
     text = page.get("/eos/run", params={"pipeline": fenced.spec.pipeline, "key": run_key(fenced, "r3")}).text
     assert "2 epochs that no run record names" in text
@@ -504,7 +572,7 @@ def test_commands_and_pages_say_the_same(page, fenced, embedded_kafka, pipeline,
         (row,) = eventually(lambda: page.get(asked).json()["transactions"], len)
         assert 0 <= row.pop("age_seconds") - told.pop("age_seconds") < 30
         assert told == {name: row[name] for name in told}
-        assert set(told) == {"transactional_id", "started", "timeout_seconds"}
+        assert set(told) == {"transactional_id", "started", "timeout_seconds", "command"}
     finally:
         paused.resume()
     checks = command("doctor")["checks"]
@@ -623,10 +691,10 @@ def test_pages_can_be_used_without_a_mouse_and_without_sight(app, page, fenced, 
         )
         assert set(drawn) == set(listed)
     images = [name for role, name in told["pipeline"] if role == "image"]
-    assert f"{fenced.source}-0, offsets 0 to 5: 5 read" in images
+    assert f"{fenced.source}-0, offsets [0, 5): 5 read" in images
     assert any(one.startswith("r4: ASKED 0") and "ABORTED 0" in one for one in images)
     (twice,) = (one for role, one in told["overlap"] if one.startswith(f"{read_twice.source}-0"))
-    assert twice.endswith(", offsets 0 to 3: 1 overlap, 1 read")
+    assert twice.endswith(", offsets [0, 3): 1 overlap, 1 read")
     assert {"What was read", "What was written"} <= {one for role, one in told["run"] if role == "table"}
     bars = [one for role, one in told["run"] if role == "image"]
     assert any(re.fullmatch(r"WRITTEN: \S+ seconds, transaction open", one) for one in bars)
@@ -659,37 +727,51 @@ def silent():
 
 def test_a_silent_broker_costs_five_seconds_and_one_panel(app, page, silent):
     """Nothing of the connection is shown, and no stack."""
-    from airflow_eos.model.spec import Deployment, LedgerSettings
-    from airflow_eos.ui.desk import Desk
-
-    mounted = next(route.app for route in app.app.routes if getattr(route, "path", "") == "/eos")
     kafka = {"bootstrap.servers": f"127.0.0.1:{silent}", "sasl.password": "hunter2"}
-    before = mounted.state.desk
 
     def where():
         return Deployment(kafka, LedgerSettings("ledger", create=False))
 
-    mounted.state.desk = Desk(where)
-    try:
+    with with_desk(page, Desk(where)):
         began = time.monotonic()
         answer = page.get("/eos/")
         assert 4 < time.monotonic() - began < 7
-        assert answer.status_code == 504
-        assert "The brokers are silent" in answer.text
-        for name in ("pipelines", "health"):
-            mounted.state.desk = Desk(where, answer_seconds=0.3)
-            twin = page.get(f"/eos/api/v1/{name}")
-            assert (twin.status_code, twin.json()["title"]) == (504, "The brokers are silent")
-        for text in (answer.text, twin.text):
-            assert not any(secret in text for secret in (str(silent), "hunter2", "Traceback", "127.0.0.1"))
-    finally:
-        mounted.state.desk = before
+    assert answer.status_code == 504
+    assert "The brokers are silent" in answer.text
+    told = [answer.text]
+    attempted(MINE, run_id="tonight", at=NOW, failure=FailureRecord(1, "BrokersUnavailable", "no answer"))
+    with with_desk(page, Desk(where, answer_seconds=0.3)):
+        twin = page.get("/eos/api/v1/health")
+    assert (twin.status_code, twin.json()["title"]) == (504, "The brokers are silent")
+    told.append(twin.text)
+    # What failed is known all the same: now it is asked most.
+    for path in ("pipelines", f"pipeline?name={MINE}.copy"):
+        with with_desk(page, Desk(where, answer_seconds=0.3)):
+            twin = page.get(f"/eos/api/v1/{path}")
+            assert (twin.status_code, twin.json()["trouble"]["title"]) == (504, "The brokers are silent")
+            found = twin.json().get("pipelines", [twin.json()])
+            assert [(one["kind"], one["attempt"]["error"]) for one in found] == [
+                ("failed", "BrokersUnavailable")
+            ]
+            text = page.get(f"/eos/{path.removeprefix('pipelines')}").text
+            assert "The brokers are silent" in text
+            assert "BrokersUnavailable" in text
+            told += [twin.text, text]
+    # However many questions of his wait for these brokers already: the failures are Airflow's to tell.
+    with with_desk(page, Desk(where, answer_seconds=0.3)):
+        answers = [page.get("/eos/api/v1/pipelines") for _ in range(4)]
+    assert [one.status_code for one in answers] == [504, 504, 504, 429]
+    assert {one["attempt"]["error"] for answer in answers for one in answer.json()["pipelines"]} == {
+        "BrokersUnavailable"
+    }
+    assert answers[-1].json()["trouble"]["title"] == "Too many questions of yours wait"
+    told += [one.text for one in answers]
+    for text in told:
+        assert not any(secret in text for secret in (str(silent), "hunter2", "Traceback", "127.0.0.1"))
 
 
 def test_a_failure_of_any_kind_is_one_panel(app, page):
     """Its reason stands in the log."""
-    from airflow_eos.exceptions import BrokersUnavailable
-    from airflow_eos.ui.desk import Desk
 
     def failing(error):
         def deployment():
@@ -697,18 +779,13 @@ def test_a_failure_of_any_kind_is_one_panel(app, page):
 
         return Desk(deployment)
 
-    mounted = next(route.app for route in app.app.routes if getattr(route, "path", "") == "/eos")
-    before = mounted.state.desk
-    try:
-        for error in (BrokersUnavailable("broker.example:9092"), RuntimeError("secret-host")):
-            mounted.state.desk = failing(error)
+    for error in (BrokersUnavailable("broker.example:9092"), RuntimeError("secret-host")):
+        with with_desk(page, failing(error)):
             answer = page.get("/eos/")
-            assert answer.status_code == 502
-            assert 'role="alert"' in answer.text
-            assert "example" not in answer.text
-            assert "secret-host" not in answer.text
-    finally:
-        mounted.state.desk = before
+        assert answer.status_code == 502
+        assert 'role="alert"' in answer.text
+        assert "example" not in answer.text
+        assert "secret-host" not in answer.text
 
 
 def test_each_sees_the_records_of_the_dags_that_he_may_see(embedded_kafka, pipeline, app, page):
@@ -731,7 +808,7 @@ def test_each_sees_the_records_of_the_dags_that_he_may_see(embedded_kafka, pipel
 
 def test_every_answer_has_the_headers(page):
     """Those that FastAPI itself gives, too; HEAD is answered as GET."""
-    for path, status in (("/nothing", 404), ("/pipeline", 422), ("/?page=x", 422), ("/style.css", 200)):
+    for path, status in (("/nothing", 404), ("/pipeline", 422), ("/?order=x", 422), ("/style.css", 200)):
         answer = page.get(f"/eos{path}")
         assert answer.status_code == status
         assert "default-src 'none'" in answer.headers["content-security-policy"]
@@ -755,7 +832,6 @@ def test_nothing_is_looked_up_before_permission_is_asked(page, other, monkeypatc
 def test_a_run_whose_output_spans_too_much_is_not_verified_here(pipeline):
     """What counts is what has to be read, and not the number of records that the receipt names."""
     from airflow_eos.operations.queries import run_records
-    from airflow_eos.ui.desk import VERIFY_OFFSETS, Desk, Trouble
 
     (record, *_), _ = run_records(
         pipeline.spec.kafka, pipeline.spec.ledger, pipeline=pipeline.spec.pipeline, prefix="test"
@@ -769,17 +845,7 @@ def test_a_run_whose_output_spans_too_much_is_not_verified_here(pipeline):
     assert desk.verify(record)
 
 
-# -- what others write, take away or leave open; each with an application of its own, whose end takes the
-# process's auth manager with it: they come last
-
-
-@contextmanager
-def own_page(made):
-    """Ask for the pages of a ledger as the viewer."""
-    with airflow_app(made.spec.kafka, ledger=made.spec.ledger.topic, dags=(MINE,)) as client:
-        client.cookies.set("_token", token("viewer"))
-        yield client
-        close_desk(client)
+# -- what others write, take away or leave open, each in a ledger of its own ------------------------------
 
 
 def write_record(writer, template, **fields):
@@ -807,12 +873,12 @@ HOSTILE = {
 }
 
 
-def test_a_record_that_no_run_writes_breaks_no_page(embedded_kafka):
+def test_a_record_that_no_run_writes_breaks_no_page(embedded_kafka, page):
     """It is left out, and counted; 3,000 topics that are gone cost one question."""
     made = Pipeline(embedded_kafka, task=task(MINE))
     made.publish(["a"])
     template = made.run("r0")
-    with own_page(made) as client:
+    with own_page(page, made) as client:
         for name, fields in HOSTILE.items():
             write_record(made, template, run_key=f"hostile/{name}", **fields)
         many = [[f"gone-{number}", 0, 0, 1] for number in range(3_000)]
@@ -825,37 +891,56 @@ def test_a_record_that_no_run_writes_breaks_no_page(embedded_kafka):
         assert {one["pipeline"] for one in rows} == {made.spec.pipeline, "many"}
         for path in ("/", "/health", "/transactions", f"/pipeline?name={made.spec.pipeline}"):
             answer = client.get(f"/eos{path}")
-            assert answer.status_code == 200, answer.text
+            assert answer.status_code == 200, (path, answer.text)
         assert f"{len(HOSTILE)} records of the ledger cannot be read" in client.get("/eos/").text
 
 
-def test_an_open_transaction_of_a_first_run_has_a_row(embedded_kafka):
-    """Its pipeline is in no record: age, time-out and the command that ends it are shown all the same."""
+def test_an_open_transaction_of_a_first_run_has_a_row(embedded_kafka, app, page):
+    """Its pipeline is in no record: who may see the Dag that tried it sees it, and administrators do."""
     made = Pipeline(embedded_kafka, task=task(MINE))
     made.publish(["a"])
-    first = Paused(made, State.WRITTEN, "r0")
+    first = Paused(made, State.OPEN, "r0")
+    name = keys.cursor_transactional_id("test", made.spec.group_id)
+
+    def rows():
+        found = page.get("/eos/api/v1/transactions").json()["transactions"]
+        return [one for one in found if one["transactional_id"] == name]
+
     try:
-        with own_page(made) as client:
-            name = keys.cursor_transactional_id("test", made.spec.group_id)
-            rows = client.get("/eos/api/v1/transactions").json()["transactions"]
-            (row,) = [one for one in rows if one["transactional_id"] == name]
+        with own_page(page, made):
+            assert rows() == []
+            app.cookies.set("_token", token("admin", role="admin"))
+            (row,) = rows()
             assert (row["pipeline"], row["state"]) == ("", "Ongoing")
             assert 0 <= row["age_seconds"] < row["timeout_seconds"]
             assert row["command"].startswith(f"airflow eos abort --transactional-id {name} --epoch ")
             assert made.sink not in json.dumps(row)
             assert row["partition_count"] > 0
-            assert "No run is committed yet" in client.get("/eos/transactions").text
+            assert "No pipeline is known for it" in page.get("/eos/transactions").text
+            app.cookies.set("_token", token("viewer"))
+            fields = {"group_id": made.spec.group_id, "pipeline": made.spec.pipeline}
+            attempted(MINE, state="running", at=NOW, fields=fields)
+            assert [one["pipeline"] for one in rows()] == [made.spec.pipeline]
+            (listed,) = page.get("/eos/api/v1/pipelines").json()["pipelines"]
+            assert (listed["pipeline"], listed["kind"], listed["whole"]) == (
+                made.spec.pipeline,
+                "running",
+                None,
+            )
+            alone = page.get(f"/eos/pipeline?name={made.spec.pipeline}")
+            assert alone.status_code == 200
+            assert "No run of a Dag that you may see is committed" in alone.text
     finally:
         first.resume()
     assert first.error is None
 
 
-def test_a_ledger_that_was_deleted_is_lost_and_not_new(embedded_kafka):
+def test_a_ledger_that_was_deleted_is_lost_and_not_new(embedded_kafka, page):
     """As the doctor and runs say."""
     made = Pipeline(embedded_kafka, task=task(MINE))
     made.publish(["a"])
     made.run("r0")
-    with own_page(made) as client:
+    with own_page(page, made) as client:
         assert client.get("/eos/").status_code == 200
         made.kafka.admin().delete_topics([made.spec.ledger.topic])[made.spec.ledger.topic].result(30)
 
@@ -866,14 +951,16 @@ def test_a_ledger_that_was_deleted_is_lost_and_not_new(embedded_kafka):
         assert client.get("/eos/api/v1/health").json()["title"] == "The ledger is lost or was replaced"
 
 
-def test_a_sink_that_was_deleted_does_not_silence_health(embedded_kafka):
+@pytest.mark.parametrize("kind", ["source", "sink"])
+def test_a_topic_that_was_deleted_does_not_silence_health(embedded_kafka, page, kind):
     """It is gone: nobody waits for it."""
     made = Pipeline(embedded_kafka, task=task(MINE))
     made.publish(["a"])
     made.run("r0")
-    made.kafka.admin().delete_topics([made.sink])[made.sink].result(30)
-    with own_page(made) as client:
+    name = getattr(made, kind)
+    made.kafka.admin().delete_topics([name])[name].result(30)
+    with own_page(page, made) as client:
         answer = client.get("/eos/api/v1/health")
         assert answer.status_code == 200, answer.text
-        (topic,) = [one for one in answer.json()["checks"] if one["name"] == f"topic {made.sink}"]
+        (topic,) = [one for one in answer.json()["checks"] if one["name"] == f"topic {name}"]
         assert topic["status"] == "warn"

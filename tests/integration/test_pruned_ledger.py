@@ -56,7 +56,7 @@ def prune(spec, *, execute=True, **changes):
     before = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=1)
     return ledger_upkeep.prune_ledger(
         spec.kafka, spec.ledger, before, prefix=spec.prefix, execute=execute, **changes
-    )["pipelines"]
+    ).to_dict()["pipelines"]
 
 
 def records(spec, kind):
@@ -150,7 +150,7 @@ def test_records_that_may_be_needed_are_not_pruned(spec):
         prune(spec)
     old = dt.datetime.now(dt.timezone.utc) - 2 * DAY
     found = ledger_upkeep.prune_ledger(spec.kafka, spec.ledger, old, prefix=spec.prefix)
-    assert found["pipelines"] == {}
+    assert found.runs == {}
 
 
 def test_the_command_says_first_what_it_would_do(spec, young, capsys, monkeypatch):

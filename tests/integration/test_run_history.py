@@ -72,7 +72,7 @@ def test_each_look_reads_only_what_is_new(pipeline, opened, monkeypatch):
     assert found.newest.details["airflow"] == TASK
     assert [one.key for one in read] == [keys.run_record_key(second.run_key)]
     coverage = history.coverage(found)
-    assert coverage.sentence == "2 runs tile offsets 0 to 2 of 1 partition without gap or overlap"
+    assert coverage.sentence == f"2 runs tile offsets [0, 3) of {pipeline.source}-0 without gap or overlap"
     assert coverage.unread == 0
 
 
@@ -151,7 +151,8 @@ def test_of_more_runs_than_are_kept_the_ranges_stay(pipeline, opened):
     history.refresh()
     found = history.pipelines[pipeline.spec.pipeline]
     assert [one.run_id for one in found.runs.values()] == ["r2", "r3"]
-    assert history.coverage(found).sentence.startswith("4 runs tile offsets 0 to 3 of 1 partition without")
+    tiled = f"4 runs tile offsets [0, 4) of {pipeline.source}-0 without"
+    assert history.coverage(found).sentence.startswith(tiled)
     oldest = keys.cursor_run_key(pipeline.spec.pipeline, "r0")
     record = history.record(pipeline.spec.pipeline, oldest)
     assert record is not None

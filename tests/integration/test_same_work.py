@@ -330,3 +330,20 @@ def test_the_first_run_warns_of_a_prefix_that_everybody_has(pipeline, caplog, pr
             pipeline.run(run_id, prefix=prefix)
     assert ("default prefix" in caplog.text) is warned
     assert caplog.text.count("default prefix") <= 1
+
+
+def task_of(dag_id):
+    return {"dag_id": dag_id, "task_id": "load", "map_index": -1, "run_id": "r"}
+
+
+@pytest.mark.parametrize(
+    ("name", "dag_id", "warned"),
+    [("shared", "theirs", True), ("shared", "ours", False), ("theirs.load", "theirs", False)],
+)
+def test_a_run_warns_of_a_name_that_another_dag_uses(pipeline, caplog, name, dag_id, warned):
+    """Both are one pipeline on the page and in `status`. The default name holds the task's own Dag id."""
+    pipeline.run("r1", pipeline=name, task=task_of("ours"))
+    with caplog.at_level("WARNING", "airflow_eos.engine.pipeline_name"):
+        pipeline.run("r2", pipeline=name, task=task_of(dag_id))
+    warning = f"pipeline {name!r} is also the name of runs of Dag 'ours'"
+    assert [warning in message for message in caplog.messages] == [True] * warned

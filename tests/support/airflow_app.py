@@ -86,7 +86,8 @@ def token(name: str, role: str | None = "viewer") -> str:
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 
-    return get_auth_manager().generate_jwt(SimpleAuthManagerUser(username=name, role=role))
+    jwt: str = get_auth_manager().generate_jwt(SimpleAuthManagerUser(username=name, role=role))
+    return jwt
 
 
 def _know(dags: tuple[str, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 import os
@@ -95,6 +96,15 @@ class Browser:
         """Let the system be ``light`` or ``dark``."""
         wanted = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
         self.tell("Emulation.setEmulatedMedia", wanted)
+
+    def resize(self, width: int, height: int) -> None:
+        """Give the page so many pixels."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.tell("Emulation.setDeviceMetricsOverride", size)
+
+    def picture(self) -> bytes:
+        """Return what is seen now, as PNG."""
+        return base64.b64decode(self.tell("Page.captureScreenshot", {"format": "png"})["data"])
 
     def press(self, key: str) -> None:
         """Press a key, and let it go."""

@@ -134,7 +134,7 @@ def test_the_parts_of_a_task_are_drawn_one_behind_the_other():
     assert texts == {"A task", "a", "b", "one", "two", "4.0 s", "2.0 s"}
 
 
-def without_flink(kind):
+def without_flink(kind, workload):
     """Start every contender but Flink, whose jars are not to be had."""
     if kind == "flink":
         raise EmbeddedKafkaError("no repository answers")
@@ -144,7 +144,7 @@ def without_flink(kind):
 def test_a_peer_that_cannot_be_had_is_left_out_and_said(monkeypatch, capsys):
     """The rest is measured."""
     monkeypatch.setattr(fresh, "command", without_flink)
-    assert set(fresh.commands(fresh.CONTENDERS, ())) == set(fresh.CONTENDERS.values()) - {"flink"}
+    assert set(fresh.commands(fresh.CONTENDERS, (), "copy")) == set(fresh.CONTENDERS.values()) - {"flink"}
     assert (
         capsys.readouterr().out
         == "fresh: without Flink, exactly once: no repository answers (docs/errors.md#eoserror)\n"
@@ -155,11 +155,11 @@ def test_a_peer_that_cannot_be_had_is_left_out_and_said(monkeypatch, capsys):
 def test_what_was_asked_for_or_is_ours_is_never_left_out(monkeypatch, kind, only):
     """The benchmark fails."""
 
-    def failing(asked):
+    def failing(asked, workload):
         if asked == kind:
             raise RuntimeError("not to be had")
         return [asked]
 
     monkeypatch.setattr(fresh, "command", failing)
     with pytest.raises(RuntimeError, match="not to be had"):
-        fresh.commands(fresh.CONTENDERS, only)
+        fresh.commands(fresh.CONTENDERS, only, "copy")

@@ -145,10 +145,14 @@ class KafkaLedger(LinkUser):
             found = self._view(partition, wanted)
         return found
 
-    def latest(self, partition: int, prefixes: Collection[str], count: int) -> LedgerView:
-        """As :meth:`view` of all keys with these beginnings, but only of about the ``count`` newest records.
+    def latest(
+        self, partition: int, prefixes: Collection[str], count: int, *, within: int | None = None
+    ) -> LedgerView:
+        """As :meth:`view` of all keys with these prefixes, but only of about the ``count`` newest records.
 
         Reads from the end of the partition until it has so many.
+
+        :param within: offsets at the end of the partition that are read at most; None: all.
         """
         tp = TopicPartition(self.topic, partition)
         wanted = Wanted(frozenset(), tuple(prefixes))
@@ -160,10 +164,11 @@ class KafkaLedger(LinkUser):
             tail: Sequence[LedgerEntry] = ()
             if stable < high:
                 tail, _ = raw_entries(connections, tp, stable, high, wanted, no_evidence)
+            first = start if within is None else max(start, stable - within)
             findings, end, size = Findings(no_evidence), stable, _OFFSETS_PER_RUN * count
-            while end > start and len(findings.latest) < count:
-                findings.scan(connections, tp, max(start, end - size), end, wanted)
-                end, size = max(start, end - size), size * 2
+            while end > first and len(findings.latest) < count:
+                findings.scan(connections, tp, max(first, end - size), end, wanted)
+                end, size = max(first, end - size), size * 2
         committed = findings.committed(partition)
         return LedgerView(stable, max(high, stable), committed, tail, start, no_evidence)
 

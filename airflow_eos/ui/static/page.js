@@ -33,9 +33,55 @@
     theirs.remove();
   });
 
+  // In a narrow window a row is a card, and each of its cells says which column it is of.
+  const label = () => {
+    for (const table of document.querySelectorAll(".scroll table")) {
+      const names = [...table.tHead.rows[0].cells].map((head) => head.textContent);
+      for (const row of table.tBodies[0].rows)
+        [...row.cells].forEach((cell, at) => { cell.dataset.label = names[at]; });
+    }
+  };
+  label();
+
   const refresh = document.getElementById("refresh");
   refresh.hidden = false;
   refresh.addEventListener("click", () => window.location.reload());
+
+  // Pages that change by themselves are read again, unless somebody is at work in them or has stopped it.
+  const seconds = Number(document.body.dataset.refresh);
+  const auto = document.getElementById("auto");
+  const STOPPED = "airflow-eos-refresh-stopped";
+  const stored = (change) => {
+    try {
+      return change(window.localStorage);
+    } catch {
+      return null; // storage is off: the choice lasts as long as the page
+    }
+  };
+  if (seconds) {
+    document.getElementById("every").hidden = auto.hidden = false;
+    auto.checked = stored((storage) => storage.getItem(STOPPED)) === null;
+    auto.addEventListener("change", () =>
+      stored((storage) => (auto.checked ? storage.removeItem(STOPPED) : storage.setItem(STOPPED, "1"))),
+    );
+    const main = document.getElementById("main");
+    const atWork = () =>
+      document.hidden || main.contains(document.activeElement) || main.querySelector("details[open]");
+    const readAgain = async () => {
+      if (!auto.checked || atWork()) return;
+      try {
+        const answer = await fetch(window.location.href);
+        const next = new DOMParser().parseFromString(await answer.text(), "text/html");
+        const fresh = next.getElementById("main");
+        if (!fresh || !auto.checked || atWork()) return;
+        main.replaceChildren(...fresh.childNodes);
+        label();
+      } catch {
+        // Airflow gave no answer: the next one counts
+      }
+    };
+    window.setInterval(readAgain, seconds * 1000);
+  }
 
   const button = document.getElementById("verify");
   if (!button) return;

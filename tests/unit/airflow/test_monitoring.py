@@ -237,8 +237,9 @@ def test_runs_over_other_topics_or_partitions_are_no_neighbours() -> None:
 def test_limits_of_pipelines_and_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cursor's transaction is told of once, with its group."""
     options = Namespace(max_gaps=1, max_open=10)
-    assert status._exceeded_by_all(FOUND, options) == [
+    assert [*status._exceeded_open(FOUND, options), *status._exceeded_gaps(FOUND, options)] == [
         {"transactional_id": "p.interval.x", "limit": "max-open", "allowed": 10, "found": 99.0},
         {"pipeline": "daily", "limit": "max-gaps", "allowed": 1, "found": 2},
     ]
-    assert status._exceeded_by_all(FOUND, Namespace(max_gaps=2, max_open=None)) == []
+    wide = Namespace(max_gaps=2, max_open=None)
+    assert [*status._exceeded_open(FOUND, wide), *status._exceeded_gaps(FOUND, wide)] == []

@@ -46,7 +46,8 @@ def test_the_view_is_in_the_menu_below_airflows_own_path(
     plugin: Callable[..., EosPlugin], base_url: str, href: str
 ) -> None:
     """A frame in Airflow's page, that has an address of its own."""
-    (view,) = plugin(base_url=base_url).external_views
+    view, *tabs = plugin(base_url=base_url).external_views
+    assert all(tab["href"].startswith(f"{href}of?dag_id={{DAG_ID}}") for tab in tabs)
     assert view == {
         "name": "Exactly once",
         "href": href,
@@ -54,6 +55,24 @@ def test_the_view_is_in_the_menu_below_airflows_own_path(
         "category": "browse",
         "url_route": "exactly-once",
     }
+
+
+def test_tabs_of_dags_runs_and_task_instances_lead_here(plugin: Callable[..., EosPlugin]) -> None:
+    """Workers need no option for it: the API server alone asks. Airflow takes the views for what they are."""
+    from airflow import plugins_manager
+    from airflow.api_fastapi.core_api.datamodels.plugins import ExternalViewResponse
+
+    made = plugin()
+    views = made.external_views
+    assert [one["destination"] for one in views] == ["nav", "dag", "dag_run", "task_instance"]
+    assert len({one["url_route"] for one in views}) == 4
+    for one in views:
+        assert ExternalViewResponse(**one).href == one["href"]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plugins_manager, "_get_plugins", lambda: ([made], {}))
+        plugins_manager._get_ui_plugins.cache_clear()
+        assert plugins_manager._get_ui_plugins()[0] == views
+    plugins_manager._get_ui_plugins.cache_clear()
 
 
 def test_the_pages_are_mounted_at_eos(plugin: Callable[..., EosPlugin]) -> None:

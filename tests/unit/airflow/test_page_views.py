@@ -5,22 +5,26 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_eos.cli.rows import record_row
-from airflow_eos.coverage.coverage import Coverage, coverage_of
 from airflow_eos.coverage.segments import LogBounds
 from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.kafka import TransactionState
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
-from airflow_eos.ui import views
+from airflow_eos.ui import pipeline_rows, views
+from airflow_eos.ui.addresses import Asked, page_of, runs_of
+from airflow_eos.ui.attempts import Attempt
 from airflow_eos.ui.desk import Desk, Trouble
 from airflow_eos.ui.history import PipelineHistory
+from airflow_eos.ui.pipeline_rows import ledger_rows, pipeline_row, pipelines_view
+from airflow_eos.ui.records import flat
+from airflow_eos.ui.transaction_rows import OpenNow, check_of
 from airflow_eos.ui.viewer import Viewer
 from airflow_eos.wire.txn_requests import TransactionStatus
+from tests.support.page_site import HandHistory
 from tests.unit.airflow.fakes import a_record
 
 NOW = dt.datetime(2026, 11, 21, tzinfo=dt.timezone.utc)
@@ -28,26 +32,8 @@ LOGS = {TopicPartition(topic, 0): LogBounds(0, 30) for topic in ("src", "theirs"
 IDS = {"src": "1", "theirs": "2"}
 
 
-class FakeHistory:
-    """Holds records; notes what is looked up."""
-
-    def __init__(self, *records: RunRecord) -> None:
-        self.pipelines: dict[str, PipelineHistory] = {}
-        self.looked_up: list[tuple[str, str]] = []
-        self.unreadable: list[str] = []
-        self.reader = SimpleNamespace(behind=(), begins_at={}, ignored={})
-        for one in records:
-            self.pipelines.setdefault(one.pipeline, PipelineHistory(one.pipeline)).add(one, 1)
-
-    def coverage(self, pipeline: PipelineHistory) -> Coverage:
-        return coverage_of(pipeline.runs.values(), LOGS, IDS)
-
-    def summaries(self, pipelines: Iterable[PipelineHistory]) -> list[Coverage]:
-        return [self.coverage(one) for one in pipelines]
-
-    def record(self, pipeline: str, run_key: str) -> RunRecord | None:
-        self.looked_up.append((pipeline, run_key))
-        return None
+def history_of(*records: RunRecord) -> HandHistory:
+    return HandHistory(*records, logs=LOGS, topic_ids=IDS)
 
 
 def record(
@@ -62,19 +48,24 @@ def record(
     )
 
 
+def listed(history: HandHistory, viewer: Viewer) -> list[dict[str, Any]]:
+    """Return the rows of all pipelines."""
+    return pipelines_view(ledger_rows(history, viewer, NOW), [], NOW)["pipelines"]
+
+
 @pytest.fixture
-def shared() -> FakeHistory:
+def shared() -> HandHistory:
     """A pipeline under whose name another team's Dag ran last."""
-    return FakeHistory(record("mine", "m1"), record("theirs", "t1", "theirs"))
+    return history_of(record("mine", "m1"), record("theirs", "t1", "theirs"))
 
 
 @pytest.mark.parametrize(
     ("dag", "run", "topic"), [("mine", "m1", "src"), ("theirs", "t1", "theirs")], ids=["owner", "taker"]
 )
-def test_each_sees_the_records_of_his_dags(shared: FakeHistory, dag: str, run: str, topic: str) -> None:
+def test_each_sees_the_records_of_his_dags(shared: HandHistory, dag: str, run: str, topic: str) -> None:
     """Neither takes the page of the other, nor shows its topics."""
     viewer = Viewer([dag])
-    (row,) = views.pipelines_view(shared, viewer, 0, NOW)["pipelines"]
+    (row,) = listed(shared, viewer)
     page = views.pipeline_view(shared, viewer, "pipelines.copy", NOW)
     for shown in (row, page):
         assert (shown["dag_id"], shown["topics"], shown["whole"]) == (dag, [topic], True)
@@ -83,9 +74,9 @@ def test_each_sees_the_records_of_his_dags(shared: FakeHistory, dag: str, run: s
     assert page["runs_hidden"] == 1
 
 
-def test_what_others_read_of_the_same_topic_counts(shared: FakeHistory) -> None:
+def test_what_others_read_of_the_same_topic_counts(shared: HandHistory) -> None:
     """Without a name: it is no gap that another Dag has filled."""
-    history = FakeHistory(
+    history = history_of(
         record("mine", "m1"), record("theirs", "t1", start=10, end=20), record("mine", "m2", start=20, end=30)
     )
     page = views.pipeline_view(history, Viewer(["mine"]), "pipelines.copy", NOW)
@@ -93,7 +84,7 @@ def test_what_others_read_of_the_same_topic_counts(shared: FakeHistory) -> None:
     assert [one["runs"] for one in page["lanes"][0]["segments"]] == [["p/m1"], [], ["p/m2"]]
 
 
-def test_permission_is_asked_before_the_ledger(shared: FakeHistory) -> None:
+def test_permission_is_asked_before_the_ledger(shared: HandHistory) -> None:
     """And of what is shown the ledger is asked."""
     for name in ("pipelines.copy", "nothing"):
         with pytest.raises(Trouble):
@@ -104,46 +95,98 @@ def test_permission_is_asked_before_the_ledger(shared: FakeHistory) -> None:
     assert shared.looked_up == [("pipelines.copy", "p/old")]
 
 
-def test_a_row_that_cannot_be_made_says_so(shared: FakeHistory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_cannot_be_made_says_so(shared: HandHistory, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are shown."""
     shared.pipelines["other"] = PipelineHistory("other")
     shared.pipelines["other"].add(record("mine", "m3", pipeline="other"), 1)
-    moments = views._is_since
+    moments = pipeline_rows.is_since
 
     def failing(one: RunRecord, moment: dt.datetime) -> bool:
         if one.pipeline == "other":
             raise ValueError(one)
         return moments(one, moment)
 
-    monkeypatch.setattr(views, "_is_since", failing)
-    bad, good = views.pipelines_view(shared, Viewer(["mine"]), 0, NOW)["pipelines"]
+    monkeypatch.setattr(pipeline_rows, "is_since", failing)
+    bad, good = listed(shared, Viewer(["mine"]))
     assert "cannot be shown" in bad["sentence"]
     assert not bad["whole"]
     assert good["whole"]
     assert bad.keys() == good.keys()
 
 
-def test_every_open_transaction_has_a_row_for_somebody(shared: FakeHistory) -> None:
-    """That of a pipeline without records for all; that of a pipeline of others for them alone."""
+FIRST = "test.partition.never-committed." + "a" * 20
+"""Transactional id of a first run: the ledger knows nothing of its pipeline."""
+
+
+def open_now(
+    history: HandHistory, viewer: Viewer, *names: str, attempts: Iterable[Attempt] = ()
+) -> list[dict[str, Any]]:
     sink = frozenset({TopicPartition("secret", 0)})
     status = TransactionStatus(TransactionState.ONGOING, 1, 5, sink, 60_000, 0)
-    found = {"test.partition.never-committed." + "a" * 20: status, "airflow-eos.g": status}
-    for dag, count in (("mine", 2), ("another", 1)):
-        rows = views.transactions_view(found, shared, Viewer([dag]), "test", NOW)["transactions"]
-        assert len(rows) == count
-        assert rows[-1]["pipeline"] == ""
-        assert (rows[-1]["partitions"], rows[-1]["partition_count"]) == ([], 1)
-        assert rows[-1]["command"].endswith("--epoch 5 --yes")
+    history.open_now = dict.fromkeys(names, status)
+    return OpenNow.of(history, viewer, "test").rows(viewer, attempts, "test", NOW)
 
 
-def test_a_topic_that_may_not_be_described_is_named(shared: FakeHistory) -> None:
+@pytest.mark.parametrize(("dag", "count"), [("mine", 1), ("another", 0)])
+def test_a_transaction_that_nobody_knows_is_shown_to_administrators(
+    shared: HandHistory, dag: str, count: int
+) -> None:
+    """That of a pipeline of others to nobody else; partitions that may be anybody's are counted alone."""
+    names = (FIRST, "airflow-eos.g")
+    assert len(open_now(shared, Viewer([dag]), *names)) == count
+    rows = open_now(shared, Viewer([dag], is_admin=True), *names)
+    assert len(rows) == count + 1
+    assert (rows[-1]["pipeline"], rows[-1]["transactional_id"]) == ("", FIRST)
+    assert (rows[-1]["partitions"], rows[-1]["partition_count"]) == ([], 1)
+    assert rows[-1]["command"].endswith("--epoch 5 --yes")
+
+
+def attempt(pipeline: str, group: str = "g", dag_id: str = "another", **changes: Any) -> Attempt:
+    fields = {"task_id": "copy", "run_id": "r", "map_index": -1, "state": "failed", "try_number": 1}
+    return Attempt(pipeline, group, dag_id, **{**fields, "max_tries": 0, "at": NOW, **changes})
+
+
+def test_a_first_run_is_of_the_pipeline_that_was_tried(shared: HandHistory) -> None:
+    """By its group, or by its name: whoever may see its Dag finds its transaction."""
+    tried = [attempt("never-committed"), attempt("other", "first/group")]
+    cursor = "test.cursor.first%2Fgroup"
+    rows = open_now(shared, Viewer(["another"]), FIRST, cursor, attempts=tried)
+    assert [(one["pipeline"], one["transactional_id"]) for one in rows] == [
+        ("other", cursor),
+        ("never-committed", FIRST),
+    ]
+    assert all(one["partitions"] == [] for one in rows)
+
+
+def test_naming_another_teams_group_shows_nothing_of_it(shared: HandHistory) -> None:
+    """The ledger knows whose group it is."""
+    group = shared.pipelines["pipelines.copy"].newest.group_id
+    tried = [attempt("taker", group)]
+    assert open_now(shared, Viewer(["another"]), f"test.cursor.{group}", attempts=tried) == []
+    assert open_now(shared, Viewer(["mine"]), f"test.cursor.{group}")[0]["partitions"] == ["secret-0"]
+
+
+@pytest.mark.parametrize(("seconds", "status"), [(5, "ok"), (55, "warn")])
+def test_health_warns_of_a_transaction_near_its_time_out(
+    shared: HandHistory, seconds: int, status: str
+) -> None:
+    """With the command that ends it; one that is young is a run at work."""
+    (row,) = open_now(shared, Viewer([], is_admin=True), FIRST)
+    check = check_of([{**row, "age_seconds": seconds, "timeout_seconds": 60.0, "share": seconds / 60}])
+    assert check.status == status
+    assert f"{seconds} s of 60.0 s" in check.found
+    assert (row["command"] in check.advice) == (status == "warn")
+    assert check_of([]).status == "ok"
+
+
+def test_a_topic_that_may_not_be_described_is_named(shared: HandHistory) -> None:
     """Nothing is said of what is left to read, nor that all is well."""
     pipeline = shared.pipelines["pipelines.copy"]
     coverage = replace(shared.coverage(pipeline), unseen=("src",))
-    row = views._pipeline_row(Viewer(["mine"]), pipeline, coverage, NOW, ())
+    row = pipeline_row(Viewer(["mine"]), pipeline, coverage, NOW, ())
     assert (row["unread"], row["whole"], row["unseen"]) == (None, False, ["src"])
     assert row["sentence"].endswith("may not Describe src")
-    others = views._pipeline_row(Viewer(["theirs"]), pipeline, coverage, NOW, ())
+    others = pipeline_row(Viewer(["theirs"]), pipeline, coverage, NOW, ())
     assert others["whole"]
 
 
@@ -166,7 +209,7 @@ def test_one_user_leaves_places_to_others() -> None:
 
 def test_versions_of_packages_are_told_one_by_one() -> None:
     """And not as the text of a dictionary."""
-    assert views._flat({"spark": "4.1", "packages": {"pyarrow": 20}}) == {
+    assert flat({"spark": "4.1", "packages": {"pyarrow": 20}}) == {
         "spark": "4.1",
         "packages, pyarrow": "20",
     }
@@ -180,7 +223,7 @@ def of_interval(day: int, run: str, interval: Any = None) -> RunRecord:
 
 def test_runs_of_intervals_show_them_and_come_in_their_order() -> None:
     """A backfill commits in any order, and its run's name holds another date than its interval."""
-    history = FakeHistory(of_interval(12, "b"), of_interval(10, "c"), of_interval(11, "a"))
+    history = history_of(of_interval(12, "b"), of_interval(10, "c"), of_interval(11, "a"))
     page = views.pipeline_view(history, Viewer(["mine"]), "pipelines.copy", NOW)
     assert [one["interval"][0][:10] for one in page["runs_shown"]] == [
         "2026-11-12",
@@ -194,6 +237,40 @@ def test_runs_of_intervals_show_them_and_come_in_their_order() -> None:
 @pytest.mark.parametrize("interval", ["x", [1, 2], ["a"], {"a": 1}])
 def test_what_is_not_an_interval_is_none(interval: Any) -> None:
     """Whoever wrote it."""
-    history = FakeHistory(of_interval(12, "b", interval))
+    history = history_of(of_interval(12, "b", interval))
     page = views.pipeline_view(history, Viewer(["mine"]), "pipelines.copy", NOW)
     assert page["runs_shown"][0]["interval"] is None
+
+
+def shown_for(asked: Asked, *attempts: Attempt) -> str:
+    named = {"dag_id": "mine", "task_id": "copy", "map_index": -1}
+    runs = [
+        replace(record("mine", run, pipeline=pipeline), details={"airflow": {**named, "run_id": run}})
+        for run, pipeline in (("m1", "p"), ("m2", "p"))
+    ]
+    history = history_of(*runs, record("theirs", "t1", "theirs", pipeline="secret"))
+    return page_of(runs_of(history, Viewer(["mine"]), asked), attempts, asked)
+
+
+@pytest.mark.parametrize("index", ["", "-1", "{MAP_INDEX}"])
+def test_a_task_instance_leads_to_its_run_and_a_dag_to_its_pipeline(index: str) -> None:
+    """Airflow leaves the place of a map index as it is where a task is not mapped."""
+    assert shown_for(Asked("mine", "m1", "copy", index)) == "/run?pipeline=p&key=p%2Fm1"
+    assert shown_for(Asked("mine", "m1")) == "/pipeline?name=p"
+    assert shown_for(Asked("mine")) == "/pipeline?name=p"
+
+
+def test_what_never_committed_leads_to_its_attempts() -> None:
+    """And a Dag with several pipelines to the list of them."""
+    failed = attempt("q", dag_id="mine", run_id="m3")
+    assert shown_for(Asked("mine", "m3", "copy"), failed) == "/pipeline?name=q"
+    assert shown_for(Asked("mine"), failed) == "/?find=mine"
+
+
+@pytest.mark.parametrize("asked", [Asked("theirs"), Asked("mine", "m9", "copy"), Asked("mine", task_id="x")])
+def test_where_no_pipeline_is_known_the_tab_says_so(asked: Asked) -> None:
+    """Whoever may not see a Dag learns nothing of it."""
+    with pytest.raises(Trouble) as refused:
+        shown_for(asked)
+    assert refused.value.status == 404
+    assert "secret" not in refused.value.text

@@ -55,7 +55,7 @@ def test_an_iteration_of_a_loop_is_no_run(dag: DAG, runs: list[FakeRun]) -> None
     """It is refused before anything is asked: the iterations have one identity."""
     operator = make(dag)
     context = make_context(operator)
-    context["ti"].loop_index = 1
+    context["loop"] = SimpleNamespace(index=1, max_iterations=5, previous=None)
     with pytest.raises(ConfigurationError, match="in a loop"):
         operator.execute(context)
     assert runs == []

@@ -47,10 +47,20 @@ def kinds(coverage: Coverage) -> list[tuple[int, int, Kind]]:
 def test_runs_that_tile_say_so_in_one_sentence():
     """Each offset by one run; what is behind them is not read yet."""
     found = cover(run(1, (0, 0, 40)), run(2, (0, 40, 90)))
-    assert found.sentence == "2 runs tile offsets 0 to 89 of 1 partition without gap or overlap"
+    assert found.sentence == "2 runs tile offsets [0, 90) of src-0 without gap or overlap"
     assert kinds(found) == [(0, 40, Kind.READ), (40, 90, Kind.READ), (90, 100, Kind.UNREAD)]
     assert found.is_whole
     assert found.unread == 10
+
+
+def test_each_partition_has_its_own_range():
+    """Of many the offsets are counted: one range over all partitions would be true of none."""
+    two = cover(run(1, (0, 3, 40), (1, 1_438, 2_162)))
+    assert two.sentence == (
+        "1 run tiles offsets [3, 40) of src-0 and [1,438, 2,162) of src-1 without gap or overlap"
+    )
+    many = cover(run(1, *((partition, partition, 10) for partition in range(4))))
+    assert many.sentence == "1 run tiles 34 offsets of 4 partitions without gap or overlap"
 
 
 def test_a_gap_is_named_with_its_place():
@@ -58,7 +68,7 @@ def test_a_gap_is_named_with_its_place():
     found = cover(run(1, (0, 0, 1200)), run(3, (0, 1300, 2000)), stable=2000)
     assert not found.is_whole
     assert found.sentence == (
-        "1 gap in what 2 runs read: offsets 1,200 to 1,299 of src-0 were read by no run"
+        "1 gap in what 2 runs read: offsets [1,200, 1,300) of src-0 were read by no run"
     )
 
 
@@ -72,7 +82,7 @@ def test_an_overlap_is_named_with_its_place():
 def test_what_retention_took_before_anybody_read_it_is_said():
     """A gap that cannot be closed any more."""
     found = cover(run(1, (0, 0, 10)), run(2, (0, 30, 90)), start=50)
-    assert found.sentence.endswith("offsets 10 to 29 of src-0 were read by no run, and are deleted")
+    assert found.sentence.endswith("offsets [10, 30) of src-0 were read by no run, and are deleted")
     assert [one.deleted for one in found.lanes[0].segments] == [True, True, True, False, False]
 
 
@@ -80,7 +90,7 @@ def test_runs_that_read_behind_the_end_of_the_log_are_found():
     """It was truncated."""
     found = cover(run(1, (0, 0, 90)), stable=60)
     assert [kind for _, _, kind in kinds(found)] == [Kind.READ, Kind.BEYOND]
-    assert found.sentence.endswith("offsets 60 to 89 of src-0 were read, and the log ends at 60 now")
+    assert found.sentence.endswith("offsets [60, 90) of src-0 were read, and the log ends at 60 now")
 
 
 def test_a_reprocessing_is_neither_gap_nor_overlap():
@@ -90,8 +100,7 @@ def test_a_reprocessing_is_neither_gap_nor_overlap():
     assert found.is_whole
     assert [(one.start, one.end, one.runs) for one in found.lanes[0].again] == [(10, 30, ("run/p/1#1",))]
     assert found.sentence == (
-        "2 runs tile offsets 0 to 89 of 1 partition without gap or overlap; 1 run read some of it again, on "
-        "purpose"
+        "2 runs tile offsets [0, 90) of src-0 without gap or overlap; 1 run read some of it again, on purpose"
     )
 
 
@@ -183,7 +192,7 @@ def test_tiles_are_whole_in_any_order(widths, random, begin):
     random.shuffle(made)
     found = cover(*made, start=begin, stable=begin + sum(widths))
     assert found.is_whole
-    assert f"offsets {begin} to {begin + sum(widths) - 1} of 1 partition without" in found.sentence
+    assert f"offsets [{begin}, {begin + sum(widths)}) of src-0 without" in found.sentence
 
 
 @given(st.lists(st.integers(1, 9), min_size=3, max_size=12), st.data())

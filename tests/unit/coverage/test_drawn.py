@@ -93,7 +93,7 @@ def test_plain_runs_behind_the_newest_give_up_their_segments():
     assert len(drawn) == 4
     found = drawn.coverage(BOUNDS, IDS)
     assert found.sentence == (
-        "30 runs tile offsets 0 to 29 of 1 partition without gap or overlap; 1 run read some of it again, on "
+        "30 runs tile offsets [0, 30) of src-0 without gap or overlap; 1 run read some of it again, on "
         "purpose"
     )
     named = {name for it in found.lanes[0].again for name in it.runs}

@@ -115,6 +115,31 @@ def test_only_older_timestamps_prove_what_stood_in_the_log(highest, unproven, pr
 
 
 @pytest.mark.parametrize(
+    ("clock", "proves"), [(11, False), (10, True), (8, True)], ids=["right", "on", "behind"]
+)
+def test_a_loss_is_accepted_at_the_time_of_the_drivers_clock(clock, proves):
+    """Nothing is left in the log; at 11:00 somebody accepts that. Of 10:00 it then says nothing.
+
+    A driver whose clock is behind says that it accepted the loss before 10:00, and the boundary of 10:00 is
+    taken for proven: what was lost up to there is in the record of the run that accepted it alone.
+    """
+    gone = Log((None, None), stable=5, start=5)
+    maker = Boundaries(gone, SimpleNamespace(), "eos", lambda: moment(clock))
+    accepted = maker.compute(
+        TOPIC, moment(8), dt.timedelta(), Pinned(TOPIC, moment(8), {}), accept_deleted=True
+    )
+    assert set(accepted.unproven) == {0, 1}
+    values = {keys.boundary_key("orders", moment(8)): accepted.to_json()}
+    later = Boundaries(gone, SimpleNamespace(), "eos", lambda: moment(1000))
+    asked = (TOPIC, moment(10), dt.timedelta(), Pinned(TOPIC, moment(10), values))
+    if proves:
+        assert later.compute(*asked).unproven == {}
+        return
+    with pytest.raises(IntervalUnaccountable):
+        later.compute(*asked)
+
+
+@pytest.mark.parametrize(
     ("clock", "is_fixed"), [(-0.5, False), (0, False), (0.4, False), (0.5, True), (2, True)]
 )
 def test_the_clock_of_the_driver_decides_how_long_an_idle_partition_is_waited_for(clock, is_fixed):

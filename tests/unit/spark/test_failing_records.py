@@ -6,8 +6,16 @@ from collections.abc import Sequence
 
 import pytest
 
+from airflow_eos.exceptions import RunFailed
 from airflow_eos.model.ranges import OffsetRange
-from airflow_eos.spark.failing_records import FailingPart, failing_part, halves, named
+from airflow_eos.spark.failing_records import (
+    FailingPart,
+    FailingRecords,
+    failing_part,
+    failing_records,
+    halves,
+    named,
+)
 
 READ = [OffsetRange("a", 0, 10, 20), OffsetRange("a", 1, 5, 5), OffsetRange("a", 2, 0, 1000)]
 
@@ -95,3 +103,67 @@ def test_places_are_named_for_people() -> None:
         "",
     )
     assert named(FailingPart([])) == ("", "")
+
+
+BAD = [("a", 0, 10), ("a", 0, 19), ("a", 2, 0), ("a", 2, 516), ("a", 2, 517), ("a", 2, 999)]
+RECORDS = {OffsetRange(topic, partition, offset, offset + 1): "why" for topic, partition, offset in BAD}
+
+
+def why(part: Sequence[OffsetRange]) -> str | None:
+    return "why" if any(holds(part, partition, offset) for _, partition, offset in BAD) else None
+
+
+def test_all_records_are_found_wherever_they_are() -> None:
+    """Each in about as many tries as the number of offsets has binary digits, and a few."""
+    tries = []
+
+    def counted(part: Sequence[OffsetRange]) -> str | None:
+        tries.append(sum(one.span for one in part))
+        return why(part)
+
+    assert failing_records(READ, counted, 6, 60) == FailingRecords(RECORDS)
+    assert len(tries) <= 2 * len(BAD) * 10
+    assert sum(tries) < 10 * 1010
+
+
+def test_the_search_ends_with_one_record_more_than_allowed() -> None:
+    """The first ones, in the order of the ranges."""
+    found = failing_records(READ, why, 3, 60)
+    assert list(found.records) == list(RECORDS)[:4]
+    assert (found.cut_after, found.is_not_one_record) == (None, False)
+
+
+def test_a_record_is_named_only_where_it_raises_alone() -> None:
+    """Two records that raise together are none, and so is a process that raises without any."""
+    found = failing_records(
+        READ, lambda part: "why" if holds(part, 0, 12) and holds(part, 2, 3) else None, 9, 60
+    )
+    assert found == FailingRecords({}, is_not_one_record=True)
+    assert failing_records(READ, lambda _: "why", 9, 60) == FailingRecords({}, is_not_one_record=True)
+    assert failing_records(READ, lambda _: None, 9, 60).is_not_one_record
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_search_for_all_records_ends_in_time(cancelled: bool) -> None:
+    """What a try says that ended later, or was cancelled, does not count."""
+    seconds = iter(range(0, 1000, 5))
+
+    def slow(part: Sequence[OffsetRange]) -> str | None:
+        if cancelled and next(seconds) >= 100:
+            raise RunFailed("the job was cancelled")
+        return why(part)
+
+    found = failing_records(READ, slow, 6, 100, clock=lambda: next(seconds))
+    assert found.cut_after == 100
+    assert found.records.items() <= RECORDS.items()
+    assert found != FailingRecords(RECORDS)
+
+
+def test_another_failure_in_a_try_is_the_runs() -> None:
+    """Lost executors say nothing about a record."""
+
+    def lost(_: Sequence[OffsetRange]) -> str | None:
+        raise RunFailed("an executor was lost")
+
+    with pytest.raises(RunFailed, match="executor"):
+        failing_records(READ, lost, 6, 60)

@@ -166,13 +166,13 @@ def test_the_summary_says_what_the_records_say(made):
         return whole.sentence, coverage_of((), bounds, ids, earlier=kept.summary).sentence
 
     found = [put_run(reader, number) for number in range(3)]
-    assert sentences() == ("3 runs tile offsets 0 to 2 of 1 partition without gap or overlap",) * 2
+    assert sentences() == ("3 runs tile offsets [0, 3) of t-0 without gap or overlap",) * 2
     put_run(reader, 3)
-    assert sentences() == ("4 runs tile offsets 0 to 3 of 1 partition without gap or overlap",) * 2
+    assert sentences() == ("4 runs tile offsets [0, 4) of t-0 without gap or overlap",) * 2
     reader.put(keys.run_record_key(found[2]), None)
     assert sentences() == ("1 gap in what 3 runs read: offset 2 of t-0 was read by no run",) * 2
     again = replace(RUN, run_key=f"{found[1]}#1", mode="reprocess", ranges=(OffsetRange("t", 0, 1, 2),))
     reader.put(keys.run_record_key(again.run_key), again.to_json())
     put_run(reader, 2)
-    whole = "4 runs tile offsets 0 to 3 of 1 partition without gap or overlap"
+    whole = "4 runs tile offsets [0, 4) of t-0 without gap or overlap"
     assert sentences() == (f"{whole}; 1 run read some of it again, on purpose",) * 2

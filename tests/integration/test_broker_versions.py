@@ -1,4 +1,7 @@
-"""The same facts on Kafka 3.9, the oldest broker that is tested, with transaction version 1 (KIP-890)."""
+"""The same facts on Kafka 3.9, with transaction version 1 (KIP-890), and on Kafka 4.4.
+
+``EOS_KAFKA_VERSION=4.4.0 pytest FILE`` runs any other test on a version.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +53,8 @@ __all__ = [
 ]
 
 
-@pytest.fixture(scope="module")
-def embedded_kafka():
-    """Stands in for the shared broker of the current version."""
-    with EmbeddedKafka(version="3.9.2") as kafka:
+@pytest.fixture(scope="module", params=["3.9.2", "4.4.0"])
+def embedded_kafka(request):
+    """Stands in for the shared broker of the default version."""
+    with EmbeddedKafka(version=request.param) as kafka:
         yield kafka

@@ -1,0 +1,60 @@
+"""Warns where a pipeline's name is in use by another Dag.
+
+A pipeline that an author names (``pipeline=``) may be the name of somebody else's. Runs stay apart by their
+keys and transactional ids, but ``status``, the ledger and the page list both under one name.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from airflow_eos.exceptions import LedgerUnreadable
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import answer_of
+from airflow_eos.ledger.records.run import RunRecord
+
+if TYPE_CHECKING:
+    from airflow_eos.broker.ledger_log.topic import KafkaLedger
+    from airflow_eos.model.spec import RunSpec
+
+log = logging.getLogger(__name__)
+
+RECENT_OFFSETS = 10_000
+"""So many offsets at the end of the ledger partition are read for the newest record of a name."""
+
+
+def warn_of_another_dag(ledger: KafkaLedger, spec: RunSpec) -> None:
+    """Log a warning if the newest record of the spec's pipeline is of another Dag.
+
+    Asks nothing for a name that holds the task's own Dag id, as the default does, and for runs outside of
+    Airflow.
+    """
+    dag_id, task_id = (str(spec.task.get(part, "")) for part in ("dag_id", "task_id"))
+    if not dag_id or spec.pipeline == f"{dag_id}.{task_id}":
+        return
+    record = _newest(ledger, spec.pipeline)
+    if record is not None and record.dag_id not in ("", dag_id):
+        log.warning(
+            "pipeline %r is also the name of runs of Dag %r (the newest: %s, %s): its page and `airflow eos "
+            "status` list both. Set pipeline= to another name, unless this Dag takes its place",
+            spec.pipeline,
+            record.dag_id,
+            record.run_key,
+            record.staged_at,
+        )
+
+
+def _newest(ledger: KafkaLedger, pipeline: str) -> RunRecord | None:
+    prefixes = [keys.run_record_key(prefix) for prefix in keys.run_key_prefixes(pipeline)]
+    view = ledger.latest(ledger.partition_for(pipeline), prefixes, 1, within=RECENT_OFFSETS)
+    records = filter(None, (_readable(value, key) for key, value in answer_of(view).committed.items()))
+    return max(records, key=lambda record: record.staged_at, default=None)
+
+
+def _readable(value: str, key: str) -> RunRecord | None:
+    """Return a run record; None where it cannot be read, of which the page and `airflow eos verify` tell."""
+    try:
+        return RunRecord.from_json(value, key)
+    except LedgerUnreadable:
+        return None

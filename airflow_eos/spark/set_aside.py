@@ -1,0 +1,195 @@
+"""Dead letters of a DataFrame process: records on which it raises are left out of what it reads.
+
+Spark evaluates a plan as a whole and does not tell which record a function failed on. So the failing records
+are searched for (:mod:`airflow_eos.spark.failing_records`), the ranges are sealed again without them, and a
+task reads them once more and makes dead letters of them, as for an Arrow process. The letters are rows of the
+same seal: counted, sent and committed with the output.
+
+A record is set aside where ``process`` raises on that record alone. The output is that of ``process`` over
+all other records.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from airflow_eos.exceptions import EosError, ProcessFailed, ProtocolViolation
+from airflow_eos.model.ranges import OffsetRange
+from airflow_eos.spark.dead_letters import NOT_THE_RECORDS, DeadLetters
+from airflow_eos.task_signals import signal_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from airflow_eos.spark.dead_letters import DeadLetterRule
+    from airflow_eos.spark.failing_records import FailingRecords
+    from airflow_eos.spark.seal_task import SealTask
+
+SECONDS = 600.0
+"""Time for which the records of one seal are searched for. No transaction is open meanwhile."""
+_LETTER_DDL = (
+    "value binary, key binary, topic string, headers array<struct<key:string,value:binary>>, "
+    "timestamp timestamp_ltz"
+)
+_ROW_TYPES: Mapping[str, str] = {
+    "value": "binary",
+    "key": "binary",
+    "topic": "string",
+    "partition": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+    "timestamp": "bigint",
+}
+"""Columns of rows that are sealed, as :func:`airflow_eos.spark.frame_contract.sink_columns` returns them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """The records that a seal leaves out of what ``process`` reads.
+
+    :param records: the error by record, each a range of one offset.
+    :param seconds: for which they were searched for.
+    """
+
+    records: Mapping[OffsetRange, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def first(self) -> str | None:
+        """Place and error of the first record, for messages."""
+        for record in sorted(self.records):
+            return f"{record.topic_partition}, offset {record.start}: {self.records[record]}"
+        return None
+
+    def without(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+        """Return what ``process`` reads of the ranges, in their order; empty parts are left out."""
+        left: list[OffsetRange] = []
+        for whole in ranges:
+            position = whole.start
+            for record in sorted(self.records):
+                if record.topic_partition == whole.topic_partition and position <= record.start < whole.end:
+                    left.append(replace(whole, start=position, end=record.start))
+                    position = record.end
+            left.append(replace(whole, start=position))
+        return [part for part in left if part.span]
+
+    def and_more(self, search: FailingRecords, seconds: float, rule: DeadLetterRule, cause: str) -> SetAside:
+        """Return these and the records that a search has come to.
+
+        :param seconds: that the search took.
+        :param cause: the error that made it necessary.
+        :raises ProcessFailed: they are too many, not all are known, or none raises alone.
+        """
+        together = SetAside({**self.records, **search.records}, self.seconds + seconds)
+        count = len(together.records)
+        if count > rule.at_most:
+            raise rule.too_many(count, together.first)
+        if search.cut_after is not None:
+            raise ProcessFailed(
+                f"process failed, nothing was written: {cause}. The search for the records that go to "
+                f"dead_letter_topic {rule.topic!r} was given up after {together.seconds:.0f} s; it had "
+                f"identified {count}. Correct the function, read less in a run, or declare it with "
+                "@arrow_process, which needs no search"
+            )
+        if search.is_not_one_record or not search.records:
+            raise ProcessFailed(
+                f"process failed, nothing was written: {cause}. It does not fail on any one record alone, so "
+                f"no record can go to dead_letter_topic {rule.topic!r}; correct the function"
+            )
+        return together
+
+
+class RecordsRaise(Exception):
+    """Sealing failed on records that are dead letters: the ranges are sealed again without them."""
+
+    def __init__(self, set_aside: SetAside) -> None:
+        super().__init__(f"{len(set_aside.records)} records are set aside")
+        self.set_aside = set_aside
+
+
+def may_be_records(raised: Iterable[str]) -> bool:
+    """Whether an exception may be the fault of a record, by the names of its class and bases.
+
+    As :func:`airflow_eos.spark.dead_letters.is_records`, which has the exception itself.
+    """
+    names = [name.removeprefix("builtins.") for name in raised]
+    kinds = [getattr(builtins, name, None) for name in names]
+    never = any(isinstance(kind, type) and issubclass(kind, NOT_THE_RECORDS) for kind in kinds)
+    ours = any(name.startswith(f"{EosError.__module__}.") for name in names)
+    return not never and not ours and signal_of(names) is None
+
+
+@dataclass(frozen=True, slots=True)
+class LetterTask:
+    """What ``mapInArrow`` calls with the records that are set aside; pickled with the plan.
+
+    :param seal: knows the topic of dead letters and what it takes.
+    :param causes: the error by topic, partition and offset.
+    """
+
+    seal: SealTask = field(repr=False)
+    rule: DeadLetterRule
+    causes: Mapping[tuple[str, int, int], str]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield dead letters, in the order in which their records are read."""
+        target = self.seal.targets.get(self.rule.topic)
+        letters = DeadLetters(
+            self.rule, _not_called, target=target, fits=lambda letter: self.seal.fits(letter, target)
+        )
+        with self.seal.mark.errors():
+            for batch in batches:
+                for row in range(batch.num_rows):
+                    record = batch.slice(row, 1)
+                    place = tuple(record.column(name)[0].as_py() for name in ("topic", "partition", "offset"))
+                    letters.keep(record, self.causes[place])
+            if letters.count != len(self.causes):
+                raise ProtocolViolation(
+                    f"{len(self.causes)} records were set aside, {letters.count} were read again"
+                )
+            yield letters.batch()
+
+
+def letters_of(records: DataFrame, set_aside: SetAside, rule: DeadLetterRule, seal: SealTask) -> DataFrame:
+    """Return the dead letters as rows for the sealer.
+
+    :param records: those that are set aside, read in one task.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    causes = {
+        (record.topic, record.partition, record.start): cause for record, cause in set_aside.records.items()
+    }
+    letters = records.mapInArrow(LetterTask(seal, rule, causes), _LETTER_DDL)
+    return letters.withColumn("timestamp", F.unix_millis("timestamp"))
+
+
+def with_letters(rows: DataFrame, letters: DataFrame, sink_topic: str | None) -> DataFrame:
+    """Return rows for the sealer and, behind them, dead letters.
+
+    :param sink_topic: topic of rows that have no column ``topic``.
+    """
+    names = [name for name in _ROW_TYPES if name in (*rows.columns, *letters.columns)]
+    missing = {"topic": sink_topic}
+    return _completed(rows, names, missing).union(_completed(letters, names, {}))
+
+
+def _completed(rows: DataFrame, names: Sequence[str], missing: Mapping[str, str | None]) -> DataFrame:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return rows.select(
+        *(
+            F.col(name)
+            if name in rows.columns
+            else F.lit(missing.get(name)).cast(_ROW_TYPES[name]).alias(name)
+            for name in names
+        )
+    )
+
+
+def _not_called(_: pa.RecordBatch) -> None:
+    raise AssertionError("records that are set aside are not processed")

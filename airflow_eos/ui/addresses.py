@@ -1,0 +1,71 @@
+"""Which page shows what a Dag, a Dag run or a task instance of Airflow did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+from airflow_eos.ui.desk import Trouble
+from airflow_eos.ui.records import task_of_record
+
+if TYPE_CHECKING:
+    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.ui.attempts import Attempt
+    from airflow_eos.ui.history import RunHistory
+    from airflow_eos.ui.viewer import Viewer
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is looked at in Airflow; an empty name stands for any.
+
+    :param map_index: a number, or whatever Airflow leaves there for a task that is not mapped.
+    """
+
+    dag_id: str
+    run_id: str = ""
+    task_id: str = ""
+    map_index: str = ""
+
+    def names(self, task: Mapping[str, object]) -> bool:
+        """Return whether the names of a task instance are these."""
+        asked = {"dag_id": self.dag_id, "run_id": self.run_id, "task_id": self.task_id}
+        if self.map_index.isdecimal():
+            asked["map_index"] = self.map_index
+        return all(not name or str(task[key]) == name for key, name in asked.items())
+
+
+def runs_of(history: RunHistory, viewer: Viewer, asked: Asked) -> Iterator[RunRecord]:
+    """Return the runs in memory of what is looked at, as far as the user may see them, newest first."""
+    for pipeline in viewer.pipelines(history):
+        for record in reversed(pipeline.runs.values()):
+            if viewer.may_see(record) and asked.names(task_of_record(record)):
+                yield record
+
+
+def page_of(runs: Iterable[RunRecord], attempts: Iterable[Attempt], asked: Asked) -> str:
+    """Return the page of the one run or pipeline that it is about, or the list of all of them.
+
+    :param runs: see :func:`runs_of`.
+    :param attempts: that the user may see.
+    :raises Trouble: no pipeline is known there.
+    """
+    committed = list(runs)
+    tried = [
+        one
+        for one in attempts
+        if asked.names(
+            {"dag_id": one.dag_id, "run_id": one.run_id, "task_id": one.task_id, "map_index": one.map_index}
+        )
+    ]
+    if asked.run_id and asked.task_id and len(committed) == 1:
+        return f"/run?{urlencode({'pipeline': committed[0].pipeline, 'key': committed[0].run_key})}"
+    pipelines = {one.pipeline for one in committed} | {one.pipeline for one in tried}
+    if not pipelines:
+        text = "None of its tasks has run a pipeline lately, as far as you may see."
+        raise Trouble(404, "No pipeline is known here", text)
+    if len(pipelines) == 1:
+        return f"/pipeline?{urlencode({'name': pipelines.pop()})}"
+    return f"/?{urlencode({'find': asked.dag_id})}"

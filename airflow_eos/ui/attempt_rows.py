@@ -1,0 +1,165 @@
+"""Attempts as the pages show them: the state of a pipeline, why it is in it, and what to do now."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import quote, urlencode
+
+from airflow_eos.ui.attempts import LOOKED_BACK, Attempt
+from airflow_eos.ui.moments import ago
+
+Kind = Literal["failed", "retrying", "running", "never ran", "succeeded", "unknown"]
+"""How the last attempt of a pipeline ended, the most urgent first."""
+ATTEMPTS_SHOWN = 50
+"""Attempts of one pipeline on its page."""
+KINDS: tuple[Kind, ...] = ("failed", "retrying", "running", "never ran", "succeeded", "unknown")
+MEANING: Mapping[Kind, str] = {
+    "failed": "The last attempt failed, and Airflow does not try again by itself. When the cause is gone, "
+    "clear the task: a run that is committed succeeds from the ledger, any other one runs.",
+    "retrying": "The last attempt failed, and Airflow tries again by itself.",
+    "running": "A task is queued, runs, or waits in the triggerer.",
+    "never ran": "There is a Dag run, and no attempt of the task yet.",
+    "succeeded": "The last task succeeded or was skipped: its run is committed.",
+    "unknown": f"Airflow has no attempt in its {LOOKED_BACK.days} days before now, or may not be read here.",
+}
+_OF_STATE: Mapping[str, Kind] = {
+    "": "never ran",
+    "failed": "failed",
+    "upstream_failed": "failed",
+    "up_for_retry": "retrying",
+    "success": "succeeded",
+    "skipped": "succeeded",
+    "removed": "succeeded",
+}
+_NO_REASON = (
+    "The try left no error: its process ended before it could, or Airflow or a user ended it. See its log."
+)
+_UPSTREAM = "A task before it failed, so this one did not start."
+
+
+@dataclass(frozen=True, slots=True)
+class LastAttempt:
+    """The last attempt of a pipeline: in its newest Dag run the task instance that needs attention most.
+
+    :param tasks: task instances of the pipeline in that Dag run; several where the task is mapped.
+    :param tasks_failed: those that failed.
+    :param runs: Dag runs looked at in which the pipeline was tried.
+    :param runs_failed: those whose latest try of it failed.
+    """
+
+    attempt: Attempt
+    tasks: int
+    tasks_failed: int
+    runs: int
+    runs_failed: int
+
+    @property
+    def kind(self) -> Kind:
+        """How it ended."""
+        return kind_of(self.attempt)
+
+
+def kind_of(attempt: Attempt) -> Kind:
+    """Return how an attempt ended; any other state of Airflow's is one that goes on."""
+    return _OF_STATE.get(attempt.state, "running")
+
+
+def by_pipeline(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
+    """Return attempts by their pipeline, in their order."""
+    grouped: dict[str, list[Attempt]] = {}
+    for attempt in attempts:
+        grouped.setdefault(attempt.pipeline, []).append(attempt)
+    return grouped
+
+
+def last_of(attempts: Sequence[Attempt]) -> LastAttempt:
+    """Return the last attempt of one pipeline.
+
+    :param attempts: of one pipeline, at least one, the newest first. A Dag run in which the task was not
+        tried yet counts only where there is no other.
+    """
+    runs: dict[tuple[str, str], list[Attempt]] = {}
+    for attempt in attempts:
+        runs.setdefault((attempt.dag_id, attempt.run_id), []).append(attempt)
+    tried = [run for run in runs.values() if any(kind_of(one) != "never ran" for one in run)]
+    newest = (tried or list(runs.values()))[0]
+    worst = min(newest, key=lambda one: KINDS.index(kind_of(one)))
+    return LastAttempt(
+        worst,
+        tasks=len(newest),
+        tasks_failed=_failed(newest),
+        runs=len(tried),
+        runs_failed=sum(_failed(run) > 0 for run in tried),
+    )
+
+
+def _failed(attempts: Iterable[Attempt]) -> int:
+    return sum(kind_of(one) == "failed" for one in attempts)
+
+
+def attempt_row(attempt: Attempt, now: dt.datetime) -> dict[str, Any]:
+    """Return one attempt with its links; the sentence is untrusted text."""
+    kind = kind_of(attempt)
+    failure = attempt.failure if kind in ("failed", "retrying") else None
+    sentence = "" if failure is None else failure.sentence
+    if failure is None and kind in ("failed", "retrying"):
+        sentence = _UPSTREAM if attempt.state == "upstream_failed" else _NO_REASON
+    return {
+        "kind": kind,
+        "meaning": MEANING[kind],
+        "state": attempt.state,
+        "dag_id": attempt.dag_id,
+        "task_id": attempt.task_id,
+        "run_id": attempt.run_id,
+        "map_index": attempt.map_index,
+        "try_number": attempt.try_number,
+        "tries": max(attempt.try_number, attempt.max_tries + 1),
+        "at": attempt.at.astimezone(dt.timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "at_ago": ago(attempt.at, now),
+        "error": "" if failure is None else failure.error,
+        "sentence": sentence,
+        "run_path": run_path(attempt),
+        "log_path": log_path(attempt),
+    }
+
+
+def attempts_view(attempts: Sequence[Attempt] | None, now: dt.datetime) -> dict[str, Any]:
+    """Return what Airflow has of one pipeline.
+
+    :param attempts: of the pipeline, the newest first; None: they cannot be read.
+    """
+    last = last_of(attempts) if attempts else None
+    return {
+        "kind": last.kind if last else "unknown",
+        "attempt": last_row(last, now) if last else None,
+        "attempts": [attempt_row(one, now) for one in (attempts or ())[:ATTEMPTS_SHOWN]],
+        "attempts_left_out": max(0, len(attempts or ()) - ATTEMPTS_SHOWN),
+        "attempts_seen": attempts is not None,
+        "meaning": MEANING,
+    }
+
+
+def last_row(last: LastAttempt, now: dt.datetime) -> dict[str, Any]:
+    """Return the last attempt of a pipeline, with how many others failed beside and before it."""
+    return {
+        **attempt_row(last.attempt, now),
+        "tasks": last.tasks,
+        "tasks_failed": last.tasks_failed,
+        "runs": last.runs,
+        "runs_failed": last.runs_failed,
+    }
+
+
+def run_path(attempt: Attempt) -> str:
+    """Return where Airflow shows the Dag run, below its own address."""
+    return f"/dags/{quote(attempt.dag_id, safe='')}/runs/{quote(attempt.run_id, safe='')}"
+
+
+def log_path(attempt: Attempt) -> str:
+    """Return where Airflow shows the log of the try, below its own address."""
+    mapped = f"/mapped/{attempt.map_index}" if attempt.map_index >= 0 else ""
+    tries = f"?{urlencode({'try_number': attempt.try_number})}" if attempt.try_number > 0 else ""
+    return f"{run_path(attempt)}/tasks/{quote(attempt.task_id, safe='')}{mapped}{tries}"

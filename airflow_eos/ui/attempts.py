@@ -1,0 +1,167 @@
+"""The last tries of tasks that run pipelines, as Airflow's metadata database has them: committed or not."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.models.dagrun import DagRun
+from airflow.models.renderedtifields import RenderedTaskInstanceFields
+from airflow.models.taskinstance import TaskInstance
+from airflow.models.xcom import XComModel
+from airflow.utils.session import create_session
+from sqlalchemy import and_, func, or_, select, tuple_
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from airflow_eos.operators.failure_record import FAILURE_KEY, FailureRecord
+
+log = logging.getLogger(__name__)
+
+OPERATORS = (
+    "ReadProcessWriteOperator",
+    "ReadProcessWriteSubmitOperator",
+    "ReplayOffsetRangesOperator",
+    "_KafkaEosDecoratedOperator",
+)
+"""Classes of this package that run a pipeline, as Airflow names them in task instances."""
+RUNS_OF_A_DAG = 10
+"""Newest runs of a Dag that are looked at."""
+LOOKED_BACK = dt.timedelta(days=31)
+"""Runs that started before are not looked at."""
+
+Tasks = Mapping[tuple[str, str], str]
+"""Pipelines by Dag id and task id."""
+
+
+class AttemptsUnseen(Exception):
+    """Airflow's metadata database cannot be read from here; the API server's log has the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The latest try of one task instance.
+
+    :param pipeline: name of the pipeline that the task runs.
+    :param group: consumer group; empty where the task has not started yet.
+    :param map_index: -1 where the task is not mapped.
+    :param state: of the task instance, in Airflow's words; empty where it was not scheduled yet.
+    :param try_number: of the latest try, from 1; 0 before the first.
+    :param max_tries: tries after the first that Airflow may make.
+    :param at: when the try, or else its Dag run, started; aware.
+    :param failure: what the try said when it failed; None where it said nothing.
+    """
+
+    pipeline: str
+    group: str
+    dag_id: str
+    task_id: str
+    run_id: str
+    map_index: int
+    state: str
+    try_number: int
+    max_tries: int
+    at: dt.datetime
+    failure: FailureRecord | None = None
+
+
+def read_attempts(dag_ids: Collection[str], now: dt.datetime, tasks: Tasks | None = None) -> list[Attempt]:
+    """Return the attempts in the newest runs of Dags, the newest first.
+
+    :param dag_ids: Dags that the user may see; nothing is looked up of others.
+    :param now: aware.
+    :param tasks: tasks that are known to run a pipeline whatever the class of their operator.
+    :raises AttemptsUnseen: this process may not, or cannot, read the database.
+    """
+    if not dag_ids:
+        return []
+    permitted = frozenset(dag_ids)
+    known = {task: pipeline for task, pipeline in (tasks or {}).items() if task[0] in permitted}
+    try:
+        with create_session(scoped=False) as session:
+            rows = list(_rows(session, permitted, now, known).mappings())
+    except (SQLAlchemyError, RuntimeError) as error:  # RuntimeError: there is no session in this process
+        log.warning("The page cannot read Airflow's metadata database", exc_info=error)
+        raise AttemptsUnseen from error
+    rows.sort(key=_moment, reverse=True)
+    for row in reversed(rows):  # the newest last: it is the one that stays
+        if row["group"]:
+            known[row["dag_id"], row["task_id"]] = _pipeline(row)
+    return [_attempt(row, known) for row in rows]
+
+
+def _rows(session: Session, dag_ids: Collection[str], now: dt.datetime, tasks: Tasks) -> Any:
+    started = func.coalesce(DagRun.start_date, DagRun.queued_at, DagRun.run_after)
+    order = (started.desc(), DagRun.id.desc())
+    runs = (
+        select(
+            DagRun.dag_id,
+            DagRun.run_id,
+            started.label("started"),
+            func.row_number().over(partition_by=DagRun.dag_id, order_by=order).label("rank"),
+        )
+        .where(DagRun.dag_id.in_(dag_ids), started >= now - LOOKED_BACK)
+        .subquery()
+    )
+    task = TaskInstance
+    fields = RenderedTaskInstanceFields
+    columns = ("dag_id", "task_id", "run_id", "map_index")
+
+    def same(other: Any) -> list[Any]:
+        return [getattr(other, name) == getattr(task, name) for name in columns]
+
+    ours = [task.operator.in_(OPERATORS), XComModel.key.is_not(None)]
+    if tasks:
+        ours.append(tuple_(task.dag_id, task.task_id).in_(list(tasks)))
+    return session.execute(
+        select(
+            *(getattr(task, name) for name in columns),
+            task.state,
+            task.try_number,
+            task.max_tries,
+            task.start_date,
+            runs.c.started,
+            fields.rendered_fields["pipeline"].as_string().label("pipeline"),
+            fields.rendered_fields["group_id"].as_string().label("group"),
+            XComModel.value.label("failure"),
+        )
+        .join(runs, and_(runs.c.dag_id == task.dag_id, runs.c.run_id == task.run_id))
+        .outerjoin(fields, and_(*same(fields)))
+        .outerjoin(XComModel, and_(*same(XComModel), XComModel.key == FAILURE_KEY))
+        .where(runs.c.rank <= RUNS_OF_A_DAG, or_(*ours))
+    )
+
+
+def _attempt(row: Mapping[str, Any], tasks: Tasks) -> Attempt:
+    failure = FailureRecord.from_value(row["failure"])
+    task = (row["dag_id"], row["task_id"])
+    return Attempt(
+        pipeline=_pipeline(row) if row["group"] else tasks.get(task, _pipeline(row)),
+        group=row["group"] or "",
+        dag_id=row["dag_id"],
+        task_id=row["task_id"],
+        run_id=row["run_id"],
+        map_index=row["map_index"],
+        state=row["state"] or "",
+        try_number=row["try_number"],
+        max_tries=row["max_tries"],
+        at=_moment(row),
+        failure=failure if failure is not None and failure.try_number == row["try_number"] else None,
+    )
+
+
+def _pipeline(row: Mapping[str, Any]) -> str:
+    """Return the pipeline by the rendered fields, which Airflow stores when a try starts, or its default."""
+    return row["pipeline"] or f"{row['dag_id']}.{row['task_id']}"
+
+
+def _moment(row: Mapping[str, Any]) -> dt.datetime:
+    """Return when a try, or else its Dag run, started.
+
+    A Dag run that was cleared starts anew; of a task in it that waits for its turn the old start stays.
+    """
+    moments = [moment for moment in (row["start_date"], row["started"]) if moment is not None]
+    return max(moment if moment.tzinfo else moment.replace(tzinfo=dt.timezone.utc) for moment in moments)

@@ -1,0 +1,112 @@
+"""How far a pipeline was behind its source, run by run and now, from its run records: no broker is asked.
+
+In offsets, a run of a cursor was behind by what it read and what it left. In time, the figures are upper
+bounds: no record that a run read was readable yet when the last run before it that left nothing began. A run
+of a data interval is behind by the time since the end of the interval.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_eos.run.work import recorded_interval
+from airflow_eos.ui.moments import moment
+
+if TYPE_CHECKING:
+    from airflow_eos.coverage.coverage import Coverage
+    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.model.ranges import TopicPartition
+
+RUNS_LOOKED_AT = 100
+"""Newest runs of a pipeline in which its lag now is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far behind its source a run was when its record was written.
+
+    :param offsets: that could be read when the run began: those it read and those it left. None: not known.
+    :param seconds: that the oldest of them had waited at most. None: not known.
+    """
+
+    offsets: int | None = None
+    seconds: float | None = None
+
+
+def lags_of(records: Iterable[RunRecord]) -> dict[str, Lag]:
+    """Return the lag of runs by their run keys.
+
+    :param records: of one pipeline, in the order of their commits.
+    """
+    lags: dict[str, Lag] = {}
+    caught_up: dict[str, dt.datetime] = {}  # when the newest run began that left nothing, by transactional id
+    for record in records:
+        lags[record.run_key] = _lag_of(record, caught_up)
+    return lags
+
+
+def _lag_of(record: RunRecord, caught_up: dict[str, dt.datetime]) -> Lag:
+    staged = moment(record.staged_at)
+    if record.mode == "interval":
+        return Lag(None, _seconds(_end_of_interval(record), staged))
+    if record.mode != "cursor":
+        return Lag()
+    offsets, left = sum(one.span for one in record.ranges), _left(record)
+    name, began = record.producer.transactional_id, moment(record.started_at)
+    seconds = _seconds(caught_up.get(name), staged) if offsets else 0.0
+    if left == 0 and began is not None:
+        caught_up[name] = began
+    return Lag(None if left is None else offsets + left, seconds)
+
+
+def seconds_behind(records: Sequence[RunRecord], coverage: Coverage, now: dt.datetime) -> float | None:
+    """Return how long the oldest offset that no run has read can have waited; None where that is not known.
+
+    :param records: of one pipeline, in the order of their commits.
+    :param coverage: of them, beside the source's logs as they are now.
+    """
+    if coverage.unseen:
+        return None
+    waiting = {lane.where for lane in coverage.lanes if lane.unread}
+    if not waiting:
+        return 0.0
+    newest = records[-RUNS_LOOKED_AT:]
+    ends = [end for record in newest if (end := _end_of_interval(record)) is not None]
+    if ends:
+        return _seconds(max(ends), now)
+    since = _caught_up_in(newest, waiting)
+    return None if since is None else _seconds(since, now)
+
+
+def _caught_up_in(records: Sequence[RunRecord], waiting: set[TopicPartition]) -> dt.datetime | None:
+    """Return when all of these partitions had been read to their end; None where one of them never was."""
+    since: list[dt.datetime] = []
+    for record in reversed(records):
+        began = moment(record.started_at)
+        read = {one.topic_partition for one in record.ranges} & waiting
+        if record.mode == "cursor" and read and began is not None and _left(record) == 0:
+            since.append(began)
+            waiting = waiting - read
+        if not waiting:
+            return min(since)
+    return None
+
+
+def _left(record: RunRecord) -> int | None:
+    """Return the offsets that a cursor's run left unread; None where its record does not say so."""
+    left = record.details.get("lag")
+    return left if type(left) is int and left >= 0 else None
+
+
+def _end_of_interval(record: RunRecord) -> dt.datetime | None:
+    interval = recorded_interval(record) if record.mode == "interval" else None
+    return None if interval is None else moment(interval[1])
+
+
+def _seconds(since: dt.datetime | None, until: dt.datetime | None) -> float | None:
+    if since is None or until is None:
+        return None
+    return round(max(0.0, (until - since).total_seconds()), 3)

@@ -1,0 +1,44 @@
+"""Moments of records and of Airflow, as a page says them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_eos.ledger.records.run import RunRecord
+
+
+def moment(text: str) -> dt.datetime | None:
+    """Return an aware moment, None where the text is not one: strangers' records are shown, too."""
+    try:
+        parsed = dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return parsed if parsed.tzinfo else None
+
+
+def is_since(record: RunRecord, begin: dt.datetime) -> bool:
+    """Return whether a run was committed at or after a moment."""
+    staged = moment(record.staged_at)
+    return staged is not None and staged >= begin
+
+
+def seconds_of(record: RunRecord) -> float | None:
+    """Return how long a run took, from its start to its record; None where that is not known."""
+    began, ended = moment(record.started_at), moment(record.staged_at)
+    return None if began is None or ended is None else round((ended - began).total_seconds(), 3)
+
+
+def ago(then: dt.datetime | None, now: dt.datetime) -> str:
+    """Return how long ago a moment was: ``3 min ago``; empty where it is not known."""
+    return "" if then is None else f"{age_text((now - then).total_seconds())} ago"
+
+
+def age_text(seconds: float) -> str:
+    """Return a span of time in one unit: ``3 min``."""
+    whole = max(0, int(seconds))
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if whole >= size:
+            return f"{whole // size} {unit}"
+    return f"{whole} s"

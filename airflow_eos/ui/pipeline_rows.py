@@ -1,0 +1,289 @@
+"""The list of pipelines: what the ledger says of each, beside what Airflow says of its last attempt.
+
+A pipeline is listed for whoever may see the Dag of one of its records, or of one of its attempts: one that
+never committed is there, too.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from airflow_eos.run.work import recorded_interval
+from airflow_eos.ui.attempt_rows import KINDS, MEANING, Kind, by_pipeline, last_of, last_row
+from airflow_eos.ui.bar_drawing import bars_of
+from airflow_eos.ui.lag_history import lags_of, seconds_behind
+from airflow_eos.ui.moments import age_text, ago, is_since, moment
+from airflow_eos.ui.records import task_key
+from airflow_eos.wording import counted
+
+if TYPE_CHECKING:
+    from airflow_eos.coverage.coverage import Coverage
+    from airflow_eos.ui.attempts import Attempt
+    from airflow_eos.ui.history import PipelineHistory, RunHistory
+    from airflow_eos.ui.viewer import Viewer
+
+log = logging.getLogger(__name__)
+
+PIPELINES_SHOWN = 1_000
+"""Rows of one page; the most urgent ones are shown."""
+RUNS_DRAWN = 20
+"""Newest runs of a pipeline whose lag its row draws."""
+Damaged = Collection[tuple[str, str]]
+"""Runs, by pipeline and run key, whose output was not what they wrote when it was verified last."""
+Order = Literal["urgency", "name", "attempt", "commit", "unread", "lag"]
+ORDERS: tuple[Order, ...] = get_args(Order)
+WRONG = "not whole"
+"""The filter for pipelines whose runs do not tile their source, or whose output is not there."""
+UNCOMMITTED = "No run of a Dag that you may see is committed"
+UNANSWERED = "The ledger cannot be read now"
+_WEEK = dt.timedelta(days=7)
+_LONG_AGO = ""  # before every moment as a text
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRows:
+    """What the ledger says.
+
+    :param rows: of the pipelines of a user, sorted by name.
+    :param tasks: which pipeline each task of them ran last, by Dag id and task id.
+    :param warnings: about the ledger.
+    """
+
+    rows: Sequence[Mapping[str, Any]]
+    tasks: Mapping[tuple[str, str], str]
+    warnings: Sequence[str]
+
+
+def ledger_rows(
+    history: RunHistory, viewer: Viewer, now: dt.datetime, *, damaged: Damaged = ()
+) -> LedgerRows:
+    """Return all pipelines of a user that have committed a run."""
+    shown = viewer.pipelines(history)
+    covered = zip(shown, history.summaries(shown), strict=True)
+    return LedgerRows(
+        [_row_or_reason(viewer, one, coverage, now, damaged) for one, coverage in covered],
+        dict(_tasks(viewer, shown)),
+        ledger_warnings(history),
+    )
+
+
+def pipelines_view(
+    ledger: LedgerRows | None,
+    attempts: Sequence[Attempt] | None,
+    now: dt.datetime,
+    transactions: Sequence[Mapping[str, Any]] = (),
+    *,
+    find: str = "",
+    state: str = "",
+    order: Order = "urgency",
+) -> dict[str, Any]:
+    """Return the pipelines of a user, and how many are in which state.
+
+    :param ledger: None: it has no answer.
+    :param attempts: that the user may see, the newest first; None: Airflow's records cannot be read.
+    :param transactions: open ones that the user may know of.
+    :param find: part of the name of a pipeline, a Dag or an error, whatever its case.
+    :param state: one of :data:`~airflow_eos.ui.attempt_rows.KINDS`, :data:`WRONG`, or empty for all.
+    """
+    tried = by_pipeline(attempts or ())
+    committed = ledger.rows if ledger is not None else ()
+    rows = [_with_attempt(row, tried.pop(row["pipeline"], ()), now) for row in committed]
+    sentence = UNCOMMITTED if ledger is not None else UNANSWERED
+    rows += [_with_attempt(row_without_record(name, sentence), its, now) for name, its in tried.items()]
+    oldest = sorted(transactions, key=lambda one: one["age_seconds"] or 0)  # the last one stays
+    open_now = {one["pipeline"]: one for one in oldest}
+    rows = [{**row, "open_transaction": open_now.pop(row["pipeline"], None)} for row in rows]
+    states = Counter(row["kind"] for row in rows)
+    wrong = sum(row["whole"] is False for row in rows)
+    matching = [row for row in rows if _matches(row, find.casefold(), state)]
+    matching.sort(key=lambda row: row["pipeline"])
+    _sort(matching, order)
+    warnings = list(ledger.warnings) if ledger is not None else []
+    if attempts is None:
+        warnings.insert(
+            0,
+            "Airflow's metadata database cannot be read here: attempts, errors and pipelines that never "
+            "committed are not shown. The API server's log has the reason.",
+        )
+    return {
+        "pipelines": matching[:PIPELINES_SHOWN],
+        "left_out": max(0, len(matching) - PIPELINES_SHOWN),
+        "total": len(rows),
+        "states": {kind: states[kind] for kind in KINDS if states[kind]},
+        "wrong": wrong,
+        "open_elsewhere": list(open_now.values()),
+        "meaning": MEANING,
+        "find": find,
+        "state": state,
+        "order": order,
+        "attempts_seen": attempts is not None,
+        "warnings": warnings,
+    }
+
+
+def _matches(row: Mapping[str, Any], find: str, state: str) -> bool:
+    if state == WRONG and row["whole"] is not False:
+        return False
+    if state and state != WRONG and row["kind"] != state:
+        return False
+    attempt = row["attempt"] or {}
+    texts = (row["pipeline"], row["dag_id"], attempt.get("error", ""))
+    return any(find in text.casefold() for text in texts)
+
+
+def _sort(rows: list[dict[str, Any]], order: Order) -> None:
+    """Sort rows that are in order of their names; sorting is stable."""
+    if order == "name":
+        return
+    keys: Mapping[str, Any] = {
+        "urgency": _attempted,
+        "attempt": _attempted,
+        "commit": lambda row: row["last_commit"],
+        "unread": lambda row: -1 if row["unread"] is None else row["unread"],
+        "lag": lambda row: -1 if row["lag_seconds"] is None else row["lag_seconds"],
+    }
+    rows.sort(key=keys[order], reverse=True)
+    if order == "urgency":
+        rows.sort(key=_urgency)
+
+
+def _attempted(row: Mapping[str, Any]) -> str:
+    return row["attempt"]["at"] if row["attempt"] else _LONG_AGO
+
+
+def _urgency(row: Mapping[str, Any]) -> int:
+    return 0 if row["whole"] is False else KINDS.index(row["kind"])
+
+
+def _with_attempt(row: Mapping[str, Any], attempts: Sequence[Attempt], now: dt.datetime) -> dict[str, Any]:
+    if not attempts:
+        unknown: Kind = "unknown"
+        return {**row, "kind": unknown, "attempt": None}
+    last = last_of(attempts)
+    return {
+        **row,
+        "dag_id": row["dag_id"] or last.attempt.dag_id,
+        "kind": last.kind,
+        "attempt": last_row(last, now),
+    }
+
+
+def row_without_record(name: str, sentence: str) -> dict[str, Any]:
+    """Return the row of a pipeline of which no record is known."""
+    return {**_EMPTY, "pipeline": name, "sentence": sentence}
+
+
+_EMPTY: Mapping[str, Any] = {
+    "pipeline": "",
+    "dag_id": "",
+    "other_dag_ids": [],
+    "mode": "",
+    "interval": None,
+    "topics": [],
+    "last_commit": "",
+    "last_commit_ago": "",
+    "records_of_7_days": None,
+    "runs": 0,
+    "unread": None,
+    "lag_seconds": None,
+    "lag_drawn": None,
+    "unseen": [],
+    "whole": None,
+    "sentence": "",
+}
+"""A row of which nothing is known."""
+
+
+def _row_or_reason(
+    viewer: Viewer, pipeline: PipelineHistory, coverage: Coverage, now: dt.datetime, damaged: Damaged
+) -> dict[str, Any]:
+    """Return the row of a pipeline, or one that says that it cannot be made: the others are shown."""
+    try:
+        return pipeline_row(viewer, pipeline, coverage, now, damaged)
+    except Exception:
+        log.exception("Pipeline %r cannot be shown", pipeline.name)
+        return {
+            **_EMPTY,
+            "pipeline": pipeline.name,
+            "runs": coverage.runs,
+            "whole": False,
+            "sentence": "It cannot be shown; the API server's log has the reason",
+        }
+
+
+def pipeline_row(
+    viewer: Viewer, pipeline: PipelineHistory, coverage: Coverage, now: dt.datetime, damaged: Damaged
+) -> dict[str, Any]:
+    """Return what the ledger says of a pipeline that is shown to a user."""
+    newest = viewer.newest(pipeline)
+    assert newest is not None
+    topics = viewer.topics(pipeline)
+    coverage = coverage.of_topics(topics)
+    seen = [one for one in pipeline.runs.values() if viewer.may_see(one)]
+    modes = (one.mode for one in reversed(seen))
+    wrong = sum(one.run_key in {key for name, key in damaged if name == pipeline.name} for one in seen)
+    recent = [one for one in seen if is_since(one, now - _WEEK)]
+    others = sorted({one.dag_id for one in seen} - {newest.dag_id})
+    lags = lags_of(seen[-2 * RUNS_DRAWN :])
+    drawn = [lags[one.run_key].seconds for one in seen[-RUNS_DRAWN:]]
+    return {
+        "pipeline": pipeline.name,
+        "dag_id": newest.dag_id,
+        "other_dag_ids": others,
+        "mode": next((mode for mode in modes if mode != "reprocess"), newest.mode),
+        "interval": recorded_interval(newest),
+        "topics": sorted(topics),
+        "last_commit": newest.staged_at,
+        "last_commit_ago": ago(moment(newest.staged_at), now),
+        "records_of_7_days": sum(one.records_written for one in recent),
+        "runs": coverage.runs,
+        "unread": None if coverage.unseen else coverage.unread,
+        "lag_seconds": seconds_behind(seen, coverage, now),
+        "lag_drawn": bars_of(drawn, age_text),
+        "unseen": list(coverage.unseen),
+        "whole": coverage.is_whole and not wrong,
+        "sentence": f"{coverage.sentence}{_of_damaged(wrong)}{_of_unseen(coverage.unseen)}",
+    }
+
+
+def _of_damaged(runs: int) -> str:
+    if not runs:
+        return ""
+    return f"; and what {counted(runs, 'run')} wrote is not there as it was written"
+
+
+def _of_unseen(topics: Sequence[str]) -> str:
+    if not topics:
+        return ""
+    more = f" and {counted(len(topics) - 1, 'other topic')}" if len(topics) > 1 else ""
+    return f"; what is left to read is unknown: the page's principal may not Describe {topics[0]}{more}"
+
+
+def _tasks(viewer: Viewer, pipelines: Iterable[PipelineHistory]) -> Iterable[tuple[tuple[str, str], str]]:
+    for pipeline in pipelines:
+        newest = viewer.newest(pipeline)
+        assert newest is not None
+        yield task_key(newest), pipeline.name
+
+
+def ledger_warnings(history: RunHistory) -> list[str]:
+    """Return what a reader should know of the ledger that is behind a page."""
+    reader = history.reader
+    found = []
+    if reader.behind:
+        found.append("A transaction is open in the ledger: runs behind it are shown when it has ended.")
+    if reader.begins_at:
+        found.append("The ledger has lost its first records: runs of then are missing here.")
+    if reader.ignored:
+        found.append(
+            f"{len(reader.ignored):,} records of the ledger were written by no run, and are ignored: see who "
+            "may write to it."
+        )
+    if history.unreadable:
+        found.append(f"{len(history.unreadable):,} records of the ledger cannot be read, and are left out.")
+    return found

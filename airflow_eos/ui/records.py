@@ -1,0 +1,80 @@
+"""Parts of run records as the pages show them; what is not of the expected type is left out or a text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.ledger.records.run import AIRFLOW
+from airflow_eos.run.work import recorded_interval
+from airflow_eos.ui.lag_history import Lag
+from airflow_eos.ui.moments import seconds_of
+
+if TYPE_CHECKING:
+    from airflow_eos.ledger.records.run import RunRecord
+
+
+def run_row(record: RunRecord, lag: Lag) -> dict[str, Any]:
+    """Return a run as a row of a table.
+
+    :param lag: how far behind its source it was.
+    """
+    seconds = seconds_of(record)
+    return {
+        "pipeline": record.pipeline,
+        "run_key": record.run_key,
+        "run_id": record.run_id,
+        "dag_id": record.dag_id,
+        "mode": record.mode,
+        "interval": recorded_interval(record),
+        "committed": record.staged_at,
+        "seconds": seconds,
+        "records_per_second": round(record.records_read / seconds, 1)
+        if seconds and record.records_read >= 0
+        else None,
+        "lag_offsets": lag.offsets,
+        "lag_seconds": lag.seconds,
+        "offsets": sum(one.span for one in record.ranges),
+        "partitions": sum(one.span > 0 for one in record.ranges),
+        "records_read": record.records_read,
+        "records_late": record.records_late,
+        "records_written": record.records_written,
+        "producer_epoch": record.producer.producer_epoch,
+    }
+
+
+def task_of_record(record: RunRecord) -> dict[str, Any]:
+    """Return what names the task; what is none of it is empty: strangers' records are shown, too."""
+    named = record.details.get(AIRFLOW)
+    found = named if isinstance(named, Mapping) else {}
+    index = found.get("map_index")
+    return {
+        "dag_id": record.dag_id,
+        "task_id": str(found.get("task_id", "")),
+        "run_id": str(found.get("run_id", "")),
+        "map_index": index if type(index) is int else -1,
+    }
+
+
+def task_key(record: RunRecord) -> tuple[str, str]:
+    """Return Dag id and task id of the task that did the work."""
+    task = task_of_record(record)
+    return task["dag_id"], task["task_id"]
+
+
+def texts(value: Any) -> list[str]:
+    """Return the elements of a list as texts."""
+    return [str(one) for one in value] if isinstance(value, list) else []
+
+
+def flat(value: Any) -> dict[str, str]:
+    """Return names and values as texts; a mapping within becomes an entry for each of its own."""
+    if not isinstance(value, Mapping):
+        return {}
+    found: dict[str, str] = {}
+    for name, part in value.items():
+        if isinstance(part, Mapping):
+            found |= {f"{name}, {inner}": text for inner, text in flat(part).items()}
+        else:
+            found[str(name)] = str(part)
+    return found

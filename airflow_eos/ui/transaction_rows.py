@@ -1,0 +1,130 @@
+"""The transactions that are open now: of whose pipeline each is, and who may know of it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.ledger import keys
+from airflow_eos.model.kafka import TransactionState
+from airflow_eos.operations.checks import Check
+from airflow_eos.operations.open_transactions import (
+    abort_command,
+    times_of,
+)
+from airflow_eos.wording import counted
+
+if TYPE_CHECKING:
+    from airflow_eos.ui.attempts import Attempt
+    from airflow_eos.ui.history import (
+        PipelineHistory,
+        RunHistory,
+    )
+    from airflow_eos.ui.viewer import Viewer
+    from airflow_eos.wire.txn_requests import TransactionStatus
+
+MEANING: Mapping[TransactionState, str] = {
+    TransactionState.ONGOING: "A run is at work, or was killed. Readers wait behind what it wrote.",
+    TransactionState.PREPARE_COMMIT: "It is decided: it commits as soon as every leader has written the end.",
+    TransactionState.PREPARE_ABORT: "It is decided: it aborts as soon as every leader has written the end.",
+}
+"""What an open transaction's state says."""
+_OLD = 0.8
+"""Share of its time-out from which on an open transaction is a warning: runs take much less."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenNow:
+    """Open transactions of the prefix, by transactional id.
+
+    :param shown: those of pipelines whose records the user may see, with the pipeline's name.
+    :param unrecorded: those of which the ledger knows no pipeline.
+    """
+
+    shown: Mapping[str, tuple[str, TransactionStatus]] = field(default_factory=dict)
+    unrecorded: Mapping[str, TransactionStatus] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, history: RunHistory, viewer: Viewer, prefix: str) -> OpenNow:
+        """Ask brokers, and the ledger whose they are; those of other users' pipelines are left out."""
+        everybodys, its = list(history.pipelines.values()), viewer.pipelines(history)
+        shown, unrecorded = {}, {}
+        for name, status in history.open_transactions().items():
+            if pipeline := _pipeline_of(name, its, prefix):
+                shown[name] = (pipeline, status)
+            elif not _pipeline_of(name, everybodys, prefix):
+                unrecorded[name] = status
+        return cls(shown, unrecorded)
+
+    def rows(
+        self, viewer: Viewer, attempts: Iterable[Attempt], prefix: str, now: dt.datetime
+    ) -> list[dict[str, Any]]:
+        """Return those that the user may know of, sorted by transactional id.
+
+        Before its first commit a transaction is of the pipeline whose attempt in Airflow has its group or
+        its name; one that no attempt names is shown to administrators alone. Without a record nobody can
+        tell whose topics it writes to: partitions are counted, not named.
+
+        :param attempts: that the user may see.
+        """
+        rows = [_row(name, pipeline, status, now) for name, (pipeline, status) in self.shown.items()]
+        groups = {(one.pipeline, one.group) for one in attempts if one.group}
+        for name, status in self.unrecorded.items():
+            pipeline = _tried_by(name, groups, prefix)
+            if pipeline or viewer.is_admin:
+                rows.append({**_row(name, pipeline, status, now), "partitions": []})
+        return sorted(rows, key=lambda row: str(row["transactional_id"]))
+
+
+def check_of(rows: Sequence[Mapping[str, Any]]) -> Check:
+    """Return what *Health* says of open transactions."""
+    name = "open transactions"
+    if not rows:
+        return Check(name, "ok", "none of the pipelines that you may see")
+    oldest = max(rows, key=lambda row: row["age_seconds"] or 0)
+    found = (
+        f"{counted(len(rows), 'transaction')}, the oldest for {oldest['age_seconds']} s of "
+        f"{oldest['timeout_seconds']} s"
+    )
+    if (oldest["share"] or 0) < _OLD:
+        return Check(name, "ok", found)
+    advice = f"readers wait behind it; where its task is gone for good: `{oldest['command']}`"
+    return Check(name, "warn", found, advice)
+
+
+def _row(name: str, pipeline: str, status: TransactionStatus, now: dt.datetime) -> dict[str, Any]:
+    times = times_of(status, now)
+    age = times["age_seconds"]
+    return {
+        "transactional_id": name,
+        "pipeline": pipeline,
+        **times,
+        "state": status.state.value,
+        "meaning": MEANING.get(status.state, ""),
+        "producer_id": status.producer_id,
+        "producer_epoch": status.producer_epoch,
+        "share": None if age is None else min(1.0, age * 1000 / max(status.timeout_ms, 1)),
+        "partitions": sorted(str(where) for where in status.partitions),
+        "partition_count": len(status.partitions),
+        "command": abort_command(name, status.producer_epoch),
+    }
+
+
+def _pipeline_of(name: str, pipelines: Sequence[PipelineHistory], prefix: str) -> str:
+    """Return which of the pipelines works under a transactional id; empty where none does."""
+    for pipeline in pipelines:
+        if not pipeline.runs:
+            continue  # pruned, all of them
+        owner = pipeline.newest
+        its_last = owner.producer.transactional_id
+        if name == its_last or keys.belongs_to(name, prefix, pipeline.name, owner.group_id):
+            return pipeline.name
+    return ""
+
+
+def _tried_by(name: str, groups: Iterable[tuple[str, str]], prefix: str) -> str:
+    """Return the pipeline of whose attempts one works under a transactional id; empty where none does."""
+    matching = (pipeline for pipeline, group in groups if keys.belongs_to(name, prefix, pipeline, group))
+    return min(matching, default="")

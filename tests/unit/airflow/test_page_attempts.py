@@ -1,0 +1,212 @@
+"""What the pages know of attempts: from a metadata database as Airflow fills it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from airflow_eos.operators.failure_record import FailureRecord
+from airflow_eos.ui import attempts as attempts_module
+from airflow_eos.ui.attempt_rows import attempt_row, by_pipeline, kind_of, last_of
+from airflow_eos.ui.attempts import OPERATORS, Attempt, AttemptsUnseen, read_attempts
+from tests.support.airflow_records import RECENT, attempted, forget_attempts
+
+NOW = RECENT + dt.timedelta(hours=2)
+HOUR = dt.timedelta(hours=1)
+
+
+@pytest.fixture(scope="module")
+def database() -> None:
+    from airflow.utils import db
+
+    db.initdb()
+
+
+@pytest.fixture(autouse=True)
+def _empty(database: None) -> Iterator[None]:
+    yield
+    forget_attempts()
+
+
+def read(*dag_ids: str, **options: Any) -> list[Attempt]:
+    return read_attempts(dag_ids, NOW, **options)
+
+
+def test_a_task_that_never_committed_is_an_attempt() -> None:
+    """With what it said; the page knew commits only."""
+    failure = FailureRecord(2, "AuthorizationFailed", "the principal lacks Write on topic 'out'")
+    attempted("a", failure=failure, try_number=2)
+    (attempt,) = read("a")
+    assert attempt == Attempt("a.copy", "a-group", "a", "copy", "r1", -1, "failed", 2, 2, RECENT, failure)
+
+
+def test_nothing_is_said_of_dags_that_are_not_given() -> None:
+    """They are the ones that the user may see: neither by name, nor by a pipeline's name."""
+    attempted("mine", fields={"pipeline": "shared"})
+    attempted("theirs", fields={"pipeline": "shared"})
+    assert [one.dag_id for one in read("mine")] == ["mine"]
+    assert read("mine", tasks={("theirs", "copy"): "shared"}) == read("mine")
+    assert read() == []
+
+
+def test_pipelines_are_named_as_their_runs_name_them() -> None:
+    """By the rendered field, else by Dag and task."""
+    attempted("a", "named", fields={"pipeline": "orders"})
+    attempted("a", "plain")
+    assert {one.task_id: one.pipeline for one in read("a")} == {"named": "orders", "plain": "a.plain"}
+
+
+def test_a_task_that_has_not_started_has_the_name_of_its_last_try() -> None:
+    """Fields are rendered when a try starts."""
+    attempted("a", fields={"pipeline": "old"}, at=RECENT - 3 * HOUR, run_id="r0")
+    attempted("a", fields={"pipeline": "orders"}, at=RECENT - HOUR)
+    attempted("a", run_id="r2", state=None, started=False)
+    assert [(one.run_id, one.pipeline) for one in read("a")] == [
+        ("r2", "orders"),
+        ("r1", "orders"),
+        ("r0", "old"),
+    ]
+
+
+def test_other_tasks_are_none_of_ours() -> None:
+    """But those whose record, or whose failure, says that they run a pipeline."""
+    attempted("a", "bash", operator="BashOperator")
+    attempted("a", "derived", operator="MyOperator")
+    attempted("a", "failed", operator="MyOperator", failure=FailureRecord(1, "E", "s"))
+    assert [one.task_id for one in read("a")] == ["failed"]
+    known = {("a", "derived"): "orders"}
+    assert {one.task_id for one in read("a", tasks=known)} == {"failed", "derived"}
+
+
+def test_the_names_of_operators_are_those_of_this_package() -> None:
+    """All classes that run a pipeline."""
+    from airflow_eos.decorators import kafka_eos
+    from airflow_eos.operators import replay, submit
+    from airflow_eos.operators.run_parameters import RunParameters
+
+    def below(kind: type) -> set[type]:
+        return {one for child in kind.__subclasses__() for one in (child, *below(child))}
+
+    assert kafka_eos
+    assert replay
+    assert submit
+    package = {one.__name__ for one in below(RunParameters) if one.__module__.startswith("airflow_eos.")}
+    assert package == set(OPERATORS)
+
+
+def test_an_error_of_an_earlier_try_is_not_that_of_the_last() -> None:
+    """The last one was killed before it could say anything."""
+    attempted("a", failure=FailureRecord(1, "Old", "old"), try_number=2)
+    (attempt,) = read("a")
+    assert attempt.failure is None
+    row = attempt_row(attempt, NOW)
+    assert row["error"] == ""
+    assert "left no error" in row["sentence"]
+
+
+@pytest.mark.parametrize("value", [{"v": 9}, {"v": 1, "try_number": 1, "error": 1, "sentence": 2}])
+def test_a_foreign_xcom_of_that_key_is_no_error(value: dict[str, Any]) -> None:
+    attempted("a", failure=value)
+    assert read("a")[0].failure is None
+
+
+def test_the_newest_runs_of_each_dag_count() -> None:
+    """Ten of each, by when they started: a run that was cleared tonight starts tonight."""
+    for number in range(12):
+        attempted("a", run_id=f"r{number}", state="success", at=RECENT - number * HOUR)
+    attempted("b", at=RECENT - 20 * HOUR)
+    attempted("old", at=RECENT - dt.timedelta(days=40))
+    found = read("a", "b", "old")
+    assert [one.run_id for one in found if one.dag_id == "a"] == [f"r{number}" for number in range(10)]
+    assert [one.dag_id for one in found][-1] == "b"
+    assert len(found) == 11
+
+
+def test_the_last_attempt_is_the_worst_task_of_the_newest_run() -> None:
+    """A run in which the task was not reached yet does not hide that the one before failed."""
+    for index, state in enumerate(["success", "failed", "running"]):
+        attempted("a", run_id="mapped", state=state, map_index=index)
+    attempted("a", run_id="before", at=RECENT - HOUR)
+    attempted("a", run_id="fine", state="success", at=RECENT - 2 * HOUR)
+    attempted("a", run_id="next", state=None, started=False, at=RECENT + HOUR)
+    ((name, its),) = by_pipeline(read("a")).items()
+    last = last_of(its)
+    assert (name, last.kind, last.attempt.run_id, last.attempt.map_index) == ("a.copy", "failed", "mapped", 1)
+    assert (last.tasks, last.tasks_failed, last.runs, last.runs_failed) == (3, 1, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [
+        ("failed", "failed"),
+        ("upstream_failed", "failed"),
+        ("up_for_retry", "retrying"),
+        ("queued", "running"),
+        ("deferred", "running"),
+        ("a state of a later Airflow", "running"),
+        ("success", "succeeded"),
+        ("skipped", "succeeded"),
+        (None, "never ran"),
+    ],
+)
+def test_states(state: str | None, kind: str) -> None:
+    attempted("a", state=state, started=state is not None)
+    (attempt,) = read("a")
+    assert kind_of(attempt) == kind
+
+
+def test_links_lead_to_the_log_of_the_try_and_to_the_dag_run() -> None:
+    """Whatever the names hold."""
+    attempted("a/b", "copy", run_id="scheduled__2026-11-20T00:00:00+00:00", map_index=3, try_number=2)
+    row = attempt_row(read("a/b")[0], NOW)
+    run = "/dags/a%2Fb/runs/scheduled__2026-11-20T00%3A00%3A00%2B00%3A00"
+    assert row["run_path"] == run
+    assert row["log_path"] == f"{run}/tasks/copy/mapped/3?try_number=2"
+    assert (row["try_number"], row["tries"]) == (2, 3)
+    assert (row["at"], row["at_ago"]) == ("2026-11-20T22:00:00Z", "2 h ago")
+
+
+def test_a_database_that_cannot_be_read_is_told_from_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sqlalchemy.exc import OperationalError
+
+    def refuse(*_: Any) -> Any:
+        raise OperationalError("select", {}, Exception("no such host: db"))
+
+    monkeypatch.setattr(attempts_module, "_rows", refuse)
+    with pytest.raises(AttemptsUnseen):
+        read("a")
+
+
+def test_there_is_no_session_where_airflow_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow.settings.NonScopedSession", None)
+    with pytest.raises(AttemptsUnseen):
+        read("a")
+
+
+def test_three_hundred_dags_are_read_in_a_second() -> None:
+    """Each with ten runs; on two cores it takes a tenth of that."""
+    from airflow.models.dagrun import DagRun
+    from airflow.models.taskinstance import TaskInstance, uuid7
+    from airflow.utils.session import create_session
+    from sqlalchemy import insert
+
+    names = [f"dag{number:03}" for number in range(300)]
+    runs, tasks = [], []
+    for name in names:
+        for number in range(12):
+            at = RECENT - number * HOUR
+            named = {"dag_id": name, "run_id": f"r{number}"}
+            runs.append({**named, "start_date": at, "run_after": at, "run_type": "manual", "clear_number": 0})
+            task = {**named, "task_id": "copy", "map_index": -1, "state": "failed", "pool": "default_pool"}
+            tasks.append({**task, "id": uuid7(), "operator": OPERATORS[0], "pool_slots": 1, "start_date": at})
+    with create_session() as session:
+        session.execute(insert(DagRun.__table__), runs)
+        session.execute(insert(TaskInstance.__table__), tasks)
+    began = time.monotonic()
+    found = read(*names)
+    assert time.monotonic() - began < 1.0
+    assert len(found) == 3_000
