@@ -104,8 +104,8 @@ def test_the_doctor_compares_them_too(monkeypatch, client, problems):
     """Without a session: the doctor's own Python is asked."""
     monkeypatch.setattr(executors, "installed_distributions", lambda: SparkDistributions("4.1.4", client))
     checks = executors.distribution_problems()
-    found = [(check.status, check.advice.partition(" --")[0]) for check in checks]
-    assert found == [("fail", "run: pip install")] * problems
+    rows = [(check.status, check.advice.partition(" --")[0]) for check in checks]
+    assert rows == [("fail", "run: pip install")] * problems
 
 
 def test_this_environment_fits_together():
