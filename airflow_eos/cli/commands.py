@@ -7,7 +7,7 @@ import re
 from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any
 
 from airflow_eos.cli.definition import DONE, FOUND
@@ -93,7 +93,7 @@ def ledger(target: Deployment, options: Namespace) -> Outcome:
 
     if options.key and options.pipeline:
         raise WrongUsage("give --pipeline or --key, not both")
-    found = ledger_records(
+    records = ledger_records(
         target.kafka,
         target.ledger,
         pipeline=options.pipeline,
@@ -101,20 +101,22 @@ def ledger(target: Deployment, options: Namespace) -> Outcome:
         latest=options.limit,
         prefix=target.prefix,
     )
-    if options.pipeline and not found:
+    if options.pipeline and not records:
         raise no_such_pipeline(target.kafka, target.ledger, options.pipeline, prefix=target.prefix)
-    if options.key and not found:
+    if options.key and not records:
         raise ConfigurationError(
             f"the ledger {target.ledger.topic!r} has no record of the key {options.key!r}; "
             "`airflow eos ledger` lists all"
         )
     if options.pipeline:  # in one partition: the log has their order
-        found.sort(key=itemgetter("offset"))
+        records.sort(key=attrgetter("offset"))
     else:
-        found.sort(key=lambda one: (_staged_at(one["value"]), one["key"]))
+        records.sort(key=lambda record: (_staged_at(record.value), record.key))
     if options.limit:
-        found = found[-options.limit :]
-    return Outcome({"records": found}, {"records": [record_row(one) for one in found]})
+        records = records[-options.limit :]
+    return Outcome(
+        {"records": [record.to_dict() for record in records]}, {"records": [*map(record_row, records)]}
+    )
 
 
 def _staged_at(value: Any) -> str:
@@ -169,7 +171,7 @@ def abort(target: Deployment, options: Namespace) -> Outcome:
     if options.yes and options.epoch is None:
         raise WrongUsage("--yes needs --epoch: the producer epoch that is shown without --yes")
     name = options.transactional_id or keys.cursor_transactional_id(target.prefix, options.group)
-    found = abort_transaction(
+    ended = abort_transaction(
         target.kafka,
         name,
         prefix=target.prefix,
@@ -178,10 +180,11 @@ def abort(target: Deployment, options: Namespace) -> Outcome:
         execute=options.yes,
     )
     title = "transaction"
-    if found["answer"] == "dry run":
-        title += f"; to end it add --yes --epoch {found['producer_epoch']}"
-        title += " --foreign, if you know its owner" if found["foreign"] else ""
-    return Outcome(found, {title: [found]})
+    if ended.answer == "dry run":
+        title += f"; to end it add --yes --epoch {ended.owner.producer_epoch}"
+        title += " --foreign, if you know its owner" if ended.foreign else ""
+    data = ended.to_dict()
+    return Outcome(data, {title: [data]})
 
 
 def repair(target: Deployment, options: Namespace) -> Outcome:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_eos.cli.outcome import Row, WrongUsage
 from airflow_eos.exceptions import LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.run.work import recorded_interval
+
+if TYPE_CHECKING:
+    from airflow_eos.operations.queries import LedgerRecord
 
 
 def run_named(text: str) -> tuple[str, str]:
@@ -29,20 +32,19 @@ def run_row(run: Mapping[str, Any]) -> Row:
     return {name: run.get(name) for name in ("run_key", "state", "mode", "run_id", "try_number", *counts)}
 
 
-def record_row(record: Mapping[str, Any]) -> Row:
+def record_row(record: LedgerRecord) -> Row:
     """Return what tables show of a ledger record, of whatever kind."""
-    value = record["value"]
-    if keys.is_run_record(record["key"]):
+    if keys.is_run_record(record.key):
         try:
-            run = RunRecord.from_json(value, record["key"])
+            run = RunRecord.from_json(record.value, record.key)
         except LedgerUnreadable as error:
-            place = f"partition {record['partition']}, offset {record['offset']}"
-            return {"key": record["key"], "at": "", "what": f"unreadable, {place}: {error}"}
+            place = f"partition {record.partition}, offset {record.offset}"
+            return {"key": record.key, "at": "", "what": f"unreadable, {place}: {error}"}
         interval = recorded_interval(run)
         of_interval = "" if interval is None else f"[{interval[0]}, {interval[1]}): "
         what = f"{of_interval}{run.counts} by {run.run_id}, try {run.try_number}"
-        return {"key": record["key"], "at": run.staged_at, "what": what}
-    return {"key": record["key"], "at": "", "what": _short(value)}
+        return {"key": record.key, "at": run.staged_at, "what": what}
+    return {"key": record.key, "at": "", "what": _short(record.value)}
 
 
 def _short(value: Any) -> str:

@@ -12,6 +12,7 @@ from airflow_eos.cli.outcome import Outcome, Row, WrongUsage
 from airflow_eos.cli.rows import run_named, run_row
 from airflow_eos.exceptions import UnknownTopic
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.records.cursor import CursorRecord
 from airflow_eos.model.spec import Deployment
 
 Gauge = tuple[str, float, Mapping[str, str]]
@@ -31,16 +32,19 @@ def status(target: Deployment, options: Namespace) -> Outcome:
         raise WrongUsage("--send-metrics sends by Airflow's own metrics: use `airflow eos status`")
     names = ledger_names(target.kafka, target.ledger, prefix=target.prefix) if everything else None
     groups = names.groups if names else options.group
-    found = ledger_status(target.kafka, target.ledger, groups=groups, runs=asked_runs, prefix=target.prefix)
+    known = ledger_status(target.kafka, target.ledger, groups=groups, runs=asked_runs, prefix=target.prefix)
+    found = known.to_dict()
     groups_or_all = everything or bool(options.group)
-    found["open_transactions"] = open_transactions(target.kafka, target.prefix) if groups_or_all else []
+    transactions = open_transactions(target.kafka, target.prefix) if groups_or_all else []
+    found["open_transactions"] = [transaction.to_dict() for transaction in transactions]
     if not everything:
         found["open_transactions"] = _of_groups(found["open_transactions"], target.prefix, options.group)
     exceeded: list[Row] = []
-    for group, cursor in found["cursors"].items():
+    for group, cursor in known.cursors.items():
+        if isinstance(cursor, CursorRecord):
+            found["cursors"][group] |= _progress(target, group, cursor)
         if cursor is not None:
-            _add_progress(target, group, cursor)
-            exceeded += _exceeded(group, cursor, options)
+            exceeded += _exceeded(group, found["cursors"][group], options)
     missing = _missing(target, found)
     latest = names.runs if names else {}
     if everything:
@@ -155,33 +159,34 @@ def _missing(target: Deployment, found: Mapping[str, Any]) -> list[Row]:
     return list(rows)
 
 
-def _add_progress(target: Deployment, group: str, cursor: dict[str, Any]) -> None:
-    """Add to what the ledger says of a group what it has to read, and the transaction it has open."""
+def _progress(target: Deployment, group: str, cursor: CursorRecord) -> dict[str, Any]:
+    """Return what a group has to read, and the transaction it has open."""
     from airflow_eos.engine.control_plane import utc_now
     from airflow_eos.engine.lag import unread
     from airflow_eos.operations.open_transactions import oldest_open_transaction
 
-    topics = cursor.pop("topics", None)
-    if topics is None:
-        return  # it cannot be read
+    topics = sorted(cursor.topic_ids)
     ids = [keys.cursor_transactional_id(target.prefix, group)]
+    progress: dict[str, Any]
     try:
         left = unread(target.kafka, group, topics, ledger=target.ledger, prefix=target.prefix)
     except UnknownTopic as error:
-        cursor |= {"lag": None, "unknown": error.message}
+        progress = {"lag": None, "unknown": error.message}
     else:
-        cursor |= {
+        progress = {
             "lag": left.offsets,
             "lag_to_end": left.offsets_to_end,
-            "waiting": [one.to_dict(utc_now()) for one in left.undecided],
+            "waiting": [undecided.to_dict(utc_now()) for undecided in left.undecided],
         }
-        if cursor["layout"] == "mapped" and left.added:
-            cursor["not_mapped"] = [str(tp) for tp in sorted(left.added)]
-        if cursor["layout"] == "mapped":
+        if cursor.layout == "mapped":
+            if left.added:
+                progress["not_mapped"] = [str(tp) for tp in sorted(left.added)]
             ids = [
-                keys.cursor_transactional_id(target.prefix, group, one.topic_partition) for one in left.ranges
+                keys.cursor_transactional_id(target.prefix, group, offsets.topic_partition)
+                for offsets in left.ranges
             ]
-    cursor["open_transaction"] = oldest_open_transaction(target.kafka, ids)
+    oldest = oldest_open_transaction(target.kafka, ids)
+    return {**progress, "open_transaction": None if oldest is None else oldest.to_dict()}
 
 
 def _exceeded(group: str, cursor: Mapping[str, Any], options: Namespace) -> list[Row]:

@@ -59,6 +59,43 @@ def partition_counts(kafka: Mapping[str, Any], topics: Sequence[str]) -> dict[st
         return {name: found[name].partitions for name in topics}
 
 
+@dataclass(frozen=True, slots=True)
+class PrunedRun:
+    """A run whose record was pruned."""
+
+    run_id: str
+
+    def summary(self) -> dict[str, Any]:
+        """Return what commands show of it."""
+        return {"state": "PRUNED", "run_id": self.run_id}
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerStatus:
+    """What a ledger says of itself, of groups and of runs.
+
+    None is what it does not hold; an error stands for a record that cannot be read.
+
+    :param topic: of the ledger.
+    :param cursors: by consumer group.
+    :param runs: by ``<pipeline>/<run id>``.
+    """
+
+    topic: str
+    ledger: LedgerId
+    cursors: Mapping[str, CursorRecord | LedgerUnreadable | None]
+    runs: Mapping[str, RunRecord | PrunedRun | LedgerUnreadable | None]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        identity = {"topic_id": self.ledger.topic_id, "partitions": self.ledger.partitions}
+        return {
+            "ledger": {"topic": self.topic, **identity},
+            "cursors": {group: _cursor_summary(cursor) for group, cursor in self.cursors.items()},
+            "runs": {name: _run_summary(run) for name, run in self.runs.items()},
+        }
+
+
 def ledger_status(
     kafka: Mapping[str, Any],
     settings: LedgerSettings | None = None,
@@ -66,32 +103,40 @@ def ledger_status(
     groups: Sequence[str] = (),
     runs: Sequence[tuple[str, str]] = (),
     prefix: str = DEFAULT_PREFIX,
-) -> dict[str, Any]:
+) -> LedgerStatus:
     """Return what the ledger says: its identity, the cursors of groups, and runs given as (pipeline, run id).
 
     :raises LedgerMissing: when there is no initialised ledger.
     """
     settings = settings or LedgerSettings()
-    with ControlPlane(Deployment(kafka, settings or LedgerSettings(), prefix)) as control:
+    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
         ledger = control.verify_ledger()
-        status: dict[str, Any] = {
-            "ledger": {"topic": settings.topic, "topic_id": ledger.topic_id, "partitions": ledger.partitions},
-            "cursors": {},
-            "runs": {},
+        cursors = {group: _cursor_of(control, group) for group in groups}
+        by_name = {
+            keys.run_name(pipeline, run_id): _run_of(control, pipeline, run_id) for pipeline, run_id in runs
         }
-        for group in groups:
-            key = keys.cursor_key(group)
-            value = control.authority.peek([key], routing=group).get(key)
-            status["cursors"][group] = None if value is None else _cursor_summary(key, value)
-        for pipeline, run_id in runs:
-            key = keys.run_record_key(keys.cursor_run_key(pipeline, run_id))
-            value = control.authority.peek([key], routing=pipeline).get(key)
-            status["runs"][keys.run_name(pipeline, run_id)] = (
-                None if value is None else _run_summary(key, value)
-            )
-            if value is None and _is_pruned(control, pipeline, run_id):
-                status["runs"][keys.run_name(pipeline, run_id)] = {"state": "PRUNED", "run_id": run_id}
-    return status
+    return LedgerStatus(settings.topic, ledger, cursors, by_name)
+
+
+def _cursor_of(control: ControlPlane, group: str) -> CursorRecord | LedgerUnreadable | None:
+    key = keys.cursor_key(group)
+    value = control.authority.peek([key], routing=group).get(key)
+    if value is None:
+        return None
+    try:
+        return CursorRecord.from_json(value, key)
+    except LedgerUnreadable as error:
+        return error
+
+
+def _run_of(
+    control: ControlPlane, pipeline: str, run_id: str
+) -> RunRecord | PrunedRun | LedgerUnreadable | None:
+    key = keys.run_record_key(keys.cursor_run_key(pipeline, run_id))
+    value = control.authority.peek([key], routing=pipeline).get(key)
+    if value is not None:
+        return _readable(key, value)
+    return PrunedRun(run_id) if _is_pruned(control, pipeline, run_id) else None
 
 
 def pruned_runs(
@@ -145,24 +190,22 @@ def _horizons(values: Iterable[tuple[str, str]]) -> list[Horizon]:
     return found
 
 
-def _run_summary(key: str, value: str) -> dict[str, Any]:
-    try:
-        return RunRecord.from_json(value, key).summary()
-    except LedgerUnreadable as error:
-        return {"state": f"unreadable: {error}"}
+def _run_summary(run: RunRecord | PrunedRun | LedgerUnreadable | None) -> dict[str, Any] | None:
+    if isinstance(run, LedgerUnreadable):
+        return {"state": f"unreadable: {run}"}
+    return None if run is None else run.summary()
 
 
-def _cursor_summary(key: str, value: str) -> dict[str, Any]:
-    try:
-        record = CursorRecord.from_json(value, key)
-    except LedgerUnreadable as error:
-        return {"unreadable": str(error)}
+def _cursor_summary(cursor: CursorRecord | LedgerUnreadable | None) -> dict[str, Any] | None:
+    if isinstance(cursor, LedgerUnreadable):
+        return {"unreadable": str(cursor)}
+    if cursor is None:
+        return None
     return {
-        "pipeline": record.pipeline,
-        "layout": record.layout,
-        "topics": sorted(record.topic_ids),
-        "ends": {str(tp): end for tp, end in sorted(record.ends.items())},
-        "run_key": record.run_key,
+        "pipeline": cursor.pipeline,
+        "layout": cursor.layout,
+        "ends": {str(tp): end for tp, end in sorted(cursor.ends.items())},
+        "run_key": cursor.run_key,
     }
 
 
@@ -267,6 +310,23 @@ def _parsed(value: str) -> Any:
         return value
 
 
+@dataclass(frozen=True, slots=True)
+class LedgerRecord:
+    """A committed record of the ledger.
+
+    :param value: its JSON, parsed; text where it is not JSON.
+    """
+
+    key: str
+    partition: int
+    offset: int
+    value: Any
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {"key": self.key, "partition": self.partition, "offset": self.offset, "value": self.value}
+
+
 def ledger_records(
     kafka: Mapping[str, Any],
     settings: LedgerSettings | None = None,
@@ -275,12 +335,8 @@ def ledger_records(
     key: str | None = None,
     latest: int | None = None,
     prefix: str = DEFAULT_PREFIX,
-) -> list[dict[str, Any]]:
+) -> list[LedgerRecord]:
     """Return the latest committed records of the ledger, sorted by key.
-
-    As ``{"key", "partition", "offset", "value"}``.
-
-    A value that is no JSON is given as text.
 
     :param pipeline: only the runs of this pipeline; default: everything, which reads the whole ledger.
     :param key: only this key, such as ``run:<run key>`` or ``cursor:<group>``.
@@ -289,13 +345,10 @@ def ledger_records(
     :raises LedgerMissing: when there is no initialised ledger.
     """
     found = _records(kafka, settings or LedgerSettings(), pipeline, key, prefix, latest)
-    return sorted(
-        (
-            {"key": name, "partition": partition, "offset": value.where[1], "value": _parsed(value)}
-            for partition, name, value in found
-        ),
-        key=lambda one: str(one["key"]),
+    records = (
+        LedgerRecord(name, partition, value.where[1], _parsed(value)) for partition, name, value in found
     )
+    return sorted(records, key=lambda record: record.key)
 
 
 def _records(

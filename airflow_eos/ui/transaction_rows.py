@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import TransactionState
 from airflow_eos.operations.checks import Check
-from airflow_eos.operations.open_transactions import (
-    abort_command,
-    times_of,
-)
+from airflow_eos.operations.open_transactions import TransactionTimes, abort_command
 from airflow_eos.wording import counted
 
 if TYPE_CHECKING:
@@ -49,10 +46,10 @@ class OpenNow:
     @classmethod
     def of(cls, history: RunHistory, viewer: Viewer, prefix: str) -> OpenNow:
         """Ask brokers, and the ledger whose they are; those of other users' pipelines are left out."""
-        everybodys, its = list(history.pipelines.values()), viewer.pipelines(history)
+        everybodys, own = list(history.pipelines.values()), viewer.pipelines(history)
         shown, unrecorded = {}, {}
         for name, status in history.open_transactions().items():
-            if pipeline := _pipeline_of(name, its, prefix):
+            if pipeline := _pipeline_of(name, own, prefix):
                 shown[name] = (pipeline, status)
             elif not _pipeline_of(name, everybodys, prefix):
                 unrecorded[name] = status
@@ -70,7 +67,7 @@ class OpenNow:
         :param attempts: that the user may see.
         """
         rows = [_row(name, pipeline, status, now) for name, (pipeline, status) in self.shown.items()]
-        groups = {(one.pipeline, one.group) for one in attempts if one.group}
+        groups = {(attempt.pipeline, attempt.group) for attempt in attempts if attempt.group}
         for name, status in self.unrecorded.items():
             pipeline = _tried_by(name, groups, prefix)
             if pipeline or viewer.is_admin:
@@ -95,12 +92,12 @@ def check_of(rows: Sequence[Mapping[str, Any]]) -> Check:
 
 
 def _row(name: str, pipeline: str, status: TransactionStatus, now: dt.datetime) -> dict[str, Any]:
-    times = times_of(status, now)
-    age = times["age_seconds"]
+    times = TransactionTimes.of(status, now)
+    age = times.age_seconds
     return {
         "transactional_id": name,
         "pipeline": pipeline,
-        **times,
+        **times.to_dict(),
         "state": status.state.value,
         "meaning": MEANING.get(status.state, ""),
         "producer_id": status.producer_id,

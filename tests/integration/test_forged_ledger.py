@@ -144,7 +144,7 @@ def test_a_commit_is_not_unmade(pipeline, value):
     assert pipeline.run(**given(pipeline, "r1"), clear_number=1, on_committed="skip").found
     assert pipeline.output() == copies(10)
     listed = ledger_records(pipeline.spec.kafka, pipeline.spec.ledger, key=record_of(pipeline, "r1"))
-    assert [one["value"]["run_id"] for one in listed] == ["r1"]
+    assert [record.value["run_id"] for record in listed] == ["r1"]
 
 
 def of_no_text(key):

@@ -95,7 +95,7 @@ def test_an_index_is_not_listed(spec, always):
     """The ledger's records are those of runs."""
     run(spec)
     listed = ledger_records(spec.kafka, spec.ledger, prefix=spec.prefix)
-    assert sorted(one["key"].partition(":")[0] for one in listed) == ["cursor", "ledger", "run"]
+    assert sorted(record.key.partition(":")[0] for record in listed) == ["cursor", "ledger", "run"]
 
 
 def test_without_a_key_an_index_says_nothing(spec, always):

@@ -60,7 +60,8 @@ def prune(spec, *, execute=True, **changes):
 
 
 def records(spec, kind):
-    return [one for one in ledger_records(spec.kafka, spec.ledger) if one["key"].startswith(kind)]
+    listed = ledger_records(spec.kafka, spec.ledger)
+    return [record.to_dict() for record in listed if record.key.startswith(kind)]
 
 
 def test_a_pruned_run_is_refused_and_new_ones_go_on(spec, young):
@@ -96,7 +97,7 @@ def test_a_pruned_run_is_refused_and_new_ones_go_on(spec, young):
     with pytest.raises(LedgerPruned):
         run(spec, "r3")
     asked = ledger_status(spec.kafka, spec.ledger, runs=[(spec.pipeline, "r0"), (spec.pipeline, "x")])
-    assert asked["runs"] == {
+    assert asked.to_dict()["runs"] == {
         f"{spec.pipeline}/r0": {"state": "PRUNED", "run_id": "r0"},
         f"{spec.pipeline}/x": None,
     }

@@ -83,7 +83,7 @@ def late(kafka: EmbeddedKafka) -> Pipeline:
 def has_open_transaction(kafka: EmbeddedKafka, group: str) -> bool:
     name = keys.cursor_transactional_id(DEFAULT_PREFIX, group)
     found = abort_transaction(kafka.client_config(), name, execute=False)
-    return str(found["state"]) == "Ongoing"
+    return found.state == "Ongoing"
 
 
 @on_celery

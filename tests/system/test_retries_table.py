@@ -190,8 +190,7 @@ def test_task_told_to_stop_ends_its_transaction(
 
     def state() -> str:
         name = keys.cursor_transactional_id(DEFAULT_PREFIX, "open")
-        found = abort_transaction(kafka.client_config(), name, execute=False)
-        return str(found["state"])
+        return abort_transaction(kafka.client_config(), name, execute=False).state
 
     assert state() == "Ongoing"
     airflow.kill_task("stays_open", run_id, "copy", signal.SIGTERM)

@@ -12,6 +12,7 @@ from airflow_eos.cli.rows import record_row, run_row
 from airflow_eos.engine.run import Run
 from airflow_eos.model.output import NOT_COUNTED, total
 from airflow_eos.model.spec import RunSpec
+from airflow_eos.operations.queries import LedgerRecord
 from airflow_eos.run.rounds import merged
 from tests.unit.airflow.fakes import a_record
 
@@ -39,7 +40,7 @@ def test_late_records_are_named_wherever_a_run_is_shown():
     assert late.counts == "10 read (3 of them late), 10 written"
     assert late.summary()["records_late"] == 3
     assert run_row(late.summary())["records_late"] == 3
-    row = record_row({"key": f"run:{late.run_key}", "value": json.loads(late.to_json())})
+    row = record_row(LedgerRecord(f"run:{late.run_key}", 0, 0, json.loads(late.to_json())))
     assert row["what"] == f"{late.counts} by {late.run_id}, try 1"
     for none in (0, NOT_COUNTED):
         assert a_record(records_late=none).counts == "10 read, 10 written"

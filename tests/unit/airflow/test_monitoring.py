@@ -16,8 +16,9 @@ from airflow.sdk.observability import stats
 from airflow_eos.cli import airflow_commands, status
 from airflow_eos.cli.airflow_commands import get_parser
 from airflow_eos.cli.main import main
+from airflow_eos.model.ledger import LedgerId
 from airflow_eos.operations.gaps import Gap, gaps
-from airflow_eos.operations.queries import LedgerNames
+from airflow_eos.operations.queries import LedgerNames, LedgerStatus
 from tests.unit.airflow.fakes import a_record
 
 ROOT = Path(__file__).parents[3]
@@ -164,7 +165,7 @@ def test_gauges_go_the_way_of_airflows_own(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("airflow_eos.operations.queries.ledger_names", lambda *_, **__: LedgerNames({}, ()))
     monkeypatch.setattr(
         "airflow_eos.operations.queries.ledger_status",
-        lambda *_, **__: {"ledger": {}, "cursors": {}, "runs": {}},
+        lambda *_, **__: LedgerStatus("ledger", LedgerId("id", 1, "p"), {}, {}),
     )
     monkeypatch.setattr("airflow_eos.operations.open_transactions.open_transactions", lambda *_: [])
     given = get_parser().parse_args(["eos", "status", "--send-metrics", "--prefix", "p"])
