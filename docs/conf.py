@@ -6,14 +6,16 @@ read alike on a forge. Links that leave this folder lead to the files of the ver
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 # Importing Airflow for the API reference writes a configuration: never into the home folder of who builds.
-os.environ.setdefault("AIRFLOW_HOME", tempfile.mkdtemp(prefix="airflow-eos-docs-"))
+if "AIRFLOW_HOME" not in os.environ:
+    os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="airflow-eos-docs-")
 
 import airflow_eos
 
@@ -37,6 +39,7 @@ html_extra_path = ["llms.txt"]
 html_show_sphinx = False
 # GitHub's anchors, six levels deep.
 myst_heading_anchors = 6
+python_maximum_signature_line_length = 88
 autodoc_typehints = "none"  # signatures have them; parameters are explained in prose
 autodoc_member_order = "bysource"
 
@@ -80,6 +83,20 @@ def prepare(app: Sphinx, page: str, source: list[str]) -> None:
     source[0] = outside_links(source[0], (Path(app.srcdir) / page).parent)
 
 
+def constructor(
+    _app: Sphinx, kind: str, _name: str, target: Any, _options: Any, signature: str, _returned: Any
+) -> tuple[str, None] | None:
+    """Return the parameters of a class whose ``__new__`` takes any: those of its ``__init__``."""
+    if kind != "class" or "**given" not in (signature or ""):
+        return None
+    from sphinx.util.inspect import stringify_signature
+
+    whole = inspect.signature(target.__init__)
+    own = whole.replace(parameters=list(whole.parameters.values())[1:])
+    return stringify_signature(own, show_annotation=False), None
+
+
 def setup(app: Sphinx) -> None:
     """Connect what adapts the pages."""
     app.connect("source-read", prepare)
+    app.connect("autodoc-process-signature", constructor)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from airflow_eos.exceptions import ConfigurationError, LedgerMissing, LedgerReplaced
 from airflow_eos.ledger import keys
@@ -44,52 +45,84 @@ def verify(
     :raises LedgerReplaced: when topic id or partition count differ from the pinned ones, or the topic has no
         identity and somebody remembers that it had one.
     """
-    try:
-        topic = ledger.describe(wait=may_create is MayCreate.NEVER)
-    except LedgerMissing as missing:
-        refused = _refusal(witnesses, settings.topic, may_create)
-        if refused is not None:
-            topic = _described(ledger, missing, refused)
-        else:
-            ledger.create()
-            topic = ledger.describe()
-    key = keys.LEDGER_IDENTITY_KEY
-    routing = keys.LEDGER_IDENTITY_ROUTING
+    check = _LedgerCheck(ledger, authority, pins, settings, prefix, witnesses, may_create)
+    topic = check.existing_or_created()
     own = _own_records(authority, settings)
-    pinned = own.get(key)
-    if pinned is None:
-        refuse_unsigned(_any_signed(own), settings)
-        refused = _refusal(witnesses, settings.topic, may_create)
-        begun = authority.look([key], routing=routing).open_records
-        if refused is not None and not (begun and may_create is not MayCreate.NEVER):
-            # Whoever pins goes on when its commit is answered; the marker that tells others comes after that.
-            pinned = authority.settle([key], routing=routing).get(key)
-            if pinned is None:
-                raise refused
-        else:
-            # A pin begun by somebody who was allowed to is finished, even where a broker forgot its marker.
-            pinned = pins.pin(
-                keys.ledger_transactional_id(prefix, settings.topic),
-                key,
-                routing,
-                lambda *_: IdentityRecord(topic.topic_id, topic.partitions, prefix).to_json(),
-            )
-            if prefix == DEFAULT_PREFIX:
-                log.warning(
-                    "the new ledger %s is used with the default prefix %r: where another environment may use "
-                    "this cluster, give each its own [eos] prefix and ledger_topic before there are runs",
-                    settings.topic,
-                    prefix,
-                )
-    record = IdentityRecord.from_json(pinned, key)
-    made = LedgerId(record.topic_id, record.partitions, record.prefix or prefix, _any_signed(own))
-    if (made.topic_id, made.partitions) != (topic.topic_id, topic.partitions):
-        raise LedgerReplaced(
-            f"ledger {settings.topic!r} was made as topic id {made.topic_id} with "
-            f"{made.partitions} partitions and is now {topic.topic_id} with {topic.partitions}: "
-            "restore the original; partitions of a ledger must never be added"
+    identity = check.pinned_identity(topic, own)
+    check.unchanged(topic, identity)
+    return LedgerId(identity.topic_id, identity.partitions, identity.prefix or prefix, _any_signed(own))
+
+
+@dataclass(frozen=True, slots=True)
+class _LedgerCheck:
+    """The steps of :func:`verify`, which has its arguments."""
+
+    ledger: Ledger
+    authority: Authority
+    pins: Pins
+    settings: LedgerSettings
+    prefix: str
+    witnesses: Witnesses
+    may_create: MayCreate
+
+    def existing_or_created(self) -> TopicDescription:
+        """Return the ledger topic, made now where there is none and one may be made."""
+        try:
+            return self.ledger.describe(wait=self.may_create is MayCreate.NEVER)
+        except LedgerMissing as missing:
+            refusal = self._refusal()
+            if refusal is not None:
+                return _described(self.ledger, missing, refusal)
+            self.ledger.create()
+            return self.ledger.describe()
+
+    def pinned_identity(self, topic: TopicDescription, own: Mapping[str, str]) -> IdentityRecord:
+        """Return the identity that the ledger holds, pinned now where it has none and may get one.
+
+        :param own: the ledger's records about itself, as one look has shown them.
+        """
+        key, routing = keys.LEDGER_IDENTITY_KEY, keys.LEDGER_IDENTITY_ROUTING
+        if key in own:
+            return IdentityRecord.from_json(own[key], key)
+        refuse_unsigned(_any_signed(own), self.settings)
+        refusal = self._refusal()
+        begun = self.authority.look([key], routing=routing).open_records
+        if refusal is not None and not (begun and self.may_create is not MayCreate.NEVER):
+            # Its first user goes on when its commit is answered; others see it by the marker, which is later.
+            settled = self.authority.settle([key], routing=routing)
+            if key not in settled:
+                raise refusal
+            return IdentityRecord.from_json(settled[key], key)
+        # A pin begun by somebody who was allowed to is finished, even where a broker forgot its marker.
+        pinned = self.pins.pin(
+            keys.ledger_transactional_id(self.prefix, self.settings.topic),
+            key,
+            routing,
+            lambda *_: IdentityRecord(topic.topic_id, topic.partitions, self.prefix).to_json(),
         )
-    return made
+        if self.prefix == DEFAULT_PREFIX:
+            log.warning(
+                "the new ledger %s is used with the default prefix %r: where another environment may use "
+                "this cluster, give each its own [eos] prefix and ledger_topic before there are runs",
+                self.settings.topic,
+                self.prefix,
+            )
+        return IdentityRecord.from_json(pinned, key)
+
+    def unchanged(self, topic: TopicDescription, identity: IdentityRecord) -> None:
+        """Compare the topic as it is with the identity.
+
+        :raises LedgerReplaced: it is another topic, or has another number of partitions.
+        """
+        if (identity.topic_id, identity.partitions) != (topic.topic_id, topic.partitions):
+            raise LedgerReplaced(
+                f"ledger {self.settings.topic!r} was made as topic id {identity.topic_id} with "
+                f"{identity.partitions} partitions and is now {topic.topic_id} with {topic.partitions}: "
+                "restore the original; partitions of a ledger must never be added"
+            )
+
+    def _refusal(self) -> LedgerMissing | LedgerReplaced | None:
+        return _refusal(self.witnesses, self.settings.topic, self.may_create)
 
 
 def is_signed(authority: Authority, settings: LedgerSettings) -> bool:
