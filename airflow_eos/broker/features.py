@@ -6,7 +6,7 @@ import logging
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import ConfigResource
-from kafka.protocol.metadata import ApiVersionsRequest
+from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
 from airflow_eos.broker.librdkafka import Admin, attempt
 from airflow_eos.wire.connection import BrokerConnections
@@ -21,6 +21,8 @@ VERIFICATION = "transaction.partition.verification.enable"
 _ADD_PARTITIONS_TO_TXN = 24
 _VERIFYING_VERSION = 4
 """AddPartitionsToTxn version of brokers that verify partitions with the coordinator: Kafka 3.6 (KIP-890)."""
+_VERIFYING_FEATURES = {"metadata.version": 12, "transaction.version": 1}
+"""Lowest feature levels that only Kafka 3.6 and later support (3.6-IV0; TV_1, of 4.0)."""
 _BROKER_TIMEOUT = 10.0
 _FORBIDDEN = KafkaError.CLUSTER_AUTHORIZATION_FAILED
 
@@ -42,10 +44,7 @@ def partition_verification(connections: BrokerConnections, admin: Admin, *, time
 
     :returns: False if a broker is older than 3.6 or has it disabled; None if the setting may not be read.
     """
-    if any(
-        version < _VERIFYING_VERSION
-        for version in _add_partitions_versions(connections, admin, timeout=timeout)
-    ):
+    if not all(_can_verify(answer) for answer in _api_versions(connections, admin, timeout=timeout)):
         return False
     values = _broker_settings(admin, VERIFICATION, timeout=timeout)
     return all(value.lower() == "true" for value in values) if values else None
@@ -57,16 +56,33 @@ def brokers_of(admin: Admin, left: float) -> list[int]:
     return sorted(node.id for node in cluster.nodes)
 
 
-def _add_partitions_versions(connections: BrokerConnections, admin: Admin, *, timeout: float) -> list[int]:
+def _can_verify(answer: ApiVersionsResponse) -> bool:
+    """Return whether the broker is Kafka 3.6 or later, by a request version or a feature level.
+
+    AddPartitionsToTxn from version 4 on is for brokers only, and a broker may hide it from clients
+    (KAFKA-15757). Every broker supports a finalised level.
+    """
+    # The list is empty if the broker rejects the request's version; such a broker is too old anyway.
+    versions = {api.api_key: api.max_version for api in answer.api_keys}
+    if versions.get(_ADD_PARTITIONS_TO_TXN, 0) >= _VERIFYING_VERSION:
+        return True
+    levels = [(feature.name, feature.max_version) for feature in answer.supported_features or ()]
+    levels += [(feature.name, feature.max_version_level) for feature in answer.finalized_features or ()]
+    return any(level >= _VERIFYING_FEATURES.get(name, level + 1) for name, level in levels)
+
+
+def _api_versions(
+    connections: BrokerConnections, admin: Admin, *, timeout: float
+) -> list[ApiVersionsResponse]:
     """Ask all brokers at once; omits brokers that do not answer, as long as one does."""
 
-    async def versions() -> list[int]:
+    async def versions() -> list[ApiVersionsResponse]:
         request = {"client_software_name": "airflow-eos", "client_software_version": "0", "max_version": 3}
         asked = [
             connections.send(ApiVersionsRequest(**request), node, timeout=_BROKER_TIMEOUT)
             for node in admin.ask("DescribeCluster", lambda left: brokers_of(admin, left), timeout=timeout)
         ]
-        max_versions: list[int] = []
+        answers: list[ApiVersionsResponse] = []
         last: Exception = NotYet("no broker is known")
         for future in asked:
             try:
@@ -76,12 +92,10 @@ def _add_partitions_versions(connections: BrokerConnections, admin: Admin, *, ti
                     raise translated(error, "request versions of a broker") from error
                 last = error
                 continue
-            # The list is empty if the broker rejects the request's version; such a broker is too old anyway.
-            apis = {api.api_key: api.max_version for api in answer.api_keys}
-            max_versions.append(apis.get(_ADD_PARTITIONS_TO_TXN, 0))
-        if not max_versions:
+            answers.append(answer)
+        if not answers:
             raise last
-        return max_versions
+        return answers
 
     return connections.run(
         connections.retry_async(versions, subject="request versions of the brokers", timeout=timeout)

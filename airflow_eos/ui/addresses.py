@@ -53,19 +53,18 @@ def page_of(runs: Iterable[RunRecord], attempts: Iterable[Attempt], asked: Asked
     :raises Trouble: no pipeline is known there.
     """
     committed = list(runs)
-    tried = [
-        one
-        for one in attempts
-        if asked.names(
-            {"dag_id": one.dag_id, "run_id": one.run_id, "task_id": one.task_id, "map_index": one.map_index}
-        )
-    ]
+    tried = [attempt for attempt in attempts if asked.names(_task_of(attempt))]
     if asked.run_id and asked.task_id and len(committed) == 1:
         return f"/run?{urlencode({'pipeline': committed[0].pipeline, 'key': committed[0].run_key})}"
-    pipelines = {one.pipeline for one in committed} | {one.pipeline for one in tried}
+    pipelines = {run.pipeline for run in committed} | {attempt.pipeline for attempt in tried}
     if not pipelines:
         text = "None of its tasks has run a pipeline lately, as far as you may see."
         raise Trouble(404, "No pipeline is known here", text)
     if len(pipelines) == 1:
         return f"/pipeline?{urlencode({'name': pipelines.pop()})}"
     return f"/?{urlencode({'find': asked.dag_id})}"
+
+
+def _task_of(attempt: Attempt) -> dict[str, object]:
+    """Return the names of its task instance, as :func:`~airflow_eos.ui.records.task_of_record`."""
+    return {name: getattr(attempt, name) for name in ("dag_id", "run_id", "task_id", "map_index")}

@@ -104,6 +104,12 @@ def _now() -> dt.datetime:
 
 
 def _ask(request: Request, viewer: Viewer, question: Callable[[RunHistory], T]) -> T:
+    """Ask the desk, unless no answer could be shown: such a user keeps nobody else waiting.
+
+    :raises Trouble: there is no answer, or this user may see no Dag.
+    """
+    if not viewer.dag_ids and not viewer.is_admin:
+        raise Trouble(NOT_SHOWN, "Nothing to show", "There is no Dag that you may see.")
     desk: Desk = request.app.state.desk
     return desk.ask(question, viewer.name)
 
@@ -230,7 +236,7 @@ def verify_json(
     record = _ask(request, viewer, lambda history: views.run_of(history, viewer, pipeline, run_key))
     desk: Desk = request.app.state.desk
     findings = desk.verify(record)
-    outcomes = {one["outcome"] for one in findings}
+    outcomes = {finding["outcome"] for finding in findings}
     return json_answer(
         {
             "pipeline": record.pipeline,
@@ -277,8 +283,8 @@ def _pipeline(
     trouble: Trouble | None = None
 
     def answer(history: RunHistory) -> tuple[dict[str, Any], Tasks]:
-        found = views.pipeline_view(history, viewer, name, now, page=page, find=find, damaged=damaged)
-        return found, views.tasks_of(history, viewer, name)
+        view = views.pipeline_view(history, viewer, name, now, page=page, find=find, damaged=damaged)
+        return view, views.tasks_of(history, viewer, name)
 
     tasks: Tasks = {}
     try:
@@ -288,13 +294,13 @@ def _pipeline(
         sentence = UNCOMMITTED if error.status == NOT_SHOWN else UNANSWERED
         values = row_without_record(name, sentence)
     attempts = _attempts(viewer, now, tasks, trouble)
-    its = [one for one in attempts or () if one.pipeline == name]
-    if trouble and not its:
+    tries = [attempt for attempt in attempts or () if attempt.pipeline == name]
+    if trouble and not tries:
         raise trouble
     if trouble and trouble.status == NOT_SHOWN:
         trouble = None  # it has not committed yet, as far as this user may know
-    found = {**values, **attempts_view(None if attempts is None else its, now)}
-    return {**found, "trouble": trouble and trouble.to_dict()}, trouble.status if trouble else 200
+    values |= attempts_view(None if attempts is None else tries, now)
+    return {**values, "trouble": trouble and trouble.to_dict()}, trouble.status if trouble else 200
 
 
 def _attempts(

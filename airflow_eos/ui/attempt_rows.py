@@ -84,9 +84,9 @@ def last_of(attempts: Sequence[Attempt]) -> LastAttempt:
     runs: dict[tuple[str, str], list[Attempt]] = {}
     for attempt in attempts:
         runs.setdefault((attempt.dag_id, attempt.run_id), []).append(attempt)
-    tried = [run for run in runs.values() if any(kind_of(one) != "never ran" for one in run)]
+    tried = [run for run in runs.values() if any(kind_of(attempt) != "never ran" for attempt in run)]
     newest = (tried or list(runs.values()))[0]
-    worst = min(newest, key=lambda one: KINDS.index(kind_of(one)))
+    worst = min(newest, key=lambda attempt: KINDS.index(kind_of(attempt)))
     return LastAttempt(
         worst,
         tasks=len(newest),
@@ -97,7 +97,7 @@ def last_of(attempts: Sequence[Attempt]) -> LastAttempt:
 
 
 def _failed(attempts: Iterable[Attempt]) -> int:
-    return sum(kind_of(one) == "failed" for one in attempts)
+    return sum(kind_of(attempt) == "failed" for attempt in attempts)
 
 
 def attempt_row(attempt: Attempt, now: dt.datetime) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def attempts_view(attempts: Sequence[Attempt] | None, now: dt.datetime) -> dict[
     return {
         "kind": last.kind if last else "unknown",
         "attempt": last_row(last, now) if last else None,
-        "attempts": [attempt_row(one, now) for one in (attempts or ())[:ATTEMPTS_SHOWN]],
+        "attempts": [attempt_row(attempt, now) for attempt in (attempts or ())[:ATTEMPTS_SHOWN]],
         "attempts_left_out": max(0, len(attempts or ()) - ATTEMPTS_SHOWN),
         "attempts_seen": attempts is not None,
         "meaning": MEANING,

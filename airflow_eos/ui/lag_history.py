@@ -54,7 +54,7 @@ def _lag_of(record: RunRecord, caught_up: dict[str, dt.datetime]) -> Lag:
         return Lag(None, _seconds(_end_of_interval(record), staged))
     if record.mode != "cursor":
         return Lag()
-    offsets, left = sum(one.span for one in record.ranges), _left(record)
+    offsets, left = sum(range_.span for range_ in record.ranges), _left(record)
     name, began = record.producer.transactional_id, moment(record.started_at)
     seconds = _seconds(caught_up.get(name), staged) if offsets else 0.0
     if left == 0 and began is not None:
@@ -86,7 +86,7 @@ def _caught_up_in(records: Sequence[RunRecord], waiting: set[TopicPartition]) ->
     since: list[dt.datetime] = []
     for record in reversed(records):
         began = moment(record.started_at)
-        read = {one.topic_partition for one in record.ranges} & waiting
+        read = {range_.topic_partition for range_ in record.ranges} & waiting
         if record.mode == "cursor" and read and began is not None and _left(record) == 0:
             since.append(began)
             waiting = waiting - read

@@ -66,7 +66,7 @@ def ledger_rows(
     shown = viewer.pipelines(history)
     covered = zip(shown, history.summaries(shown), strict=True)
     return LedgerRows(
-        [_row_or_reason(viewer, one, coverage, now, damaged) for one, coverage in covered],
+        [_row_or_reason(viewer, pipeline, coverage, now, damaged) for pipeline, coverage in covered],
         dict(_tasks(viewer, shown)),
         ledger_warnings(history),
     )
@@ -94,9 +94,9 @@ def pipelines_view(
     committed = ledger.rows if ledger is not None else ()
     rows = [_with_attempt(row, tried.pop(row["pipeline"], ()), now) for row in committed]
     sentence = UNCOMMITTED if ledger is not None else UNANSWERED
-    rows += [_with_attempt(row_without_record(name, sentence), its, now) for name, its in tried.items()]
-    oldest = sorted(transactions, key=lambda one: one["age_seconds"] or 0)  # the last one stays
-    open_now = {one["pipeline"]: one for one in oldest}
+    rows += [_with_attempt(row_without_record(name, sentence), tries, now) for name, tries in tried.items()]
+    oldest = sorted(transactions, key=lambda row: row["age_seconds"] or 0)  # the last row stays
+    open_now = {row["pipeline"]: row for row in oldest}
     rows = [{**row, "open_transaction": open_now.pop(row["pipeline"], None)} for row in rows]
     states = Counter(row["kind"] for row in rows)
     wrong = sum(row["whole"] is False for row in rows)
@@ -224,13 +224,13 @@ def pipeline_row(
     assert newest is not None
     topics = viewer.topics(pipeline)
     coverage = coverage.of_topics(topics)
-    seen = [one for one in pipeline.runs.values() if viewer.may_see(one)]
-    modes = (one.mode for one in reversed(seen))
-    wrong = sum(one.run_key in {key for name, key in damaged if name == pipeline.name} for one in seen)
-    recent = [one for one in seen if is_since(one, now - _WEEK)]
-    others = sorted({one.dag_id for one in seen} - {newest.dag_id})
+    seen = [record for record in pipeline.runs.values() if viewer.may_see(record)]
+    modes = (record.mode for record in reversed(seen))
+    wrong = sum(record.run_key in {key for name, key in damaged if name == pipeline.name} for record in seen)
+    recent = [record for record in seen if is_since(record, now - _WEEK)]
+    others = sorted({record.dag_id for record in seen} - {newest.dag_id})
     lags = lags_of(seen[-2 * RUNS_DRAWN :])
-    drawn = [lags[one.run_key].seconds for one in seen[-RUNS_DRAWN:]]
+    drawn = [lags[record.run_key].seconds for record in seen[-RUNS_DRAWN:]]
     return {
         "pipeline": pipeline.name,
         "dag_id": newest.dag_id,
@@ -240,7 +240,7 @@ def pipeline_row(
         "topics": sorted(topics),
         "last_commit": newest.staged_at,
         "last_commit_ago": ago(moment(newest.staged_at), now),
-        "records_of_7_days": sum(one.records_written for one in recent),
+        "records_of_7_days": sum(record.records_written for record in recent),
         "runs": coverage.runs,
         "unread": None if coverage.unseen else coverage.unread,
         "lag_seconds": seconds_behind(seen, coverage, now),

@@ -34,8 +34,8 @@ def run_row(record: RunRecord, lag: Lag) -> dict[str, Any]:
         else None,
         "lag_offsets": lag.offsets,
         "lag_seconds": lag.seconds,
-        "offsets": sum(one.span for one in record.ranges),
-        "partitions": sum(one.span > 0 for one in record.ranges),
+        "offsets": sum(range_.span for range_ in record.ranges),
+        "partitions": sum(range_.span > 0 for range_ in record.ranges),
         "records_read": record.records_read,
         "records_late": record.records_late,
         "records_written": record.records_written,
@@ -64,7 +64,7 @@ def task_key(record: RunRecord) -> tuple[str, str]:
 
 def texts(value: Any) -> list[str]:
     """Return the elements of a list as texts."""
-    return [str(one) for one in value] if isinstance(value, list) else []
+    return [str(element) for element in value] if isinstance(value, list) else []
 
 
 def flat(value: Any) -> dict[str, str]:

@@ -46,10 +46,10 @@ class OpenNow:
     @classmethod
     def of(cls, history: RunHistory, viewer: Viewer, prefix: str) -> OpenNow:
         """Ask brokers, and the ledger whose they are; those of other users' pipelines are left out."""
-        everybodys, its = list(history.pipelines.values()), viewer.pipelines(history)
+        everybodys, own = list(history.pipelines.values()), viewer.pipelines(history)
         shown, unrecorded = {}, {}
         for name, status in history.open_transactions().items():
-            if pipeline := _pipeline_of(name, its, prefix):
+            if pipeline := _pipeline_of(name, own, prefix):
                 shown[name] = (pipeline, status)
             elif not _pipeline_of(name, everybodys, prefix):
                 unrecorded[name] = status
@@ -67,7 +67,7 @@ class OpenNow:
         :param attempts: that the user may see.
         """
         rows = [_row(name, pipeline, status, now) for name, (pipeline, status) in self.shown.items()]
-        groups = {(one.pipeline, one.group) for one in attempts if one.group}
+        groups = {(attempt.pipeline, attempt.group) for attempt in attempts if attempt.group}
         for name, status in self.unrecorded.items():
             pipeline = _tried_by(name, groups, prefix)
             if pipeline or viewer.is_admin:

@@ -56,22 +56,24 @@ def pipeline_view(
     """Return one pipeline: its coverage, and a page of its runs, newest first."""
     pipeline = viewer.pipeline(history, name)
     coverage = history.coverage(pipeline).of_topics(viewer.topics(pipeline))
-    visible = {key: one for key, one in pipeline.runs.items() if viewer.may_see(one)}
-    matching = [one for one in reversed(visible.values()) if find in one.run_key or find in one.run_id]
+    visible = {key: record for key, record in pipeline.runs.items() if viewer.may_see(record)}
+    matching = [
+        record for record in reversed(visible.values()) if find in record.run_key or find in record.run_id
+    ]
     # Backfills commit in any order: runs of intervals come by interval, others (sorting is stable) by commit.
-    matching.sort(key=lambda one: recorded_interval(one) or (), reverse=True)
+    matching.sort(key=lambda record: recorded_interval(record) or (), reverse=True)
     shown = matching[page * RUNS_A_PAGE : (page + 1) * RUNS_A_PAGE]
     lags = lags_of(visible.values())
     newest = list(visible.values())[-RUNS_DRAWN:]
-    lanes = sorted(coverage.lanes, key=lambda one: not any(it.kind in WRONG for it in one.segments))
+    lanes = sorted(coverage.lanes, key=lambda lane: not any(it.kind in WRONG for it in lane.segments))
     return {
         **pipeline_row(viewer, pipeline, coverage, now, damaged),
-        "problems": [place(*one) for one in coverage.problems],
-        "damaged": [_named(one) for one in visible.values() if (name, one.run_key) in damaged],
-        "lanes": [lane_of(one, visible) for one in lanes[:LANES_SHOWN]],
+        "problems": [place(*problem) for problem in coverage.problems],
+        "damaged": [_named(record) for record in visible.values() if (name, record.run_key) in damaged],
+        "lanes": [lane_of(lane, visible) for lane in lanes[:LANES_SHOWN]],
         "lanes_left_out": max(0, len(lanes) - LANES_SHOWN),
-        "runs_shown": [run_row(one, lags[one.run_key]) for one in shown],
-        "drawings": _drawings([run_row(one, lags[one.run_key]) for one in newest]),
+        "runs_shown": [run_row(record, lags[record.run_key]) for record in shown],
+        "drawings": _drawings([run_row(record, lags[record.run_key]) for record in newest]),
         "runs_earlier": pipeline.earlier.runs,
         "runs_hidden": len(pipeline.runs) - len(visible),
         "find": find,
@@ -101,7 +103,7 @@ def _drawings(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def tasks_of(history: RunHistory, viewer: Viewer, name: str) -> dict[tuple[str, str], str]:
     """Return the tasks whose records of a pipeline a user may see, by Dag id and task id: its name each."""
     runs = viewer.pipeline(history, name).runs.values()
-    return {task_key(one): name for one in runs if viewer.may_see(one)}
+    return {task_key(record): name for record in runs if viewer.may_see(record)}
 
 
 def run_of(history: RunHistory, viewer: Viewer, pipeline: str, run_key: str) -> RunRecord:
@@ -127,7 +129,7 @@ def run_view(
     record = run_of(history, viewer, pipeline, run_key)
     its = history.pipelines.get(pipeline)
     runs = list(its.runs.values()) if its is not None else []
-    lags = lags_of(one for one in runs if viewer.may_see(one))
+    lags = lags_of(record for record in runs if viewer.may_see(record))
     complete = its is not None and not its.earlier.runs and not its.pruned.runs
     ladder = ladder_of(record, runs, complete=complete)
     reads = record.records_read_by_partition
@@ -148,7 +150,7 @@ def run_view(
             }
             for one in record.ranges
         ],
-        "receipts": [one.to_dict() for one in record.receipts],
+        "receipts": [receipt.to_dict() for receipt in record.receipts],
         "states": states_of(record),
         "notes": texts(record.details.get("notes")),
         "versions": flat(record.details.get("versions")),
@@ -165,13 +167,13 @@ def health_view(history: RunHistory, viewer: Viewer, transactions: Check) -> dic
     """
     pipelines = viewer.pipelines(history)
     newest = [record for its in pipelines if (record := viewer.newest(its)) is not None]
-    sources = {one.topic for record in newest for one in record.ranges}
-    sinks = {one.topic for record in newest for one in record.receipts}
+    sources = {range_.topic for record in newest for range_ in record.ranges}
+    sinks = {receipt.topic for record in newest for receipt in record.receipts}
     shown = set(sorted(sources | sinks)[:TOPICS_SHOWN])
     checks = history.health(sources=sources & shown, sinks=sinks & shown) if pipelines else []
     checks += [transactions] if pipelines else []
-    rows = [one.to_dict() for one in sorted(checks, key=lambda one: _WORST_FIRST.index(one.status))]
-    failed = [one["name"] for one in rows if one["status"] == "fail"]
+    rows = [check.to_dict() for check in sorted(checks, key=lambda check: _WORST_FIRST.index(check.status))]
+    failed = [row["name"] for row in rows if row["status"] == "fail"]
     return {
         "healthy": not failed,
         "failed": failed,
@@ -184,7 +186,7 @@ def health_view(history: RunHistory, viewer: Viewer, transactions: Check) -> dic
 
 def _health(checks: Sequence[Check]) -> str:
     fails, warns, unseen = (
-        sum(one.status == status for one in checks) for status in ("fail", "warn", "unknown")
+        sum(check.status == status for check in checks) for status in ("fail", "warn", "unknown")
     )
     parts = [
         f"{fails} of {len(checks)} checks {'fails' if fails == 1 else 'fail'}"

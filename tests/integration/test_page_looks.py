@@ -14,7 +14,7 @@ from airflow_eos.ui.attempt_rows import MEANING  # isort: skip
 from airflow_eos.run.states import IN_WORDS, State  # isort: skip
 from tests.support.accessible import faint, names, reached_by_tab  # isort: skip
 from tests.support.browser import browser, with_browser  # isort: skip
-from tests.support.page_example import BROKEN, DAILY, FLIGHTS, NEVER, NOW, example_site  # isort: skip
+from tests.support.page_example import BROKEN, BROKEN_LEDGER, DAILY, FLIGHTS, NEVER, NOW, example_site  # isort: skip
 from tests.support.page_site import Site, site_served  # isort: skip
 
 WIDE, FRAME, NARROW = (1360, 860), (1200, 800), (390, 844)
@@ -80,7 +80,7 @@ def test_three_hundred_pipelines_are_searched_filtered_and_sorted(seen):
         seen.open(served.address)
         assert seen.text(".tally").split("\n")[0].startswith("300 in all")
         first = "return [...document.querySelectorAll('tbody th > a')].slice(0, 4).map((a) => a.text)"
-        assert seen.run(first) == [BROKEN, "audit.copy", NEVER, FLIGHTS]
+        assert seen.run(first) == [BROKEN, BROKEN_LEDGER, NEVER, FLIGHTS]
         assert "GroupNotEmpty: group 'orders.enrich' has 1 live member" in seen.text("tbody tr")
         assert seen.run(
             "return document.querySelector('tbody tr').getBoundingClientRect().bottom < innerHeight"

@@ -21,7 +21,9 @@ from tests.support.run_records import run_record
 
 NOW = dt.datetime(2026, 11, 21, 6, tzinfo=dt.timezone.utc)
 PARTITIONS = 4
-FLIGHTS, DAILY, BROKEN, NEVER = "flights.classify", "flights.daily", "orders.enrich", "payments.settle"
+FLIGHTS, DAILY, BROKEN, NEVER = "flights.classify", "calls.daily", "orders.enrich", "payments.settle"
+BROKEN_LEDGER = "audit.copy"
+"""One of whose records is not in the ledger."""
 TRACE = (0.05, 0.4, 0.45, 0.6, 0.7, 0.75, 0.95, 0.97, 1.0)
 """When a run comes to each state, as a share of its time."""
 
@@ -158,7 +160,7 @@ def example_site(pipelines: int) -> Site:
         )
         night.tried(NEVER, NOW - hour / 6, "up_for_retry", try_number=2, failure=failure)
     if pipelines > 4:
-        night.cursor("audit.copy", 7, every=3 * hour, gap=True)
+        night.cursor(BROKEN_LEDGER, 7, every=3 * hour, gap=True)
     for number in range(5, pipelines):
         night.cursor(f"team{number:03}.copy", 3, every=hour, unread=number % 3 * 10)
     site = night.site()

@@ -15,7 +15,7 @@ CEILINGS = {
     "ledger coverage model": 56,
     "engine operations": 146,
     "spark spark_host": 48,
-    "ui": 95,
+    "ui": 66,
     "run": 73,
     "cli": 51,
     "broker": 0,
