@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger, KafkaTransactions, Link
 from airflow_eos.closeable import Closeable
 from airflow_eos.engine.index_keeper import IndexKeeper
 from airflow_eos.engine.pipeline_name import warn_of_another_dag
+from airflow_eos.exceptions import AuthorizationFailed, LedgerMissing
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.pins import Pins
-from airflow_eos.ledger.topic_check import refuse_unsigned, verify
-from airflow_eos.ledger.witnesses import Testimony, Witnesses
+from airflow_eos.ledger.topic_check import lost_ledger, refuse_unsigned, verify
+from airflow_eos.ledger.witnesses import Witnesses
 from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.spec import DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment, MayCreate
@@ -87,8 +90,12 @@ class ControlPlane(Closeable):
 
         :param to_write: the caller will write to it.
         :raises ConfigurationError: with ``to_write``, the ledger is signed and there is no key to sign with.
+        :raises LedgerMissing: there is no ledger, and no witness that may be asked remembers one.
+        :raises LedgerReplaced: it is another ledger than before, or is lost.
         """
-        known = self._known_ledger(self._witnesses(None), may_create)
+        refusing = self.refusing_lost_ledger() if may_create is MayCreate.NEVER else nullcontext()
+        with refusing:
+            known = self._known_ledger(self._witnesses(None), may_create)
         if to_write:
             refuse_unsigned(known.is_signed, self._deployment.ledger)
         if may_create is not MayCreate.NEVER:
@@ -102,14 +109,24 @@ class ControlPlane(Closeable):
         witnesses.agree(known.topic_id)
         return known
 
-    def testimony(self) -> Testimony:
-        """Return the evidence about a ledger that is missing or has no identity."""
-        return self._witnesses(None).testify()
+    @contextmanager
+    def refusing_lost_ledger(self) -> Iterator[None]:
+        """Tell a missing ledger that was lost from one that was never there, for all who read and make none.
 
-    def lost_ledger(self) -> str:
-        """Return that a missing ledger was lost, with the evidence; empty if there is no evidence."""
-        remembered = self.testimony().of_a_ledger
-        return f"it is lost: {remembered}" if remembered else ""
+        :raises LedgerMissing: nobody who may be asked remembers one.
+        :raises LedgerReplaced: it was lost.
+        """
+        try:
+            yield
+        except LedgerMissing as missing:
+            try:
+                testimony = self._witnesses(None).testify()
+            except AuthorizationFailed as refused:
+                log.info("Whether the missing ledger was lost cannot be asked: %s", refused)
+                raise missing from None
+            if lost := lost_ledger(testimony, self._deployment.ledger.topic):
+                raise lost from missing
+            raise
 
     def _witnesses(self, spec: RunSpec | None) -> Witnesses:
         return Witnesses(self.cluster, self._deployment.prefix, self._deployment.ledger.topic, spec)

@@ -144,6 +144,21 @@ def refuse_unsigned(is_signed: bool, settings: LedgerSettings) -> None:
         )
 
 
+def lost_ledger(testimony: Testimony, topic: str) -> LedgerReplaced | None:
+    """Return the error of a ledger that is missing and was there before; None where nobody remembers one.
+
+    :param topic: the ledger's.
+    """
+    if not testimony.of_a_ledger:
+        return None
+    return LedgerReplaced(
+        f"the ledger {topic!r} is not there or has no identity, but {testimony.of_a_ledger}: "
+        "it was deleted or re-created. Restore it: to an empty one every run is uncommitted, "
+        "and what is cleared or retried is written again. Where that is known to be harmless: "
+        "`python -m airflow_eos init --adopt-new`"
+    )
+
+
 def _own_records(authority: Authority, settings: LedgerSettings) -> Mapping[str, str]:
     """Return the identity and, without a key, the record that says from which offsets on it is signed."""
     own = [keys.LEDGER_IDENTITY_KEY] if settings.key else [keys.LEDGER_IDENTITY_KEY, keys.SIGNED_KEY]
@@ -172,13 +187,8 @@ def _refusal(
         return None
     # A run that may not create one needs no witness, and may lack the permission to ask one.
     testimony = Testimony() if may_create is MayCreate.NEVER else witnesses.testify()
-    if testimony.of_a_ledger:
-        return LedgerReplaced(
-            f"the ledger {topic!r} is not there or has no identity, but {testimony.of_a_ledger}: "
-            "it was deleted or re-created. Restore it: to an empty one every run is uncommitted, "
-            "and what is cleared or retried is written again. Where that is known to be harmless: "
-            "`python -m airflow_eos init --adopt-new`"
-        )
+    if lost := lost_ledger(testimony, topic):
+        return lost
     if may_create is MayCreate.WHERE_NEW or (may_create is MayCreate.WHERE_BEGUN and testimony.begun):
         return None
     return LedgerMissing(
