@@ -25,7 +25,7 @@ unexport SPARK_HOME
 unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick coverage unit check bench chaos images dist clean
+.PHONY: help setup demo test quick coverage unit check docs bench chaos images dist clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +60,10 @@ check: setup ## Lint, format, types, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+docs: setup ## Build the documentation site into build/docs; warnings are errors, nothing is fetched
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -d .cache/doctrees docs build/docs
+	@echo "docs: build/docs/index.html"
 
 bench: setup ## Measure a fresh process, then a warm session, against Spark, Flink and others; RECORDS= ROUNDS=
 	$(BIN)/python -m benchmarks fresh

@@ -11,18 +11,18 @@ _INTEGRATION = "Kafka exactly-once"
 _CONFIG = {
     "eos": {
         "description": (
-            "Defaults of the exactly-once operators. An operator's own parameter wins; "
-            "values are read when a task runs.\n"
+            "Defaults of the exactly-once operators, read when a task runs. "
+            "An operator's own parameter wins.\n"
         ),
         "options": {
             "prefix": {
                 "description": (
-                    "First part of every transactional id, up to its first dot: it holds none itself. Give\n"
-                    "each environment that shares a Kafka cluster its own, and its own ledger\n"
-                    "topic: two environments with the same Dag ids and prefix would fence each other. A run\n"
-                    "that one of them committed in a shared ledger is refused in the other where prefix,\n"
-                    "``origin``, topics, sink or ranges differ. Where brokers check ACLs grant\n"
-                    "Write and Describe on transactional ids ``<prefix>.``, with pattern type PREFIXED.\n"
+                    "First part of every transactional id, without a dot. Give each environment that\n"
+                    "shares a Kafka cluster its own prefix and ledger topic: two environments with the\n"
+                    "same Dag ids and prefix would fence each other. A run that one of them committed in\n"
+                    "a shared ledger is refused in the other if prefix, ``origin``, topics, sink or\n"
+                    "ranges differ. With ACLs, grant Write and Describe on transactional ids\n"
+                    "``<prefix>.``, pattern type PREFIXED.\n"
                 ),
                 "version_added": "0.1.0",
                 "type": "string",
@@ -31,13 +31,12 @@ _CONFIG = {
             },
             "origin": {
                 "description": (
-                    "Names this Airflow in the records of its runs. Another environment that shares\n"
-                    "prefix and ledger has another origin: its records are refused here, not taken\n"
-                    "for this one's success. Empty: host, port and path of ``[api] base_url``; where\n"
-                    "that is not set, or is this machine's own (``localhost``), records name no\n"
-                    "origin and none is compared. It must be the same for every worker of a\n"
-                    "deployment. When the address changes set the old value here: records and cursors\n"
-                    "stay this environment's own.\n"
+                    "Names this Airflow in the records of its runs, so that another environment's record\n"
+                    "in a shared ledger is refused and does not count as this one's success. Empty: host,\n"
+                    "port and path of ``[api] base_url``; if that is not set, or is this machine\n"
+                    "(``localhost``), origins are not compared. It must be the same for every worker of a\n"
+                    "deployment. When the address changes, set the old value here to keep records and\n"
+                    "cursors.\n"
                 ),
                 "version_added": "0.1.0",
                 "type": "string",
@@ -46,8 +45,8 @@ _CONFIG = {
             },
             "ledger_topic": {
                 "description": (
-                    "Compacted topic that holds the record of every committed run. It must not be deleted\n"
-                    "or re-created while pipelines that use it exist.\n"
+                    "Compacted topic that holds the record of every committed run. Do not delete or\n"
+                    "re-create it while pipelines that use it exist.\n"
                 ),
                 "version_added": "0.1.0",
                 "type": "string",
@@ -56,12 +55,12 @@ _CONFIG = {
             },
             "ledger_key": {
                 "description": (
-                    "Secret that signs the records of the ledger (HMAC-SHA256): one that is not signed\n"
-                    "with it does not count, whoever may write to the topic. All users of a ledger need\n"
-                    "the same. 16 characters at least, such as ``openssl rand -base64 32`` makes.\n"
-                    "Several, separated by blanks: the first one signs, each is believed.\n"
-                    "``ledger_key_cmd`` and ``ledger_key_secret`` work as for Airflow's own secrets. Set\n"
-                    "it before the first run, or run ``airflow eos sign``. Empty: no signatures.\n"
+                    "Secret that signs the records of the ledger (HMAC-SHA256); records that it did not\n"
+                    "sign do not count. All users of a ledger need the same key, of at least 16\n"
+                    "characters, such as ``openssl rand -base64 32`` makes. Of several keys, separated by\n"
+                    "blanks, the first signs and each is believed. ``ledger_key_cmd`` and\n"
+                    "``ledger_key_secret`` work as for Airflow's own secrets. Set it before the first\n"
+                    "run, or run ``airflow eos sign``. Empty: no signatures.\n"
                 ),
                 "version_added": "0.1.0",
                 "type": "string",
@@ -71,8 +70,8 @@ _CONFIG = {
             },
             "create_ledger": {
                 "description": (
-                    "Whether runs may create the ledger topic where there never was one.\n"
-                    "With False it must exist: ``airflow eos init`` creates it.\n"
+                    "Whether runs may create the ledger topic where there never was one. With False,\n"
+                    "create it with ``airflow eos init``.\n"
                 ),
                 "version_added": "0.1.0",
                 "type": "boolean",
@@ -81,11 +80,10 @@ _CONFIG = {
             },
             "require_encrypted_spark": {
                 "description": (
-                    "Refuse runs whose Kafka credentials would travel to Spark in clear: by RPC without\n"
-                    "encryption, or to a Spark Connect server elsewhere without TLS, or where Spark\n"
-                    "answers everybody who reaches its ports (``spark.authenticate``). Otherwise a warning.\n"
-                    "The settings count that the session has, whoever set them; of a submitted application\n"
-                    "its conf alone.\n"
+                    "Refuse runs, and not only warn, if their Kafka credentials would reach Spark in\n"
+                    "clear: by RPC without encryption, to a remote Spark Connect server without TLS, or\n"
+                    "if Spark answers without authentication (``spark.authenticate``). The session's\n"
+                    "settings count, from any source; of a submitted application only its conf.\n"
                 ),
                 "version_added": "0.1.0",
                 "type": "boolean",
@@ -94,8 +92,8 @@ _CONFIG = {
             },
             "class_data_folder": {
                 "description": (
-                    "Folder of the archives that `airflow eos warm-spark` writes, from which local Spark\n"
-                    "sessions of tasks start sooner. Only this user or root may be able to write in it.\n"
+                    "Folder of the archives that `airflow eos warm-spark` writes; local Spark sessions of\n"
+                    "tasks start faster from them. Only this user or root may be able to write in it.\n"
                     "Empty: the folder eos-class-data in AIRFLOW_HOME.\n"
                 ),
                 "version_added": "0.1.0",
@@ -105,9 +103,9 @@ _CONFIG = {
             },
             "ledger_record_url": {
                 "description": (
-                    "Where a person can look at a record of the ledger: the link ``Ledger record`` of a\n"
-                    "task. ``{topic}``, ``{key}`` and ``{pipeline}`` are filled in, encoded for a URL.\n"
-                    "Empty: the run's page, where ``ui_kafka_config_id`` is set for workers, too.\n"
+                    "Web page of a ledger record, for the link ``Ledger record`` of a task. ``{topic}``,\n"
+                    "``{key}`` and ``{pipeline}`` are filled in, encoded for a URL. Empty: the run's\n"
+                    "page, if ``ui_kafka_config_id`` is set for workers, too.\n"
                 ),
                 "version_added": "0.1.0",
                 "type": "string",
@@ -116,8 +114,8 @@ _CONFIG = {
             },
             "spark_history_url": {
                 "description": (
-                    "Where Spark's history server shows an application: the link ``Spark UI`` of a task.\n"
-                    "``{application_id}`` is filled in. Empty: no link.\n"
+                    "Page of an application in Spark's history server, for the link ``Spark UI`` of a\n"
+                    "task. ``{application_id}`` is filled in. Empty: no link.\n"
                 ),
                 "version_added": "0.1.0",
                 "type": "string",
@@ -126,10 +124,10 @@ _CONFIG = {
             },
             "ui_kafka_config_id": {
                 "description": (
-                    "Connection of type ``kafka`` by which the API server reads the ledger for the page\n"
-                    "*Exactly once* in the menu *Browse*. Give it a principal of its own that may only\n"
-                    "read: Read on the ledger and on sinks, Describe on sources, on transactional ids and\n"
-                    "on the cluster. Read when the API server starts. Empty: no page.\n"
+                    "Connection of type ``kafka`` with which the API server reads the ledger for the page\n"
+                    "*Exactly once* in the menu *Browse*. Give it its own principal with read access:\n"
+                    "Read on the ledger and on sinks, Describe on sources, on transactional ids and on\n"
+                    "the cluster. Read when the API server starts. Empty: no page.\n"
                 ),
                 "version_added": "0.1.0",
                 "type": "string",

@@ -63,15 +63,15 @@ def wheel_problems(wheel: Path) -> Iterator[str]:
 
 def problems(folder: Path, tracked: Collection[str]) -> list[str]:
     """Return the problems of the archives in a folder; one of each kind for each package must be there."""
-    found = []
+    listed: list[str] = []
     for package in PACKAGES:
         archives = sorted(folder.glob(f"{package}-*.tar.gz"))
         wheels = sorted(folder.glob(f"{package}-*.whl"))
         if (len(archives), len(wheels)) != (1, 1):
-            found.append(f"{package}: {len(archives)} source archives and {len(wheels)} wheels in {folder}")
-        found += [problem for archive in archives for problem in source_archive_problems(archive, tracked)]
-        found += [problem for wheel in wheels for problem in wheel_problems(wheel)]
-    return found
+            listed.append(f"{package}: {len(archives)} source archives and {len(wheels)} wheels in {folder}")
+        listed += [problem for archive in archives for problem in source_archive_problems(archive, tracked)]
+        listed += [problem for wheel in wheels for problem in wheel_problems(wheel)]
+    return listed
 
 
 def tracked_files() -> set[str]:
@@ -83,9 +83,9 @@ def tracked_files() -> set[str]:
 
 def main() -> int:
     """Print the problems of the folder that is named."""
-    found = problems(Path(sys.argv[1]), tracked_files())
-    print("\n".join(found), end="\n" if found else "")
-    return 1 if found else 0
+    listed = problems(Path(sys.argv[1]), tracked_files())
+    print("\n".join(listed), end="\n" if listed else "")
+    return 1 if listed else 0
 
 
 if __name__ == "__main__":

@@ -17,13 +17,13 @@ HEAD = """\
 <!-- Made by tools/config_reference.py from the provider info: change that, then run the tool. -->
 # Configuration
 
-Options stand in `airflow.cfg`, or in environment variables. They are read when a task runs, and by
-`airflow eos`; a parameter of an operator, a sensor or a command wins.
+Set options in `airflow.cfg` or in environment variables. Tasks and `airflow eos` read them when they run; a
+parameter of an operator, a sensor or a command wins.
 
-The cluster comes from a connection of type `kafka` (parameter `kafka_config_id`, default
-`kafka_default`): its extra is a client configuration in librdkafka's names, as the Kafka provider has it. Two
-settings there are this package's own: `eos.max.batch.bytes` and `eos.max.record.headers` bound what one
-record batch of a source may cost to read, see [Security](security.md).
+The extra of a connection of type `kafka` (parameter `kafka_config_id`, default `kafka_default`) configures
+the clients, in librdkafka's names as in the Kafka provider. Two settings there are this package's own:
+`eos.max.batch.bytes` and `eos.max.record.headers` limit what reading a record batch of a source may cost,
+see [Security](security.md#hostile-input).
 
 """
 

@@ -31,7 +31,7 @@ def render(exceptions: Any, retry_after: Any, exit_codes: Any) -> str:
     rows = ["| error | is a | Airflow |", "|---|---|---|"]
     rows += [f"| {_link(kind)} | {_link(kind.__base__)} | {retry_after(kind).value} |" for kind in kinds]
     details = [_section(kind, retry_after(kind)) for kind in kinds]
-    return "\n\n".join(["\n".join(codes), "\n".join(rows), *details]) + "\n"
+    return "\n\n".join(["\n".join(codes), "\n".join(rows), "## Each error", *details]) + "\n"
 
 
 def classes(exceptions: Any) -> list[type]:

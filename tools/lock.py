@@ -35,7 +35,7 @@ def resolve(python: str, also: list[str]) -> tuple[str, dict[str, str]]:
         pip = [f"{scratch}/venv/bin/python", "-m", "pip", "install", "--quiet"]
         subprocess.run([*pip, "pip>=25.1"], check=True, stdout=sys.stderr)  # for dependency groups
         command = [*pip, "--dry-run", "--ignore-installed", "--report", str(report), *also]
-        for group in ("dev", "release"):
+        for group in ("dev", "docs", "release"):
             command += ["--group", f"{ROOT}/pyproject.toml:{group}"]
         command += [f"{ROOT}[pyspark42]", f"{ROOT}/testing[platform]"]
         subprocess.run(command, check=True, stdout=sys.stderr)

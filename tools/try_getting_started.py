@@ -7,7 +7,6 @@ Airflow and the broker run on free ports. The Python that runs this has ``airflo
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import subprocess
@@ -64,8 +63,8 @@ def wait_for_success(airflow: AirflowStandalone, dag: str) -> None:
         if "failed" in states or time.monotonic() > deadline:
             raise SystemExit(f"getting started: runs of {dag} are {states}\n{airflow.logs()}")
         time.sleep(1)
-        listed = json.loads(airflow.cli("dags", "list-runs", dag, "--output", "json").stdout or "[]")
-        states = [str(run["state"]) for run in listed]
+        listed = airflow.api.call("GET", f"/dags/{dag}/dagRuns")
+        states = [str(run["state"]) for run in listed["dag_runs"]]
 
 
 def main() -> None:

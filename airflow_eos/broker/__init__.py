@@ -1,4 +1,4 @@
-"""The control plane: what the driver asks of a Kafka cluster, and the transactions it runs there.
+"""The control plane: the driver's requests to a Kafka cluster, and its transactions.
 
 ::
 

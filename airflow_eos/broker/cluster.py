@@ -49,16 +49,16 @@ from airflow_eos.wire.txn_requests import (
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT = 60.0
-"""Seconds for one question, with all retries."""
+"""Seconds for one request, including all retries."""
 
 
 class KafkaCluster(LinkUser):
-    """Answers from the brokers, each asked for at the moment of the call; a context manager.
+    """The cluster's current state, requested from the brokers at each call; a context manager.
 
     Transient errors are retried until :data:`REQUEST_TIMEOUT`.
 
     :param config: client configuration in librdkafka's names.
-    :param link: raw connections to share; own ones by default.
+    :param link: connections to share; opens its own by default.
     """
 
     def __init__(self, config: ClientConfig | Mapping[str, Any], *, link: Link | None = None) -> None:
@@ -77,52 +77,52 @@ class KafkaCluster(LinkUser):
     ) -> Mapping[str, TopicDescription]:
         """Return id and partition count per topic.
 
-        :param wait: ask for some seconds before a topic is taken for missing.
-        :raises UnknownTopic: naming a topic that does not exist.
-        :raises AuthorizationFailed: when a topic may not be described.
+        :param wait: retry an unknown topic for some seconds, because the broker's metadata may be stale.
+        :raises UnknownTopic: names a topic that does not exist.
+        :raises AuthorizationFailed: Describe on a topic is missing.
         """
         with self._link.connections() as connections:
-            found = connections.topics(topics, wait=wait)
+            metadata = connections.topics(topics, wait=wait)
         return {
             name: TopicDescription(topic=name, topic_id=topic.topic_id, partitions=len(topic.leaders))
-            for name, topic in found.items()
+            for name, topic in metadata.items()
         }
 
     def topic_operations(self, topics: Collection[str]) -> Mapping[str, frozenset[str] | None]:
-        """Return what may be done with each topic: READ, WRITE, DESCRIBE; None where brokers do not tell."""
+        """Return which of READ, WRITE and DESCRIBE are allowed per topic; None if brokers do not say."""
         with self._link.connections() as connections:
             return topic_operations(connections, topics, timeout=REQUEST_TIMEOUT)
 
     def group_operations(self, group: str) -> frozenset[str] | None:
-        """Return what may be done with a group, as :meth:`topic_operations`."""
+        """Return the allowed operations on a group; values as in :meth:`topic_operations`."""
         with self._link.connections() as connections:
             return group_operations(connections, group, timeout=REQUEST_TIMEOUT)
 
     def topic_settings(self, topic: str) -> Mapping[str, str] | None:
-        """Return the settings of a topic; None where there is none, or they may not be read."""
+        """Return the settings of a topic; None if it does not exist, or they may not be read."""
         return topic_settings(self._asked(), topic, timeout=REQUEST_TIMEOUT)
 
     def log_starts(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the first offset still in each log."""
+        """Return the log start offset of each partition."""
         with self._link.connections() as connections:
             return list_offsets(connections, partitions, "earliest", timeout=REQUEST_TIMEOUT)
 
     def log_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the end of each log, open transactions included: its high watermark."""
+        """Return the high watermark of each partition, which includes open transactions."""
         with self._link.connections() as connections:
             return list_offsets(
                 connections, partitions, "latest", isolation="read_uncommitted", timeout=REQUEST_TIMEOUT
             )
 
     def last_stable_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return each last stable offset (LSO): first offset of the oldest open transaction, or the end."""
+        """Return each last stable offset (LSO): first offset of the oldest open transaction, or log end."""
         with self._link.connections() as connections:
             return list_offsets(connections, partitions, "latest", timeout=REQUEST_TIMEOUT)
 
     def next_data(self, ranges: Collection[OffsetRange]) -> Mapping[TopicPartition, int]:
-        """Return an offset of each range below which it holds nothing for ``read_committed`` readers.
+        """Return an offset of each range below which it has no record for ``read_committed`` readers.
 
-        Where that cannot be seen it is the start: the run that reads it says why.
+        If the log cannot be read, that is the start of the range; the run that reads the range will raise.
         """
         with self._link.connections() as connections:
 
@@ -130,7 +130,7 @@ class KafkaCluster(LinkUser):
                 try:
                     return next_data(connections, wanted)
                 except EosError as error:
-                    log.info("%s could not be looked at: %s", wanted.topic_partition, error)
+                    log.info("Cannot search %s for its next record: %s", wanted.topic_partition, error)
                     return wanted.start
 
             return {wanted.topic_partition: begin(wanted) for wanted in ranges}
@@ -138,13 +138,13 @@ class KafkaCluster(LinkUser):
     def offsets_for_time(
         self, partitions: Collection[TopicPartition], timestamp_ms: int, *, markers: bool = False
     ) -> Mapping[TopicPartition, TimedOffset | None]:
-        """Return per partition the first record with timestamp >= ``timestamp_ms``, None where there is none.
+        """Return per partition the first record with timestamp >= ``timestamp_ms``, None if there is none.
 
-        Records of open and aborted transactions count: a boundary that is fixed for ever must not depend on
-        when somebody else's transaction ends.
+        Includes records of open and aborted transactions: a boundary, once recorded, must not depend on when
+        another application's transaction ends.
 
-        :param markers: transaction markers count too, which have the brokers' time; without them a log whose
-            first hit is one is read from there on.
+        :param markers: include transaction markers, which have the brokers' time. Without them, a log whose
+            first hit is a marker is read from there on.
         """
         with self._link.connections() as connections:
             if not markers:
@@ -154,14 +154,14 @@ class KafkaCluster(LinkUser):
             )
 
     def max_timestamps(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the highest timestamp in each log, markers included, in ms since 1970; -1: there is none."""
+        """Return the highest timestamp in each log, including markers, in ms since 1970; -1 if empty."""
         with self._link.connections() as connections:
             return max_timestamps(connections, partitions, timeout=REQUEST_TIMEOUT)
 
     def is_visible(self, tp: TopicPartition, offset: int, producer: ProducerIdentity) -> bool | None:
         """Return whether ``read_committed`` readers get the record that a producer wrote at ``offset``.
 
-        None: it is not decided yet, or no longer in the log, where somebody else's may be instead.
+        None if its transaction is undecided, or if the log no longer has the producer's record there.
         """
         with self._link.connections() as connections:
             start = list_offsets(connections, [tp], "earliest", timeout=REQUEST_TIMEOUT)[tp]
@@ -191,11 +191,10 @@ class KafkaCluster(LinkUser):
     ) -> Mapping[TopicPartition, CommittedOffset]:
         """Return committed offsets (KIP-447); partitions without one are absent.
 
-        :param partitions: None: all that the group has offsets for.
-        :param stable: wait while an open transaction holds offsets of the group; False returns the last
-            committed ones at once, for a caller whose own transaction is that one.
-
-        :raises AuthorizationFailed: without Describe on the group or a topic.
+        :param partitions: None for all partitions with a committed offset.
+        :param stable: wait while an open transaction holds offsets of the group. False returns the last
+            committed ones at once, for a caller that owns the open transaction.
+        :raises AuthorizationFailed: Describe on the group or a topic is missing.
         """
         with self._link.connections() as connections:
             return fetch_committed_offsets(
@@ -203,57 +202,57 @@ class KafkaCluster(LinkUser):
             )
 
     def has_pending_offsets(self, group: str, partitions: Collection[TopicPartition]) -> bool:
-        """Return whether an open transaction holds offsets of the group (KIP-447), asked once.
+        """Return whether an open transaction holds offsets of the group now (KIP-447).
 
-        :raises AuthorizationFailed: without Describe on the group or a topic.
+        :raises AuthorizationFailed: Describe on the group or a topic is missing.
         """
         with self._link.connections() as connections:
             return has_pending_offsets(connections, group, partitions, timeout=REQUEST_TIMEOUT)
 
     def group_members(self, group: str) -> int:
-        """Return the number of live members; 0 for an unknown group, 1 for a KIP-848 group with any.
+        """Return the number of live members; 0 for an unknown group, 1 for a KIP-848 group with members.
 
-        :raises AuthorizationFailed: without Describe on the group.
+        :raises AuthorizationFailed: Describe on the group is missing.
         """
         with self._link.connections() as connections:
             return count_live_members(connections, group, timeout=REQUEST_TIMEOUT)
 
     def group_offsets_partition(self, group: str) -> TopicPartition:
-        """Return the ``__consumer_offsets`` partition the group's commits go to."""
+        """Return the ``__consumer_offsets`` partition that stores the group's commits."""
         with self._link.connections() as connections:
             return offsets_partition(connections, group)
 
     # -- brokers ------------------------------------------------------------------------------------------
 
     def transaction_max_timeout_ms(self) -> int | None:
-        """Return the smallest ``transaction.max.timeout.ms`` of all brokers; None where unreadable."""
+        """Return the smallest ``transaction.max.timeout.ms`` of all brokers; None if it may not be read."""
         return transaction_max_timeout_ms(self._asked(), timeout=REQUEST_TIMEOUT)
 
     def transactional_id_expiration_ms(self) -> int | None:
-        """Return the smallest ``transactional.id.expiration.ms`` of all brokers; None where unreadable."""
+        """Return the smallest ``transactional.id.expiration.ms`` of all brokers; None if unreadable."""
         return transactional_id_expiration_ms(self._asked(), timeout=REQUEST_TIMEOUT)
 
     def partition_verification(self) -> bool | None:
-        """Return whether brokers verify that a partition is in the transaction (KIP-890), None if unknown."""
+        """Return whether brokers verify that a partition is in the transaction (KIP-890); None if unknown."""
         with self._link.connections() as connections:
             return partition_verification(connections, self._asked(), timeout=REQUEST_TIMEOUT)
 
     # -- transactions -------------------------------------------------------------------------------------
 
     def describe_transaction(self, transactional_id: str) -> TransactionStatus | None:
-        """Return the coordinator's view, None when it does not know the id (KIP-664)."""
+        """Return the coordinator's view of a transactional id; None if it does not know the id (KIP-664)."""
         with self._link.connections() as connections:
             return describe_transactions(connections, [transactional_id]).get(transactional_id)
 
     def describe_producers(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Sequence[ActiveProducer]]:
-        """Return the producers each partition's leader knows (KIP-664)."""
+        """Return the producers that each partition's leader knows (KIP-664)."""
         with self._link.connections() as connections:
             return describe_producers(connections, partitions)
 
     def transactional_ids(self, producer_ids: Collection[int]) -> Mapping[int, str]:
-        """Return the transactional id of each producer id, as far as this principal may Describe it."""
+        """Return the transactional id of each producer id, where this principal may Describe it."""
         admin = self._asked()
         nodes = admin.ask("DescribeCluster", lambda left: brokers_of(admin, left), timeout=REQUEST_TIMEOUT)
         with self._link.connections() as connections:

@@ -1,4 +1,4 @@
-"""confluent-kafka as the driver uses it: clients, calls that end in time, failures in our names."""
+"""confluent-kafka as the driver uses it: clients, calls with a deadline, this package's exceptions."""
 
 # ruff: noqa: SLF001
 
@@ -34,7 +34,7 @@ from airflow_eos.wire.retry import Backoff
 
 T = TypeVar("T")
 
-# Negative codes are librdkafka's own, in public use although their names begin with an underscore.
+# Negative codes are librdkafka's own; they are public although their names begin with an underscore.
 _VERDICTS: tuple[tuple[frozenset[int], type[EosError], str], ...] = (
     (
         frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED}),
@@ -113,19 +113,19 @@ def explained(error: KafkaError, doing: str) -> EosError:
 
     :param doing: the request and what it names, for example ``"DescribeGroups of 'orders'"``.
     """
-    said = f"{doing}: {error.str()} ({error.name()})"
+    message = f"{doing}: {error.str()} ({error.name()})"
     for codes, kind, advice in _VERDICTS:
         if error.code() in codes:
-            return kind(f"{said}; {advice}")
-    return RequestRefused(said)
+            return kind(f"{message}; {advice}")
+    return RequestRefused(message)
 
 
 def attempt(call: Callable[[], T]) -> tuple[T | None, KafkaError | None]:
     """Call into confluent-kafka and return its result, or the :class:`KafkaError` it raised.
 
-    ``poll`` and ``flush`` raise a fatal error as a bare ``KafkaError``, which is no exception: ``except
-    BaseException`` lets it through (measured with confluent-kafka 2.16). Python is not made for handling
-    such an object, so nothing else happens while it is caught.
+    ``poll`` and ``flush`` raise a fatal error as a bare ``KafkaError``, which is not an exception: ``except
+    BaseException`` does not catch it (measured with confluent-kafka 2.16). Python does not expect such an
+    object, so the handler only takes it and does nothing else.
     """
     try:
         return call(), None
@@ -134,7 +134,7 @@ def attempt(call: Callable[[], T]) -> tuple[T | None, KafkaError | None]:
             return None, error.args[0]
         raise
     except SystemError as error:
-        # A second call-back ran while such an object was propagating.
+        # A second callback ran while such an object was propagating.
         return None, KafkaError(KafkaError._FATAL, f"fatal error of the client: {error}")
     except BaseException:
         raise
@@ -145,7 +145,7 @@ def attempt(call: Callable[[], T]) -> tuple[T | None, KafkaError | None]:
 
 
 def checked(doing: str, call: Callable[[], T]) -> T:
-    """Call into confluent-kafka; raise its failure as this package's error.
+    """Call into confluent-kafka; translate its error to this package's.
 
     :param doing: see :func:`explained`.
     """
@@ -159,10 +159,10 @@ def _result(doing: str, result: T | None, error: KafkaError | None) -> T:
 
 
 logger = logging.getLogger("airflow_eos.librdkafka")
-"""Receives librdkafka's own log lines at DEBUG: what matters of them is in the raised errors."""
+"""Receives librdkafka's log lines at DEBUG; the raised errors contain what matters."""
 
 _OUR_OWN = frozenset({"error_cb", "log_cb", "logger", "statistics.interval.ms", "stats_cb", "throttle_cb"})
-# Call-backs of the connection belong to the clients its user makes.
+# Callbacks in the connection are meant for clients that the user creates.
 
 _RECONNECT_BACKOFF_MAX_MS = 1000
 
@@ -175,31 +175,31 @@ _LOST_CONNECTION = tuple(
         KafkaError._TRANSPORT,
     )
 )
-# A connection that breaks before the answer to SaslHandshake is reported as a failed authentication, with its
-# true reason in the text (rd_kafka_broker_handle_SaslHandshake of librdkafka 2.16).
+# librdkafka reports a connection that breaks before the answer to SaslHandshake as a failed authentication,
+# with the true reason in the text (rd_kafka_broker_handle_SaslHandshake of librdkafka 2.16).
 
 
 _REFUSED_CERTIFICATE = re.compile(r"SSL alert number (4[2-689]|116)\b")
-# Alerts about a peer's certificate (RFC 8446, section 6.2). With TLS 1.3 they come after the client's part of
-# the handshake, and librdkafka reports a lost connection.
+# Alerts about a peer's certificate (RFC 8446, section 6.2). With TLS 1.3 they arrive after the client's part
+# of the handshake, and librdkafka reports them as a lost connection.
 
 
 class QuietLog:
-    """librdkafka logs refused connections and fencing as errors; here they are events of a normal run."""
+    """Logs librdkafka's lines at DEBUG: it reports as errors what normal runs expect, such as fencing."""
 
     def log(self, _level: int, message: str, *args: Any) -> None:
-        """Take a line as ``logging.Logger.log`` does."""
+        """Log a line; signature of ``logging.Logger.log``."""
         logger.debug("%s", printable(message % args if args else message))
 
 
 class Refusals:
-    """Keeps the errors that librdkafka retries for ever although no retry can help; an ``error_cb``."""
+    """Keeps the errors that librdkafka retries forever although a retry cannot help; for ``error_cb``."""
 
     def __init__(self) -> None:
         self.last: KafkaError | None = None
 
     def take(self, error: KafkaError) -> None:
-        """Take an error event."""
+        """Handle an error event."""
         if _REFUSED_CERTIFICATE.search(error.str()):
             error = KafkaError(
                 KafkaError._SSL, f"the broker refused this client's certificate: {error.str()}"
@@ -210,15 +210,15 @@ class Refusals:
             self.last = error
 
     def forget(self) -> None:
-        """Note that a broker has accepted this client."""
+        """Drop the kept error, because a broker has accepted this client."""
         self.last = None
 
 
 def base_settings(config: ClientConfig) -> dict[str, Any]:
-    """Return the settings every client starts from; the configuration wins over them.
+    """Return the base settings of every client; the configuration overrides them.
 
-    librdkafka asks where a coordinator has gone after each failed connection to the old one, and by default
-    waits 10 s between two of them: two coordinators that move cost half a minute.
+    librdkafka looks a moved coordinator up only after a failed connection to the old one, and by default
+    waits 10 s between two connections: two coordinators that move cost half a minute.
     """
     theirs = for_librdkafka(config)
     settings = {"client.id": "airflow-eos", **theirs}
@@ -245,9 +245,9 @@ _PASSING = frozenset(
 
 
 class Admin:
-    """An admin client that retries what may pass, and ends at once where credentials are refused.
+    """An admin client that retries transient errors, and fails at once if credentials are refused.
 
-    It connects in the background, at the first question.
+    It connects in the background, at the first request.
 
     :param config: client configuration in librdkafka's names.
     """
@@ -257,26 +257,27 @@ class Admin:
         self.client: Any = self._new_client()
 
     def _new_client(self) -> Any:
-        # What a client was told before says nothing about the next one.
+        # A refusal of the previous client does not apply to the new one.
         self._refusals = Refusals()
         return AdminClient({**self._settings, "error_cb": self._refusals.take}, logger=QuietLog())
 
     def ask(self, doing: str, question: Callable[[float], T], *, timeout: float) -> T:
-        """Ask until there is an answer.
+        """Retry a request until it is answered.
 
         :param doing: names the request in errors.
-        :param question: gets the seconds it may take; asks :attr:`client`, which is another one after a
-            time-out; returns the answer or raises ``KafkaException``.
-        :param timeout: seconds, with all retries.
-        :raises ConfigurationError: when the brokers refuse the credentials.
-        :raises EosError: for errors that no retry can help, and for the last one after ``timeout`` seconds.
+        :param question: receives the seconds that it may take and sends the request with :attr:`client`,
+            which is replaced after a timeout; returns the answer or raises ``KafkaException``.
+        :param timeout: seconds, including all retries.
+        :raises ConfigurationError: the brokers refuse the credentials.
+        :raises EosError: for an error that a retry cannot fix, and for the last error after ``timeout``
+            seconds.
         """
         backoff = Backoff(timeout)
         while True:
-            # In slices: librdkafka would try refused credentials until the end.
+            # In slices, because librdkafka would retry refused credentials until the timeout.
             left = min(max(backoff.left, 1.0), _SLICE_SECONDS)
             result, error = attempt(lambda left=left: question(left))  # type: ignore[misc]
-            # Events are heard in any case: those before an answer must not count after it.
+            # Always drain error events, so that one raised before this answer is not blamed on the next.
             refusal = self.refusal()
             if error is None:
                 self._refusals.forget()
@@ -285,40 +286,40 @@ class Admin:
             if not (error.retriable() or error.code() in _PASSING) or backoff.expired:
                 raise explained(error, doing) from KafkaException(error)
             if error.code() == KafkaError._TIMED_OUT:
-                # librdkafka waits for the controller it has heard of first, dead or not, and asks nobody for
-                # another: a new client does.
+                # librdkafka waits for the first controller that it learned of, even if it is dead, and does
+                # not look for another one. A new client does.
                 self.client = self._new_client()
             time.sleep(backoff.next_pause())
 
     def refusal(self) -> KafkaError | None:
-        """Return the reason for which brokers refuse this client, as far as it has heard of one."""
+        """Return the error with which brokers refuse this client, if it has received one."""
         attempt(lambda: self.client.poll(0))
         return self._refusals.last
 
 
 GRACE = 5.0
-"""Seconds for librdkafka to notice by itself that its own time-out is over."""
+"""Extra seconds for librdkafka to return after its own timeout."""
 
 
 def bounded(doing: str, call: Callable[[float], T], timeout: float, *, grace: float = GRACE) -> T:
-    """Make a blocking call in a thread of its own, and give it up when it does not come back.
+    """Run a blocking call in its own thread, and abandon it if it does not return in time.
 
-    Not every call of librdkafka keeps its time-out (its issue 5456), and a commit must. The thread that is
-    given up stays until the process ends; what it may still send carries the identity of a transaction that
-    is aborted.
-    Signals reach the caller while it waits, as they would not inside of librdkafka.
+    Not every call of librdkafka honours its timeout (its issue 5456), but a commit must. An abandoned thread
+    stays until the process ends; whatever it still sends has the producer id and epoch of an aborted
+    transaction. The caller receives signals while it waits, which it would not inside librdkafka.
 
     :param doing: for messages, see :func:`airflow_eos.broker.librdkafka.explained`.
     :param call: called with ``timeout``.
     :param timeout: seconds.
-    :raises EosError: as :func:`~airflow_eos.broker.librdkafka.checked`; a call that is given up timed out.
+    :raises EosError: as :func:`~airflow_eos.broker.librdkafka.checked`; an abandoned call counts as timed
+        out.
     """
     future: Future[tuple[T | None, KafkaError | None]] = Future()
 
     def body() -> None:
         try:
             future.set_result(attempt(functools.partial(call, timeout)))
-        except BaseException as error:  # noqa: BLE001 - raised again where it was asked for
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
             future.set_exception(error)
 
     threading.Thread(target=body, name=f"librdkafka: {doing}", daemon=True).start()

@@ -1,4 +1,4 @@
-"""What this client may do, and how topics are kept: asked of the brokers, for checks before a first run."""
+"""Asks brokers for permissions and topic settings, for checks before a first run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ASK_TIMEOUT = 30.0
 
 @dataclass(frozen=True, slots=True)
 class TopicCare:
-    """How a topic is kept, and what this client may do with it.
+    """Replication and settings of a topic, and the operations that this client may perform on it.
 
-    :param replicas: smallest number of replicas of its partitions.
+    :param replicas: smallest number of replicas of a partition.
     :param operations: allowed operations (``READ``, ``WRITE``, ``DESCRIBE``, ...), KIP-430.
-    :param settings: settings of the topic; None where they may not be read.
+    :param settings: settings of the topic; None if they may not be read.
     """
 
     topic: str
@@ -33,7 +33,7 @@ class TopicCare:
 
 
 class Permissions:
-    """Asks the brokers what the principal of a client configuration may do.
+    """Asks the brokers for the permissions of a client configuration's principal.
 
     :param config: client configuration in librdkafka's names.
     """
@@ -51,11 +51,11 @@ class Permissions:
         return len(cluster.nodes)
 
     def topics(self, names: Collection[str]) -> Mapping[str, TopicCare | None]:
-        """Return how each topic is kept; None for one that does not exist or may not be seen."""
+        """Return each topic's replication, settings and operations; None if it is missing or not visible."""
         return {name: self._topic(name) for name in names}
 
     def group(self, group: str) -> frozenset[str]:
-        """Return the allowed operations on a consumer group; empty where it may not even be described."""
+        """Return the allowed operations on a consumer group; empty if even Describe is missing."""
 
         def question(left: float) -> Any:
             asked = self._admin.client.describe_consumer_groups(
@@ -64,10 +64,10 @@ class Permissions:
             return asked[group].result()
 
         try:
-            found = self._admin.ask(f"DescribeGroups of {group!r}", question, timeout=ASK_TIMEOUT)
+            description = self._admin.ask(f"DescribeGroups of {group!r}", question, timeout=ASK_TIMEOUT)
         except AuthorizationFailed:
             return frozenset()
-        return _names(found.authorized_operations)
+        return _names(description.authorized_operations)
 
     def _topic(self, name: str) -> TopicCare | None:
         def question(left: float) -> Any:
@@ -77,31 +77,31 @@ class Permissions:
             return asked[name].result()
 
         try:
-            found = self._admin.ask(f"DescribeTopics of {name!r}", question, timeout=ASK_TIMEOUT)
+            description = self._admin.ask(f"DescribeTopics of {name!r}", question, timeout=ASK_TIMEOUT)
         except (UnknownTopic, AuthorizationFailed):
             return None
         return TopicCare(
             topic=name,
-            partitions=len(found.partitions),
-            replicas=min((len(one.replicas) for one in found.partitions), default=0),
-            operations=_names(found.authorized_operations),
+            partitions=len(description.partitions),
+            replicas=min((len(partition.replicas) for partition in description.partitions), default=0),
+            operations=_names(description.authorized_operations),
             settings=topic_settings(self._admin, name, timeout=ASK_TIMEOUT),
         )
 
 
 def topic_settings(admin: Admin, name: str, *, timeout: float) -> Mapping[str, str] | None:
-    """Return the settings of a topic; None where there is none, or they may not be read."""
+    """Return the settings of a topic; None if it does not exist, or they may not be read."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, name)
 
     def question(left: float) -> Any:
         return admin.client.describe_configs([resource], request_timeout=left)[resource].result()
 
     try:
-        found = admin.ask(f"DescribeConfigs of {name!r}", question, timeout=timeout)
+        entries = admin.ask(f"DescribeConfigs of {name!r}", question, timeout=timeout)
     except (AuthorizationFailed, UnknownTopic, KafkaException):
         return None
-    return {key: str(entry.value) for key, entry in found.items() if entry.value is not None}
+    return {key: str(entry.value) for key, entry in entries.items() if entry.value is not None}
 
 
 def _names(operations: Any) -> frozenset[str]:
-    return frozenset(one.name for one in operations or ())
+    return frozenset(operation.name for operation in operations or ())

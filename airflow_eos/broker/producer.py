@@ -1,4 +1,4 @@
-"""One instance of confluent-kafka's transactional producer, served by a thread of its own."""
+"""One instance of confluent-kafka's transactional producer, polled by its own thread."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _INIT_SLICE_SECONDS = 2.0
 
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
 
-# Settings of a connection that are about bulk producing: the driver sends a handful of small messages.
+# Connection settings that tune bulk producing; the driver sends only a handful of small messages.
 _NOT_FOR_US = frozenset(
     {
         "batch.num.messages",
@@ -63,7 +63,7 @@ def _unsigned(_partition: int, _key: str, _value: str | None) -> None:
 
 
 class _Events:
-    """What the instance's call-backs told; kept apart to free the instance with its last reference."""
+    """State that the callbacks set; a separate object, so that the last reference frees the instance."""
 
     def __init__(self) -> None:
         self.identified = threading.Event()
@@ -73,7 +73,7 @@ class _Events:
         self.fatal: KafkaError | None = None
 
     def statistics(self, document: str) -> None:
-        """Take the identity from the first statistics that have one: it never changes within an instance."""
+        """Read producer id and epoch from the first statistics with both; an instance never changes them."""
         if self.identified.is_set():
             return
         eos: dict[str, Any] = json.loads(document).get("eos", {})
@@ -84,28 +84,28 @@ class _Events:
     def delivery(
         self, reports: dict[int, KafkaError | int], place: int, error: KafkaError | None, message: Any
     ) -> None:
-        """Take a delivery report: the offset of a record, or why it has none."""
+        """Handle a delivery report: keep the record's offset or error."""
         offset = message.offset()
         with self.changed:
             reports[place] = error or (_NO_OFFSET if offset is None else offset)
             self.changed.notify_all()
 
     def failed(self, error: KafkaError) -> None:
-        """Take the fatal error: the instance is of no more use."""
+        """Keep the first fatal error, after which the instance is unusable."""
         with self.changed:
             self.fatal = self.fatal or error
             self.changed.notify_all()
 
 
 class TransactionalProducer:
-    """A producer that knows its identity, good for one transaction.
+    """A producer for one transaction that knows its producer id and epoch.
 
-    librdkafka has no call for producer id and epoch; its statistics have both (``eos`` in its STATISTICS.md).
-    A thread polls the instance from start to end: statistics and log lines would pile up while Spark sends,
-    and OAuth tokens be renewed by nobody. The end is :meth:`close`, or that of the last :meth:`commit`.
+    librdkafka's API does not expose them, but its statistics do (``eos`` in its STATISTICS.md). A thread
+    polls the instance all the time: otherwise statistics and log lines would pile up while Spark sends, and
+    OAuth tokens would expire. Polling ends with :meth:`close`, or when the last :meth:`commit` returns.
 
     :param transaction_timeout: seconds after which the coordinator aborts.
-    :param delivery_timeout: seconds a message may take.
+    :param delivery_timeout: seconds until a message must be delivered.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class TransactionalProducer:
                 "transaction.timeout.ms": int(transaction_timeout * 1000),
                 "delivery.timeout.ms": int(delivery_timeout * 1000),
                 "acks": "all",
-                # Ledger records are looked for in the log by their bytes.
+                # Look-ups in the ledger search the log for the bytes of a key.
                 "compression.type": "none",
                 "linger.ms": 0,
                 "statistics.interval.ms": _STATISTICS_MS,
@@ -153,26 +153,27 @@ class TransactionalProducer:
         return self._producer
 
     def initialise(self, timeout: float, *, topic: str) -> ProducerIdentity:
-        """Fence older instances, end their transaction, and return the identity given to this one.
+        """Fence older instances, end their transaction, and return this instance's producer id and epoch.
 
         :param timeout: seconds; retriable errors are retried until then.
-        :param topic: a topic to ask for first. Without a connection at hand librdkafka waits half a second
-            before it asks for a producer id.
-        :raises AuthorizationFailed: without Write on the transactional id.
-        :raises ConfigurationError: when the brokers refuse the credentials.
-        :raises TimeoutsInconsistent: when the brokers do not allow the transaction time-out.
-        :raises BrokersUnavailable: when it did not succeed in time.
+        :param topic: a topic whose metadata is requested first, to open a connection: without one, librdkafka
+            waits half a second before InitProducerId.
+        :raises AuthorizationFailed: Write on the transactional id is missing.
+        :raises ConfigurationError: the brokers refuse the credentials.
+        :raises TimeoutsInconsistent: the brokers do not allow the transaction timeout.
+        :raises BrokersUnavailable: no success within ``timeout`` seconds.
         """
         doing = f"InitProducerId of transactional id {self.transactional_id!r}"
         deadline = time.monotonic() + timeout
-        # Twice: the first answer may end the connection it came over, that of a bootstrap server.
+        # Twice, because librdkafka may close the first connection, that of a bootstrap server, after the
+        # answer.
         for _ in range(2):
             wait = min(_INIT_SLICE_SECONDS, timeout)
             _, error = attempt(functools.partial(self.instance.list_topics, topic, timeout=wait))
             if error is None:
                 self._refusals.forget()
         while True:
-            # In slices: librdkafka itself would go on until the end with credentials that are refused.
+            # In slices, because librdkafka would retry refused credentials until the timeout.
             wait = min(_INIT_SLICE_SECONDS, max(deadline - time.monotonic(), 0.1))
             _, error = attempt(functools.partial(self.instance.init_transactions, wait))
             if error is None:
@@ -189,17 +190,17 @@ class TransactionalProducer:
     def publish(
         self, topic: str, records: Sequence[Record], timeout: float, sign: Sign = _unsigned
     ) -> Sequence[int]:
-        """Send records and wait until brokers have acknowledged them all.
+        """Send records and wait until brokers have acknowledged all of them.
 
-        It waits for the serving thread's delivery reports: ``flush`` breaks when a fatal error and a report
-        meet in it (a ``SystemError``, measured with confluent-kafka 2.16).
+        It waits for the delivery reports of the polling thread instead of calling ``flush``, which raises
+        ``SystemError`` if a fatal error and a delivery report coincide (measured with confluent-kafka 2.16).
 
         :param timeout: seconds.
-        :param sign: makes the signature of a record, if it is to have one.
-        :returns: the records' offsets; below 0 where a broker had it already and does not tell.
-        :raises ProducerFenced: when the identity is no longer valid.
-        :raises RecordTooLarge: naming the key.
-        :raises DeliveryTimedOut: when a record was not acknowledged in time.
+        :param sign: returns the signature of a record, or None.
+        :returns: the records' offsets; negative if the broker had the record already and does not say where.
+        :raises ProducerFenced: the producer id and epoch are no longer valid.
+        :raises RecordTooLarge: names the key.
+        :raises DeliveryTimedOut: a record was not acknowledged in time.
         """
         events = self._events
         reports: dict[int, KafkaError | int] = {}
@@ -235,16 +236,17 @@ class TransactionalProducer:
         return [offset for offset in offsets if isinstance(offset, int)]
 
     def _reason_of_purge(self, purged: KafkaError) -> KafkaError:
-        """Return why librdkafka gave the transaction up; it tells only a new begin, which sends nothing."""
+        """Return why librdkafka failed the transaction; only begin_transaction says it, without sending."""
         _, reason = attempt(self.instance.begin_transaction)
         return reason or purged
 
     def commit(self, doing: str, timeout: float, *, grace: float = GRACE) -> None:
-        """Commit the transaction, within a time, see :func:`airflow_eos.broker.librdkafka.bounded`.
+        """Commit the transaction within ``timeout``, see :func:`airflow_eos.broker.librdkafka.bounded`.
 
-        A commit that is given up keeps the instance alive, so it is polled until the call returns.
+        An abandoned commit keeps the instance alive, and the instance is polled until the call returns.
         """
-        # A failure's frames hold this function, and so what it closes over, even when they are cleared.
+        # An exception's traceback keeps this function and its closure alive, even after its frames are
+        # cleared.
         handed_over, returned = [self.instance], threading.Event()
 
         def call(seconds: float) -> None:
@@ -257,7 +259,7 @@ class TransactionalProducer:
         bounded(doing, call, timeout, grace=grace)
 
     def close(self) -> None:
-        """Drop the instance: nothing more is sent, no abort either."""
+        """Drop the instance; sends nothing more, not even an abort."""
         producer, self._producer = self._producer, None
         if producer is None:
             return
@@ -268,7 +270,7 @@ class TransactionalProducer:
 
 
 def _error_of(reports: Mapping[int, KafkaError | int]) -> KafkaError | None:
-    return next((one for one in reports.values() if isinstance(one, KafkaError)), None)
+    return next((report for report in reports.values() if isinstance(report, KafkaError)), None)
 
 
 def _serve(

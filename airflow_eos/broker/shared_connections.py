@@ -1,4 +1,4 @@
-"""Shared raw connections: opened at first use, one thread at a time."""
+"""Shared connections of the wire layer: opened at first use, used by one thread at a time."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 
 BOOTSTRAP_TIMEOUT = 60.0
-"""Seconds until some broker must have answered the first time."""
+"""Seconds to wait for the first answer of a broker."""
 
 
 class Link(Closeable):
     """One :class:`~airflow_eos.wire.connection.BrokerConnections` for all parts of the control plane.
 
-    Threads take turns. Not for signal handlers: one that interrupts a request would wait for itself.
+    A lock serialises threads. Do not use it in signal handlers: one that interrupts a request would deadlock.
 
     :param config: client configuration in librdkafka's names.
     """
@@ -30,10 +30,10 @@ class Link(Closeable):
 
     @contextmanager
     def connections(self) -> Iterator[BrokerConnections]:
-        """Lend the connections to this thread.
+        """Give this thread exclusive use of the connections.
 
-        :raises BrokersUnavailable: when no broker answers at the first use.
-        :raises ConfigurationError: when brokers refuse the credentials.
+        :raises BrokersUnavailable: no broker answers at the first use.
+        :raises ConfigurationError: the brokers refuse the credentials.
         """
         with self._lock:
             if self._connections is None:
@@ -49,7 +49,7 @@ class Link(Closeable):
 
 
 class LinkUser(Closeable):
-    """Base of what asks brokers over a link: a shared one, or one of its own, which it closes.
+    """Base class for users of a :class:`Link`, either shared or owned; an owned link is closed with it.
 
     :param config: client configuration in librdkafka's names.
     """
@@ -60,6 +60,6 @@ class LinkUser(Closeable):
         self._link = link or Link(self._config)
 
     def close(self) -> None:
-        """Close the raw connections, unless they are shared."""
+        """Close the connections, unless they are shared."""
         if self._owns_link:
             self._link.close()

@@ -1,4 +1,4 @@
-"""Takes epochs, runs and ends transactions: the ``Transactions`` port on a real cluster."""
+"""Fences, runs and ends transactions: the ``Transactions`` port on a real cluster."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from airflow_eos.wire.txn_requests import add_partitions_to_txn, end_txn, write_
 log = logging.getLogger(__name__)
 
 FENCE_TIMEOUT = dt.timedelta(seconds=60)
-"""For a coordinator that moves, and for the markers of the transaction that the fence ends."""
+"""Covers a coordinator that moves, and the markers of the transaction that the fence ends."""
 COMMIT_TIMEOUT = dt.timedelta(seconds=30)
-"""A coordinator fail-over took 10 to 13 s; an answer that was lost never comes."""
+"""A coordinator failover took 10 to 13 s; a lost answer never arrives."""
 ABORT_TIMEOUT = 60.0
 """Seconds to find the coordinator and get its answer."""
 
 
 class KafkaTransactions(LinkUser):
-    """Fences older attempts and ends transactions by identity; a context manager.
+    """Fences older attempts and ends transactions by producer id and epoch; a context manager.
 
     :param config: client configuration in librdkafka's names.
-    :param ledger: where sessions stage their ledger messages.
-    :param key: signs these messages, where it has a secret.
+    :param ledger: the ledger to which sessions write their messages.
+    :param key: signs these messages, if it has a secret.
     :param transaction_timeout: the coordinator aborts a transaction after this time.
     :param delivery_timeout: for offsets and ledger messages of one transaction.
-    :param commit_timeout: until the answer to a commit counts as lost.
-    :param fence_timeout: for initialising a producer, with all retries.
-    :param link: raw connections to share; own ones by default.
+    :param commit_timeout: time after which the answer to a commit counts as lost.
+    :param fence_timeout: for initialising a producer, including all retries.
+    :param link: connections to share; opens its own by default.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class KafkaTransactions(LinkUser):
         self._fence_timeout = fence_timeout.total_seconds()
 
     def fence(self, transactional_id: str) -> KafkaSession:
-        """Initialise a new producer instance, which fences older ones and aborts what they left open.
+        """Initialise a new producer instance, which fences older ones and aborts their open transaction.
 
-        Returns when that abort, or a commit under way, has completed on every partition.
+        Returns when that abort, or a commit in progress, has completed on every partition.
 
-        :raises AuthorizationFailed: without Write on the transactional id.
-        :raises TimeoutsInconsistent: when brokers do not allow the transaction time-out.
-        :raises BrokersUnavailable: when no coordinator answered in time.
+        :raises AuthorizationFailed: Write on the transactional id is missing.
+        :raises TimeoutsInconsistent: the brokers do not allow the transaction timeout.
+        :raises BrokersUnavailable: no coordinator answered in time.
         """
         producer = TransactionalProducer(
             self._config,
@@ -103,20 +103,20 @@ class KafkaTransactions(LinkUser):
         )
 
     def abort(self, identity: ProducerIdentity, *, timeout: float = ABORT_TIMEOUT) -> EndTxnAnswer:
-        """Send EndTxn(abort) with exactly this identity; initialises nothing.
+        """Send EndTxn(abort) with exactly this producer id and epoch; never sends InitProducerId.
 
-        It opens connections of its own, so a signal handler or another thread may call it at any moment.
-        Asked again after its own abort, the coordinator confirms it: ENDED too.
+        It opens its own connections, so a signal handler or another thread may call it at any time. A
+        repeated abort also returns ENDED.
 
-        :param timeout: seconds, with all retries.
-        :raises BrokersUnavailable: when no coordinator answered in time: nothing is known then.
+        :param timeout: seconds, including all retries.
+        :raises BrokersUnavailable: no coordinator answered in time; the outcome is unknown.
         """
         deadline = time.monotonic() + timeout
         with BrokerConnections(self._config, bootstrap_timeout=timeout) as connections:
             left = max(deadline - time.monotonic(), 0.0)
             answer = end_txn(connections, identity, commit=False, timeout=left)
         log.info(
-            "asked the coordinator to abort what %r may have open (producer epoch %d): %s",
+            "Asked the coordinator to abort any open transaction of %r (producer epoch %d): %s",
             identity.transactional_id,
             identity.producer_epoch,
             answer.value,
@@ -131,12 +131,13 @@ class KafkaTransactions(LinkUser):
     ) -> EndTxnAnswer:
         """Abort what an earlier transaction of this producer id left open in some partitions.
 
-        By a transaction of its own, into which nothing is written: whoever ends it, by whatever death or
-        time-out, aborts it. That is why there is no such way to commit.
+        It runs a new transaction over these partitions, writes nothing to it and aborts it. A crash or a
+        timeout also aborts that transaction, so every outcome is the same. A commit cannot be repeated this
+        way.
 
-        :param group: its pending offsets are dropped too.
-        :returns: ENDED; FENCED: a newer attempt exists.
-        :raises BrokersUnavailable: when a coordinator did not answer in time: ask again.
+        :param group: drop the pending offsets of this group too.
+        :returns: ENDED, or FENCED if a newer attempt exists.
+        :raises BrokersUnavailable: a coordinator did not answer in time; call it again.
         """
         with self._link.connections() as connections:
             try:
@@ -152,10 +153,10 @@ class KafkaTransactions(LinkUser):
     ) -> None:
         """Write the markers of a decided transaction that its coordinator left out (WriteTxnMarkers).
 
-        Leaders refuse them where a newer epoch has written since.
+        A leader refuses them if a newer epoch has written since.
 
-        :raises AuthorizationFailed: without ClusterAction, or Alter, on the cluster.
-        :raises BrokersUnavailable: when a leader did not answer in time.
+        :raises AuthorizationFailed: ClusterAction, or Alter, on the cluster is missing.
+        :raises BrokersUnavailable: a leader did not answer in time.
         """
         with self._link.connections() as connections:
             write_txn_markers(connections, producer_id, epoch, partitions, commit=commit)
@@ -176,21 +177,21 @@ class KafkaTransactions(LinkUser):
 
 
 OFFSETS_TIMEOUT = 30.0
-"""Seconds for both coordinators: a fail-over took 10 to 13 s, 9 of them brokers need to notice a dead one."""
+"""Seconds for both coordinators: a failover took 10 to 13 s, 9 s of them to detect the dead broker."""
 
 AddPartitions = Callable[[ProducerIdentity, Collection[TopicPartition]], None]
 StageOffsets = Callable[[ProducerIdentity, str, Mapping[TopicPartition, CommittedOffset], float], None]
 
 
 class KafkaSession:
-    """One initialised producer instance, good for one transaction (law 2).
+    """One initialised producer instance for one transaction (law 2).
 
     :param producer: owned by the session; :meth:`close` drops it.
-    :param identity: identity of ``producer``.
-    :param ledger: where the staged messages go.
-    :param key: signs them, where it has a secret.
+    :param identity: producer id and epoch of ``producer``.
+    :param ledger: receives the staged messages.
+    :param key: signs them, if it has a secret.
     :param add_partitions: sends AddPartitionsToTxn with a given identity.
-    :param stage_offsets: sends a group's offsets with a given identity, within given seconds.
+    :param stage_offsets: sends a group's offsets with a given identity, within a given number of seconds.
     :param stage_timeout: seconds for offsets and ledger messages to be acknowledged.
     :param commit_timeout: seconds until the answer to EndTxn(commit) counts as lost.
     """
@@ -222,11 +223,11 @@ class KafkaSession:
 
     @property
     def identity(self) -> ProducerIdentity:
-        """The identity the coordinator gave to this instance."""
+        """Producer id and epoch that the coordinator assigned to this instance."""
         return self._identity
 
     def begin(self) -> None:
-        """Begin the transaction; librdkafka tells nobody yet."""
+        """Begin the transaction; librdkafka sends no request yet."""
         checked(self._doing("begin"), self._producer.instance.begin_transaction)
 
     def add_partitions(self, partitions: Collection[TopicPartition]) -> None:
@@ -236,17 +237,17 @@ class KafkaSession:
     def stage(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], messages: Sequence[LedgerMessage]
     ) -> Sequence[int]:
-        """Send offsets and ledger messages into the transaction and wait until brokers have acknowledged all.
+        """Send offsets and ledger messages in the transaction and wait until brokers have acknowledged all.
 
         :param group: consumer group; it needs no members.
         :param offsets: next offsets to read, with metadata; may be empty. librdkafka does not know of them.
-        :param messages: at least one, so that the transaction is librdkafka's own too: it ends no
-            transaction into which it sent nothing itself, and says success.
-        :returns: the messages' offsets; below 0 where a broker does not tell.
-        :raises ProducerFenced: when the identity is no longer valid.
-        :raises AuthorizationFailed: without Read on the group, or Write on the ledger.
-        :raises DeliveryTimedOut: when a ledger message was not acknowledged in time.
-        :raises BrokersUnavailable: when the group's coordinator did not answer in time.
+        :param messages: at least one: librdkafka reports success without sending EndTxn if it has sent
+            nothing itself in the transaction.
+        :returns: the messages' offsets; negative if a broker does not say.
+        :raises ProducerFenced: the producer id and epoch are no longer valid.
+        :raises AuthorizationFailed: Read on the group, or Write on the ledger, is missing.
+        :raises DeliveryTimedOut: a ledger message was not acknowledged in time.
+        :raises BrokersUnavailable: the group's coordinator did not answer in time.
         """
         if not messages:
             raise ValueError(f"a transaction of {self._identity.transactional_id!r} needs a ledger message")
@@ -281,11 +282,11 @@ class KafkaSession:
         self._producer.commit(doing, self._commit_timeout)
 
     def close(self) -> None:
-        """Drop the instance: sends nothing, ends nothing."""
+        """Drop the instance; sends nothing, and does not end the transaction."""
         self._producer.close()
 
-    def _doing(self, what: str) -> str:
+    def _doing(self, action: str) -> str:
         return (
             f"transaction of {self._identity.transactional_id!r} (producer id {self._identity.producer_id}, "
-            f"epoch {self._identity.producer_epoch}): {what}"
+            f"epoch {self._identity.producer_epoch}): {action}"
         )

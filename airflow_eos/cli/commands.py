@@ -35,6 +35,7 @@ def init(target: Deployment, options: Namespace) -> Outcome:
 def doctor(target: Deployment, options: Namespace) -> Outcome:
     """Check everything; 3 when a check fails."""
     from airflow_eos.operations.doctor import DoctorOptions, examine
+    from airflow_eos.operations.executors import check_executors, distribution_problems
 
     checked = DoctorOptions(
         deployment=target,
@@ -45,9 +46,7 @@ def doctor(target: Deployment, options: Namespace) -> Outcome:
         transaction_timeout=dt.timedelta(seconds=options.transaction_timeout),
         delivery_timeout=dt.timedelta(seconds=options.delivery_timeout),
     )
-    from airflow_eos.operations.executors import check_distributions_here, check_executors
-
-    checks = [*examine(checked), check_distributions_here()]
+    checks = [*examine(checked), *distribution_problems()]
     if options.spark:
         kafka = ClientConfig.of(target.kafka)
         checks += check_executors(options.spark, kafka, encrypted=options.encrypted_spark)

@@ -1,12 +1,13 @@
-"""Tells whether this is the ledger that was used before.
+"""Checks that the ledger topic is the one that was used before.
 
-A look-up in a replaced ledger would answer *not committed* for everything.
+A look-up in a replaced ledger would answer *not committed* for every run.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from airflow_eos.exceptions import ConfigurationError, LedgerMissing, LedgerReplaced
 from airflow_eos.ledger import keys
@@ -32,75 +33,108 @@ def verify(
     witnesses: Witnesses,
     may_create: MayCreate,
 ) -> LedgerId:
-    """Return the ledger's topic id and partition count, after checking them against what it says of itself.
+    """Return the ledger's topic id and partition count, after checking them against its identity record.
 
-    The first user pins both in partition 0 of the ledger, with its prefix. Adding partitions would route keys
-    elsewhere; making the topic again would forget every run: both are found here.
+    The first user pins both in partition 0 of the ledger, with its prefix. This check detects added
+    partitions, which would route keys elsewhere, and a topic that was created again, which would forget every
+    run.
 
-    :param witnesses: asked where there is no ledger, or none with an identity.
-    :param may_create: whether to make a ledger where there is none, or none with an identity.
-    :raises ConfigurationError: an identity is missing, the ledger is signed, and the settings have no key.
-    :raises LedgerMissing: when there is none, or none with an identity, and none may be made.
-    :raises LedgerReplaced: when topic id or partition count differ from the pinned ones, or the topic has no
-        identity and somebody remembers that it had one.
+    :param witnesses: asked if the ledger or its identity is missing.
+    :param may_create: whether to create a missing ledger, or a missing identity.
+    :raises ConfigurationError: the identity is missing, the ledger is signed, and the settings have no key.
+    :raises LedgerMissing: the ledger or its identity is missing, and may not be created.
+    :raises LedgerReplaced: topic id or partition count differ from the pinned ones, or the identity is
+        missing and a witness knows that there was a ledger.
     """
-    try:
-        topic = ledger.describe(wait=may_create is MayCreate.NEVER)
-    except LedgerMissing as missing:
-        refused = _refusal(witnesses, settings.topic, may_create)
-        if refused is not None:
-            topic = _described(ledger, missing, refused)
-        else:
-            ledger.create()
-            topic = ledger.describe()
-    key = keys.LEDGER_IDENTITY_KEY
-    routing = keys.LEDGER_IDENTITY_ROUTING
+    check = _LedgerCheck(ledger, authority, pins, settings, prefix, witnesses, may_create)
+    topic = check.existing_or_created()
     own = _own_records(authority, settings)
-    pinned = own.get(key)
-    if pinned is None:
-        refuse_unsigned(_any_signed(own), settings)
-        refused = _refusal(witnesses, settings.topic, may_create)
-        begun = authority.look([key], routing=routing).open_records
-        if refused is not None and not (begun and may_create is not MayCreate.NEVER):
-            # Whoever pins goes on when its commit is answered; the marker that tells others comes after that.
-            pinned = authority.settle([key], routing=routing).get(key)
-            if pinned is None:
-                raise refused
-        else:
-            # A pin begun by somebody who was allowed to is finished, even where a broker forgot its marker.
-            pinned = pins.pin(
-                keys.ledger_transactional_id(prefix, settings.topic),
-                key,
-                routing,
-                lambda *_: IdentityRecord(topic.topic_id, topic.partitions, prefix).to_json(),
-            )
-            if prefix == DEFAULT_PREFIX:
-                log.warning(
-                    "the new ledger %s is used with the default prefix %r: where another environment may use "
-                    "this cluster, give each its own [eos] prefix and ledger_topic before there are runs",
-                    settings.topic,
-                    prefix,
-                )
-    record = IdentityRecord.from_json(pinned, key)
-    made = LedgerId(record.topic_id, record.partitions, record.prefix or prefix, _any_signed(own))
-    if (made.topic_id, made.partitions) != (topic.topic_id, topic.partitions):
-        raise LedgerReplaced(
-            f"ledger {settings.topic!r} was made as topic id {made.topic_id} with "
-            f"{made.partitions} partitions and is now {topic.topic_id} with {topic.partitions}: "
-            "restore the original; partitions of a ledger must never be added"
+    identity = check.pinned_identity(topic, own)
+    check.unchanged(topic, identity)
+    return LedgerId(identity.topic_id, identity.partitions, identity.prefix or prefix, _any_signed(own))
+
+
+@dataclass(frozen=True, slots=True)
+class _LedgerCheck:
+    """The steps of :func:`verify`, which has its arguments."""
+
+    ledger: Ledger
+    authority: Authority
+    pins: Pins
+    settings: LedgerSettings
+    prefix: str
+    witnesses: Witnesses
+    may_create: MayCreate
+
+    def existing_or_created(self) -> TopicDescription:
+        """Return the ledger topic, made now where there is none and one may be made."""
+        try:
+            return self.ledger.describe(wait=self.may_create is MayCreate.NEVER)
+        except LedgerMissing as missing:
+            refusal = self._refusal()
+            if refusal is not None:
+                return _described(self.ledger, missing, refusal)
+            self.ledger.create()
+            return self.ledger.describe()
+
+    def pinned_identity(self, topic: TopicDescription, own: Mapping[str, str]) -> IdentityRecord:
+        """Return the identity that the ledger holds, pinned now where it has none and may get one.
+
+        :param own: the ledger's records about itself, as one look has shown them.
+        """
+        key, routing = keys.LEDGER_IDENTITY_KEY, keys.LEDGER_IDENTITY_ROUTING
+        if key in own:
+            return IdentityRecord.from_json(own[key], key)
+        refuse_unsigned(_any_signed(own), self.settings)
+        refusal = self._refusal()
+        begun = self.authority.look([key], routing=routing).open_records
+        if refusal is not None and not (begun and self.may_create is not MayCreate.NEVER):
+            # The writer of the pin continues once its commit is answered; the marker becomes visible later.
+            settled = self.authority.settle([key], routing=routing)
+            if key not in settled:
+                raise refusal
+            return IdentityRecord.from_json(settled[key], key)
+        # Finish a pin that an authorised task has begun, even if a broker left out its marker.
+        pinned = self.pins.pin(
+            keys.ledger_transactional_id(self.prefix, self.settings.topic),
+            key,
+            routing,
+            lambda *_: IdentityRecord(topic.topic_id, topic.partitions, self.prefix).to_json(),
         )
-    return made
+        if self.prefix == DEFAULT_PREFIX:
+            log.warning(
+                "the new ledger %s is used with the default prefix %r: where another environment may use "
+                "this cluster, give each its own [eos] prefix and ledger_topic before there are runs",
+                self.settings.topic,
+                self.prefix,
+            )
+        return IdentityRecord.from_json(pinned, key)
+
+    def unchanged(self, topic: TopicDescription, identity: IdentityRecord) -> None:
+        """Compare the topic as it is with the identity.
+
+        :raises LedgerReplaced: it is another topic, or has another number of partitions.
+        """
+        if (identity.topic_id, identity.partitions) != (topic.topic_id, topic.partitions):
+            raise LedgerReplaced(
+                f"ledger {self.settings.topic!r} was made as topic id {identity.topic_id} with "
+                f"{identity.partitions} partitions and is now {topic.topic_id} with {topic.partitions}: "
+                "restore the original; partitions of a ledger must never be added"
+            )
+
+    def _refusal(self) -> LedgerMissing | LedgerReplaced | None:
+        return _refusal(self.witnesses, self.settings.topic, self.may_create)
 
 
 def is_signed(authority: Authority, settings: LedgerSettings) -> bool:
-    """Return whether a ledger's own records carry signatures; False where they are missing."""
+    """Return whether a ledger's own records are signed; False if the records are missing."""
     return _any_signed(_own_records(authority, settings))
 
 
 def refuse_unsigned(is_signed: bool, settings: LedgerSettings) -> None:
-    """Refuse to write without a key to a ledger that is signed.
+    """Refuse to write to a signed ledger without a key.
 
-    :raises ConfigurationError: naming the setting.
+    :raises ConfigurationError: names the setting.
     """
     if is_signed and not settings.key:
         raise ConfigurationError(
@@ -126,7 +160,7 @@ def lost_ledger(testimony: Testimony, topic: str) -> LedgerReplaced | None:
 
 
 def _own_records(authority: Authority, settings: LedgerSettings) -> Mapping[str, str]:
-    """Return the identity and, where there is no key, what says from where on records are signed."""
+    """Return the identity and, without a key, the record that says from which offsets on it is signed."""
     own = [keys.LEDGER_IDENTITY_KEY] if settings.key else [keys.LEDGER_IDENTITY_KEY, keys.SIGNED_KEY]
     return authority.peek(own, routing=keys.LEDGER_IDENTITY_ROUTING)
 
@@ -136,7 +170,7 @@ def _any_signed(records: Mapping[str, str]) -> bool:
 
 
 def _described(ledger: Ledger, missing: LedgerMissing, refused: Exception) -> TopicDescription:
-    """Ask once more, patiently: a broker may not have heard of a topic that others use already."""
+    """Describe the topic again, with retries: the broker's metadata may be stale."""
     try:
         return ledger.describe()
     except LedgerMissing:
@@ -148,14 +182,14 @@ def _described(ledger: Ledger, missing: LedgerMissing, refused: Exception) -> To
 def _refusal(
     witnesses: Witnesses, topic: str, may_create: MayCreate
 ) -> LedgerMissing | LedgerReplaced | None:
-    """Return why no ledger may be made here; None: it may."""
+    """Return why a ledger must not be created; None if it may."""
     if may_create is MayCreate.ANYWAY:
         return None
-    # A run that may make none needs no reason, and may lack the permission to ask for one.
-    said = Testimony() if may_create is MayCreate.NEVER else witnesses.testify()
-    if lost := lost_ledger(said, topic):
+    # A run that may not create one needs no witness, and may lack the permission to ask one.
+    testimony = Testimony() if may_create is MayCreate.NEVER else witnesses.testify()
+    if lost := lost_ledger(testimony, topic):
         return lost
-    if may_create is MayCreate.WHERE_NEW or (may_create is MayCreate.WHERE_BEGUN and said.begun):
+    if may_create is MayCreate.WHERE_NEW or (may_create is MayCreate.WHERE_BEGUN and testimony.begun):
         return None
     return LedgerMissing(
         f"topic {topic!r} was never initialised as a ledger, and this run may not do it; "

@@ -11,14 +11,13 @@ from airflow_eos.spark.encryption import ADVICE, local_defaults, settings_in_for
 from airflow_eos.wire.client_config import ClientConfig
 
 
-def check_distributions_here() -> Check:
-    """Tell whether PySpark and its client, as installed where the doctor runs, fit together."""
-    name, installed = "Spark packages", installed_distributions()
+def distribution_problems() -> list[Check]:
+    """Return a finding where PySpark and its client, as installed here, do not fit together; else nothing."""
+    installed = installed_distributions()
     if installed.agree:
-        return Check(name, "ok", str(installed))
-    return Check(
-        name, "fail", f"{installed}: their files are mixed in one folder", f"run: {installed.repair}"
-    )
+        return []
+    mixed = f"{installed}: their files are mixed in one folder"
+    return [Check("Spark packages", "fail", mixed, f"run: {installed.repair}")]
 
 
 def check_executors(address: str, kafka: ClientConfig, *, encrypted: bool) -> list[Check]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.operators.process_signature import parts_of
+from airflow_eos.spark.distributions import import_session_class
 
 Process = Callable[..., Any]
 
@@ -25,6 +26,7 @@ def load_process(process: Process | str, *, relative_to: Path) -> Process:
         Dag file free of what the function's module imports.
     :param relative_to: folder of the Dag file.
     :raises ConfigurationError: it cannot be found or imported; names the string and the cause.
+    :raises EnvironmentMismatch: it imports PySpark, which is of two versions here.
     """
     if not isinstance(process, str):
         return process
@@ -33,6 +35,8 @@ def load_process(process: Process | str, *, relative_to: Path) -> Process:
         module = _load_file(relative_to / place) if place.endswith(".py") else importlib.import_module(place)
         found = getattr(module, name)
     except Exception as error:
+        if isinstance(error, ImportError):
+            import_session_class()  # where PySpark itself is the cause, that is said
         raise ConfigurationError(
             f"process {process!r} cannot be loaded: {type(error).__name__}: {error}"
         ) from error
@@ -52,7 +56,10 @@ def ship_by_value(process: Process) -> None:
     Spark's pickler sends a function of an importable module by name. Executors have neither the Dag folder
     nor Airflow's made-up names of Dag modules: user defined functions would fail there with
     ``ModuleNotFoundError``. Installed packages are still named: executors have them.
+
+    :raises EnvironmentMismatch: PySpark is of two versions here.
     """
+    import_session_class()
     from pyspark import cloudpickle
 
     while isinstance(process, functools.partial):

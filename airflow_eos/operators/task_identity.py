@@ -7,6 +7,8 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from airflow.sdk import DeltaDataIntervalTimetable
+
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.kinds import did_you_mean
 from airflow_eos.model.ranges import (
@@ -154,6 +156,7 @@ def resolve_ranges(
             f"schedule the Dag with {INTERVAL_TIMETABLE}"
         )
     _warn_of_another_day(dag_run, start, end)
+    _warn_of_an_overlap(dag_run, context["dag"], start, end)
     return Interval(start, end, allowed_lateness)
 
 
@@ -172,6 +175,19 @@ def _warn_of_another_day(dag_run: Any, start: dt.datetime, end: dt.datetime) -> 
             "that date: airflow backfill create --from-date and --to-date with its start",
             dag_run.run_id,
             named.isoformat(),
+            start.isoformat(),
+            end.isoformat(),
+        )
+
+
+def _warn_of_an_overlap(dag_run: Any, dag: DAG, start: dt.datetime, end: dt.datetime) -> None:
+    """Say so where a triggered run reads an interval that lies across those of its schedule."""
+    if isinstance(dag.timetable, DeltaDataIntervalTimetable) and dag_run.run_type == "manual":
+        log.warning(
+            "Dag run %r was triggered and reads [%s, %s), the last period before now: scheduled runs of "
+            "DeltaDataIntervalTimetable have other intervals, and what lies in both is read twice. Triggered "
+            "runs of CronDataIntervalTimetable have the interval of a scheduled run",
+            dag_run.run_id,
             start.isoformat(),
             end.isoformat(),
         )

@@ -64,7 +64,7 @@ class Blocks(Protocol):
 def planned_blocks(spark: SparkSession, sealing: Sealing, evaluation: SingleEvaluation) -> Blocks:
     """Return the blocks of a seal, not yet kept; an author's function on DataFrames is called here.
 
-    :raises EnvironmentMismatch: ``evaluation`` does not admit the plan.
+    :raises ConfigurationError: ``evaluation`` does not admit the plan.
     """
     if isinstance(sealing, ArrowSealing) and is_opaque(spark):
         task, count = sealing.task()

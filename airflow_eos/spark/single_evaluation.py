@@ -15,7 +15,11 @@ Connect, server from 4.2  Spark's own: it compares checksums of map outputs with
                           evaluation, and where they differ runs all tasks again that read them. It does
                           not cover cached DataFrames: plans that read them are refused
 Connect, older server     none, a client cannot ask the driver: plans that shuffle are refused, too
+one process (`local`)     nothing is lost by itself: where an output is, all is lost with it
 ========================  ================================================================================
+
+A cache in memory only loses blocks without the loss of an executor: those that do not fit, or make room for
+others, are computed again at each look. Plans that read such a cache are refused in every session.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_eos.exceptions import EnvironmentMismatch
+from airflow_eos.exceptions import ConfigurationError, EnvironmentMismatch
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
 from airflow_eos.spark.sealing import FrameSealing
 from airflow_eos.spark.session import is_connect, settings, spark_version, tagged
@@ -49,6 +53,7 @@ _CHECKSUMS = {
 # A checkpoint that the author's function makes hides what it was computed from.
 _SHUFFLES = re.compile(r"(?<!Broadcast)Exchange|Shuffle|ExistingRDD")
 _CACHED = "InMemory"
+_CACHED_IN_MEMORY_ONLY = re.compile(r"InMemoryRelation .*StorageLevel\((?!disk)")
 _ABORTED = "Job aborted due to stage failure: "
 _NOT_ROLLED_BACK = re.compile(
     f"{_ABORTED}(?:A shuffle map stage with indeterminate output|cannot rollback|rollback failed)",
@@ -67,7 +72,8 @@ class SingleEvaluation(Protocol):
     def admit(self, sealed: DataFrame) -> None:
         """Refuse a plan of which it could not be told that it was evaluated once.
 
-        :raises EnvironmentMismatch: naming Spark's version and what to do.
+        :raises EnvironmentMismatch: this server would not tell; names its version and what to do.
+        :raises ConfigurationError: no session would tell; names what to do.
         """
 
     def check(self) -> None:
@@ -86,8 +92,10 @@ def single_evaluation(
     :param tag: of its jobs.
     :param local: driver and executor are one process: where an output is lost, Spark counts all as lost.
     """
-    if local or not isinstance(sealing, FrameSealing):
+    if not isinstance(sealing, FrameSealing):
         yield NothingBelow()
+    elif local:
+        yield OneProcess(spark)
     elif not is_connect(spark):
         yield StatusStoreEvidence(spark, tag)
     else:
@@ -96,13 +104,27 @@ def single_evaluation(
 
 
 class NothingBelow:
-    """Nothing stands below the seal tasks, or nothing of it can be lost by itself."""
+    """Implements :class:`SingleEvaluation` where nothing stands below the seal tasks."""
 
     def admit(self, sealed: DataFrame) -> None:
         """Take every plan."""
 
     def check(self) -> None:
         """Accept it."""
+
+
+class OneProcess:
+    """Implements :class:`SingleEvaluation` where driver and executor are one process."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def admit(self, sealed: DataFrame) -> None:
+        """Refuse caches in memory only."""
+        refuse_caches_in_memory_only(self._spark, sealed)
+
+    def check(self) -> None:
+        """Accept it: where an output is lost, so is all that read it."""
 
 
 class ServerEvidence:
@@ -113,7 +135,7 @@ class ServerEvidence:
 
     def admit(self, sealed: DataFrame) -> None:
         """Refuse cached DataFrames, and shuffles where the server keeps no checksums."""
-        if str(self._spark.conf.get(REPEATABLE, "false")).lower() == "true":
+        if _is_repeatable(self._spark):
             return
         plan = sealed._explain_string()  # noqa: SLF001
         if _CACHED in plan:
@@ -163,7 +185,8 @@ class StatusStoreEvidence:
         self._lost = self._lost_executors()
 
     def admit(self, sealed: DataFrame) -> None:
-        """Take every plan: :meth:`check` sees what was computed."""
+        """Refuse caches in memory only; of all others :meth:`check` sees what was computed."""
+        refuse_caches_in_memory_only(self._spark, sealed)
 
     def check(self) -> None:
         """Look at all stages of the seal's jobs; the last of them counts the blocks.
@@ -238,6 +261,34 @@ class StatusStoreEvidence:
         executors = self._store.executorList(False)  # noqa: FBT003
         every = [executors.apply(i) for i in range(executors.size())]
         return {str(executor.id()) for executor in every if not executor.isActive()}
+
+
+def refuse_caches_in_memory_only(spark: SparkSession, sealed: DataFrame) -> None:
+    """Refuse a plan that reads a DataFrame of which Spark keeps no block on disk.
+
+    :raises ConfigurationError: naming the ways on.
+    """
+    if _CACHED_IN_MEMORY_ONLY.search(_plan_with_caches(spark, sealed)) is None or _is_repeatable(spark):
+        return
+    raise ConfigurationError(
+        "the transform reads a DataFrame that is cached in memory only, and Spark computes blocks again that "
+        "do not fit: rows of an unrepeatable transform could be missing or come twice. Persist it at the "
+        "default level, which spills to disk, or use localCheckpoint(); if the transform gives the same rows "
+        f"each time it is evaluated, set {REPEATABLE}=true"
+    )
+
+
+def _plan_with_caches(spark: Any, sealed: Any) -> str:
+    """Return the text of a plan that says how each cache that it reads is kept; empty: nothing is cached."""
+    if is_connect(spark):
+        return str(sealed._explain_string())  # noqa: SLF001
+    if spark._jsparkSession.sharedState().cacheManager().isEmpty():  # noqa: SLF001
+        return ""
+    return str(sealed._jdf.queryExecution().optimizedPlan().toString())  # noqa: SLF001
+
+
+def _is_repeatable(spark: SparkSession) -> bool:
+    return str(spark.conf.get(REPEATABLE, "false")).lower() == "true"
 
 
 def not_rolled_back(error: BaseException) -> InconsistentSeal | None:

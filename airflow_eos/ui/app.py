@@ -104,6 +104,12 @@ def _now() -> dt.datetime:
 
 
 def _ask(request: Request, viewer: Viewer, question: Callable[[RunHistory], T]) -> T:
+    """Ask the desk, unless no answer could be shown: such a user keeps nobody else waiting.
+
+    :raises Trouble: there is no answer, or this user may see no Dag.
+    """
+    if not viewer.dag_ids and not viewer.is_admin:
+        raise Trouble(NOT_SHOWN, "Nothing to show", "There is no Dag that you may see.")
     desk: Desk = request.app.state.desk
     return desk.ask(question, viewer.name)
 

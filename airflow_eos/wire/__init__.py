@@ -1,1 +1,1 @@
-"""Requests to brokers: connections, retries, and every request the clients' public APIs cannot make."""
+"""Requests to brokers: connections, retries, and every request that the clients' public APIs do not offer."""

@@ -1,4 +1,4 @@
-"""What this principal may do with topics and groups, as brokers tell it (KIP-430)."""
+"""Asks brokers which operations this principal may perform on topics and groups (KIP-430)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FORBIDDEN = frozenset({29, 30})  # TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZAT
 def topic_operations(
     connections: BrokerConnections, topics: Collection[str], *, timeout: float
 ) -> Mapping[str, frozenset[str] | None]:
-    """Return what may be done with each topic, of READ, WRITE and DESCRIBE; None where brokers do not tell.
+    """Return which of READ, WRITE and DESCRIBE are allowed on each topic; None if a broker does not say.
 
     :param timeout: seconds.
     """
@@ -42,7 +42,7 @@ def topic_operations(
 
 
 def group_operations(connections: BrokerConnections, group: str, *, timeout: float) -> frozenset[str] | None:
-    """Return what may be done with a group, as :func:`topic_operations`."""
+    """Return the operations that are allowed on a group; values as in :func:`topic_operations`."""
     request = DescribeGroupsRequest(groups=[group], include_authorized_operations=True, max_version=5)
 
     async def attempt(node: int) -> frozenset[str] | None:
@@ -52,7 +52,7 @@ def group_operations(connections: BrokerConnections, group: str, *, timeout: flo
     subject = f"permissions on group {group!r}"
     try:
         return connections.run(at_coordinator(connections, "group", group, attempt, subject, timeout))
-    except AuthorizationFailed:  # not even its coordinator may be asked for
+    except AuthorizationFailed:  # without Describe, brokers do not even name the coordinator
         return frozenset()
 
 

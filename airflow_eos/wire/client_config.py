@@ -1,15 +1,16 @@
 """One client configuration in librdkafka's names, and its translation to kafka-python.
 
-An Airflow connection of type ``kafka`` holds librdkafka settings. The control plane hands them to
-confluent-kafka, the data plane to kafka-python, so that one place says how to reach the cluster::
+An Airflow connection of type ``kafka`` holds librdkafka settings. The control plane passes them to
+confluent-kafka, the data plane to kafka-python, so that one connection configures both clients::
 
     config = ClientConfig.of({"bootstrap.servers": "broker:9093", "security.protocol": "SSL", ...})
     for_librdkafka(config)      # dict for confluent_kafka.Producer/Consumer/AdminClient
     for_kafka_python(config)    # dict for kafka.net's KafkaConnectionManager
     check_translatable(config)  # raises UntranslatableConfig; cheap, opens nothing
 
-Every key is translated, or is in :data:`IGNORED` with the reason why the wire layer does not need it, or is
-an error that names it (:class:`~airflow_eos.exceptions.UntranslatableConfig`): none is dropped in silence.
+A key is translated, or listed in :data:`IGNORED` with the reason why the wire layer does not need it, or
+refused with an error that names it (:class:`~airflow_eos.exceptions.UntranslatableConfig`). No key is dropped
+silently.
 Settings: https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md
 """
 
@@ -25,7 +26,7 @@ from airflow_eos.recordbatch.limits import MAX_BYTES_SETTING, MAX_HEADERS_SETTIN
 from airflow_eos.wire.ignored_settings import HINTS, IGNORED, OWNED_BY_PACKAGE
 
 OUR_SETTINGS = frozenset({MAX_BYTES_SETTING, MAX_HEADERS_SETTING})
-"""Settings of this package, which no client library knows."""
+"""Settings of this package, unknown to the client libraries."""
 
 _ALIASES = {"metadata.broker.list": "bootstrap.servers", "sasl.mechanism": "sasl.mechanisms"}
 
@@ -47,8 +48,8 @@ _PLAIN: dict[str, tuple[str, Callable[[str, Any], Any]]] = {}
 class ClientConfig:
     """A frozen librdkafka configuration whose ``repr`` hides secrets.
 
-    Picklable where its values are: a callable ``oauth_cb`` must be importable by the reader, or be given as
-    its dotted name.
+    It can be pickled if its values can. A callable ``oauth_cb`` must be importable in the process that loads
+    the pickle; otherwise pass its dotted name.
 
     :param items: sorted pairs of setting and value; use :meth:`of`.
     """
@@ -57,10 +58,10 @@ class ClientConfig:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any] | ClientConfig) -> ClientConfig:
-        """Freeze settings; aliases get their main name and empty values (None, "") are dropped.
+        """Freeze settings; replaces aliases by the main name and drops empty values (None, "").
 
-        :raises ConfigurationError: without ``bootstrap.servers``, or with two names for one setting that
-            differ.
+        :raises ConfigurationError: ``bootstrap.servers`` is missing, or a setting and its alias have
+            different values.
         """
         if isinstance(settings, ClientConfig):
             return settings
@@ -108,9 +109,9 @@ class ClientConfig:
 
     @property
     def decode_limits(self) -> DecodeLimits:
-        """What a record batch may cost to read: ``eos.max.batch.bytes``, ``eos.max.record.headers``.
+        """Limits for decoding a record batch: ``eos.max.batch.bytes``, ``eos.max.record.headers``.
 
-        :raises ConfigurationError: for a value that is no positive int32.
+        :raises ConfigurationError: a value is not a positive int32.
         """
         return DecodeLimits(
             **{
@@ -125,7 +126,7 @@ class ClientConfig:
 
     @property
     def has_secrets(self) -> bool:
-        """Whether a value is a credential."""
+        """Whether the configuration contains credentials."""
         return any(_is_secret(key) for key in self)
 
     @property
@@ -145,7 +146,7 @@ def _bound(key: str, value: Any) -> int:
 
 
 def for_librdkafka(config: ClientConfig | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the base settings of a confluent-kafka client, without those this package sets itself."""
+    """Return the settings for a confluent-kafka client, without those that this package sets itself."""
     settings = {k: v for k, v in ClientConfig.of(config).items if k not in (OWNED_BY_PACKAGE | OUR_SETTINGS)}
     if isinstance(settings.get("oauth_cb"), str):
         settings["oauth_cb"] = _imported("oauth_cb", settings["oauth_cb"])
@@ -153,10 +154,10 @@ def for_librdkafka(config: ClientConfig | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_translatable(config: ClientConfig | Mapping[str, Any]) -> None:
-    """Refuse what the wire layer could not honour, without opening a file or a socket.
+    """Check that the wire layer can honour every setting; opens neither files nor sockets.
 
-    :raises UntranslatableConfig: naming the key and what to use instead.
-    :raises ConfigurationError: for a value that cannot be read.
+    :raises UntranslatableConfig: names the key and what to use instead.
+    :raises ConfigurationError: a value is invalid.
     """
     _translate(ClientConfig.of(config))
 
@@ -164,8 +165,8 @@ def check_translatable(config: ClientConfig | Mapping[str, Any]) -> None:
 def for_kafka_python(config: ClientConfig | Mapping[str, Any]) -> dict[str, Any]:
     """Return keyword arguments of ``kafka.net.manager.KafkaConnectionManager``.
 
-    :raises UntranslatableConfig: naming the key and what to use instead.
-    :raises ConfigurationError: for a value or a certificate file that cannot be read.
+    :raises UntranslatableConfig: names the key and what to use instead.
+    :raises ConfigurationError: a value is invalid, or a certificate file cannot be read.
     """
     frozen = ClientConfig.of(config)
     out = _translate(frozen)
@@ -186,9 +187,9 @@ def for_kafka_python(config: ClientConfig | Mapping[str, Any]) -> dict[str, Any]
 
 
 def _translate(config: ClientConfig) -> dict[str, Any]:
-    """Translate every key but certificates and call-backs."""
+    """Translate every key except certificates and callbacks."""
     out: dict[str, Any] = {"bootstrap_servers": list(config.bootstrap_servers)}
-    _ = config.decode_limits  # refused here, where every other setting is
+    _ = config.decode_limits  # validates these two settings together with all others
     out["security_protocol"] = _protocol(config)
     for key, value in config.items:
         if key in _PLAIN:
@@ -233,7 +234,7 @@ def _protocol(config: ClientConfig) -> str:
 
 
 def _mechanism(config: ClientConfig) -> str:
-    # librdkafka's default is GSSAPI; everything else must be said.
+    # GSSAPI is librdkafka's default.
     mechanism = str(config.get("sasl.mechanisms", "GSSAPI")).strip().upper()
     if mechanism not in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER"):
         raise ConfigurationError(
@@ -260,7 +261,8 @@ def _socket_options(config: ClientConfig) -> list[tuple[int, int, int]] | None:
         return None
     import socket
 
-    # kafka-python's defaults are both on; librdkafka's keep-alive is off, which no one asks for on purpose.
+    # kafka-python enables both by default. librdkafka disables keep-alive by default; that default is not
+    # kept.
     options = [
         (socket.IPPROTO_TCP, socket.TCP_NODELAY, int(read_bool(keys[1], config.get(keys[1], True)))),
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(read_bool(keys[0], config.get(keys[0], True)))),
@@ -304,7 +306,7 @@ def _read_dns_lookup(key: str, value: Any) -> str:
 
 
 def _read_idle(key: str, value: Any) -> int:
-    # librdkafka: 0 is "never"; kafka-python has no such value, so take a week.
+    # In librdkafka 0 means "never"; kafka-python has no such value, so use a week.
     return read_int(key, value) or 7 * 24 * 3600 * 1000
 
 

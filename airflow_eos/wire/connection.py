@@ -1,4 +1,4 @@
-"""Connections to all brokers of a cluster, for one thread: which of them leads or coordinates what.
+"""Connections of one thread to all brokers of a cluster; knows partition leaders and coordinators.
 
 ::
 
@@ -9,8 +9,8 @@
         connections.call(request, node)                      # one request, one answer
         connections.run(coroutine)                           # any coroutine of the loop
 
-Coroutines (``*_async``) are for other modules of the wire layer; everything else blocks. Not safe for
-threads, not picklable, not to be used after a fork: open it in the task that uses it.
+Coroutines (``*_async``) are for other modules of the wire layer; all other methods block. The object is not
+thread-safe, cannot be pickled and must not be used after a fork: open it in the task that uses it.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 
 
 METADATA_TIMEOUT = 60.0
-"""Seconds to look for a broker that knows a topic, its leaders or a coordinator."""
+"""Seconds to retry metadata and coordinator look-ups."""
 UNKNOWN_TOPIC_GRACE = 5.0
-"""Seconds a topic may be unknown before that is believed: a broker learns of new topics with a delay."""
+"""Seconds to retry an unknown topic: brokers learn of new topics with a delay."""
 _LONGEST_NAME_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """What brokers know of a topic.
+    """Metadata of a topic.
 
-    :param topic_id: the UUID of this incarnation, in Kafka's own text form (KIP-516).
+    :param topic_id: the topic's UUID, in Kafka's own text form (KIP-516).
     :param leaders: leader's node id per partition; -1 while there is none.
     """
 
@@ -58,7 +58,7 @@ class TopicMetadata:
 
 
 class BrokerConnections(NodeConnections):
-    """Open connections to a cluster that know topics, leaders and coordinators; a context manager.
+    """Open connections to a cluster, with cached topics, leaders and coordinators; a context manager.
 
     See :class:`airflow_eos.wire.node_connections.NodeConnections` for parameters and errors.
     """
@@ -73,21 +73,20 @@ class BrokerConnections(NodeConnections):
     # -- topics -------------------------------------------------------------------------------------------
 
     def topics(self, names: Iterable[str], *, wait: bool = True) -> dict[str, TopicMetadata]:
-        """Ask a broker for topics, now.
+        """Request metadata of topics from a broker, bypassing the cache.
 
-        :param wait: ask again for some seconds before a topic is taken for unknown: the broker may be
-            behind.
-        :raises UnknownTopic: naming the topic.
-        :raises AuthorizationFailed: when a topic may not be described.
+        :param wait: retry an unknown topic for some seconds, because the broker's metadata may be stale.
+        :raises UnknownTopic: names the topic.
+        :raises AuthorizationFailed: Describe on a topic is missing.
         """
         return self.run(self.topics_async(names, wait=wait))
 
     def visible_topics(
         self, names: Iterable[str]
     ) -> tuple[dict[str, TopicMetadata], dict[str, PlanError | None]]:
-        """Ask a broker once for topics, whichever of them it tells of.
+        """Request metadata of topics once; topics without metadata do not raise.
 
-        :returns: those that it tells of, and why it does not of each other one; None: there is no such topic.
+        :returns: the metadata, and for each other topic the error; None if the topic does not exist.
         """
         wanted = sorted(set(names))
 
@@ -101,7 +100,7 @@ class BrokerConnections(NodeConnections):
         return {name: self._topics[name] for name in wanted if name not in failed}, failed
 
     def leaders(self, names: Iterable[str]) -> dict[TopicPartition, int]:
-        """Ask for the leader's node id of every partition of these topics, now; -1 where there is none."""
+        """Request the leader's node id of every partition of these topics; -1 where there is none."""
         return {
             TopicPartition(topic.topic, partition): leader
             for topic in self.topics(names).values()
@@ -109,7 +108,7 @@ class BrokerConnections(NodeConnections):
         }
 
     def topic_ids(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the id of each topic's present incarnation (KIP-516)."""
+        """Return the current id of each topic (KIP-516)."""
         return {name: topic.topic_id for name, topic in self.topics(names).items()}
 
     def partition_counts(self, names: Iterable[str]) -> dict[str, int]:
@@ -117,11 +116,11 @@ class BrokerConnections(NodeConnections):
         return {name: len(topic.leaders) for name, topic in self.topics(names).items()}
 
     def refresh(self, names: Iterable[str]) -> bool:
-        """Ask for topics once more, quietly: a dead broker or a missing leader is no error here."""
+        """Request metadata again; return whether all topics are known. Unreachable brokers do not raise."""
         return self.run(self.refresh_async(names))
 
     def leader(self, topic: str, partition: int) -> int | None:
-        """Return the leader as last heard, None when unknown: asks nobody."""
+        """Return the cached leader, None if unknown; sends no request."""
         known = self._topics.get(topic)
         node = -1 if known is None else known.leaders.get(partition, -1)
         return None if node == -1 else node
@@ -155,10 +154,10 @@ class BrokerConnections(NodeConnections):
             return False
 
     async def leader_async(self, topic: str, partition: int, *, timeout: float = METADATA_TIMEOUT) -> int:
-        """Return the leader, asking for it when unknown.
+        """Return the leader, from a broker if it is not cached.
 
-        :raises NotYet: while there is none.
-        :raises UnknownTopic: also for a partition the topic does not have.
+        :raises NotYet: the partition has no leader.
+        :raises UnknownTopic: the topic or the partition does not exist.
         """
         node = self.leader(topic, partition)
         if node is None:
@@ -179,9 +178,9 @@ class BrokerConnections(NodeConnections):
     async def by_leader_async(
         self, partitions: Iterable[TopicPartition], *, timeout: float = METADATA_TIMEOUT
     ) -> tuple[dict[int, list[TopicPartition]], list[TopicPartition]]:
-        """Group partitions by leader, asking for unknown ones; the second value has those without a leader.
+        """Group partitions by leader, requesting unknown leaders; the second value has leaderless partitions.
 
-        :raises UnknownTopic: naming a topic, or a partition the topic does not have.
+        :raises UnknownTopic: names a topic or partition that does not exist.
         """
         wanted = sorted(set(partitions))
         unknown = {tp.topic for tp in wanted if self.leader(tp.topic, tp.partition) is None}
@@ -198,14 +197,14 @@ class BrokerConnections(NodeConnections):
         return leaders, leaderless
 
     def forget_leader(self, topic: str) -> None:
-        """Ask again before the next use of this topic's leaders."""
+        """Drop this topic's leaders from the cache."""
         self._topics.pop(topic, None)
 
     async def _metadata(self, names: list[str]) -> list[str]:
-        """Ask a broker; return the topics it does not know.
+        """Request metadata; return the topics the broker does not know.
 
-        :raises UnknownTopic: a name is not one of a topic.
-        :raises AuthorizationFailed: when a topic may not be described.
+        :raises UnknownTopic: a name is not a valid topic name.
+        :raises AuthorizationFailed: Describe on a topic is missing.
         """
         failed = await self._ask_metadata(names)
         for refusal in failed.values():
@@ -214,9 +213,9 @@ class BrokerConnections(NodeConnections):
         return sorted(failed)
 
     async def _ask_metadata(self, names: list[str]) -> dict[str, PlanError | None]:
-        """Ask a broker; return why it does not tell of a topic, None where it does not know it."""
+        """Request metadata; return the error of each topic that has one, None where the topic is unknown."""
         invalid = kafka_errors.InvalidTopicError.errno
-        # A broker closes the connection on a name that is too long, which looks as if it were away.
+        # On a name that is too long a broker closes the connection, as if it were unavailable.
         failed = {name: _refusal(name, invalid) for name in names if not is_topic_name(name)}
         wanted = [name for name in names if name not in failed]
         if names and not wanted:
@@ -257,7 +256,7 @@ class BrokerConnections(NodeConnections):
         return self.run(self.coordinator_async("group", group))
 
     async def coordinator_async(self, kind: str, key: str, *, timeout: float = METADATA_TIMEOUT) -> int:
-        """Return a coordinator, from memory where it is known; see :meth:`forget_coordinator`.
+        """Return a coordinator's node id, cached if known; see :meth:`forget_coordinator`.
 
         :param kind: ``"transaction"`` or ``"group"``.
         """
@@ -273,7 +272,7 @@ class BrokerConnections(NodeConnections):
         return await self.retry_async(attempt, subject=f"coordinator of {kind} {key!r}", timeout=timeout)
 
     def forget_coordinator(self, kind: str, key: str) -> None:
-        """Ask again before the next use: it moved, or did not answer."""
+        """Drop a coordinator from the cache, because it moved or did not answer."""
         key_type = CoordinatorType.TRANSACTION if kind == "transaction" else CoordinatorType.GROUP
         self._coordinators.pop((key_type.value, key), None)
 
@@ -291,7 +290,7 @@ class BrokerConnections(NodeConnections):
 
 
 def _refusal(topic: str, code: int) -> PlanError | None:
-    """Return what a broker's error about a topic means; None: it does not know the topic, perhaps not yet."""
+    """Return the exception for a topic's error code; None if the broker does not know the topic (yet)."""
     if code == kafka_errors.TopicAuthorizationFailedError.errno:
         return AuthorizationFailed(f"this principal may not Describe topic {topic!r}: grant it by an ACL")
     if code == kafka_errors.InvalidTopicError.errno:
@@ -303,7 +302,7 @@ def _refusal(topic: str, code: int) -> PlanError | None:
 
 
 def _uuid_text(topic_id: uuid.UUID | str | None) -> str:
-    """Return the UUID as Kafka writes it: base64 for URLs without padding."""
+    """Return the UUID as Kafka writes it: URL-safe base64 without padding."""
     if topic_id is None or isinstance(topic_id, str):
         return topic_id or ""
     return base64.urlsafe_b64encode(topic_id.bytes).decode("ascii").rstrip("=")

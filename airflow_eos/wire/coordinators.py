@@ -1,4 +1,4 @@
-"""Requests to a coordinator: found, asked, and found anew when it has moved."""
+"""Sends requests to a transaction or group coordinator, and looks it up again when it has moved."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ async def at_coordinator(
     subject: str,
     timeout: float,
 ) -> T:
-    """Run ``attempt(node)`` at the coordinator until it returns; a connection error looks for it anew.
+    """Run ``attempt(node)`` at the coordinator until it returns; looks it up again after connection errors.
 
     :param key: transactional id or group.
     :param subject: names the request in errors.
-    :param timeout: seconds, with all retries.
+    :param timeout: seconds, including all retries.
     """
 
     async def once() -> T:
@@ -52,7 +52,7 @@ def refuse(
     code: int,
     subject: str,
 ) -> NoReturn:
-    """Raise what the table says about a coordinator's code: an error, or :class:`NotYet` to be asked again.
+    """Raise the table's error for a coordinator's error code, or :class:`NotYet` if the code is retriable.
 
     :param table: one of :mod:`airflow_eos.wire.error_codes`.
     :param code: not 0.

@@ -8,11 +8,11 @@
     for answer in fetch_answers(connections, "orders", 0, 100, 5000):   # FetchedAnswer: bytes as in the log
         answer.data, answer.batches, answer.aborted
 
-Guarantee: under read_committed exactly the committed records of the range, each once, in order; or an error.
-The range is done when the *position* reaches ``end``: control markers, aborted records and compaction leave
-gaps, so counting records would wait for ever or stop too late. Offsets are never reset. While one answer is
-decoded the next one is under way; memory is about three answers (``max_bytes`` each, or one batch where a
-batch is larger).
+Guarantee: under read_committed it returns exactly the committed records of the range, each once, in order, or
+raises an error. The range is complete when the *position* reaches ``end``: control markers, aborted records
+and compaction leave gaps, so a reader that counts records would wait forever or stop too late. Offsets are
+never reset. The next request is in flight while an answer is decoded; memory is about three answers
+(``max_bytes`` each, or one batch if a batch is larger).
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from airflow_eos.wire.connection import BrokerConnections
 
 MAX_BYTES = 4 << 20
-"""Bytes asked for at once; an answer is larger only where a single batch is."""
+"""Bytes per request; an answer is larger only if a single batch is."""
 STALL_TIMEOUT = 120.0
-"""Seconds without any progress until a read gives up."""
+"""Seconds without progress after which a read fails."""
 _MAX_WAIT_MS = 500
 _PUMP_BYTES = 256 << 10
 _REQUEST_TURNS = 4  # of the event loop: start the coroutine, queue, wait for the socket, write
@@ -52,9 +52,9 @@ _REQUEST_TURNS = 4  # of the event loop: start the coroutine, queue, wait for th
 class FetchedAnswer:
     """One answer of the leader, not decoded.
 
-    :param position: offset asked for; the first batch may begin before it.
+    :param position: requested offset; the first batch may begin before it.
     :param next_position: where the next answer begins.
-    :param data: record batches as they lie in the log; the last one may be cut off.
+    :param data: record batches as stored in the log; the last one may be truncated.
     :param batches: the whole batches in ``data``, as views.
     :param aborted: aborted transactions that overlap the answer; None under read_uncommitted.
     """
@@ -81,21 +81,21 @@ def fetch_range(
     limits: DecodeLimits = DEFAULT_LIMITS,
     first: FetchedAnswer | None = None,
 ) -> Iterator[DecodedBatch]:
-    """Decode the records of ``[start, end)``; batches without a record of the range are left out.
+    """Decode the records of ``[start, end)``; omits batches without a record of the range.
 
-    :param start: first offset; may lie in the middle of a batch.
-    :param end: offset behind the last one wanted, at or below the last stable offset; where it is above, the
-        read waits for it until ``stall_timeout``.
+    :param start: first offset; may be in the middle of a batch.
+    :param end: exclusive end offset. If it is above the last stable offset, the read waits up to
+        ``stall_timeout`` for it.
     :param max_bytes: bytes per answer.
     :param stall_timeout: seconds without progress until :class:`FetchStalled`.
-    :param headers: whether to read headers.
-    :param limits: what a batch may cost.
-    :param first: what the range begins with, where that was asked for already.
-    :raises OffsetsOutOfRange: the log begins above the position: records are gone.
-    :raises FetchStalled: naming the position and what was waited for.
-    :raises CorruptBatch: naming topic, partition and offset.
+    :param headers: whether to decode headers.
+    :param limits: limits for decoding a batch.
+    :param first: the first answer of the range, if it was already fetched.
+    :raises OffsetsOutOfRange: the log begins above the position: records have been deleted.
+    :raises FetchStalled: names the position and the reason.
+    :raises CorruptBatch: names topic, partition and offset.
     :raises UnknownTopic: the topic was deleted.
-    :raises AuthorizationFailed: the topic may not be read.
+    :raises AuthorizationFailed: Read on the topic is missing.
     """
     answers = fetch_answers(
         connections,
@@ -116,7 +116,7 @@ def fetch_range(
         ):
             unpumped += decoded.value.nbytes
             if unpumped >= _PUMP_BYTES:
-                # Drain the socket, so that the broker goes on sending while this answer is decoded.
+                # Drain the socket, so that the broker keeps sending while this answer is decoded.
                 unpumped = 0
                 connections.pump()
             if len(decoded):
@@ -137,9 +137,7 @@ def fetch_answers(
 ) -> Iterator[FetchedAnswer]:
     """Yield the answers that cover ``[start, end)``, not decoded.
 
-    Parameters and errors as :func:`fetch_range`.
-
-    The next request is under way when an answer is yielded.
+    The next request is in flight when an answer is yielded. Parameters and errors as :func:`fetch_range`.
     """
     reader = _RangeReader(connections, topic, partition, end, isolation, max_bytes, stall_timeout)
     position = start
@@ -168,7 +166,7 @@ def fetch_answers(
 
 
 class _RangeReader:
-    """Asks for one partition's bytes, from whichever broker leads it."""
+    """Fetches one partition's batches from its current leader."""
 
     def __init__(
         self,
@@ -188,21 +186,21 @@ class _RangeReader:
         self._backoff = Backoff(stall_timeout)
 
     def waiting(self) -> None:
-        """Count the stall time-out from now.
+        """Restart the stall timeout.
 
-        The caller may have worked on the last answer for minutes, in which the event loop stood still: a
-        request that timed out meanwhile is no stall.
+        The event loop does not run while the caller processes an answer, which may take minutes. A request
+        that timed out meanwhile is not a stall.
         """
         self._backoff.extend()
 
     async def answer_at(self, position: int) -> FetchedAnswer:
-        """Return the answer that begins at ``position``, after as many tries as the stall time-out allows."""
+        """Return the answer that begins at ``position``; retries until the stall timeout."""
         backoff = self._backoff = Backoff(self._backoff.timeout)
         while True:
             try:
                 return await self._try(position)
             except _Waiting as error:
-                # The broker has waited itself: no pause, or the end would be seen late.
+                # The broker has already waited (max_wait_ms); a pause would only delay the answer.
                 last: Exception = error
                 pause = 0.0
             except NotYet as error:
@@ -246,7 +244,7 @@ class _RangeReader:
         return FetchedAnswer(position, next_position, part.records, batches, aborted)
 
     async def _nothing(self, position: int, answer: Any, part: Any) -> FetchedAnswer:
-        """Decide about an empty answer: not yet readable, or compaction has removed all the rest."""
+        """Interpret an empty answer: not yet readable, or compaction has removed the rest of the range."""
         committed = self._isolation == "read_committed"
         bound = part.last_stable_offset if committed else part.high_watermark
         if part.records:
@@ -256,8 +254,8 @@ class _RangeReader:
             raise _Waiting(f"the {name} is {bound}, below the end of the range")
         if answer.throttle_time_ms:
             raise _Waiting("the broker throttles this client")
-        # A broker that reads from remote storage may answer nothing although there is something (KIP-405).
-        # From the local log an empty answer below the bound is the truth: all batches up to the end were
+        # A broker that reads from remote storage may return an empty answer although records exist (KIP-405).
+        # From the local log, an empty answer below the bound means that all batches up to the end were
         # compacted away.
         local = await list_offsets_async(self._connections, [self._where], "earliest_local")
         if local[self._where] > position:
@@ -265,7 +263,7 @@ class _RangeReader:
         return FetchedAnswer(position, self._end, b"", (), None)
 
     async def _out_of_range(self, position: int) -> None:
-        """Find out which bound the position is beyond; if none, ask again: the leader may be new."""
+        """Raise for the bound that the position is beyond; retry if none, because the leader may be new."""
         begin = (await list_offsets_async(self._connections, [self._where], "earliest"))[self._where]
         if begin > position:
             raise self._gone(position, begin)
@@ -322,11 +320,11 @@ class _RangeReader:
             ],
             forgotten_topics_data=[],
             rack_id="",
-            # 10 is the first that returns zstd batches; above 12 topics have ids instead of names.
+            # 10 is the first version that returns zstd batches; above 12, requests name topics by id.
             min_version=10,
             max_version=11,
         )
 
 
 class _Waiting(NotYet):
-    """The broker answered that there is nothing yet."""
+    """The broker has no readable records at the position yet."""

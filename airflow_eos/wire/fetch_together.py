@@ -1,14 +1,14 @@
-"""Reads many small ranges, one behind the other, with several partitions in one Fetch request.
+"""Reads many small ranges in order, with several partitions in one Fetch request.
 
 ::
 
-    for number, answer in first_answers(connections, ranges):      # number: place in ranges
+    for number, answer in first_answers(connections, ranges):      # number: index in ranges
         ...                                                        # answer: FetchedAnswer, or None
 
-A request for each of a thousand partitions would cost a round trip each. So neighbours that are small are
-asked for together, one request per leader, the next group while this one is used. Only what a range begins
-with comes this way: whatever an answer lacks (errors, a partition for which there was no room, the rest of a
-range) is left to :func:`airflow_eos.wire.fetch.fetch_answers`, whose rules then hold.
+One request for each of a thousand partitions would cost a thousand round trips. Therefore small neighbouring
+ranges are fetched together, one request per leader, and the next group is fetched while the caller uses this
+one. Only the first answer of a range comes from here. Everything else (errors, partitions that did not fit
+into the answer, the rest of a range) is left to :func:`airflow_eos.wire.fetch.fetch_answers`.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
     from airflow_eos.wire.connection import BrokerConnections
 
 SMALL_SPAN = 5_000
-"""Offsets up to which a range is asked for together with others."""
+"""Largest range, in offsets, that is fetched together with others."""
 GROUP_SPAN = 20_000
-"""Offsets of one group: about what :data:`MAX_BYTES` hold."""
+"""Largest sum of offsets in one group: about what :data:`MAX_BYTES` hold."""
 GROUP_SIZE = 200
-"""Ranges of one group."""
-_MAX_WAIT_MS = 100  # where nothing is there yet, the reader of one range does the waiting
+"""Most ranges in one group."""
+_MAX_WAIT_MS = 100  # if no record is readable yet, the reader of the single range waits
 _TURNS = 4
 
 
 def first_answers(
     connections: BrokerConnections, ranges: Sequence[OffsetRange]
 ) -> Iterator[tuple[int, FetchedAnswer | None]]:
-    """Yield, for each range in order, what it begins with under ``read_committed``; None: ask by yourself.
+    """Yield the first ``read_committed`` answer of each range, in order; None if the caller must fetch it.
 
-    Raises nothing of what a broker may answer: the reader of one range meets it again, and says it.
+    Error codes of brokers do not raise here: the reader of the single range gets them again and raises.
 
-    :param ranges: no partition twice, none of them empty.
+    :param ranges: non-empty ranges, each of another partition.
     """
     groups = group_ranges(ranges)
     coming: Future | None = None
@@ -68,7 +68,7 @@ def first_answers(
 
 
 def group_ranges(ranges: Sequence[OffsetRange]) -> list[list[int]]:
-    """Return the ranges' numbers in groups of neighbours that are asked for together; large ones alone."""
+    """Return the ranges' indexes in groups of neighbours that are fetched together; large ranges alone."""
     groups: list[list[int]] = []
     span = GROUP_SPAN + 1
     for number, wanted in enumerate(ranges):
@@ -83,7 +83,7 @@ def group_ranges(ranges: Sequence[OffsetRange]) -> list[list[int]]:
 async def _ask(
     connections: BrokerConnections, ranges: Sequence[OffsetRange], group: Sequence[int]
 ) -> dict[int, FetchedAnswer]:
-    """Ask every leader for its ranges; return the answers that can be used."""
+    """Fetch the group's ranges from their leaders; return the usable answers by index."""
     numbers = {ranges[number].topic_partition: number for number in group}
     try:
         leaders, _ = await connections.by_leader_async(numbers, timeout=METADATA_TIMEOUT)
@@ -110,7 +110,7 @@ async def _ask(
 
 
 def _usable(wanted: OffsetRange, part: Any) -> FetchedAnswer | None:
-    """Return a partition's part of an answer; None where there is anything to say about it."""
+    """Return a partition's part of an answer; None for errors, empty parts and parts behind the range."""
     if part.error_code or not part.records or part.log_start_offset > wanted.start:
         return None
     batches = tuple(iter_batches(part.records, wanted.topic, wanted.partition))
@@ -145,7 +145,7 @@ def _request(ranges: Sequence[OffsetRange], numbers: Sequence[int]) -> Any:
         topics=[topic_class(topic=name, partitions=parts) for name, parts in by_topic.items()],
         forgotten_topics_data=[],
         rack_id="",
-        # As that of one partition: see there.
+        # The versions of fetch.py, for the same reason.
         min_version=10,
         max_version=11,
     )

@@ -1,8 +1,7 @@
-"""The first record of a time, where brokers name the first *thing* of a time.
+"""Finds the first record at or after a time; ListOffsets may answer with a transaction marker.
 
-A look-up by time (ListOffsets) finds transaction markers too, and a marker has the broker's clock, whatever
-the timestamps around it are. Behind the first transaction of a topic into which history is loaded every
-moment of the past would lie at that marker.
+A marker has the broker's clock, whatever timestamps the records around it have. In a topic into which history
+is loaded, ListOffsets would return the first transaction's marker for every later time of that history.
 """
 
 from __future__ import annotations
@@ -34,14 +33,15 @@ def first_record_since(
     *,
     timeout: float = METADATA_TIMEOUT,
 ) -> dict[TopicPartition, TimedOffset | None]:
-    """Return the first record with timestamp >= ``timestamp`` ms in each partition; None: there is none.
+    """Return the first record with timestamp >= ``timestamp`` ms in each partition; None if there is none.
 
-    Below the high watermark; records of open and aborted transactions count, markers do not. Where a broker
-    names a marker the log is read from there on, until a record is found: as far as to the end of the log.
+    Covers the log up to the high watermark, including records of open and aborted transactions but not
+    markers. If a broker returns a marker, the log is read from there until a record matches, at worst to the
+    end of the log.
 
     :raises OffsetsOutOfRange: the head of a log is deleted as fast as it is read.
 
-    Raises else as :func:`~airflow_eos.wire.fetch.fetch_answers`.
+    Other errors as :func:`~airflow_eos.wire.fetch.fetch_answers`.
     """
     firsts = first_since(connections, partitions, timestamp, isolation="read_uncommitted", timeout=timeout)
     return {
@@ -53,7 +53,7 @@ def first_record_since(
 def _behind_markers(
     connections: BrokerConnections, tp: TopicPartition, first: TimedOffset, timestamp: int, timeout: float
 ) -> TimedOffset | None:
-    """Return what a broker named if it is a record, else the next record of the time."""
+    """Return the broker's answer if it is a record, else the next record at or after the time."""
     named: TimedOffset | None = first
     for looks_left in reversed(range(_LOOKS)):
         if named is None:
@@ -62,7 +62,7 @@ def _behind_markers(
             if _is_marker(connections, tp, named.offset):
                 return _search(connections, tp, named.offset + 1, timestamp, timeout)
             break
-        except OffsetsOutOfRange:  # deleted since it was named
+        except OffsetsOutOfRange:  # deleted since the look-up
             if not looks_left:
                 raise
             again = first_since(connections, [tp], timestamp, isolation="read_uncommitted", timeout=timeout)
@@ -78,7 +78,7 @@ def _is_marker(connections: BrokerConnections, tp: TopicPartition, offset: int) 
         offset,
         offset + 1,
         isolation="read_uncommitted",
-        max_bytes=1,  # one whole batch in any case
+        max_bytes=1,  # brokers return at least one whole batch (KIP-74)
     )
     return any(
         batch.header.is_control
@@ -91,7 +91,7 @@ def _is_marker(connections: BrokerConnections, tp: TopicPartition, offset: int) 
 def _search(
     connections: BrokerConnections, tp: TopicPartition, start: int, timestamp: int, timeout: float
 ) -> TimedOffset | None:
-    """Return the first record of the time at or behind an offset, by reading on."""
+    """Read the log from ``start``; return the first record at or after the time."""
     end = list_offsets(connections, [tp], "latest", isolation="read_uncommitted", timeout=timeout)[tp]
     answers = fetch_answers(connections, tp.topic, tp.partition, start, end, isolation="read_uncommitted")
     for answer in answers:

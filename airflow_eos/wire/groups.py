@@ -1,7 +1,7 @@
-"""What a group's coordinator says, committed offsets and live members, and where it keeps them.
+"""Committed offsets and live members of a consumer group, and the partition that stores its commits.
 
-Sent raw: librdkafka's admin client aborts the whole process when a broker goes away while it asks a group's
-coordinator (an assertion in its coordinator requests, seen with 2.16).
+The requests do not go through librdkafka: its admin client aborts the whole process when a broker goes away
+during a request to a group's coordinator (an assertion in its coordinator requests, seen with 2.16).
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ def fetch_committed_offsets(
 ) -> Mapping[TopicPartition, CommittedOffset]:
     """Return committed offsets; partitions without one are absent.
 
-    :param partitions: None: all that the group has offsets for, in topics that may be described.
+    :param partitions: None for all partitions with a committed offset, in topics that this principal may
+        Describe.
     :param stable: wait for offsets that are pending in an open transaction (``require_stable``, KIP-447);
         False returns the last committed ones at once.
-    :param timeout: seconds, with all retries.
-    :raises AuthorizationFailed: without Describe on the group or a topic.
+    :param timeout: seconds, including all retries.
+    :raises AuthorizationFailed: Describe on the group or a topic is missing.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
     subject = f"committed offsets of group {group!r}"
@@ -76,7 +77,7 @@ def has_pending_offsets(
     """Return whether an open transaction holds offsets of one of the partitions now (KIP-447).
 
     :param timeout: seconds to find the group's coordinator.
-    :raises AuthorizationFailed: without Describe on the group or a topic.
+    :raises AuthorizationFailed: Describe on the group or a topic is missing.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
     subject = f"pending offsets of group {group!r}"
@@ -99,11 +100,11 @@ def has_pending_offsets(
 def count_live_members(
     connections: BrokerConnections, group: str, *, timeout: float = METADATA_TIMEOUT
 ) -> int:
-    """Return the number of live members, 0 for a group nobody knows.
+    """Return the number of live members, 0 for an unknown group.
 
-    Members of a KIP-848 group are not counted, only found: then the answer is 1.
+    Members of a KIP-848 group cannot be counted here; such a group with members counts as 1.
 
-    :raises AuthorizationFailed: without Describe on the group.
+    :raises AuthorizationFailed: Describe on the group is missing.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
     subject = f"DescribeGroups of group {group!r}"
@@ -117,7 +118,7 @@ def count_live_members(
                 return len(described.members)
             if described.group_state not in _NO_MEMBERS:
                 return 1
-        # A KIP-848 group is no classic group: only the list of groups tells its state.
+        # A KIP-848 group is not a classic group: only ListGroups returns its state.
         listed = await connections.send(
             ListGroupsRequest(states_filter=[], types_filter=[], max_version=5), node
         )
@@ -151,16 +152,16 @@ def _offsets_request(group: str, partitions: Collection[TopicPartition] | None, 
 def offsets_partition(connections: BrokerConnections, group: str) -> TopicPartition:
     """Return the partition of ``__consumer_offsets`` that holds the group's commits.
 
-    :raises AuthorizationFailed: without Describe on ``__consumer_offsets``.
+    :raises AuthorizationFailed: Describe on ``__consumer_offsets`` is missing.
     """
-    # Looking for a coordinator makes the topic, on a cluster where no group has committed yet.
+    # FindCoordinator creates the topic on a cluster where no group has committed yet.
     connections.group_coordinator(group)
     count = connections.partition_counts([OFFSETS_TOPIC])[OFFSETS_TOPIC]
     return TopicPartition(OFFSETS_TOPIC, kafka_abs(java_hash(group)) % count)
 
 
 def java_hash(text: str) -> int:
-    """Return Java's ``String.hashCode``: over UTF-16 code units, as a signed 32-bit number."""
+    """Return Java's ``String.hashCode``: over UTF-16 code units, as a signed 32-bit integer."""
     units = text.encode("utf-16-be")
     value = functools.reduce(
         lambda h, i: (31 * h + int.from_bytes(units[i : i + 2], "big")) & 0xFFFFFFFF,
@@ -171,5 +172,5 @@ def java_hash(text: str) -> int:
 
 
 def kafka_abs(value: int) -> int:
-    """Return Kafka's ``Utils.abs``: 0 for the one 32-bit number without a positive counterpart."""
+    """Return Kafka's ``Utils.abs``: 0 for the smallest 32-bit integer, which has no positive counterpart."""
     return 0 if value == -(1 << 31) else abs(value)

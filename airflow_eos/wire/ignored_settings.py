@@ -1,4 +1,4 @@
-"""librdkafka settings that mean nothing to the wire layer, with the reason; and hints for refused ones."""
+"""librdkafka settings that the wire layer ignores, with the reason; and hints for refused settings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OWNED_BY_PACKAGE = frozenset(
         "transactional.id",
     }
 )
-"""Settings this package decides itself; a value from the connection is dropped for confluent-kafka too."""
+"""Settings that this package sets itself; values from the connection are dropped for confluent-kafka too."""
 
 _IGNORED_BY_REASON: dict[str, tuple[str, ...]] = {
     "set by this package on every client": tuple(sorted(OWNED_BY_PACKAGE)),
@@ -150,7 +150,7 @@ _IGNORED_BY_REASON: dict[str, tuple[str, ...]] = {
 }
 
 IGNORED: Mapping[str, str] = {key: reason for reason, keys in _IGNORED_BY_REASON.items() for key in keys}
-"""Keys without a meaning for the wire layer, with the reason."""
+"""Ignored keys, with the reason."""
 
 HINTS: Mapping[str, str] = {
     "broker.address.family": "kafka-python resolves any family; only 'any' can be kept",

@@ -1,4 +1,4 @@
-"""One question to the leaders of many partitions: a request per broker, until all have answered."""
+"""Sends one kind of request to the leaders of many partitions, one request per broker, until all answer."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ async def ask_leaders(
     timeout: float,
     table: Mapping[int, Reaction],
 ) -> dict[TopicPartition, T]:
-    """Ask until every partition has an answer.
+    """Send requests until every partition has an answer.
 
-    :param request_for: makes the request about some partitions.
-    :param read: yields partition, error code and value of a broker's answer.
-    :param subject: names the question in errors: "offsets".
-    :param table: what error codes mean, of :mod:`airflow_eos.wire.error_codes`.
-    :raises UnknownTopic: naming the topic or partition.
-    :raises AuthorizationFailed: naming the partition and what to grant.
+    :param request_for: builds the request for some partitions.
+    :param read: yields partition, error code and value from a broker's answer.
+    :param subject: names the request in errors, such as "offsets".
+    :param table: reactions to error codes, one of :mod:`airflow_eos.wire.error_codes`.
+    :raises UnknownTopic: names the topic or partition.
+    :raises AuthorizationFailed: names the partition and what to grant.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last reason.
     """
     results: dict[TopicPartition, T] = {}
@@ -66,7 +66,7 @@ async def _ask_once(
     subject: str,
     table: Mapping[int, Reaction],
 ) -> Exception:
-    """Put what is answered into ``found``; return the last reason why something is not."""
+    """Add the answers to ``results``; return the last error of a partition without an answer."""
     last: Exception = NotYet("no answer")
     # All requests leave before the first answer is awaited.
     asked = [(group, connections.send(request_for(group), node)) for node, group in leaders.items()]

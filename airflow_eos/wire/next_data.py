@@ -1,7 +1,6 @@
-"""Where the next records for ``read_committed`` readers begin.
+"""Finds the next offset with a record for ``read_committed`` readers.
 
-Markers, aborted transactions and compaction leave offsets that hold nothing, sometimes many thousands of them
-after one another.
+Markers, aborted transactions and compaction leave offsets without records, sometimes many thousands in a row.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ if TYPE_CHECKING:
     from airflow_eos.wire.fetch import FetchedAnswer
 
 LOOK_BYTES = 64 << 20
-"""Bytes of one partition that are looked at before the search ends."""
+"""Bytes of one partition that the search reads at most."""
 
 
 def next_data(connections: BrokerConnections, wanted: OffsetRange) -> int:
-    """Return an offset of the range below which it holds no record; its end where it holds none at all.
+    """Return an offset of the range below which the range has no record; the range's end if it has none.
 
-    Most often it costs one small request. After :data:`LOOK_BYTES` without a record the offset is as far as
-    the search came.
+    Usually this costs one small request. After :data:`LOOK_BYTES` without a record the search stops and
+    returns the offset that it has reached.
 
     Raises as :func:`~airflow_eos.wire.fetch.fetch_answers`.
     """
     tp = wanted.topic_partition
     first = next(
         fetch_answers(connections, tp.topic, tp.partition, wanted.start, wanted.start + 1, max_bytes=1), None
-    )  # one whole batch in any case
+    )  # brokers return at least one whole batch (KIP-74)
     if first is None:
         position = wanted.start + 1
     elif (begin := _begin(first)) is not None:
@@ -50,7 +49,7 @@ def next_data(connections: BrokerConnections, wanted: OffsetRange) -> int:
 
 
 def _begin(answer: FetchedAnswer) -> int | None:
-    """Return the first offset of the first batch that holds a record for a reader."""
+    """Return the base offset of the first batch with a record that the reader may see."""
     return next(
         (
             batch.header.base_offset

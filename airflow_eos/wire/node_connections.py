@@ -1,8 +1,8 @@
 """Requests to brokers by node id, over connections that one thread drives.
 
-kafka-python's ``kafka.net`` does sockets, TLS, SASL and request schemas on its own event loop; this class
-drives that loop and turns kafka-python's exceptions into this package's. Which node to ask is the business of
-:class:`airflow_eos.wire.connection.BrokerConnections`.
+kafka-python's ``kafka.net`` provides sockets, TLS, SASL and request schemas on its own event loop; this class
+drives that loop and translates kafka-python's exceptions into this package's.
+:class:`airflow_eos.wire.connection.BrokerConnections` chooses the node.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 BOOTSTRAP_TIMEOUT = 60.0
-"""Seconds until some bootstrap server must have answered."""
+"""Seconds to wait for an answer of a bootstrap server."""
 SILENT_SECONDS = 4.0
-"""Seconds without an answer after which the log says that none comes."""
+"""Seconds without an answer after which a warning is logged."""
 _ANY_BROKER_TIMEOUT = 10.0
-"""Seconds a broker has to answer what any other could answer."""
+"""Seconds to wait for one broker, for requests that any broker can answer."""
 
 
 class NodeConnections(Closeable):
     """Open connections to a cluster; a context manager.
 
     :param config: client configuration in librdkafka's names.
-    :param bootstrap_timeout: seconds until some bootstrap server must have answered.
-    :raises BrokersUnavailable: when none did; the message names the servers and the last error.
-    :raises ConfigurationError: for settings that cannot be used, and for refused credentials.
+    :param bootstrap_timeout: seconds to wait for an answer of a bootstrap server.
+    :raises BrokersUnavailable: none answered; the message names the servers and the last error.
+    :raises ConfigurationError: a setting cannot be used, or the broker refused the credentials.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class NodeConnections(Closeable):
         settings = {**DEFAULTS, **for_kafka_python(self.config)}
         self.request_timeout: float = settings["request_timeout_ms"] / 1000
         self._suspects: dict[Any, float] = {}
-        # Decoding between two turns of the loop is no mistake here: no warning about slow tasks.
+        # Callers decode between two turns of the loop, so warnings about slow tasks would be noise.
         self._net = NetworkSelector(client_id=settings["client_id"], slow_task_threshold_secs=0)
         self._manager = Manager(self._net, **settings)
         try:
@@ -64,7 +64,7 @@ class NodeConnections(Closeable):
             raise
 
     def close(self) -> None:
-        """Close all connections; harmless when closed."""
+        """Close all connections; idempotent."""
         if self._manager.closed:
             return
         self._manager.close()
@@ -73,15 +73,15 @@ class NodeConnections(Closeable):
     # -- the loop -----------------------------------------------------------------------------------------
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine of kafka-python's loop to its end."""
+        """Run a coroutine on kafka-python's loop until it completes."""
         return self._net.run(coroutine)
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> Future:
-        """Let a coroutine run beside others; the future holds its result or exception."""
+        """Schedule a coroutine on the loop; the future holds its result or exception."""
         return self._net.call_soon_with_future(coroutine)
 
     def hang_up(self, node: Any) -> None:
-        """Cut the connection to a broker; bytes that have not left stay here, its requests fail."""
+        """Close the connection to a broker without flushing unsent bytes; its pending requests fail."""
         self._manager.abort(node)
 
     def wait(self, future: Future) -> Any:
@@ -92,7 +92,7 @@ class NodeConnections(Closeable):
         return future.value
 
     def pump(self, turns: int = 1) -> None:
-        """Move bytes that are ready, without waiting; for use between two steps of the caller's own work."""
+        """Run turns of the loop without blocking; call it between steps of synchronous work."""
         for _ in range(turns):
             self._net.poll(timeout_ms=0)
 
@@ -101,7 +101,7 @@ class NodeConnections(Closeable):
         await self._net.sleep(seconds)
 
     def wake_later(self, seconds: float, future: Future) -> Callable[[], None]:
-        """Complete ``future`` after a time, unless it is complete; the returned function cancels that."""
+        """Complete ``future`` after a delay, unless it is complete; the returned function cancels it."""
 
         def wake() -> None:
             if not future.is_done:
@@ -113,30 +113,30 @@ class NodeConnections(Closeable):
     # -- requests -----------------------------------------------------------------------------------------
 
     def send(self, request: Any, node: Any, *, timeout: float | None = None) -> Future:
-        """Send a request and return the future of its answer; every failure is in the future, none is raised.
+        """Send a request and return the future of its answer; failures are set on the future, never raised.
 
-        :param timeout: seconds; its end closes the connection with all its requests.
+        :param timeout: seconds; when it expires, the connection closes and all its requests fail.
         """
         try:
             future = self._manager.send(
                 request, node, request_timeout_ms=None if timeout is None else int(timeout * 1000)
             )
-        except Exception as error:  # noqa: BLE001 - one way of failing for the callers
+        except Exception as error:  # noqa: BLE001 - callers handle failures in one place, on the future
             future = Future().failure(error)
         future.add_errback(lambda _: self._suspects.__setitem__(node, time.monotonic()))
         future.add_callback(lambda _: self._suspects.pop(node, None))
         return future
 
     async def call_async(self, request: Any, node: Any, *, timeout: float | None = None) -> Any:
-        """Send a request and return its answer; kafka-python's exceptions pass."""
+        """Send a request and return its answer; raises kafka-python's exceptions."""
         return await self.send(request, node, timeout=timeout)
 
     def call(self, request: Any, node: Any) -> Any:
-        """Send a request, wait, return the answer; no retry."""
+        """Send a request and return its answer; blocks, does not retry."""
         return self.run(self.call_async(request, node))
 
     async def ask_any_async(self, request: Any) -> Any:
-        """Send a request to one broker after the other until one answers; return its answer.
+        """Try one broker after the other until one answers the request; return the answer.
 
         :raises NotYet: no broker is known.
         """
@@ -149,7 +149,7 @@ class NodeConnections(Closeable):
         raise last
 
     def _candidates(self) -> list[Any]:
-        """All nodes, those that failed lately at the end, longest ago first."""
+        """Return all nodes; nodes that failed recently come last, the least recent failure first."""
         cluster = self._manager.cluster
         nodes = [broker.node_id for broker in cluster.brokers()]
         random.shuffle(nodes)
@@ -159,7 +159,7 @@ class NodeConnections(Closeable):
     async def retry_async(self, attempt: Callable[[], Awaitable[T]], *, subject: str, timeout: float) -> T:
         """Await ``attempt()`` until it returns.
 
-        Tries again after :class:`NotYet` and after errors of connections; any other exception ends it.
+        Retries after :class:`NotYet` and connection errors; other exceptions propagate.
 
         :param subject: names the request in the error.
         :raises BrokersUnavailable: after ``timeout`` seconds, with the last reason.
@@ -186,7 +186,7 @@ class NodeConnections(Closeable):
         return ",".join(self.config.bootstrap_servers)
 
     def _bootstrap(self, timeout: float) -> None:
-        """Find a broker; in growing slices of time, because kafka-python's own time-out knows no reason."""
+        """Find a broker, in growing slices of time, because kafka-python's own timeout gives no reason."""
         backoff = Backoff(timeout)
         slice_ms, told = 2000.0, False
         while True:
@@ -218,9 +218,9 @@ class NodeConnections(Closeable):
                 slice_ms *= 2
 
     def _why_not(self) -> Exception | None:
-        """Try one server again and return what it fails by; None when it answers now.
+        """Connect to one bootstrap server and return its error; None if it answers now.
 
-        :raises ConfigurationError: for credentials and certificates, which no waiting can mend.
+        :raises ConfigurationError: credentials or certificates are wrong, which a retry cannot fix.
         """
         node = random.choice(self._manager.cluster.bootstrap_brokers()).node_id
         self._manager.reset_backoff(node)

@@ -1,8 +1,8 @@
-"""Offsets by question: where a log begins, where it ends for a reader, where a time begins.
+"""ListOffsets: the first offset of a log, its end for a reader, the first offset at or after a time.
 
 ::
 
-    list_offsets(connections, partitions, "earliest")       # first offset still there
+    list_offsets(connections, partitions, "earliest")       # log start offset
     list_offsets(connections, partitions, "latest")         # last stable offset (LSO)
     list_offsets(connections, partitions, "latest", isolation="read_uncommitted")   # high watermark
     list_offsets(connections, partitions, 1763683200000)    # first offset with timestamp >= T, or -1
@@ -31,9 +31,9 @@ OffsetSpec = Literal["earliest", "latest", "earliest_local", "max_timestamp"] | 
 
 _SPECIAL = {"latest": -1, "earliest": -2, "max_timestamp": -3, "earliest_local": -4}
 _MIN_VERSIONS = {_SPECIAL["max_timestamp"]: 7, _SPECIAL["earliest_local"]: 8}
-"""Of the request; isolation levels need 2."""
+"""Lowest request version per special timestamp; isolation levels need version 2."""
 NO_OFFSET = -1
-"""Answer for a time behind the last record."""
+"""Answer for a time after the last record."""
 
 
 def list_offsets(
@@ -44,16 +44,17 @@ def list_offsets(
     isolation: Isolation = "read_committed",
     timeout: float = METADATA_TIMEOUT,
 ) -> dict[TopicPartition, int]:
-    """Ask every partition's leader, one request per broker.
+    """Return one offset per partition, from the partitions' leaders; sends one request per broker.
 
     :param spec: ``"earliest"``, ``"latest"``, a time in ms since 1970, or ``"earliest_local"`` (the first
-        offset that is not only in remote storage, KIP-405). A time before 1970 is asked for as 1970: brokers
-        take negative numbers for special questions (-1 is the end of the log).
-    :param isolation: ``read_committed`` makes "latest" the last stable offset; a time looks below it only.
-    :returns: offset per partition; -1 where no record has that time or a later one.
-    :raises UnknownTopic: naming the topic or partition.
-    :raises AuthorizationFailed: when a topic may not be described.
-    :raises BrokersUnavailable: when some leader did not answer within ``timeout`` seconds.
+        offset that is not only in remote storage, KIP-405). A time before 1970 is sent as 1970, because
+        negative timestamps have special meanings in the request (-1 is the end of the log).
+    :param isolation: with ``read_committed``, "latest" is the last stable offset and look-ups by time only
+        cover offsets below it.
+    :returns: offset per partition; -1 if no record has that time or a later one.
+    :raises UnknownTopic: names the topic or partition.
+    :raises AuthorizationFailed: Describe on a topic is missing.
+    :raises BrokersUnavailable: a leader did not answer within ``timeout`` seconds.
     """
     return connections.run(
         list_offsets_async(connections, partitions, spec, isolation=isolation, timeout=timeout)
@@ -82,11 +83,11 @@ def first_since(
     isolation: Isolation = "read_committed",
     timeout: float = METADATA_TIMEOUT,
 ) -> dict[TopicPartition, TimedOffset | None]:
-    """Return the first record with timestamp >= ``timestamp`` ms in each partition; None: there is none.
+    """Return the first record with timestamp >= ``timestamp`` ms in each partition; None if there is none.
 
-    Its own timestamp may lie far behind the one asked for. Raises as :func:`list_offsets`.
+    The record's timestamp may be much later than ``timestamp``. Raises as :func:`list_offsets`.
 
-    :param timestamp: a time before 1970 is asked for as 1970, see :func:`list_offsets`.
+    :param timestamp: a time before 1970 is sent as 1970, see :func:`list_offsets`.
     """
     timestamp = max(timestamp, 0)
     timed_offsets = connections.run(_ask(connections, partitions, timestamp, isolation, timeout))
@@ -99,9 +100,9 @@ def max_timestamps(
     *,
     timeout: float = METADATA_TIMEOUT,
 ) -> dict[TopicPartition, int]:
-    """Return the highest timestamp in each log, in ms since 1970 (KIP-734); -1 where there is none.
+    """Return the highest timestamp in each log, in ms since 1970 (KIP-734); -1 for an empty log.
 
-    Records of open and aborted transactions count, and so do transaction markers. Raises as
+    Includes records of open and aborted transactions, and transaction markers. Raises as
     :func:`list_offsets`.
     """
     timed_offsets = connections.run(

@@ -1,14 +1,13 @@
-"""One partition's way through Produce: what may be sent now, and what an answer means. No network in here.
+"""The produce state of one partition: which batch may be sent now, and what an answer means. No network I/O.
 
-The rules (KIP-98, KIP-679, and measured: see :mod:`airflow_eos.wire.produce`):
+The rules (KIP-98, KIP-679, and measurements: see :mod:`airflow_eos.wire.produce`):
 
-- the first batch of a partition is acknowledged before a second one is sent; then up to five are in flight,
-  because a broker remembers five batches to recognise a repetition (over its own restart only the last one:
-  after more than one unanswered batch, "out of order" then ends the attempt);
-- a repetition is the same bytes with the same sequence;
-- only the first batch without acknowledgement decides about errors: "out of order" behind a failed batch is
-  expected;
-- after a failure nothing is repeated before every batch in flight has its answer, then one batch goes ahead
+- The first batch of a partition must be acknowledged before the second one is sent; then up to five are in
+  flight, because a broker keeps the last five batches to detect duplicates. Across a restart it keeps only
+  the last one: if more than one batch was unanswered, "out of order" then ends the attempt.
+- A retry sends the same bytes with the same sequence.
+- Only the error of the first unacknowledged batch counts: "out of order" behind a failed batch is expected.
+- After a failure no batch is retried before every batch in flight has an answer; then one batch is sent
   alone.
 """
 
@@ -33,24 +32,24 @@ if TYPE_CHECKING:
     from airflow_eos.model.ranges import TopicPartition
 
 MAX_IN_FLIGHT = 5
-"""Batches of one partition without acknowledgement; brokers keep the last five (``ProducerStateEntry``)."""
+"""Unacknowledged batches of one partition; brokers keep the last five (``ProducerStateEntry``)."""
 
 
 class BatchState(enum.Enum):
-    """Where a batch is."""
+    """Delivery state of a batch."""
 
     WAITING = "waiting"
-    """Stamped, to be sent (again)."""
+    """Stamped, to be sent or sent again."""
     IN_FLIGHT = "in flight"
     ACKED = "acked"
-    """Acknowledged, behind one that is not."""
+    """Acknowledged, while an earlier batch is not."""
     FAILED = "failed"
-    """Answered with an error, which counts only once everything before it is acknowledged."""
+    """Answered with an error, which counts once all earlier batches are acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """The broker wrote the batch, or had written it before."""
+    """The broker wrote the batch, now or at an earlier try."""
 
     base_offset: int
 
@@ -59,7 +58,7 @@ class Ack:
 class Refusal:
     """The broker, or the connection, refused the batch.
 
-    :param reaction: what it means.
+    :param reaction: whether to retry or to stop.
     :param text: for messages.
     """
 
@@ -81,7 +80,7 @@ class Batch:
 
 @dataclass(slots=True)
 class _Written:
-    """What has been acknowledged in order, so far."""
+    """Totals of the batches acknowledged in order so far."""
 
     first_offset: int = NO_OFFSET
     last_offset: int = NO_OFFSET
@@ -93,14 +92,14 @@ class _Written:
 
 @dataclass(slots=True)
 class PartitionQueue:
-    """Feeds one partition.
+    """Stamps and orders the batches of one partition.
 
     :param where: the partition.
-    :param identity: who writes.
-    :param source: pairs of record count and sealed batch, in order; taken when there is room only.
+    :param identity: the producer.
+    :param source: pairs of record count and sealed batch, in order; read only when the window has room.
     :param end_before: end offset (read_uncommitted) before the first send; an acknowledgement below it
         belongs to another attempt.
-    :param delivery_timeout: seconds the first unacknowledged batch may take, from the first try to send it.
+    :param delivery_timeout: seconds for the first unacknowledged batch, from the first try to send it.
     """
 
     where: TopicPartition
@@ -124,7 +123,7 @@ class PartitionQueue:
         return not self._window and self._take_next() is None
 
     def receipt(self) -> PartitionReceipt:
-        """Return what was acknowledged."""
+        """Return the receipt of the acknowledged batches."""
         done = self._written
         return PartitionReceipt(
             topic=self.where.topic,
@@ -146,7 +145,7 @@ class PartitionQueue:
             return None
         for batch in self._window:
             if batch.state is BatchState.FAILED:
-                return None  # its turn to decide comes first
+                return None  # its error must be decided first
             if batch.state is BatchState.WAITING:
                 return batch
         if len(self._window) >= (MAX_IN_FLIGHT if self._proven else 1):
@@ -154,25 +153,25 @@ class PartitionQueue:
         return self._take_next()
 
     def sent(self, batch: Batch, now: float) -> None:
-        """Record that the batch returned by :meth:`next_batch` is on its way."""
+        """Record that the batch returned by :meth:`next_batch` was sent."""
         batch.state = BatchState.IN_FLIGHT
         if self._trying_since is None:
             self._trying_since = now
 
     def no_leader(self, now: float) -> None:
-        """Record that there is no broker to send to.
+        """Record that the partition has no leader.
 
-        :raises DeliveryTimedOut: after the delivery time-out.
+        :raises DeliveryTimedOut: after the delivery timeout.
         """
         if self._trying_since is None:
             self._trying_since = now
         self._retry_later(now, "the partition has no leader")
 
     def settle(self, batch: Batch, answer: Ack | Refusal, now: float) -> None:
-        """Take an answer for a batch in flight.
+        """Apply an answer to a batch in flight.
 
-        :raises SendError: of the class the table has for the first unacknowledged batch's error.
-        :raises DuplicateReceipt: for an acknowledgement that cannot be this batch's.
+        :raises SendError: the error that the table has for the first unacknowledged batch.
+        :raises DuplicateReceipt: the acknowledged offset cannot belong to this batch.
         """
         if isinstance(answer, Ack):
             batch.state, batch.base_offset, batch.refusal = BatchState.ACKED, answer.base_offset, None
@@ -236,7 +235,7 @@ class PartitionQueue:
         self._failures += 1
 
     def _take_next(self) -> Batch | None:
-        """Stamp one more batch of the source into the window."""
+        """Stamp the next batch of the source and add it to the window."""
         if self._exhausted:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Writes sealed batches to their partitions inside an open transaction: the send of one owner task.
+"""Writes sealed batches to their partitions inside an open transaction, for one owner task.
 
 ::
 
@@ -7,21 +7,20 @@
         ProducerIdentity("orders.cursor", producer_id=7, producer_epoch=2),
         {TopicPartition("out", 0): [(1000, sealed_bytes), ...], ...},      # (record count, batch), in order
         delivery_timeout=120.0,     # seconds per batch
-        timeout=240.0,              # seconds for all
+        timeout=240.0,              # seconds for the whole call
     )
 
-Guarantee: on return every batch is in the log once, in the order given, acknowledged by all in-sync replicas,
-and the receipts say where. On an exception some may be: the transaction must abort. A call must not be
-repeated in the same producer epoch: a broker acknowledges other content under a known sequence without
-comparing it.
+Guarantee: on return every batch is in the log once, in the given order, acknowledged by all in-sync replicas,
+and the receipts give the offsets. After an exception some batches may be in the log: the transaction must
+abort. A call must not be repeated in the same producer epoch: a broker acknowledges a known sequence without
+comparing the content.
 
-Mechanism: sequences start at 0, so the caller owns these partitions in this epoch. One request per broker
-carries one batch of each of its partitions; the first batches of all partitions go in one request, because a
+Mechanism: sequences start at 0, so the caller must own these partitions in this epoch. One request per broker
+carries one batch for each of its partitions. The first batches of all partitions share a request, because a
 broker verifies with the coordinator that a partition is in the transaction, and parallel verifications
-collide. A batch is repeated with the same bytes. See :mod:`airflow_eos.wire.partition_queue` for the order of
-things in a partition and
-:data:`airflow_eos.wire.error_codes.PRODUCE` for what an error means. Produce stays at version 9 to 11: from
-    12 on a broker adds partitions to the transaction by itself (KIP-890).
+collide. Retries send the same bytes. See :mod:`airflow_eos.wire.partition_queue` for the order within a
+partition and :data:`airflow_eos.wire.error_codes.PRODUCE` for the reactions to errors. Produce stays at
+versions 9 to 11: from version 12 on a broker adds partitions to the transaction implicitly (KIP-890).
 """
 
 from __future__ import annotations
@@ -50,14 +49,14 @@ if TYPE_CHECKING:
     from airflow_eos.wire.connection import BrokerConnections
 
 DELIVERY_TIMEOUT = 120.0
-"""Seconds a batch may take until it is acknowledged."""
+"""Seconds until a batch must be acknowledged."""
 MAX_REQUEST_BYTES = 4 << 20
-"""Record bytes in one request; one batch may be larger."""
+"""Record bytes in one request; a single batch may be larger."""
 MAX_BYTES_IN_FLIGHT = 16 << 20
-"""Record bytes without an answer, over all brokers: bounds the memory of the task."""
+"""Unanswered record bytes over all brokers; bounds the memory of the task."""
 MAX_REQUESTS_PER_BROKER = 5
 _MIN_VERSION, _MAX_VERSION = 9, 11
-# The broker answers a little before the client's own time-out, which would close the connection.
+# The broker should answer before the client's own timeout, which would close the connection.
 _BROKER_TIMEOUT_SHARE = 0.8
 
 
@@ -69,21 +68,21 @@ def send_partitions(
     delivery_timeout: float = DELIVERY_TIMEOUT,
     timeout: float | None = None,
 ) -> list[PartitionReceipt]:
-    """Send everything; return one receipt per partition, sorted, also for a partition without batches.
+    """Send all batches; return one receipt per partition, sorted, including partitions without batches.
 
-    :param identity: who writes; its partitions were added to the transaction before.
-    :param batches: (record count, sealed batch) per partition, in order; an iterator is read only as fast as
-        it is sent.
+    :param identity: the producer; the partitions must already be in its transaction.
+    :param batches: (record count, sealed batch) per partition, in order; iterators are read only as fast as
+        batches are sent.
     :param delivery_timeout: seconds per batch, from the first try.
-    :param timeout: seconds for the whole call; None for no limit of its own.
-    :raises UnknownTopic: before anything is sent.
+    :param timeout: seconds for the whole call; None for no limit.
+    :raises UnknownTopic: a topic or partition does not exist; nothing was sent.
     :raises BrokersUnavailable: the end offsets could not be read; nothing was sent.
     :raises ProducerFenced: a newer attempt exists, or the transaction timed out.
-    :raises DeliveryTimedOut: naming the partition and the last error.
+    :raises DeliveryTimedOut: names the partition and the last error.
     :raises DuplicateReceipt: another attempt wrote in the same epoch.
-    :raises RecordRefused: the topic's settings refuse a record, among them its largest size.
-    :raises AuthorizationFailed: naming what to grant.
-    :raises ProtocolViolation: the broker answered what must not happen; the run must abort.
+    :raises RecordRefused: the topic's settings refuse a record, for example because of its size.
+    :raises AuthorizationFailed: names what to grant.
+    :raises ProtocolViolation: the broker's answer violates the protocol; the run must abort.
     """
     return connections.run(
         _send(connections, identity, batches, delivery_timeout=delivery_timeout, timeout=timeout)
@@ -99,8 +98,8 @@ async def _send(
     timeout: float | None,
 ) -> list[PartitionReceipt]:
     started = time.monotonic()
-    # Replicated data only: what an earlier attempt wrote last may be above. The rule of one attempt per epoch
-    # is what protects; this guard finds most of its violations.
+    # The end covers replicated data only: the last writes of an earlier attempt may be above it. Exactness
+    # relies on the rule of one attempt per epoch; this check detects most violations of that rule.
     ends = await list_offsets_async(
         connections,
         list(batches),
@@ -143,11 +142,11 @@ class _Dispatcher:
         self._wake = Future()
 
     async def run(self) -> None:
-        """Send until all queues are finished; the first fatal answer ends it for all."""
+        """Send until all queues are finished; the first fatal answer stops all queues."""
         try:
             await self._run()
         except BaseException:
-            # What is queued must not reach a broker later, when this run has been given up.
+            # Queued bytes must not reach a broker after this run has failed.
             for node in self._requests:
                 self._connections.hang_up(node)
             raise
@@ -213,7 +212,7 @@ class _Dispatcher:
         for queue, batch in load:
             queue.sent(batch, now)
             size += len(batch.data)
-            # Behind the others, for the next request.
+            # Round-robin: move the queue to the end for the next request.
             self._queues.remove(queue)
             self._queues.append(queue)
         self._requests[node] += 1
@@ -303,7 +302,7 @@ class _Dispatcher:
             cancel()
 
     def _refresh(self) -> None:
-        """Ask for leaders beside the sending; a broker that hangs must not hold up the others."""
+        """Refresh leaders in the background, so that a broker that hangs does not delay the others."""
         if self._refreshing:
             return
         self._refreshing = True

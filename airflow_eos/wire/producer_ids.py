@@ -1,4 +1,4 @@
-"""InitProducerId without a producer: keeps a transactional id known to its coordinator."""
+"""InitProducerId without a producer, to keep a transactional id from expiring."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 _NO_PRODUCER = -1
 _CONCURRENT_TRANSACTIONS = 51
 _MAX_VERSION = 4
-_TRANSACTION_TIMEOUT_MS = 1000  # of transactions that nobody begins; 0 and less are refused
+_TRANSACTION_TIMEOUT_MS = 1000  # no transaction begins under it, but brokers refuse values below 1
 
 
 def touch_transactional_id(
     connections: BrokerConnections, transactional_id: str, *, timeout: float = CONTROL_TIMEOUT
 ) -> None:
-    """Initialise an id under which nobody writes: ``transactional.id.expiration.ms`` counts from now.
+    """Initialise an id that no producer uses, which restarts ``transactional.id.expiration.ms``.
 
-    :raises AuthorizationFailed: without Write on the transactional id.
+    :raises AuthorizationFailed: Write on the transactional id is missing.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
     subject = f"InitProducerId of {transactional_id!r}"
@@ -38,7 +38,7 @@ def touch_transactional_id(
             max_version=_MAX_VERSION,
         )
         answer = await connections.send(request, node)
-        if answer.error_code not in (0, _CONCURRENT_TRANSACTIONS):  # somebody else is touching it
+        if answer.error_code not in (0, _CONCURRENT_TRANSACTIONS):  # another process is initialising it
             refuse(connections, "transaction", transactional_id, COORDINATOR, answer.error_code, subject)
 
     connections.run(at_coordinator(connections, "transaction", transactional_id, attempt, subject, timeout))

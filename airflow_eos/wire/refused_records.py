@@ -1,4 +1,4 @@
-"""Names the records of a batch that a broker refused, as far as it says which (KIP-467)."""
+"""Describes the records of a batch that a broker refused, if its answer names them (KIP-467)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _KEY_BYTES = 100
 
 
 def refused_records(where: TopicPartition, data: bytes, indices: Sequence[int]) -> str:
-    """Return key and timestamp of the first refused records, for messages; empty: they cannot be told.
+    """Return key and timestamp of the first refused records, for messages; empty if they are unknown.
 
     :param data: the batch.
-    :param indices: numbers of records in the batch, as the broker names them.
+    :param indices: indexes of the refused records in the batch (``batch_index`` of the answer).
     """
     try:
         (raw,) = iter_batches(data, where.topic, where.partition)

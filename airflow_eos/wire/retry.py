@@ -1,4 +1,4 @@
-"""What is tried again, and when: passing failures, and jittered exponential pauses with a deadline."""
+"""Retries: transient errors, and jittered exponential backoff with a deadline."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONGEST_PAUSE = 1.0
 
 
 class Backoff:
-    """Pauses that grow from 20 ms to 1 s, each shortened by chance so that many writers do not meet again.
+    """Exponential backoff from 20 ms to 1 s, with jitter so that many clients do not retry at the same time.
 
     :param timeout: seconds until :attr:`expired`, from now.
     :param first: longest first pause in seconds.
@@ -41,18 +41,18 @@ class Backoff:
         return max(0.0, self.deadline - time.monotonic())
 
     def extend(self) -> None:
-        """Give the whole time again, from now."""
+        """Restart the timeout."""
         self.deadline = time.monotonic() + self.timeout
 
     def next_pause(self) -> float:
-        """Return the next pause in seconds; it never reaches beyond the deadline."""
+        """Return the next pause in seconds; it ends at the deadline at the latest."""
         pause = pause_after(self._tries, first=self._first, longest=self._longest)
         self._tries += 1
         return min(pause, self.left)
 
 
 def pause_after(tries: int, *, first: float = FIRST_PAUSE, longest: float = LONGEST_PAUSE) -> float:
-    """Return the pause after ``tries`` failures: 20 ms at first, doubling, half of it left to chance."""
+    """Return the pause after ``tries`` failures: starts at 20 ms and doubles, with 50% jitter."""
     full = min(longest, first * 2.0 ** min(tries, 30))
     return float(full * random.uniform(0.5, 1.0))
 
@@ -74,11 +74,11 @@ _REFUSED_CERTIFICATE = re.compile(
 
 
 class NotYet(Exception):
-    """An answer that asks for another try; the text says what the broker answered."""
+    """A retriable answer; the text names the broker's error."""
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether a request that failed by this exception may be sent again."""
+    """Whether a request that failed with this exception may be sent again."""
     return isinstance(error, TRANSIENT)
 
 
@@ -91,7 +91,7 @@ def describe(error: BaseException) -> str:
 
 
 def translated(error: Exception, subject: str) -> Exception:
-    """Return this package's exception for one that no retry can help; others as they are."""
+    """Return this package's exception for an error that a retry cannot fix; other errors unchanged."""
     if isinstance(error, (kafka_errors.IncompatibleBrokerVersion, kafka_errors.UnsupportedVersionError)):
         return BrokerUnsupported(f"{subject}: the broker does not speak the needed request version: {error}")
     if isinstance(

@@ -1,4 +1,4 @@
-"""How connections are secured: the TLS context, from PEM files or text, and tokens of OAUTHBEARER."""
+"""TLS contexts from PEM files or text, and OAUTHBEARER tokens."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def ssl_context(config: ClientConfig) -> ssl.SSLContext:
-    """Build the context once per client; host names are verified unless the configuration says ``none``.
+    """Build a TLS context; host names are verified unless the configuration disables it.
 
-    :raises ConfigurationError: naming the setting whose file or text cannot be read; never its content.
+    :raises ConfigurationError: names the setting whose file or text cannot be read, never its content.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -85,14 +85,14 @@ def _load_client_certificate(context: ssl.SSLContext, config: ClientConfig) -> N
 
 
 def _load_pem_text(context: ssl.SSLContext, text: str, password: str | None) -> None:
-    # Python's ssl reads certificates from files only. One in memory goes with the process, however that ends.
+    # Python's ssl loads certificates from files only. A memfd disappears with the process, however it ends.
     if hasattr(os, "memfd_create") and Path("/proc/self/fd").exists():
         with os.fdopen(os.memfd_create("certificate"), "w", encoding="ascii") as file:
             file.write(text)
             file.flush()
             _load_chain(context, f"/proc/self/fd/{file.fileno()}", password)
         return
-    handle, name = tempfile.mkstemp(suffix=".pem")  # readable for this user alone
+    handle, name = tempfile.mkstemp(suffix=".pem")  # readable only by this user
     try:
         with os.fdopen(handle, "w", encoding="ascii") as file:
             file.write(text)
@@ -118,9 +118,9 @@ _TUPLE_WITH_EXTENSIONS = 4
 
 
 class _CallbackTokens(AbstractTokenProvider):
-    """Calls ``oauth_cb(config)`` and keeps the token for 80% of its life, as librdkafka does.
+    """Calls ``oauth_cb(config)`` and caches the token for 80% of its lifetime, as librdkafka does.
 
-    The call-back returns ``(token, expiry)``, or ``(token, expiry, principal, extensions)``, with the expiry
+    The callback returns ``(token, expiry)``, or ``(token, expiry, principal, extensions)``, with the expiry
     in seconds since the epoch.
     """
 
@@ -133,7 +133,7 @@ class _CallbackTokens(AbstractTokenProvider):
         self._renew_at = 0.0
 
     def token(self) -> str:
-        """Return a token that is still good for a while."""
+        """Return the cached token, or a new one if it expires soon."""
         now = time.time()
         if not self._token or now >= self._renew_at:
             answer = self._answer()
@@ -150,7 +150,7 @@ class _CallbackTokens(AbstractTokenProvider):
     def _answer(self) -> Any:
         try:
             return self._callback(self._argument)
-        except OSError:  # the token's issuer may be back in a moment: a connection that failed
+        except OSError:  # transient: the token issuer could not be reached
             raise
         except Exception as error:
             raise ConfigurationError(f"'oauth_cb' failed: {type(error).__name__}: {error}") from error
@@ -163,7 +163,7 @@ class _CallbackTokens(AbstractTokenProvider):
 def token_provider(callback: Callable[[str], Any], argument: str) -> AbstractTokenProvider:
     """Wrap an ``oauth_cb``; ``argument`` is ``sasl.oauthbearer.config``.
 
-    :raises ConfigurationError: when it cannot be called.
+    :raises ConfigurationError: it is not callable.
     """
     if not callable(callback):
         raise ConfigurationError(

@@ -1,7 +1,7 @@
-"""Sockets and their manager for kafka-python: connecting without leaks, large reads, writes that do not copy.
+"""Transports and connection manager for kafka-python: no socket leaks, large reads, writes without copies.
 
-kafka-python reads 4 KB at a time, copies the rest of a request for every TLS record it writes, and leaves the
-socket of a refused connection to the garbage collector (a ``ResourceWarning`` each).
+kafka-python reads 4 KB at a time, copies the rest of a request for every TLS record that it writes, and
+leaves the socket of a refused connection to the garbage collector, with a ``ResourceWarning`` each.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from airflow_eos.wire.login_log import hide_logins
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Below malloc's threshold for mapping pages anew each time.
+# Below malloc's mmap threshold, above which every read would map new pages.
 _TCP_READ_BYTES = 64 << 10
-_TLS_READ_BYTES = 16 << 10  # one TLS record, the most that a read returns
+_TLS_READ_BYTES = 16 << 10  # one TLS record, the most that one read returns
 _UNDERWAY = (errno.EINPROGRESS, errno.EALREADY, errno.EWOULDBLOCK)
 _NOTHING_NOW = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -35,8 +35,8 @@ async def connect(
 ) -> socket.socket:
     """Connect to the first address of a host that answers.
 
-    :param timeout_at: monotonic time to give up at.
-    :raises KafkaConnectionError: with the last reason.
+    :param timeout_at: deadline, in seconds of the monotonic clock.
+    :raises KafkaConnectionError: no address answered; names the last error.
     """
     reason = "the name does not resolve"
     for family, kind, protocol, _, address in _addresses(host, port):
@@ -74,9 +74,9 @@ async def _connected(net: Any, sock: socket.socket, address: Any, timeout_at: fl
 
 
 class _LargeReads:
-    """Reads all that is there, in large pieces.
+    """Reads all available bytes, in large pieces.
 
-    All of it: what OpenSSL has decrypted ahead would not wake the event loop again.
+    It must read all of them: the event loop does not wake for bytes that OpenSSL has already decrypted.
     """
 
     _sock: Any
@@ -98,8 +98,8 @@ class _LargeReads:
                 failure = kafka_errors.KafkaConnectionError("socket disconnected")
                 break
             pieces.append(piece)
-        # An answer and the end of the connection may come together, as after a refused login: answer first,
-        # the end is found again by the next read.
+        # An answer and the end of the connection may arrive together, as after a refused login. Return the
+        # answer; the next read sees the end again.
         return b"".join(pieces), None if pieces else failure
 
 
@@ -115,25 +115,25 @@ class TlsTransport(_LargeReads, KafkaSSLTransport):
     _read_bytes = _TLS_READ_BYTES
 
     def write(self, data: bytes) -> None:
-        """Queue bytes; a view makes what is left after each TLS record of 16 KB a slice instead of a copy."""
+        """Queue bytes as a view, so that the rest after each 16 KB TLS record is a slice, not a copy."""
         super().write(memoryview(data))
 
 
 DEFAULTS: dict[str, Any] = {
-    # One answer holds at least one batch, however large (KIP-74).
+    # An answer contains at least one batch, however large (KIP-74).
     "receive_message_max_bytes": 1_000_000_000,
-    # kafka-python fails requests beyond its limit instead of queueing them; our own windows are far below.
+    # kafka-python fails requests beyond its limit instead of queueing them; the windows here are far smaller.
     "max_in_flight_requests_per_connection": 1000,
     "reconnect_backoff_max_ms": 1000,
-    # acks=all waits for a dead follower to leave the ISR (about 10 s); a time-out closes the connection.
+    # acks=all waits for a dead follower to leave the ISR (about 10 s); a timeout closes the connection.
     "request_timeout_ms": 30_000,
     "client_id": "airflow-eos",
 }
-"""Settings of every connection; a client configuration wins over them."""
+"""Default settings; the client configuration overrides them."""
 
 
 class Manager(KafkaConnectionManager):
-    """A manager with transports of its own, that can drop a connection at once."""
+    """A connection manager that uses the transports above and can close a connection without flushing."""
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
         sock = await connect(self._net, node.host, node.port, self.config["socket_options"], timeout_at)
@@ -155,9 +155,9 @@ class Manager(KafkaConnectionManager):
         return transport
 
     def close(self, node_id: Any = None, timeout_ms: float | None = None) -> None:
-        """Close one connection, or all; what all have not written is given up: the loop ends with them.
+        """Close one connection, or all; closing all discards unsent bytes, because the loop ends too.
 
-        Otherwise the socket of a broker that does not read, as one that hangs, would stay open.
+        Otherwise the socket of a broker that hangs and does not read would stay open.
         """
         if node_id is None:
             for node in list(self._conns):
@@ -165,16 +165,16 @@ class Manager(KafkaConnectionManager):
         super().close(node_id, timeout_ms)
 
     def abort(self, node: Any) -> None:
-        """Close a connection without flushing what it has not written."""
+        """Close a connection without flushing unsent bytes."""
         connection = self._conns.get(node)
         if connection is not None:
             connection.close(kafka_errors.KafkaConnectionError("given up"))
 
 
 def quiet_logging() -> None:
-    """Silence kafka-python, which logs every refused connection as an error, unless a level was chosen.
+    """Silence kafka-python, which logs every refused connection as an error, unless a log level is set.
 
-    Where it speaks, it speaks without credentials.
+    Also keeps credentials out of its log lines.
     """
     hide_logins()
     logger = logging.getLogger("kafka")

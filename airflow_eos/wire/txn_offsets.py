@@ -1,8 +1,9 @@
-"""Consumed offsets, sent into an open transaction by someone who is no member of the group (KIP-98, KIP-447).
+"""Adds consumed offsets to an open transaction, without being a member of the group (KIP-98, KIP-447).
 
-They are sent raw: librdkafka waits for ever for a group's coordinator that it holds for dead (its issues 5456
-and 5511), and asks where a coordinator has gone only after the next failed connection, up to 10 s later. The
-driver's producer need not know of them: it commits all that the coordinator has under its identity.
+The requests do not go through librdkafka: it waits forever for a group coordinator that it considers dead
+(its issues 5456 and 5511), and looks a moved coordinator up only after the next failed connection, up to 10 s
+later. The driver's producer does not have to know the offsets: its commit covers everything that the
+coordinator has under its producer id and epoch.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_eos.wire.connection import BrokerConnections
 
 ANSWER_SECONDS = 10.0
-"""Seconds for one answer of a coordinator: brokers give up after 5 themselves (offsets.commit.timeout.ms)."""
+"""Seconds to wait for a coordinator's answer; brokers time out after 5 s (offsets.commit.timeout.ms)."""
 
 
 def add_offsets_to_txn(
@@ -34,10 +35,10 @@ def add_offsets_to_txn(
     *,
     timeout: float = METADATA_TIMEOUT,
 ) -> None:
-    """Add the group's partition of ``__consumer_offsets`` to the transaction; adding it twice is harmless.
+    """Add the group's partition of ``__consumer_offsets`` to the transaction; idempotent.
 
     :raises ProducerFenced: a newer attempt exists.
-    :raises AuthorizationFailed: naming the group, or the transactional id.
+    :raises AuthorizationFailed: names the group or the transactional id.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
     name = identity.transactional_id
@@ -66,13 +67,13 @@ def commit_offsets_in_txn(
     *,
     timeout: float = METADATA_TIMEOUT,
 ) -> None:
-    """Send offsets to the group's coordinator, where they are pending until the transaction ends.
+    """Send offsets to the group's coordinator, where they are pending until the transaction ends; idempotent.
 
-    Needs :func:`add_offsets_to_txn` before. Sending them twice is harmless.
+    Call :func:`add_offsets_to_txn` first.
 
     :param offsets: next offset to read, with metadata, per partition.
     :raises ProducerFenced: a newer attempt exists, or the transaction timed out.
-    :raises AuthorizationFailed: naming the group, or the topic.
+    :raises AuthorizationFailed: names the group or the topic.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
     subject = f"transaction of {identity.transactional_id!r}: offsets of group {group!r}"
@@ -99,7 +100,7 @@ def stage_offsets(
     *,
     timeout: float = METADATA_TIMEOUT,
 ) -> None:
-    """Do both: :func:`add_offsets_to_txn`, then :func:`commit_offsets_in_txn`, within ``timeout`` seconds."""
+    """Run :func:`add_offsets_to_txn`, then :func:`commit_offsets_in_txn`, within ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     add_offsets_to_txn(connections, identity, group, timeout=timeout)
     left = max(deadline - time.monotonic(), 1.0)

@@ -1,4 +1,4 @@
-"""Control requests that must carry the identity the executors write with, and the broker's view of them.
+"""Transaction requests under the executors' producer id and epoch, and the brokers' view of transactions.
 
 ::
 
@@ -8,11 +8,11 @@
     describe_producers(connections, partitions)                  # {partition: (ProducerStatus, ...)}
     write_txn_markers(connections, producer_id, epoch, partitions, commit=True)   # of what stayed open
 
-They are sent raw, because librdkafka sends EndTxn only where it has written something itself, and its abort
-then "succeeds" without a word to the broker; and because kafka-python's admin client gives up at the first
-dead broker. All retry until ``timeout``: coordinators move, leaders change, markers of the previous
-transaction are being written. Versions stay at 3 and below, the transaction protocol librdkafka speaks
-(KIP-890 bumps the epoch from 5 on).
+They bypass librdkafka, which sends EndTxn only if it has written something itself: otherwise its abort
+"succeeds" without a request to the broker. They bypass kafka-python's admin client, which fails at the first
+dead broker. All retry until ``timeout``, because coordinators move, leaders change, and markers of the
+previous transaction may still be written. Versions stay at 3 and below, as in librdkafka's transaction
+protocol (KIP-890 bumps the epoch from version 5 on).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _END_CODES = {
 class TransactionStatus(TransactionDescription):
     """The coordinator's view of one transactional id (DescribeTransactions, KIP-664).
 
-    :param timeout_ms: transaction time-out.
+    :param timeout_ms: transaction timeout.
     """
 
     timeout_ms: int = -1
@@ -73,7 +73,7 @@ class TransactionStatus(TransactionDescription):
 class ProducerStatus(ActiveProducer):
     """A partition leader's view of one producer (DescribeProducers, KIP-664).
 
-    :param coordinator_epoch: of the coordinator that wrote its last marker; -1 without one.
+    :param coordinator_epoch: epoch of the coordinator that wrote the producer's last marker; -1 without one.
     """
 
     coordinator_epoch: int = -1
@@ -86,10 +86,10 @@ def add_partitions_to_txn(
     *,
     timeout: float = CONTROL_TIMEOUT,
 ) -> None:
-    """Add all partitions in one request; adding one twice is harmless.
+    """Add all partitions to the transaction in one request; idempotent.
 
     :raises ProducerFenced: a newer attempt exists.
-    :raises AuthorizationFailed: naming the topic, or the transactional id.
+    :raises AuthorizationFailed: names the topic or the transactional id.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
 
@@ -101,7 +101,7 @@ def add_partitions_to_txn(
             for part in topic.results_by_partition
             if part.partition_error_code
         ]
-        # 55 only says that another partition was refused: that one first.
+        # 55 means that another partition was refused; report that partition first.
         for code, tp in sorted(refused, key=lambda pair: pair[0] == _NOT_ATTEMPTED):
             refuse(
                 connections,
@@ -126,11 +126,11 @@ def end_txn(
     commit: bool,
     timeout: float = CONTROL_TIMEOUT,
 ) -> EndTxnAnswer:
-    """End the transaction of exactly this identity; never initialises anything.
+    """End the transaction of exactly this producer id and epoch; never sends InitProducerId.
 
-    :param commit: production code only ever aborts (False) this way; the driver's own producer commits.
-    :raises AuthorizationFailed: naming the transactional id.
-    :raises BrokersUnavailable: after ``timeout`` seconds: the outcome is unknown.
+    :param commit: production code only aborts (False) this way; the driver's own producer commits.
+    :raises AuthorizationFailed: names the transactional id.
+    :raises BrokersUnavailable: no answer within ``timeout`` seconds; the outcome is unknown.
     """
     subject = f"EndTxn({'commit' if commit else 'abort'}) of {identity.transactional_id!r}"
 
@@ -158,9 +158,9 @@ def end_txn(
 def describe_transactions(
     connections: BrokerConnections, transactional_ids: Collection[str], *, timeout: float = CONTROL_TIMEOUT
 ) -> dict[str, TransactionStatus | None]:
-    """Ask each id's coordinator; None for an id it does not know.
+    """Return the coordinator's view of each id; None for an id that it does not know.
 
-    :raises AuthorizationFailed: naming the transactional id.
+    :raises AuthorizationFailed: names the transactional id.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
 
@@ -200,11 +200,11 @@ def list_transactions(
     *,
     timeout: float = CONTROL_TIMEOUT,
 ) -> dict[int, str]:
-    """Return the transactional id of each producer id that a coordinator names (ListTransactions, KIP-664).
+    """Return the transactional id of each producer id that a coordinator knows (ListTransactions, KIP-664).
 
-    Ids that this principal may not Describe are left out.
+    Omits ids that this principal may not Describe.
 
-    :param nodes: the brokers to ask: all of them, or some ids are missing.
+    :param nodes: brokers to ask; ids of other coordinators are missing from the result.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
 
@@ -230,7 +230,7 @@ def list_transactions(
 def open_transactional_ids(
     connections: BrokerConnections, nodes: Collection[int], *, timeout: float = CONTROL_TIMEOUT
 ) -> list[str]:
-    """Return the ids of all transactions that coordinators call open, sorted (ListTransactions, KIP-664).
+    """Return the transactional ids of all open transactions, sorted (ListTransactions, KIP-664).
 
     Parameters and errors as :func:`list_transactions`.
     """
@@ -262,12 +262,12 @@ def describe_producers(
     *,
     timeout: float = CONTROL_TIMEOUT,
 ) -> dict[TopicPartition, tuple[ProducerStatus, ...]]:
-    """Ask every partition's leader for the producers it knows, one request per broker.
+    """Return the producers that each partition's leader knows; sends one request per broker.
 
-    Older epochs of a producer id stay listed for partitions that the new epoch has not written to.
+    Leaders list the older epoch of a producer id until the new epoch writes to the partition.
 
-    :raises UnknownTopic: naming the topic or partition.
-    :raises AuthorizationFailed: DescribeProducers needs Read on the topic.
+    :raises UnknownTopic: names the topic or partition.
+    :raises AuthorizationFailed: Read on the topic is missing.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
     return connections.run(
@@ -292,10 +292,11 @@ def write_txn_markers(
     commit: bool,
     timeout: float = CONTROL_TIMEOUT,
 ) -> None:
-    """Ask leaders to write the markers that a coordinator left out (WriteTxnMarkers, as KIP-664's tool).
+    """Make leaders write the markers that a coordinator left out (WriteTxnMarkers, as KIP-664's tool does).
 
-    :param epoch: that of the open transaction; a leader refuses it where a newer one has written since.
-    :raises AuthorizationFailed: needs ClusterAction, or Alter, on the cluster.
+    :param epoch: producer epoch of the open transaction; a leader refuses it if a newer one has written
+        since.
+    :raises AuthorizationFailed: ClusterAction, or Alter, on the cluster is missing.
     :raises BrokersUnavailable: after ``timeout`` seconds, with the last answer.
     """
     if not partitions:
@@ -314,7 +315,7 @@ def write_txn_markers(
                         topic_class(name=topic, partition_indexes=indexes)
                         for topic, indexes in _by_topic(group).items()
                     ],
-                    coordinator_epoch=0,  # no lower one can have written: the leader knows of no marker
+                    coordinator_epoch=0,  # the leader knows of no marker, so no epoch is too low
                 )
             ],
             max_version=1,

@@ -250,7 +250,7 @@ def test_doctor_without_a_ledger_warns_without_a_broker_stops(
     monkeypatch.setattr("airflow_eos.broker.permissions.ASK_TIMEOUT", 0.5)
     assert main(["doctor", "--bootstrap-servers", f"127.0.0.1:{unused_port}", "--output", "json"]) == 3
     found = json.loads(capsys.readouterr().out)
-    assert [check["name"] for check in found["checks"]] == ["brokers", "Spark packages"]
+    assert [check["name"] for check in found["checks"]] == ["brokers"]
 
 
 def test_doctor_warns_of_a_prefix_that_everybody_has(cli: Cli) -> None:

@@ -6,17 +6,22 @@ import datetime as dt
 import threading
 import uuid
 import zoneinfo
+from collections import Counter
 
+import pendulum
 import pytest
-from airflow.sdk import CronPartitionTimetable
+from airflow.sdk import CronPartitionTimetable, DeltaDataIntervalTimetable
+from airflow.timetables.interval import DeltaDataIntervalTimetable as ScheduledDeltas
 from airflow.timetables.trigger import CronPartitionTimetable as ScheduledPartitions
 from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
 from airflow_eos.exceptions import CursorMoved, IntervalNotReady, OffsetsOutOfRange, UnknownTopic
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
+from airflow_eos.model.spec import Deployment
 from airflow_eos.run.states import State
-from tests.support.airflow_partitions import partition_of
+from airflow_eos.ui.history import RunHistory
+from tests.support.airflow_partitions import partition_of, ranges_of
 from tests.support.local_runs import Paused, Pipeline
 from tests.support.markers import wait_for_markers
 
@@ -218,6 +223,29 @@ def test_each_record_is_in_one_partition_of_a_local_day(embedded_kafka, schedule
     assert len(reads) == 3
     assert reads == {day: days.count(day) for day in sorted(days)}
     assert pipeline.output() == [moment.isoformat() for moment in moments]
+
+
+def test_a_delta_schedule_that_is_triggered_reads_what_its_scheduled_runs_read(timed, caplog):
+    """Airflow gives it the last period before now: a warning, and the page names the offsets read twice."""
+    delta = dt.timedelta(minutes=5)
+    by_hand = ScheduledDeltas(delta).infer_manual_data_interval(run_after=pendulum.instance(at(12)))
+    for run_id, start, end in [
+        ("scheduled__5", at(5), at(10)),
+        ("scheduled__10", at(10), at(15)),
+        ("manual__12", by_hand.start, by_hand.end),
+    ]:
+        ends = {"data_interval_start": start, "data_interval_end": end}
+        kind, schedule = run_id.partition("_")[0], DeltaDataIntervalTimetable(delta)
+        ranges = ranges_of(schedule, run_id=run_id, run_type=kind, **ends)
+        timed.run(run_id, ranges=ranges)
+    assert Counter(timed.output()) == {"p0m6": 1, "p0m11": 2}
+    (warning,) = (one.getMessage() for one in caplog.records if "is read twice" in one.getMessage())
+    assert "'manual__12' was triggered and reads [2026-01-05T00:07:00" in warning
+    spec = timed.spec
+    with RunHistory(Deployment(spec.kafka, spec.ledger, spec.prefix)) as history:
+        history.refresh()
+        (pipeline,) = history.pipelines.values()
+        assert f"offset 2 of {timed.source}-0 was read by 2 runs" in history.coverage(pipeline).sentence
 
 
 def test_interval_runs_do_not_touch_the_cursor(timed):

@@ -97,18 +97,22 @@ def short_sessions():
         yield running
 
 
+def with_tokens(kafka, callback, argument):
+    return {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "OAUTHBEARER",
+        "oauth_cb": f"tests.support.short_tokens:{callback}",
+        "sasl.oauthbearer.config": argument,
+    }
+
+
 def test_a_run_outlives_its_tokens(short_sessions, spark, tmp_path):
     """Tokens end while Spark works, and while the transaction is open: driver and workers get new ones."""
     pipeline = Pipeline(short_sessions, partitions=2)
     pipeline.publish([f"r{n}" for n in range(50)])
     log = tmp_path / "tokens"
-    config = {
-        "bootstrap.servers": short_sessions.bootstrap_servers,
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "OAUTHBEARER",
-        "oauth_cb": "tests.support.short_tokens:short_token",
-        "sasl.oauthbearer.config": str(log),
-    }
+    config = with_tokens(short_sessions, "short_token", str(log))
     seconds = 2 * SECONDS
 
     def slow(df):
@@ -132,3 +136,13 @@ def test_a_run_outlives_its_tokens(short_sessions, spark, tmp_path):
     tokens = noted(log)
     assert len(tokens.pop(os.getpid())) > 2
     assert tokens, "executors have tokens of their own"
+
+
+@pytest.mark.parametrize("ahead", [-3600, 3600], ids=["behind", "ahead"])
+def test_a_token_of_another_clock_is_refused(short_sessions, ahead):
+    """By the brokers' clock it has ended, or is of the future: the run says so before it begins."""
+    pipeline = Pipeline(short_sessions, partitions=1)
+    pipeline.publish(["r"])
+    config = with_tokens(short_sessions, "token_of_another_clock", str(ahead))
+    with pytest.raises(ConfigurationError, match=r"refused the credentials.*invalid_token"):
+        pipeline.run("r1", kafka=config)

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.engine import Run
-from airflow_eos.exceptions import EnvironmentMismatch, RunFailed
+from airflow_eos.exceptions import ConfigurationError, RunFailed
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.run.states import State
 from airflow_eos.spark import single_evaluation
@@ -37,6 +37,7 @@ from tests.support.unrepeatable import (
     ALL_RECORDS,
     ONE_PER_KEY,
     Gate,
+    cached_beyond_memory,
     cached_halves,
     random_keys,
     random_keys_below_two_shuffles,
@@ -176,7 +177,7 @@ def _is_admitted(spark, shape):
 
 def _is_refused(run):
     """Before anything is computed, and so written."""
-    with pytest.raises(EnvironmentMismatch, match=single_evaluation.REPEATABLE):
+    with pytest.raises(ConfigurationError, match=single_evaluation.REPEATABLE):
         run.run()
     assert run.surplus()["twice"] == 0
 
@@ -207,6 +208,22 @@ def test_without_the_check_records_are_lost_and_come_twice(experiment, monkeypat
     run = experiment(shape)
     with without_the_check(monkeypatch):
         run.run_and_kill()
+    assert run.seals == 1
+    assert all(run.surplus().values())
+
+
+@pytest.mark.chaos
+@CLASSIC_ONLY
+@pytest.mark.parametrize("spark", [{"spark.memory.fraction": "0.05"}], ids=["10 MB"], indirect=True)
+@pytest.mark.parametrize("checked", [True, False])
+def test_a_cache_without_a_disk_is_no_single_evaluation(experiment, monkeypatch, checked):
+    """Without the check the run is green: Spark draws again what it had to drop."""
+    run = experiment(cached_beyond_memory)
+    if checked:
+        _is_refused(run)
+        return
+    monkeypatch.setattr(single_evaluation, "refuse_caches_in_memory_only", lambda *_: None)
+    run.run()
     assert run.seals == 1
     assert all(run.surplus().values())
 

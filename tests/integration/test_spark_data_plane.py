@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from collections import Counter, defaultdict
+from contextlib import nullcontext
 from dataclasses import replace
 from unittest import mock
 
@@ -22,6 +23,7 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_eos.exceptions import (
+    ConfigurationError,
     EnvironmentMismatch,
     OffsetsOutOfRange,
     ProcessFailed,
@@ -38,6 +40,7 @@ from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
 from airflow_eos.spark import SparkDataPlane, preflight, probe
 from airflow_eos.spark.code_shipping import our_modules
 from airflow_eos.spark.placement import plan_slices, route, route_by_hash
+from airflow_eos.spark.single_evaluation import REPEATABLE
 from airflow_eos.spark.source import ReadTask, source_frame
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos_testing import read_topic
@@ -642,6 +645,33 @@ def test_a_function_that_cannot_be_serialised_says_why(broker, spark, topics, fn
 
     with pytest.raises(ProcessFailed, match=r"cannot pickle '_thread.lock'"):
         seal(broker, spark, topics, lambda df: df.select(fn.udf(locked, "binary")("value").alias("value")))
+
+
+@pytest.mark.parametrize(
+    ("level", "repeatable", "refused"),
+    [
+        ("MEMORY_ONLY", "false", True),
+        ("MEMORY_ONLY_2", "false", True),
+        ("MEMORY_ONLY", "true", False),
+        ("MEMORY_AND_DISK", "false", False),
+    ],
+)
+def test_a_cache_in_memory_only_is_refused(broker, spark, setting, topics, level, repeatable, refused):
+    """Blocks that do not fit are computed again; the author may say that it gives the same rows."""
+    from pyspark import StorageLevel
+
+    setting({REPEATABLE: repeatable})
+    cached = []
+
+    def process(df):
+        kept = df.select("value").persist(getattr(StorageLevel, level))
+        cached.append(kept)
+        return kept.union(kept)
+
+    expected = pytest.raises(ConfigurationError, match=f"in memory only.*localCheckpoint.*{REPEATABLE}=true")
+    with expected if refused else nullcontext():
+        seal(broker, spark, topics, process)
+    cached.pop().unpersist()
 
 
 # -- sending ----------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ def ranges_of(
     dag = DAG("d", schedule=schedule, start_date=pendulum.datetime(2000, 1, 1, tz=timezone))
     fields = {
         "run_id": "r",
+        "run_type": "scheduled",
         "partition_date": None,
         "data_interval_start": None,
         "data_interval_end": None,

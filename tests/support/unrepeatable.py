@@ -121,6 +121,21 @@ def cached_halves(df, gate):
     return gate.attach(halves.select("key", "value"))
 
 
+def cached_beyond_memory(df, _gate):
+    """Two looks at blocks that do not fit into a cache that has no disk: nobody needs to die."""
+    from pyspark import StorageLevel
+    from pyspark.sql import functions as F  # noqa: N812
+
+    @F.udf("string")
+    def drawn(value):
+        import os
+
+        return os.urandom(10_000).hex()
+
+    kept = df.select("key", "value", drawn("value").alias("r")).persist(StorageLevel.MEMORY_ONLY)
+    return kept.where("r < '8'").union(kept.where("r >= '8'")).select("key", "value")
+
+
 def _per_key(rows, gate):
     return gate.attach(rows.repartition(PARTS, "value").select("key", "value"))
 

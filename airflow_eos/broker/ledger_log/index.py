@@ -1,7 +1,7 @@
-"""Looks keys up in a ledger partition by its index: what does not grow with the number of runs before.
+"""Looks up keys in a ledger partition by its index, so that the cost does not grow with the number of runs.
 
-The newest root stands near the end of the partition, which is read anyway: backwards, in windows that grow,
-until one is met and all behind what it speaks for is read. What is not there is looked up in it. A partition
+A look-up reads the partition backwards from its end, in growing windows, until it meets the newest root and
+has read everything that this root does not cover. It looks up the remaining keys in the index. A partition
 without an index is read to its beginning.
 """
 
@@ -35,18 +35,18 @@ _FIRST_WINDOW = 32
 _GROWTH = 3
 _PAGE_BYTES = 1 << 20
 _MOST_PLACES = 500
-"""Records fetched one by one; more of them are found sooner by reading all."""
+"""Most records to fetch one by one; beyond that a full scan is faster."""
 _LEAVES_KEPT = 32
 _LOOKS = 2
 _LONGEST_KEY = LEAF_CHARACTERS
 
 
 class PartitionIndex:
-    """Looks up in one partition, and keeps what it has read of its index.
+    """Looks up keys in one partition, and caches the parts of its index that it has read.
 
-    :param keys: how the records of the index are called.
-    :param topic_id: of the ledger.
-    :ivar tail_bytes: size of what the last look-up read behind the index.
+    :param keys: keys of the index's own records.
+    :param topic_id: id of the ledger topic.
+    :ivar tail_bytes: bytes that the last look-up read beyond the offsets that the index covers.
     """
 
     def __init__(self, tp: TopicPartition, keys: IndexKeys, topic_id: str) -> None:
@@ -64,7 +64,7 @@ class PartitionIndex:
         """Return the latest committed values in ``[start, end)``; deleted keys are absent.
 
         :param end: the last stable offset.
-        :param no_evidence: records behind which there is none of ours are added to it.
+        :param no_evidence: receives the keys whose last record is not evidence.
         """
         for _ in range(_LOOKS):
             findings = Findings(no_evidence)
@@ -75,16 +75,16 @@ class PartitionIndex:
                 self._add_indexed(connections, root, start, wanted, findings, no_evidence)
                 break
             except (IndexUnusable, LedgerUnreadable, OffsetsOutOfRange) as reason:
-                log.info("The index of %s does not answer: %s", self._tp, reason)
+                log.info("Cannot use the index of %s: %s", self._tp, reason)
                 if isinstance(reason, IndexDamaged):
                     self._damaged = self._root[0]
-                self._root = -1, None  # there may be a newer one: compaction removes what that replaced
+                self._root = -1, None  # a newer root may have replaced it, and compaction removed the old one
         else:
             findings = Findings(no_evidence)
             findings.scan(connections, self._tp, start, end, wanted)
         committed = dict(findings.committed(self._tp.partition))
-        for told in (committed, no_evidence, no_evidence.unsigned):
-            told.pop(self._keys.root, None)
+        for records in (committed, no_evidence, no_evidence.unsigned):
+            records.pop(self._keys.root, None)
         return committed
 
     def root(
@@ -98,9 +98,9 @@ class PartitionIndex:
     def leaf(
         self, connections: BrokerConnections, at: LeafAt, no_evidence: NoEvidence
     ) -> Mapping[str, Place]:
-        """Return what a leaf holds.
+        """Return the places that a leaf holds.
 
-        :raises IndexDamaged: it is not there.
+        :raises IndexDamaged: the log does not have the leaf.
         """
         known = self._leaves.get(at)
         if known is None:
@@ -116,9 +116,10 @@ class PartitionIndex:
     def _scan_tail(
         self, connections: BrokerConnections, start: int, end: int, wanted: Wanted, findings: Findings
     ) -> IndexRoot | None:
-        """Read what stands behind the index; return its root, or None: there is none, and all was read."""
+        """Read the offsets that the index does not cover; return its root, None if the whole log was read."""
         root, read = self._root[1], 0
-        # What a root of before does not speak for stands behind it, also where there is a newer one.
+        # A cached root stays valid: everything that it does not cover is behind it, even if there is a newer
+        # one.
         size = _FIRST_WINDOW if root is None else end
         sought = Wanted(wanted.keys | {self._keys.root}, wanted.prefixes) if root is None else wanted
         while end > start and (root is None or end > root.through):
@@ -136,7 +137,7 @@ class PartitionIndex:
             try:
                 root = None if record.value is None else IndexRoot.from_json(record.value, record.key)
             except LedgerUnreadable as reason:
-                log.info("The index of %s is not used: %s", self._tp, reason)
+                log.info("Cannot use the index root of %s: %s", self._tp, reason)
             if root is not None and (root.topic_id != self._topic_id or root.through > record.offset):
                 root = None
             self._root = record.offset, None if record.offset == self._damaged else root
@@ -151,19 +152,19 @@ class PartitionIndex:
         findings: Findings,
         no_evidence: NoEvidence,
     ) -> None:
-        """Add the records that stand where the index says; what the tail has of a key counts.
+        """Add the records at the indexed offsets; a record in the tail takes precedence over the index.
 
-        :raises IndexUnusable: the log does not hold what the index names, or too much is asked for.
+        :raises IndexUnusable: the log does not have an indexed record, or the look-up needs too many records.
         """
-        found = root.places(
+        places = root.places(
             [key for key in wanted.keys if key not in findings.latest],
             wanted.prefixes,
             lambda at: self.leaf(connections, at, no_evidence),
             findings.latest,
         )
-        if others := sorted(key for key, place in found.items() if place.kind == "other"):
+        if others := sorted(key for key, place in places.items() if place.kind == "other"):
             raise IndexUnusable(f"somebody else wrote a record of {others[0]!r}")
-        at = {place.offset: key for key, place in found.items() if place.kind == "record"}
+        at = {place.offset: key for key, place in places.items() if place.kind == "record"}
         at = {offset: key for offset, key in at.items() if offset >= start}
         if len(at) > _MOST_PLACES:
             raise IndexUnusable(f"{len(at)} records are asked for")
@@ -182,11 +183,11 @@ def decided(
     no_evidence: NoEvidence,
     seconds: float,
 ) -> tuple[int, Mapping[str, Place]]:
-    """Return where the last committed records of ``[start, end)`` stand, and the offset behind them.
+    """Return the next offset to index, and the places of the last committed records in ``[start, end)``.
 
-    :param end: what an index may speak for.
-    :param keys: its own records, which are left out.
-    :param seconds: about as long as this may take.
+    :param end: end of the offsets that an index may cover.
+    :param keys: keys of the index's own records, which are omitted.
+    :param seconds: approximate time limit.
     """
     deadline = time.monotonic() + seconds
     places: dict[str, Place] = {}
@@ -194,7 +195,7 @@ def decided(
         for record, is_ours in records:
             if record.key in keys:
                 continue
-            if len(record.key) > _LONGEST_KEY:  # nobody's of ours: no index can hold it, and none passes it
+            if len(record.key) > _LONGEST_KEY:  # a foreign record that no index can hold
                 return record.offset, places
             if not is_ours:
                 places[record.key] = Place(record.offset, "other")

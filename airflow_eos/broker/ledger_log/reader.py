@@ -1,4 +1,4 @@
-"""Follows a ledger: each look reads only what was decided since the last one."""
+"""Follows a ledger: each look reads only the records that were decided since the last one."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from airflow_eos.wire.offsets import list_offsets
 log = logging.getLogger(__name__)
 
 STALL_TIMEOUT = 20.0
-"""Seconds until a leader that answers nothing ends a look; the next one goes on where it stopped."""
+"""Seconds without an answer from a leader after which a look ends; the next look resumes there."""
 _IGNORED_KEPT = 100
 
 
 class LedgerChange(NamedTuple):
     """A committed record.
 
-    :param value: None: a tombstone.
+    :param value: None for a tombstone.
     """
 
     partition: int
@@ -37,17 +37,18 @@ class LedgerChange(NamedTuple):
 
 
 class LedgerReader:
-    """Yields every committed record of some kinds once, in the order of each partition.
+    """Yields every committed record of some kinds once, in offset order within each partition.
 
-    It reads up to the last stable offset: a record behind an open transaction comes with a later look. What
-    counts as a record is what counts in a look-up: it stands in a transaction, in that of the producer it
-    names, and is signed where the ledger has a key. Not for two threads at a time.
+    It reads up to the last stable offset: a record behind an open transaction comes with a later look. A
+    record counts under the same conditions as in a look-up: it is part of a transaction, that of the producer
+    which it names, and it is signed if the ledger has a key. Not thread-safe.
 
-    :param prefixes: of the keys that are wanted.
-    :param signed_key: of the record that says from where on records are signed; empty: none says so.
-    :ivar behind: partitions whose last stable offset lay below the high watermark at the last look.
-    :ivar begins_at: log start of the partitions that have lost their first records.
-    :ivar ignored: place of the last records that are none, per key; of so many keys at most.
+    :param prefixes: prefixes of the keys to yield.
+    :param signed_key: key of the record that says from which offsets on records are signed; empty for none.
+    :ivar behind: partitions whose last stable offset was below the high watermark at the last look.
+    :ivar begins_at: log start offset of the partitions whose first records are deleted.
+    :ivar ignored: partition and offset of the last record per key that does not count; of a limited number of
+        keys.
     """
 
     def __init__(
@@ -67,8 +68,8 @@ class LedgerReader:
 
     @property
     def left(self) -> int:
-        """Offsets that the last look has found and that were not read yet."""
-        return sum(end - self._positions.get(one, 0) for one, end in self._ends.items())
+        """Number of offsets up to the last look's ends that were not read yet."""
+        return sum(end - self._positions.get(partition, 0) for partition, end in self._ends.items())
 
     def start_over(self) -> None:
         """Forget all positions."""
@@ -78,43 +79,43 @@ class LedgerReader:
         self._signed_from = None
 
     def look(self) -> bool:
-        """Find out how far the ledger has come; return whether what was read before does not hold any more.
+        """Update the ends of the partitions; return whether the records read before are no longer valid.
 
-        That is so where a partition has lost its end. All positions are forgotten then.
+        They are invalid if a partition has lost its end. All positions are then reset.
 
-        :raises LedgerReplaced: the topic is another one than at the first look.
-        :raises LedgerMissing: there is none.
+        :raises LedgerReplaced: the topic was deleted and created again since the first look.
+        :raises LedgerMissing: the topic does not exist.
         """
-        found = self._ledger.describe(wait=False)
-        if self._topic_id not in ("", found.topic_id):
+        description = self._ledger.describe(wait=False)
+        if self._topic_id not in ("", description.topic_id):
             before, self._topic_id = self._topic_id, ""
             self.start_over()
             raise LedgerReplaced(
                 f"the ledger topic {self._ledger.topic!r} was made again while it was read: its id was "
-                f"{before}, now it is {found.topic_id}"
+                f"{before}, now it is {description.topic_id}"
             )
-        self._topic_id = found.topic_id
-        places = [TopicPartition(self._ledger.topic, one) for one in range(found.partitions)]
+        self._topic_id = description.topic_id
+        tps = [TopicPartition(self._ledger.topic, number) for number in range(description.partitions)]
         with self._link.connections() as connections:
-            high = list_offsets(connections, places, "latest", isolation="read_uncommitted")
-            stable = list_offsets(connections, places, "latest", isolation="read_committed")
-            starts = list_offsets(connections, places, "earliest")
-        lost = any(stable[one] < self._positions.get(one.partition, 0) for one in places)
+            high = list_offsets(connections, tps, "latest", isolation="read_uncommitted")
+            stable = list_offsets(connections, tps, "latest", isolation="read_committed")
+            starts = list_offsets(connections, tps, "earliest")
+        lost = any(stable[tp] < self._positions.get(tp.partition, 0) for tp in tps)
         if lost:
             log.warning("ledger %s has lost the end of a partition; it is read again", self._ledger.topic)
             self.start_over()
-        self.behind = frozenset(one.partition for one in places if stable[one] < high[one])
-        self.begins_at = {one.partition: starts[one] for one in places if starts[one] > 0}
-        for one in places:
-            self._positions[one.partition] = max(self._positions.get(one.partition, 0), starts[one])
-            self._ends[one.partition] = stable[one]
+        self.behind = frozenset(tp.partition for tp in tps if stable[tp] < high[tp])
+        self.begins_at = {tp.partition: starts[tp] for tp in tps if starts[tp] > 0}
+        for tp in tps:
+            self._positions[tp.partition] = max(self._positions.get(tp.partition, 0), starts[tp])
+            self._ends[tp.partition] = stable[tp]
         return lost
 
     def changes(self) -> Iterator[LedgerChange]:
-        """Yield what lies between the positions and what the last look has found.
+        """Yield the committed records between the positions and the ends of the last look.
 
-        Where it is interrupted it goes on behind the last answer that was taken whole. No other use of the
-        link while it is iterated.
+        After an interruption the next call resumes behind the last answer that was consumed completely. Do
+        not use the link otherwise while iterating.
 
         :raises FetchStalled: a leader did not answer in time.
         """

@@ -1,8 +1,8 @@
-"""Reads the small batches of a ledger: one to three records of text, or one marker.
+"""Decodes the small batches of a ledger: one to three text records, or one marker.
 
-:mod:`airflow_eos.recordbatch.decode` reads whole columns by Arrow, which pays from some dozen records on; a
-batch of one record takes it 50 times as long as the walk here. Layout of a record (KIP-98), all numbers but
-the attributes as zigzag varints::
+:mod:`airflow_eos.recordbatch.decode` decodes whole columns with Arrow, which is faster from a few dozen
+records on; for a batch of one record it takes 50 times as long as the loop here. Layout of a record (KIP-98),
+all numbers except the attributes as zigzag varints::
 
     length | attributes 1 | timestamp delta | offset delta | key length, key | value length, value | headers
 """
@@ -22,15 +22,15 @@ from airflow_eos.recordbatch.header import HEADER_BYTES, RawBatch
 from airflow_eos.recordbatch.isolation import ControlType, control_type
 
 _HEADER = HEADER.encode()
-_MORE = 0x80  # a varint goes on
+_MORE = 0x80  # continuation bit of a varint
 _FEW_RECORDS = 16
 
 
 class Record(NamedTuple):
     """A record of the ledger.
 
-    :param value: None is a tombstone.
-    :param signature: content of its first header, where that is named as a signature's is.
+    :param value: None for a tombstone.
+    :param signature: value of the first header, if it is a signature header.
     """
 
     offset: int
@@ -45,15 +45,15 @@ _Raw = tuple[int, "bytes | None", "bytes | None", "bytes | None"]
 def records_of(batch: RawBatch, end: int, *, signatures: bool = False) -> list[Record]:
     """Return the records of a data batch below offset ``end``.
 
-    Bytes that are no UTF-8 text are spelled with backslashes: only a stranger writes them.
+    Bytes that are not valid UTF-8 become backslash escapes; this package never writes them.
 
-    :param signatures: read these too.
-    :raises CorruptBatch: when it cannot be read.
+    :param signatures: also read signatures.
+    :raises CorruptBatch: the batch cannot be decoded.
     """
-    found: Iterable[_Raw]
+    raw_records: Iterable[_Raw]
     if batch.header.codec or (batch.header.record_count > _FEW_RECORDS and not signatures):
         decoded = decode_batch(batch, end=end, headers=signatures)
-        found = zip(
+        raw_records = zip(
             decoded.offset.tolist(),
             decoded.key.to_pylist(),
             decoded.value.to_pylist(),
@@ -62,16 +62,17 @@ def records_of(batch: RawBatch, end: int, *, signatures: bool = False) -> list[R
         )
     else:
         batch.check_crc()
-        found = (record for record in _walk(batch, signatures=signatures) if record[0] < end)
+        raw_records = (record for record in _walk(batch, signatures=signatures) if record[0] < end)
     return [
-        Record(offset, _text(key) or "", _text(value), signature) for offset, key, value, signature in found
+        Record(offset, _text(key) or "", _text(value), signature)
+        for offset, key, value, signature in raw_records
     ]
 
 
 def markers_of(batch: RawBatch) -> Iterator[LedgerEntry]:
-    """Yield the transaction marker of a control batch, if it holds one.
+    """Yield the transaction marker of a control batch, if it contains one.
 
-    :raises CorruptBatch: when it cannot be read.
+    :raises CorruptBatch: the batch cannot be decoded.
     """
     kind = _control_type(batch)
     if kind in (ControlType.COMMIT, ControlType.ABORT):
@@ -97,7 +98,7 @@ def _walk(batch: RawBatch, *, signatures: bool) -> Iterator[_Raw]:
             signature = _signature(data, at) if signatures else None
             yield batch.header.base_offset + offset_delta, key, value, signature
             at = following
-    except IndexError:  # ran behind the end
+    except IndexError:  # read past the end
         at = -1
     if at != len(data):
         raise CorruptBatch(
@@ -122,7 +123,7 @@ def _string(data: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def _signature(data: bytes, at: int) -> bytes | None:
-    """Return the content of the first header, which begins behind their number."""
+    """Return the value of the first header if it is a signature; ``at`` is where the header count begins."""
     count, at = _varint(data, at)
     if count < 1:
         return None
@@ -135,9 +136,9 @@ def _signatures(decoded: DecodedBatch) -> list[bytes | None]:
         return [None] * len(decoded)
     try:
         first = pc.list_slice(decoded.headers, 0, 1).to_pylist()
-    except UnicodeDecodeError:  # names that are no text: not ours
+    except UnicodeDecodeError:  # header names that are not text: not written by this package
         return [None] * len(decoded)
-    return [one[0]["value"] if one and one[0]["key"] == HEADER else None for one in first]
+    return [headers[0]["value"] if headers and headers[0]["key"] == HEADER else None for headers in first]
 
 
 def _text(data: bytes | None) -> str | None:
@@ -145,10 +146,10 @@ def _text(data: bytes | None) -> str | None:
 
 
 def _control_type(batch: RawBatch) -> ControlType | None:
-    """Read the one record of a control batch; in its usual layout without Arrow, as above."""
+    """Read the only record of a control batch; in its usual layout without Arrow, as above."""
     batch.check_crc()
     data, at = batch.data, HEADER_BYTES
-    # Length below 64, attributes, time and offset delta 0, key of 4 bytes: version (not negative) and type.
+    # One-byte length, attributes, timestamp delta and offset delta 0, 4-byte key: version (>= 0) and type.
     if (
         batch.header.record_count == 1
         and data[at] < _MORE

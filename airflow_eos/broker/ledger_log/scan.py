@@ -1,14 +1,14 @@
 """Finds some keys in a partition of many small transactions, without decoding the others.
 
-A ledger partition holds one or two tiny batches and a control batch per run. Decoding each would take
-minutes for 100,000; searching whole Fetch answers for the bytes of a key takes a fraction of a second. In a
-record the key is preceded by its length (https://kafka.apache.org/documentation/#record), which makes the
-search nearly exact; what it finds is decoded and compared. Compressed batches, which only a stranger writes,
+A ledger partition contains one or two tiny batches and a control batch per run. Decoding all of them would
+take minutes for 100,000 runs; searching whole Fetch answers for the bytes of a key takes a fraction of a
+second. In a record the key follows its length (https://kafka.apache.org/documentation/#record), which makes
+the search nearly exact; hits are decoded and compared. Compressed batches, which this package never writes,
 are always decoded.
 
-Whoever may write to the topic can write any record. One that stands in no transaction, or in that of another
-producer than it names, is no evidence: this package never writes one. Where the ledger has a key, nor is one
-that was not signed with it.
+Any principal with Write on the topic can write any record. A record is not evidence if it is outside a
+transaction, or in the transaction of another producer than it names: this package never writes such records.
+If the ledger has a key, a record without a valid signature is not evidence either.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from airflow_eos.wire.fetch import MAX_BYTES, FetchedAnswer, fetch_answers
 
 log = logging.getLogger(__name__)
 
-_MORE = 0x80  # a varint goes on
+_MORE = 0x80  # continuation bit of a varint
 _FEW_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which keys a look-up is for.
+    """The keys of a look-up.
 
     :param keys: exact keys.
-    :param prefixes: and every key that begins with one of these.
+    :param prefixes: every key that begins with one of these is included too.
     """
 
     keys: frozenset[str]
@@ -53,23 +53,23 @@ class Wanted:
 
     @property
     def few(self) -> bool:
-        """Whether the keys are few: of no prefix that a whole kind of records has."""
+        """Whether only few keys can match: no prefix covers a whole kind of records."""
         return not any(prefix.endswith(":") for prefix in self.prefixes)
 
     @property
     def needles(self) -> list[bytes]:
-        """What the bytes of a batch with a wanted key must contain."""
-        exact = [one for key in self.keys for one in needles(key)]
+        """Byte strings of which a batch with a wanted key contains at least one."""
+        exact = [key_bytes for key in self.keys for key_bytes in needles(key)]
         return exact + [prefix.encode() for prefix in self.prefixes]
 
 
 class NoEvidence(dict[str, int]):
-    """Offset of the last record per wanted key that is no evidence.
+    """Offset of the last record per wanted key that is not evidence.
 
-    :param key: of the ledger.
-    :param topic_id: of the ledger topic; only signatures need it.
-    :param bounds: which records of the partition need no signature.
-    :ivar unsigned: the keys, and the last offset of each, of records that lack only a signature.
+    :param key: the ledger's key.
+    :param topic_id: id of the ledger topic; only signatures need it.
+    :param bounds: records of the partition that need no signature.
+    :ivar unsigned: last offset per key of records that only lack a signature.
     """
 
     def __init__(
@@ -86,15 +86,15 @@ class NoEvidence(dict[str, int]):
 
     @property
     def wants_signatures(self) -> bool:
-        """Whether signatures have to be read."""
+        """Whether signatures must be read."""
         return bool(self._key)
 
     def like(self) -> NoEvidence:
-        """Return an empty one that judges alike."""
+        """Return an empty object with the same key, topic id and bounds."""
         return NoEvidence(self._key, self._topic_id, self._bounds)
 
     def evident(self, batch: RawBatch, end: int, wanted: Wanted) -> Iterator[Record]:
-        """Yield the wanted records of a batch that are evidence; note the others here."""
+        """Yield the wanted records of a batch that are evidence; add the other wanted ones to this object."""
         header = batch.header
         try:
             records = records_of(batch, end, signatures=True)
@@ -102,7 +102,7 @@ class NoEvidence(dict[str, int]):
             if header.is_transactional:
                 raise
             log.warning("ignored, for it was written in no transaction: %s", error)
-            # Compaction may read it all the same. Of a compressed one nobody knows what is in it.
+            # Compaction may still read such a batch. The keys of a compressed one are unknown.
             for key in wanted.keys:
                 if not header.codec and _may_hold(batch, needles(key)):
                     self[key] = max(header.last_offset, self.get(key, -1))
@@ -118,11 +118,11 @@ class NoEvidence(dict[str, int]):
             self[record.key] = max(record.offset, self.get(record.key, -1))
 
     def is_ours(self, batch: RawBatch, record: Record) -> bool:
-        """Tell whether a record is evidence."""
+        """Return whether a record is evidence."""
         return self._is_signed(batch, record) and is_evidence(batch.header, record.value)
 
     def _is_signed(self, batch: RawBatch, record: Record) -> bool:
-        """Tell whether the record is signed, or need not be."""
+        """Return whether the record is signed, or need not be."""
         if not self._key or record.offset < self._bounds.unsigned_below:
             return True
         header = batch.header
@@ -140,10 +140,11 @@ class NoEvidence(dict[str, int]):
 
 
 class Findings:
-    """The last committed record of each wanted key, and what is no evidence, found range by range.
+    """The last committed record of each wanted key, collected range by range.
 
-    :param no_evidence: judges records; :meth:`committed` notes there what stands behind the last one of ours.
-    :ivar latest: the last record per key, tombstones too.
+    :param no_evidence: decides which records are evidence; :meth:`committed` adds the keys whose last record
+        is not.
+    :ivar latest: the last record per key, including tombstones.
     """
 
     def __init__(self, no_evidence: NoEvidence) -> None:
@@ -168,11 +169,11 @@ class Findings:
         size = 0
         for answer in fetch_answers(connections, tp.topic, tp.partition, start, end, max_bytes=max_bytes):
             page = _Page(answer, end, self._others)
-            found = [record for key in wanted.keys if (record := page.latest(key)) is not None]
+            records = [record for key in wanted.keys if (record := page.latest(key)) is not None]
             for prefix in wanted.prefixes:
-                found.extend(page.beginning_with(prefix).values())
-            self.take(found)
-            size += sum(one.header.size for one in answer.batches if one.header.base_offset < end)
+                records.extend(page.beginning_with(prefix).values())
+            self.take(records)
+            size += sum(batch.header.size for batch in answer.batches if batch.header.base_offset < end)
         return size
 
     def take(self, records: Iterable[Record]) -> None:
@@ -200,11 +201,11 @@ class Findings:
 def records_at(
     connections: BrokerConnections, tp: TopicPartition, wanted: Mapping[int, str], no_evidence: NoEvidence
 ) -> dict[int, Record]:
-    """Return committed records that are evidence, by their offsets; those that are not there are left out.
+    """Return committed records that are evidence, by offset; omits offsets without such a record.
 
     :param wanted: the key at each offset, all of them below the last stable offset.
     """
-    found: dict[int, Record] = {}
+    records: dict[int, Record] = {}
     left = sorted(wanted)
     while left:
         at = left[0]
@@ -217,30 +218,32 @@ def records_at(
             for offset in left[: bisect_left(left, behind)]:
                 record = page.at(offset, wanted[offset])
                 if record is not None:
-                    found[offset] = record
+                    records[offset] = record
         left = left[bisect_left(left, behind) :]
-    return found
+    return records
 
 
 def decided_records(
     connections: BrokerConnections, tp: TopicPartition, start: int, end: int, no_evidence: NoEvidence
 ) -> Iterator[tuple[int, list[tuple[Record, bool]]]]:
-    """Yield the committed records of ``[start, end)``, whether each is evidence, and the offset behind them.
+    """Yield committed records of ``[start, end)``, each with whether it is evidence, and the next offset.
 
-    Ends early before a batch that cannot be read, which only a stranger writes.
+    Ends early before a batch that cannot be decoded; this package never writes one.
 
     :param end: at or below the last stable offset.
     """
     for answer in fetch_answers(connections, tp.topic, tp.partition, start, end):
         page = _Page(answer, end, no_evidence)
-        found: list[tuple[Record, bool]] = []
+        judged: list[tuple[Record, bool]] = []
         for batch in answer.batches:
             records = page.committed_in(batch)
             if records is None:
-                yield batch.header.base_offset, found
+                yield batch.header.base_offset, judged
                 return
-            found += [(one, no_evidence.is_ours(batch, one)) for one in records if one.offset >= start]
-        yield min(answer.next_position, end), found
+            judged += [
+                (record, no_evidence.is_ours(batch, record)) for record in records if record.offset >= start
+            ]
+        yield min(answer.next_position, end), judged
 
 
 def committed_values(
@@ -253,8 +256,8 @@ def committed_values(
 ) -> Mapping[str, LedgerText]:
     """Return the latest read_committed value of each key in ``[start, end)``; deleted keys are absent.
 
-    :param end: at or below the last stable offset, so that the broker knows what was aborted.
-    :param no_evidence: records behind which there is none of ours are added to it.
+    :param end: at or below the last stable offset, so that the broker knows the aborted transactions.
+    :param no_evidence: receives the keys whose last record is not evidence.
     """
     findings = Findings(no_evidence)
     findings.scan(connections, tp, start, end, wanted)
@@ -271,9 +274,9 @@ def raw_entries(
 ) -> tuple[Sequence[LedgerEntry], int]:
     """Return all control markers and the records of the keys in ``[start, end)``, committed or not.
 
-    And the size of all batches there, in bytes.
+    The second value is the size of all batches there, in bytes.
 
-    :param no_evidence: what no transaction of ours wrote is added to it.
+    :param no_evidence: receives the records that are not evidence.
     """
     sought = wanted.needles
     entries: list[LedgerEntry] = []
@@ -301,7 +304,7 @@ def raw_entries(
 
 
 def needle(key: str) -> bytes:
-    """Return the bytes of a key inside an uncompressed record: its length as a zigzag varint, then itself."""
+    """Return the bytes of a key in an uncompressed record: its length as a zigzag varint, then the key."""
     encoded = key.encode()
     left = len(encoded) << 1
     prefix = bytearray()
@@ -312,9 +315,9 @@ def needle(key: str) -> bytes:
 
 
 def needles(key: str) -> tuple[bytes, bytes]:
-    """Return what a record with this key must hold: the one or the other.
+    """Return two byte strings, of which a record with this key contains at least one.
 
-    A stranger may spell the length with more bytes than it needs; the last of them is 0 then.
+    Other writers may encode the length with more bytes than necessary; the last of them is then 0.
     """
     return needle(key), b"\0" + key.encode()
 
@@ -338,9 +341,9 @@ class _Page:
         for batch in self._candidates(needles(key)):
             if self._is_aborted(batch):
                 continue
-            found = list(self._no_evidence.evident(batch, self._end, wanted))
-            if found:
-                return found[-1]
+            records = list(self._no_evidence.evident(batch, self._end, wanted))
+            if records:
+                return records[-1]
         return None
 
     def beginning_with(self, prefix: str) -> dict[str, Record]:
@@ -349,8 +352,8 @@ class _Page:
         latest: dict[str, Record] = {}
         for batch in reversed(list(self._candidates((prefix.encode(),)))):
             if not self._is_aborted(batch):
-                found = self._no_evidence.evident(batch, self._end, wanted)
-                latest.update((record[1], record) for record in found)
+                records = self._no_evidence.evident(batch, self._end, wanted)
+                latest.update((record[1], record) for record in records)
         return latest
 
     def at(self, offset: int, key: str) -> Record | None:
@@ -360,11 +363,11 @@ class _Page:
                 if batch.header.is_control or self._is_aborted(batch):
                     return None
                 records = self._no_evidence.evident(batch, offset + 1, Wanted(frozenset({key})))
-                return next((one for one in records if one.offset == offset), None)
+                return next((record for record in records if record.offset == offset), None)
         return None
 
     def committed_in(self, batch: RawBatch) -> list[Record] | None:
-        """Return the committed records of one of the batches, None where it cannot be read."""
+        """Return the committed records of a batch; None if it cannot be decoded."""
         if batch.header.is_control or self._is_aborted(batch):
             return []
         with contextlib.suppress(CorruptBatch):
@@ -372,7 +375,7 @@ class _Page:
         return None
 
     def _candidates(self, sought: Sequence[bytes]) -> Iterator[RawBatch]:
-        """Yield data batches that hold one of these, last one first."""
+        """Yield data batches that contain one of the byte strings, last batch first."""
         if self._has_compressed:
             yield from (
                 batch
@@ -382,19 +385,19 @@ class _Page:
             return
         # The bytes behind the last whole batch belong to the next answer.
         limit = self._begins[-1]
-        # Where each is found last; looked for again when the batch it is in is done.
-        last = {one: self._answer.data.rfind(one, 0, limit) for one in sought}
+        # The last position of each; searched again once the batch with that position is done.
+        last = {key_bytes: self._answer.data.rfind(key_bytes, 0, limit) for key_bytes in sought}
         while (at := max(last.values())) >= 0:
             index = bisect_right(self._begins, at) - 1
             limit = self._begins[index]
             if not self._batches[index].header.is_control:
                 yield self._batches[index]
-            for one, found in last.items():
-                if found >= limit:
-                    last[one] = self._answer.data.rfind(one, 0, limit)
+            for key_bytes, position in last.items():
+                if position >= limit:
+                    last[key_bytes] = self._answer.data.rfind(key_bytes, 0, limit)
 
     def _is_aborted(self, batch: RawBatch) -> bool:
-        """Tell whether the batch lies between an aborted transaction's first offset and its marker."""
+        """Return whether the batch is between an aborted transaction's first offset and its marker."""
         header = batch.header
         if not header.is_transactional:
             return False
@@ -414,14 +417,14 @@ class _Page:
             for other in self._batches:
                 if other.header.is_control:
                     self._markers.setdefault(other.header.producer_id, []).append(other.header.base_offset)
-        # A transaction ends with its producer's next marker; what comes behind that is another one.
+        # A transaction ends with its producer's next marker; later batches belong to another transaction.
         ends = self._markers.get(producer, [])
         following = bisect_right(ends, first)
         return following == len(ends) or ends[following] > header.base_offset
 
 
 def is_evidence(header: BatchHeader, value: str | None) -> bool:
-    """Tell whether a record stands in a transaction, and in that of the producer it names, if any."""
+    """Return whether a record is part of a transaction, and of the producer that its value names, if any."""
     writer = None if value is None else named_writer(value)
     return header.is_transactional and writer in (None, (header.producer_id, header.producer_epoch))
 
@@ -430,4 +433,4 @@ def _may_hold(batch: RawBatch, sought: Sequence[bytes]) -> bool:
     if batch.header.codec:
         return True
     data = bytes(batch.data)
-    return any(one in data for one in sought)
+    return any(key_bytes in data for key_bytes in sought)

@@ -1,4 +1,4 @@
-"""The ledger topic as a log: the ``Ledger`` port on a real cluster. What it means, the authority decides."""
+"""The ledger topic as a log: the ``Ledger`` port on a real cluster. The authority interprets its records."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ log = logging.getLogger(__name__)
 CREATE_TIMEOUT = 60.0
 _NOTHING = Wanted(frozenset())
 _OFFSETS_PER_RUN = 3
-"""Its record, its cursor, a marker."""
+"""The run record, the cursor and a marker."""
 _REPLICAS_WITH_ONE_TO_SPARE = 3
 
 _CENTURY_MS = 100 * 365 * 24 * 3600 * 1000
 
 TOPIC_CONFIG: Mapping[str, str] = {
     "cleanup.policy": "compact",
-    # A stranger's tombstone takes a record with it when the log is compacted: it must stay, to tell of it.
+    # Compaction removes the records that a foreign tombstone deletes. The tombstone must stay as evidence.
     "delete.retention.ms": str(_CENTURY_MS),
-    # Boundaries of look-ups by time must not depend on writers' clocks.
+    # Look-ups by time must not depend on writers' clocks.
     "message.timestamp.type": "LogAppendTime",
     # Look-ups search the log for the bytes of a key.
     "compression.type": "uncompressed",
@@ -56,11 +56,11 @@ class KafkaLedger(LinkUser):
     """A compacted topic of run, cursor and boundary records; a context manager.
 
     :param config: client configuration in librdkafka's names.
-    :param settings: name of the topic, how to create it, and what signs its records.
-    :param signed_key: key of the record in partition 0 that says from where on they are signed; empty: none
-        may say so.
-    :param index_keys: of the records that index a partition; None: look-ups read it whole.
-    :param link: raw connections to share; own ones by default.
+    :param settings: name of the topic, how to create it, and the key that signs its records.
+    :param signed_key: key of the record in partition 0 that says from which offsets on records are signed;
+        empty for none.
+    :param index_keys: keys of the records that index a partition; None: look-ups read the whole partition.
+    :param link: connections to share; opens its own by default.
     """
 
     def __init__(
@@ -89,32 +89,32 @@ class KafkaLedger(LinkUser):
 
     @property
     def topic_id(self) -> str:
-        """Id of the ledger topic, as described last."""
+        """Id of the ledger topic, as last described."""
         return self._topic_id or self.describe().topic_id
 
     def describe(self, *, wait: bool = True) -> TopicDescription:
-        """Return the ledger topic, asked for now.
+        """Request the ledger topic's description.
 
-        :param wait: ask for some seconds before a topic is taken for missing.
-        :raises LedgerMissing: naming the command that creates it.
-        :raises AuthorizationFailed: without Describe on the topic.
+        :param wait: retry an unknown topic for some seconds, because the broker's metadata may be stale.
+        :raises LedgerMissing: names the command that creates the topic.
+        :raises AuthorizationFailed: Describe on the topic is missing.
         """
         try:
             with self._link.connections() as connections:
-                found = connections.topics([self.topic], wait=wait)[self.topic]
+                metadata = connections.topics([self.topic], wait=wait)[self.topic]
         except UnknownTopic as error:
             raise LedgerMissing(
                 f"the ledger topic {self.topic!r} does not exist, so nobody can tell what is committed; "
                 "create it once with 'python -m airflow_eos init', or let the first run do it: "
                 "LedgerSettings(create=True)"
             ) from error
-        self._partitions = len(found.leaders)
-        if self._topic_id != found.topic_id:
-            self._topic_id, self._indexes = found.topic_id, {}
-        return TopicDescription(topic=self.topic, topic_id=found.topic_id, partitions=self._partitions)
+        self._partitions = len(metadata.leaders)
+        if self._topic_id != metadata.topic_id:
+            self._topic_id, self._indexes = metadata.topic_id, {}
+        return TopicDescription(topic=self.topic, topic_id=metadata.topic_id, partitions=self._partitions)
 
     def partition_for(self, routing: str) -> int:
-        """Return the partition of a routing string, as the Java producer places a key; "" is partition 0."""
+        """Return the partition that the Java producer would choose for a key; partition 0 for ""."""
         if not routing:
             return 0
         if self._partitions is None:
@@ -124,35 +124,35 @@ class KafkaLedger(LinkUser):
         return int(partitions_for(1, self._partitions, topic=self.topic, key=key)[0])
 
     def view(self, partition: int, keys: Collection[str], prefixes: Collection[str] = ()) -> LedgerView:
-        """Read the partition up to the high watermark taken when the call starts.
+        """Read the partition up to the high watermark at the start of the call.
 
-        Below the last stable offset the broker decides what is committed; above it the entries are returned
-        as they are, for the authority to decide by the control markers. The high watermark is taken first:
-        what was finished before the call is then below it, and an LSO taken later only moves decided records
-        down.
+        Below the last stable offset (LSO) the broker decides which records are committed. Entries above it
+        are returned raw; the authority decides about them by the control markers. The high watermark is
+        requested before the LSO: every transaction that ended before the call is then below it, and a later
+        LSO only moves entries from the tail to the decided records.
 
         :param partition: a partition of the ledger.
-        :param keys: keys that are wanted; a tombstone removes its key from ``committed`` and has the value
-            None in ``tail``.
-        :param prefixes: every key that begins with one of these is wanted too.
-        :raises CorruptBatch: when a batch cannot be read.
-        :raises FetchStalled: when the leader did not answer in time.
+        :param keys: keys to read; a tombstone removes its key from ``committed`` and has the value None in
+            ``tail``.
+        :param prefixes: every key that begins with one of these is read too.
+        :raises CorruptBatch: a batch cannot be decoded.
+        :raises FetchStalled: the leader did not answer in time.
         """
         wanted = Wanted(frozenset(keys), tuple(prefixes))
-        found = self._view(partition, wanted)
-        # What was written before the ledger had a key is not signed. It is known how far that goes.
-        if found.unsigned and self._learn_what_is_signed():
-            found = self._view(partition, wanted)
-        return found
+        view = self._view(partition, wanted)
+        # Records written before the ledger had a key are unsigned; a ledger record says up to which offsets.
+        if view.unsigned and self._learn_what_is_signed():
+            view = self._view(partition, wanted)
+        return view
 
     def latest(
         self, partition: int, prefixes: Collection[str], count: int, *, within: int | None = None
     ) -> LedgerView:
-        """As :meth:`view` of all keys with these prefixes, but only of about the ``count`` newest records.
+        """Like :meth:`view` of all keys with these prefixes, but only about the ``count`` newest records.
 
-        Reads from the end of the partition until it has so many.
+        Reads backwards from the end of the partition until it has that many.
 
-        :param within: offsets at the end of the partition that are read at most; None: all.
+        :param within: maximum number of offsets to read from the end of the partition; None for no limit.
         """
         tp = TopicPartition(self.topic, partition)
         wanted = Wanted(frozenset(), tuple(prefixes))
@@ -173,7 +173,7 @@ class KafkaLedger(LinkUser):
         return LedgerView(stable, max(high, stable), committed, tail, start, no_evidence)
 
     def _learn_what_is_signed(self) -> bool:
-        """Read from which offsets on records are signed; return whether that is news."""
+        """Read from which offsets on records are signed; return whether that has changed."""
         key = self._signed_key
         value = self._view(0, Wanted(frozenset({key}))).committed.get(key) if key else None
         before = self._signed_from
@@ -219,7 +219,7 @@ class KafkaLedger(LinkUser):
         )
 
     def _no_evidence(self, partition: int, wanted: Wanted) -> NoEvidence:
-        # The record that says what is signed is signed itself, wherever it stands.
+        # The record that says from where on records are signed must itself be signed, at any offset.
         if not self.key:
             return NoEvidence()
         says_what_is_signed = self._signed_key in wanted.keys
@@ -229,11 +229,11 @@ class KafkaLedger(LinkUser):
     # -- the index --
 
     def tails(self) -> Mapping[int, int]:
-        """Return in bytes what the last look-up in each partition read behind its index."""
+        """Return per partition the bytes that the last look-up read beyond its index."""
         return {partition: index.tail_bytes for partition, index in sorted(self._indexes.items())}
 
     def index_root(self, partition: int) -> tuple[int, IndexRoot] | None:
-        """Return the newest committed root of a partition and its offset, None where none can be used."""
+        """Return the newest committed root of a partition and its offset; None if there is no usable one."""
         index, tp = self._index(partition), TopicPartition(self.topic, partition)
         if index is None:
             return None
@@ -243,19 +243,19 @@ class KafkaLedger(LinkUser):
             return index.root(connections, start, stable, self._no_evidence(partition, _NOTHING))
 
     def index_leaf(self, partition: int, at: LeafAt) -> Mapping[str, Place]:
-        """Return what a leaf holds.
+        """Return the places that a leaf holds.
 
-        :raises IndexUnusable: it is not there.
+        :raises IndexUnusable: the log does not have the leaf.
         """
         index = self._index(partition)
-        assert index is not None, "whoever knows a leaf has read the root"
+        assert index is not None, "a caller that knows a leaf has read the root"
         with self._link.connections() as connections:
             return index.leaf(connections, at, self._no_evidence(partition, _NOTHING))
 
     def decided(self, partition: int, start: int, seconds: float) -> tuple[int, Mapping[str, Place]]:
-        """Return where the last decided records from ``start`` on stand, and the offset behind them.
+        """Return the next offset to index, and the places of the last decided records from ``start`` on.
 
-        :param seconds: about as long as this may take; what is left is not returned.
+        :param seconds: approximate time limit; returns the records read by then.
         """
         assert self._index_keys is not None, "this ledger is read without an index"
         tp = TopicPartition(self.topic, partition)
@@ -284,10 +284,10 @@ class KafkaLedger(LinkUser):
         )
 
     def create(self) -> None:
-        """Create the ledger topic, unless it is there, and wait until every partition has a leader.
+        """Create the ledger topic if it does not exist, and wait until every partition has a leader.
 
-        :raises AuthorizationFailed: without Create on the cluster or the topic.
-        :raises BrokersUnavailable: when a partition still has no leader after a minute.
+        :raises AuthorizationFailed: Create on the cluster or the topic is missing.
+        :raises BrokersUnavailable: a partition has no leader after :data:`CREATE_TIMEOUT` seconds.
         """
         admin = Admin(self._config)
         config = dict(TOPIC_CONFIG)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.kafka import TransactionState
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
 from airflow_eos.operations.queries import LedgerRecord
-from airflow_eos.ui import pipeline_rows, views
+from airflow_eos.ui import app, pipeline_rows, views
 from airflow_eos.ui.addresses import Asked, page_of, runs_of
 from airflow_eos.ui.attempts import Attempt
 from airflow_eos.ui.desk import Desk, Trouble
@@ -23,7 +24,7 @@ from airflow_eos.ui.history import PipelineHistory
 from airflow_eos.ui.pipeline_rows import ledger_rows, pipeline_row, pipelines_view
 from airflow_eos.ui.records import flat
 from airflow_eos.ui.transaction_rows import OpenNow, check_of
-from airflow_eos.ui.viewer import Viewer
+from airflow_eos.ui.viewer import NOT_SHOWN, Viewer
 from airflow_eos.wire.txn_requests import TransactionStatus
 from tests.support.page_site import HandHistory
 from tests.unit.airflow.fakes import a_record
@@ -275,3 +276,16 @@ def test_where_no_pipeline_is_known_the_tab_says_so(asked: Asked) -> None:
         shown_for(asked)
     assert refused.value.status == 404
     assert "secret" not in refused.value.text
+
+
+def test_a_user_without_a_dag_asks_neither_ledger_nor_brokers():
+    """Such a user could only make others wait; an administrator is shown what belongs to no Dag."""
+    asked = []
+    desk = SimpleNamespace(ask=lambda question, user: asked.append(user))
+    request = SimpleNamespace(app=SimpleNamespace(state=SimpleNamespace(desk=desk)))
+    with pytest.raises(Trouble, match="Nothing to show") as refusal:
+        app._ask(request, Viewer([], "guest"), lambda history: None)
+    assert refusal.value.status == NOT_SHOWN
+    app._ask(request, Viewer([], "admin", is_admin=True), lambda history: None)
+    app._ask(request, Viewer(["mine"], "owner"), lambda history: None)
+    assert asked == ["admin", "owner"]

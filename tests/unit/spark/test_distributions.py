@@ -6,16 +6,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from airflow_eos.exceptions import EnvironmentMismatch
 from airflow_eos.operations import executors
+from airflow_eos.spark import distributions
 from airflow_eos.spark.distributions import (
     SparkDistributions,
     check_distributions,
     installed_distributions,
 )
+from airflow_eos.spark.preflight import check_environment
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -71,6 +74,24 @@ def test_a_spark_that_comes_first_on_the_path_hides_what_is_installed(tmp_path):
     assert installed_distributions([shipped, mixed]) == SparkDistributions(None, None)
 
 
+ENTRIES = {
+    "a session": "from airflow_eos.spark.distributions import import_session_class; import_session_class()",
+    "a process of a file": (
+        "from pathlib import Path; from airflow_eos.operators.process_function import load_process; "
+        "load_process('process.py:process', relative_to=Path())"
+    ),
+    "a process of the Dag file": (
+        "from airflow_eos.operators.process_function import ship_by_value; ship_by_value(lambda df: df)"
+    ),
+    "a class-data archive": (
+        "from pathlib import Path; from airflow_eos.spark_host.jvm import write_archive; "
+        "write_archive(Path('archives'), Path('java'))"
+    ),
+}
+"""What a task or a command does first with PySpark."""
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize(
     ("versions", "module", "shown"),
     [
@@ -79,15 +100,16 @@ def test_a_spark_that_comes_first_on_the_path_hides_what_is_installed(tmp_path):
     ],
     ids=["mixed", "half removed"],
 )
-def test_the_start_of_a_session_names_the_command_instead_of_an_import_error(
-    tmp_path, versions, module, shown
+def test_whatever_needs_pyspark_first_names_the_command_instead_of_an_import_error(
+    tmp_path, versions, module, shown, entry
 ):
     """The failed import of a name of PySpark says nothing of its cause."""
-    code = "from airflow_eos.spark.distributions import import_session_class; import_session_class()"
-    path = os.pathsep.join([site(tmp_path, module=module, **versions), str(ROOT)])
+    path = os.pathsep.join([site(tmp_path / "packages", module=module, **versions), str(ROOT)])
+    (tmp_path / "process.py").write_text("from pyspark.sql.functions import col\n")
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": path},
+        [sys.executable, "-c", ENTRIES[entry]],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path, "AIRFLOW_HOME": str(tmp_path / "airflow")},
         capture_output=True,
         text=True,
         timeout=60,
@@ -99,14 +121,22 @@ def test_the_start_of_a_session_names_the_command_instead_of_an_import_error(
     assert "Run: pip install --force-reinstall --no-deps 'pyspark==" in error
 
 
-@pytest.mark.parametrize(
-    ("client", "status", "advice"), [("4.2.0", "fail", "run: pip install"), ("4.1.3", "ok", "")]
-)
-def test_the_doctor_compares_them_too(monkeypatch, client, status, advice):
+@pytest.mark.parametrize(("client", "problems"), [("4.2.0", 1), ("4.1.3", 0)])
+def test_the_doctor_compares_them_too(monkeypatch, client, problems):
     """Without a session: the doctor's own Python is asked."""
     monkeypatch.setattr(executors, "installed_distributions", lambda: SparkDistributions("4.1.4", client))
-    check = executors.check_distributions_here()
-    assert (check.status, check.advice.partition(" --")[0]) == (status, advice)
+    checks = executors.distribution_problems()
+    rows = [(check.status, check.advice.partition(" --")[0]) for check in checks]
+    assert rows == [("fail", "run: pip install")] * problems
+
+
+def test_the_preflight_compares_them_for_a_session_that_somebody_else_started(monkeypatch):
+    """``read_process_write`` is given one; nothing of the run has begun."""
+    monkeypatch.setattr(
+        distributions, "installed_distributions", lambda _: SparkDistributions("4.1.4", "4.2.0")
+    )
+    with pytest.raises(EnvironmentMismatch, match="share one folder"):
+        check_environment(mock.Mock(version="4.1.4"))
 
 
 def test_this_environment_fits_together():

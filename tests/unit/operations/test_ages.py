@@ -1,0 +1,28 @@
+"""How long a transaction is open: the coordinator says when it began, this machine what time it is."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from airflow_eos.model.kafka import TransactionState
+from airflow_eos.operations.open_transactions import times_of
+from airflow_eos.wire.txn_requests import TransactionStatus
+
+BEGAN = dt.datetime(2026, 11, 20, 12, tzinfo=dt.timezone.utc)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "age"), [(0, 30.0), (-600, 0.0), (600, 630.0)], ids=["equal", "behind", "ahead"]
+)
+def test_the_age_of_a_transaction_is_by_two_clocks(ahead: float, age: float) -> None:
+    """A clock that is behind shows nothing as old, one that is ahead everything too soon; the begin stays."""
+    now = BEGAN + dt.timedelta(seconds=30 + ahead)
+    begin = int(BEGAN.timestamp() * 1000)
+    status = TransactionStatus(TransactionState.ONGOING, 4000, 1, start_ms=begin, timeout_ms=60_000)
+    assert times_of(status, now) == {
+        "started": "2026-11-20T12:00:00.000Z",
+        "age_seconds": age,
+        "timeout_seconds": 60.0,
+    }
