@@ -90,8 +90,8 @@ class ControlPlane(Closeable):
 
         :param to_write: the caller will write to it.
         :raises ConfigurationError: with ``to_write``, the ledger is signed and there is no key to sign with.
-        :raises LedgerMissing: there is no ledger, and no witness that may be asked remembers one.
-        :raises LedgerReplaced: it is another ledger than before, or is lost.
+        :raises LedgerMissing: there is none, and no witness that may be asked knows of one.
+        :raises LedgerReplaced: it is another one than before, or was lost.
         """
         refusing = self.refusing_lost_ledger() if may_create is MayCreate.NEVER else nullcontext()
         with refusing:
