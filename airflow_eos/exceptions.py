@@ -235,7 +235,7 @@ class LedgerMissing(PlanError):
 
 
 class LedgerReplaced(PlanError):
-    """The ledger topic's id or partition count is not the one that was used before.
+    """The ledger topic was deleted, or its id or partition count is not the one that was used before.
 
     Safe: This try did nothing. `--adopt-new` makes everything count as not committed: what is cleared,
     retried or backfilled then is written twice.

@@ -22,7 +22,7 @@ _ADD_PARTITIONS_TO_TXN = 24
 _VERIFYING_VERSION = 4
 """AddPartitionsToTxn version of brokers that verify partitions with the coordinator: Kafka 3.6 (KIP-890)."""
 _VERIFYING_FEATURES = {"metadata.version": 12, "transaction.version": 1}
-"""Least levels that only Kafka 3.6 and later have (3.6-IV0; TV_1, of 4.0)."""
+"""Lowest feature levels that only Kafka 3.6 and later support (3.6-IV0; TV_1, of 4.0)."""
 _BROKER_TIMEOUT = 10.0
 _FORBIDDEN = KafkaError.CLUSTER_AUTHORIZATION_FAILED
 
@@ -57,12 +57,12 @@ def brokers_of(admin: Admin, left: float) -> list[int]:
 
 
 def _can_verify(answer: ApiVersionsResponse) -> bool:
-    """Whether a broker that answers so is Kafka 3.6 or later, by a request version or a feature level.
+    """Return whether the broker is Kafka 3.6 or later, by a request version or a feature level.
 
-    Only brokers send AddPartitionsToTxn from version 4 on, and one may keep it from clients (KAFKA-15757). A
-    finalised level is supported by every broker.
+    AddPartitionsToTxn from version 4 on is for brokers only, and a broker may hide it from clients
+    (KAFKA-15757). Every broker supports a finalised level.
     """
-    # Absent where the broker refuses to answer: then it is older than any that can be worked with.
+    # The list is empty if the broker rejects the request's version; such a broker is too old anyway.
     versions = {api.api_key: api.max_version for api in answer.api_keys}
     if versions.get(_ADD_PARTITIONS_TO_TXN, 0) >= _VERIFYING_VERSION:
         return True

@@ -1,1 +1,1 @@
-"""What the runs of a pipeline have read, worked out from their records: pure, nothing is asked."""
+"""Computes which offsets the runs of a pipeline have read, from their records; pure, without I/O."""

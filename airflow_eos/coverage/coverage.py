@@ -1,10 +1,10 @@
-"""What the runs of a pipeline have read, offset by offset, and one sentence that says whether it is whole.
+"""Computes which offsets the runs of a pipeline have read, and a sentence that says whether that is complete.
 
-Computed from run records alone, and from where each log begins and ends now: no client, no clock. Offsets of
-a topic that was made again are others than those of before: a lane belongs to one topic id.
+The inputs are run records and the current bounds of each log; there is no client and no clock. A topic that
+was created again has new offsets, so a lane belongs to one topic id.
 
-Each offset should be in the ranges of one run. Reads on purpose come on top and count as neither overlap nor
-gap: reprocessings, ranges that somebody gave, and what a cursor reads again after a reset.
+Each offset should be in the ranges of exactly one run. Reads on purpose are separate and count as neither
+overlap nor gap: reprocessings, explicit ranges, and offsets that a cursor reads again after a reset.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from airflow_eos.model.ranges import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What all runs of a pipeline have read.
+    """The offsets that all runs of a pipeline have read.
 
-    :param runs: how many.
-    :param sentence: says that it is whole, or what is wrong and where.
-    :param problems: what is wrong, in order of partitions and offsets.
-    :param reprocessings: runs among those whose records are forgotten.
-    :param unseen: source topics whose logs may not be looked at.
+    :param runs: number of runs.
+    :param sentence: says that the coverage is complete, or what is wrong and where.
+    :param problems: gaps, overlaps and reads beyond the log end, ordered by partition and offset.
+    :param reprocessings: reprocessings among the runs whose records are no longer kept.
+    :param unseen: source topics whose logs this principal may not Describe.
     """
 
     lanes: tuple[Lane, ...]
@@ -45,24 +45,24 @@ class Coverage:
     def is_whole(self) -> bool:
         """Whether each offset between the first and the last was read by exactly one run.
 
-        Not where that is unknown: where a source topic may not be looked at.
+        False if that is unknown, because a source topic may not be described.
         """
         return not self.problems and not self.unseen
 
     @property
     def unread(self) -> int:
-        """Offsets not read yet, over all partitions; -1 where a topic may not be looked at."""
-        return NOT_COUNTED if self.unseen else sum(one.unread for one in self.lanes)
+        """Unread offsets over all partitions; -1 if a topic may not be described."""
+        return NOT_COUNTED if self.unseen else sum(lane.unread for lane in self.lanes)
 
     def of_topics(self, topics: Collection[str]) -> Coverage:
-        """Return what concerns these topics; the number of runs is still that of all."""
-        lanes = tuple(one for one in self.lanes if one.where.topic in topics)
+        """Return the coverage of these topics only; the number of runs stays that of all runs."""
+        lanes = tuple(lane for lane in self.lanes if lane.where.topic in topics)
         if len(lanes) == len(self.lanes):
             return self
-        problems = tuple(one for one in self.problems if one[0].where.topic in topics)
+        problems = tuple(problem for problem in self.problems if problem[0].where.topic in topics)
         unseen = tuple(topic for topic in self.unseen if topic in topics)
-        said = sentence(lanes, self.runs, problems, self.reprocessings)
-        return replace(self, lanes=lanes, sentence=said, problems=problems, unseen=unseen)
+        summary = sentence(lanes, self.runs, problems, self.reprocessings)
+        return replace(self, lanes=lanes, sentence=summary, problems=problems, unseen=unseen)
 
 
 def coverage_of(
@@ -73,13 +73,13 @@ def coverage_of(
     resets: Sequence[Reset] = (),
     earlier: Earlier | None = None,
 ) -> Coverage:
-    """Compute what the runs of one pipeline have read.
+    """Compute which offsets the runs of one pipeline have read.
 
-    :param records: all its runs, in the order of their commits.
-    :param bounds: of every partition of the source topics as they are now.
-    :param topic_ids: of the source topics as they are now.
-    :param resets: of its cursor.
-    :param earlier: what runs have read that are not among the records.
+    :param records: all its run records, in commit order.
+    :param bounds: current log bounds of every partition of the source topics.
+    :param topic_ids: current ids of the source topics.
+    :param resets: resets of its cursor.
+    :param earlier: reads of runs that are not among the records.
     """
     known = list(records)
     earlier = earlier or Earlier()
@@ -94,7 +94,7 @@ def coverage_of(
             if was < to:
                 lanes.of_topic(tp).left_out.append((was, to))
     made = lanes.made(bounds)
-    problems = tuple((one, it) for one in made for it in one.segments if it.kind in WRONG)
+    problems = tuple((lane, part) for lane in made for part in lane.segments if part.kind in WRONG)
     runs = len(known) + earlier.runs
     return Coverage(
         made,
@@ -110,11 +110,11 @@ _Read = tuple[int, int, tuple[str, ...]]
 
 @dataclass(slots=True)
 class _Building:
-    """A lane before its segments are known.
+    """The reads of a lane, before its segments are computed.
 
-    :param reads: of cursors, intervals and partitions.
-    :param after_reset: of a cursor, where a reset had taken it back.
-    :param asked_for: of reprocessings and of given ranges.
+    :param reads: reads of cursors, intervals and partitions.
+    :param after_reset: reads of a cursor to which a reset had moved it back.
+    :param asked_for: reads of reprocessings and explicit ranges.
     """
 
     reads: list[_Read] = field(default_factory=list)
@@ -123,8 +123,9 @@ class _Building:
     left_out: list[tuple[int, int]] = field(default_factory=list)
 
     def lane(self, key: LaneKey, bounds: LogBounds | None) -> Lane:
-        # What was read on purpose is a first read where nobody else has read. The cursor's own reads come
-        # first, whatever the order of commits: they are of the same kind once their record is forgotten.
+        # A read on purpose is a first read where no other run has read. The cursor's own reads are added
+        # first, regardless of commit order, so that the result is the same once their records are no longer
+        # kept.
         read, again = Spans(), []
         on_purpose = (*self.after_reset, *self.asked_for)
         for start, end, _ in self.reads if on_purpose else ():
@@ -143,7 +144,7 @@ class _Building:
             if log_start < stable:
                 yield Segment(log_start, stable, Kind.UNREAD)
             return
-        first, last = min(one[0] for one in reads), max(one[1] for one in reads)
+        first, last = min(start for start, _, _ in reads), max(end for _, end, _ in reads)
         if bounds and log_start < first:
             yield Segment(log_start, min(first, stable), Kind.BEFORE)
             if stable < first:
@@ -158,7 +159,7 @@ class _Building:
     def _pieces(
         self, reads: Sequence[_Read], first: int, last: int, bounds: LogBounds | None
     ) -> Iterator[tuple[int, int, Kind, tuple[str, ...]]]:
-        """Yield ``[first, last)`` cut wherever something begins or ends."""
+        """Yield ``[first, last)``, cut at each begin and end of a read, a left-out range and the log."""
         begins: dict[int, list[int]] = {}
         ends: dict[int, list[int]] = {}
         for number, (start, end, _) in enumerate(reads):
@@ -185,9 +186,9 @@ class _Building:
 
 
 class _Lanes:
-    """Collects what was read, lane by lane.
+    """Collects reads by lane.
 
-    :param topic_ids: of the topics as they are now.
+    :param topic_ids: current ids of the topics.
     """
 
     def __init__(self, topic_ids: Mapping[str, str]) -> None:
@@ -195,11 +196,11 @@ class _Lanes:
         self._building: dict[LaneKey, _Building] = {}
 
     def of_topic(self, tp: TopicPartition) -> _Building:
-        """Return the lane of a partition as it is now."""
+        """Return the lane of a partition of the current topic."""
         return self._at(LaneKey(tp.topic, "", tp.partition))
 
     def take(self, record: RunRecord, resets: Sequence[Reset]) -> None:
-        """Add what a run has read."""
+        """Add the reads of a run."""
         asked_for = is_on_purpose(record)
         for key, start, end, on_purpose in reads_of(record, self._topic_ids, resets):
             lane = self._at(key)
@@ -209,7 +210,7 @@ class _Lanes:
             self._at(key).left_out.append((start, end))
 
     def take_earlier(self, earlier: Earlier, resets: Sequence[Reset]) -> None:
-        """Add what runs have read of which there are no records."""
+        """Add the reads of runs whose records are no longer kept."""
         for key, spans in earlier.read.items():
             self._at(key).reads += [(*span, ()) for span in spans]
         for key, spans in earlier.overlaps.items():
@@ -218,7 +219,7 @@ class _Lanes:
                 was, to = reset.changes.get(TopicPartition(key.topic, key.partition), (0, 0))
                 set_back.add(to, was)
             for span in spans:
-                # Nobody knows any more which of the runs was before the reset.
+                # Which of the runs came before the reset is no longer known.
                 self._at(key).reads += [(*part, ()) for part in set_back.outside(*span)]
                 self._at(key).after_reset += [(*part, ()) for part in set_back.within(*span)]
         for key, spans in earlier.again.items():
@@ -229,14 +230,13 @@ class _Lanes:
     def made(self, bounds: Mapping[TopicPartition, LogBounds]) -> tuple[Lane, ...]:
         """Return all lanes, sorted."""
         lanes = []
-        for key, one in sorted(self._building.items()):
-            is_now = bool(key.topic_id) and self._topic_ids.get(key.topic) == key.topic_id
-            lanes.append(
-                one.lane(key, bounds.get(TopicPartition(key.topic, key.partition)) if is_now else None)
-            )
+        for key, building in sorted(self._building.items()):
+            is_current = bool(key.topic_id) and self._topic_ids.get(key.topic) == key.topic_id
+            current = bounds.get(TopicPartition(key.topic, key.partition)) if is_current else None
+            lanes.append(building.lane(key, current))
         return tuple(lanes)
 
     def _at(self, key: LaneKey) -> _Building:
-        # A record that does not name the topic's id read the one that is there now.
+        # A record that does not name a topic id is taken to have read the current topic.
         named = key if key.topic_id else key._replace(topic_id=self._topic_ids.get(key.topic, ""))
         return self._building.setdefault(named, _Building())

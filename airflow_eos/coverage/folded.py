@@ -1,4 +1,4 @@
-"""What older runs have read, once their records are forgotten."""
+"""The reads of older runs, whose records are no longer kept one by one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _KEPT = ("read", "overlaps", "again", "left_out")
 
 @dataclass(slots=True)
 class Earlier:
-    """What older runs have read, of which records are no longer kept: :meth:`add` forgets one.
+    """The union of the reads of older runs; :meth:`add` merges a record into it.
 
-    It grows with the number of holes, not of runs.
+    Its size grows with the number of holes, not of runs.
 
-    :param runs: how many.
-    :param reprocessings: of them.
+    :param runs: number of runs.
+    :param reprocessings: how many of them are reprocessings.
     """
 
     runs: int = 0
@@ -33,13 +33,13 @@ class Earlier:
     left_out: dict[LaneKey, Spans] = field(default_factory=dict)
 
     def copy(self) -> Earlier:
-        """Return another one that holds the same."""
+        """Return a copy."""
         made = Earlier()
         made.merge(self)
         return made
 
     def merge(self, other: Earlier) -> None:
-        """Add what another one holds."""
+        """Add the reads of another object."""
         self.runs += other.runs
         self.reprocessings += other.reprocessings
         for name in _KEPT:
@@ -62,18 +62,18 @@ class Earlier:
     def from_dict(cls, data: Mapping[str, Any]) -> Earlier:
         """Read the JSON form.
 
-        :raises ValueError: it is none; or LookupError, or TypeError.
+        :raises ValueError, LookupError, TypeError: it is not such a form.
         """
         made = cls(int(data.get("runs", 0)), int(data.get("reprocessings", 0)))
         for name in _KEPT:
             for topic, topic_id, partition, spans in data.get(name, ()):
-                its = getattr(made, name).setdefault(LaneKey(topic, topic_id, partition), Spans())
+                lane_spans = getattr(made, name).setdefault(LaneKey(topic, topic_id, partition), Spans())
                 for start, end in spans:
-                    its.add(start, end)
+                    lane_spans.add(start, end)
         return made
 
     def is_plain(self, record: RunRecord) -> bool:
-        """Whether it read nothing on purpose, and nothing that these have read: its name explains nothing."""
+        """Whether it read nothing on purpose and nothing again, so that the sentence need not name it."""
         return not is_on_purpose(record) and not any(
             self.read[key].within(start, end)
             for key, start, end, _ in reads_of(record, {}, ())
@@ -81,7 +81,7 @@ class Earlier:
         )
 
     def add(self, record: RunRecord) -> None:
-        """Keep of a record where it read; records come in the order of their commits."""
+        """Merge the reads of a record; call it in commit order."""
         self.runs += 1
         self.reprocessings += keys.REPROCESS_MARK in record.run_key
         for key, start, end, on_purpose in reads_of(record, {}, ()):

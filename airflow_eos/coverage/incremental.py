@@ -1,7 +1,7 @@
-"""Coverage kept up to date: the newest runs one by one, and of plain ones before them only where they read.
+"""Incremental coverage: keeps the newest runs one by one, and merges the reads of older, plain runs.
 
-What a page draws costs then what it shows, not what the pipeline has run: a run that lies far behind is
-narrower than a pixel. Runs that are not plain stay by name, so that the sentence counts and names them.
+The cost of a page then depends on what it shows, not on the number of runs: an old run is narrower than a
+pixel. Runs that are not plain keep their record, so that the sentence counts and names them.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.ranges import TopicPartition
 
 DRAWN_ONE_BY_ONE = 300
-"""Newest runs of a pipeline with segments of their own: a drawing of 1,000 pixels can tell as many apart."""
+"""Newest runs of a pipeline with segments of their own; about as many as 1,000 pixels can show separately."""
 
 
 class Drawn:
-    """What :func:`coverage_of` needs of all runs of a pipeline, brought up to date run by run.
+    """The input of :func:`coverage_of` for all runs of a pipeline, updated run by run.
 
-    :param earlier: what runs have read whose records are no longer kept.
-    :param records: those that are, in the order of their commits.
-    :param one_by_one: newest runs that keep their segments.
+    :param earlier: reads of runs whose records are no longer kept.
+    :param records: the records that are kept, in commit order.
+    :param one_by_one: number of newest runs that keep their own segments.
     """
 
     def __init__(
@@ -31,18 +31,18 @@ class Drawn:
     ) -> None:
         self._one_by_one = one_by_one
         self._folded = earlier.copy()
-        self._older = earlier.copy()  # all that are not among the newest, also those that keep their names
+        self._older = earlier.copy()  # all runs except the newest, including those that keep their record
         self._named: dict[str, RunRecord] = {}
         self._newest: dict[str, RunRecord] = {}
-        for one in records:
-            self.add(one)
+        for record in records:
+            self.add(record)
 
     def __len__(self) -> int:
-        """Return how many runs have segments of their own."""
+        """Return the number of runs with segments of their own."""
         return len(self._named) + len(self._newest)
 
     def add(self, record: RunRecord) -> None:
-        """Take a new run: the oldest of the newest gives up its segments for it, where it is plain."""
+        """Add a new run; the oldest of the newest runs loses its own segments if it is plain."""
         self._newest[record.run_key] = record
         if len(self._newest) > self._one_by_one:
             oldest = self._newest.pop(next(iter(self._newest)))
@@ -53,7 +53,7 @@ class Drawn:
             self._older.add(oldest)
 
     def forget(self, record: RunRecord) -> None:
-        """Keep of a run only where it read: its record is no longer kept."""
+        """Merge a run into the older ones, because the ledger no longer keeps its record."""
         known = self._named.pop(record.run_key, None)
         if known is None:
             known = self._newest.pop(record.run_key, None)
@@ -69,6 +69,6 @@ class Drawn:
         *,
         resets: Sequence[Reset] = (),
     ) -> Coverage:
-        """Return what all runs have read; see :func:`coverage_of`."""
+        """Return the coverage of all runs; see :func:`coverage_of`."""
         records = [*self._named.values(), *self._newest.values()]
         return coverage_of(records, bounds, topic_ids, resets=resets, earlier=self._folded)

@@ -1,4 +1,4 @@
-"""Offsets as ranges that do not meet."""
+"""A set of offsets, as disjoint ranges."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 class Spans:
-    """Offsets as disjoint ranges, sorted; neighbours are joined."""
+    """A set of offsets as sorted, disjoint ranges; adjacent ranges are joined."""
 
     __slots__ = ("_ends", "_starts")
 
@@ -19,25 +19,25 @@ class Spans:
         return zip(self._starts, self._ends, strict=True)
 
     def within(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the parts of ``[start, end)`` that are in it."""
-        found = []
+        """Return the parts of ``[start, end)`` that are in the set."""
+        parts = []
         for at in range(bisect_right(self._ends, start), len(self._starts)):
             if self._starts[at] >= end:
                 break
-            found.append((max(start, self._starts[at]), min(end, self._ends[at])))
-        return found
+            parts.append((max(start, self._starts[at]), min(end, self._ends[at])))
+        return parts
 
     def outside(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Return the parts of ``[start, end)`` that are not."""
-        found, at = [], start
+        """Return the parts of ``[start, end)`` that are not in the set."""
+        parts, at = [], start
         for inner, after in self.within(start, end):
             if at < inner:
-                found.append((at, inner))
+                parts.append((at, inner))
             at = after
-        return [*found, (at, end)] if at < end else found
+        return [*parts, (at, end)] if at < end else parts
 
     def add(self, start: int, end: int) -> None:
-        """Put a range in."""
+        """Add a range."""
         if start >= end:
             return
         first, last = bisect_left(self._ends, start), bisect_right(self._starts, end)

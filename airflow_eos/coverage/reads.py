@@ -1,4 +1,4 @@
-"""What one run record says was read, read again on purpose, and left out."""
+"""The offsets that a run record says were read, read again on purpose, or left out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WORK, _LOSS = "work", "accepted_loss"
 
 
 def is_on_purpose(record: RunRecord) -> bool:
-    """Tell whether somebody asked for these very offsets: a reprocessing, or given ranges."""
+    """Return whether a user asked for these offsets: a reprocessing, or explicit ranges."""
     if keys.REPROCESS_MARK in record.run_key:
         return True
     work = record.details.get(_WORK)
@@ -22,45 +22,47 @@ def is_on_purpose(record: RunRecord) -> bool:
 
 
 def _lane_key(record: RunRecord, topic: str, partition: int, topic_ids: Mapping[str, str]) -> LaneKey:
-    named = record.details.get(TOPIC_IDS)
-    found = named.get(topic) if isinstance(named, Mapping) else None
-    return LaneKey(topic, found if isinstance(found, str) else topic_ids.get(topic, ""), partition)
+    recorded = record.details.get(TOPIC_IDS)
+    topic_id = recorded.get(topic) if isinstance(recorded, Mapping) else None
+    return LaneKey(topic, topic_id if isinstance(topic_id, str) else topic_ids.get(topic, ""), partition)
 
 
 def reads_of(
     record: RunRecord, topic_ids: Mapping[str, str], resets: Sequence[Reset]
 ) -> Iterator[tuple[LaneKey, int, int, bool]]:
-    """Yield what a record says was read, and whether it was read on purpose whatever others did."""
+    """Yield lane, start and end of each read of a record, and whether it was a read on purpose."""
     on_purpose = is_on_purpose(record)
-    for one in record.ranges:
-        if one.start == one.end:
+    for offsets in record.ranges:
+        if offsets.start == offsets.end:
             continue
-        key = _lane_key(record, one.topic, one.partition, topic_ids)
+        key = _lane_key(record, offsets.topic, offsets.partition, topic_ids)
         if on_purpose or not resets:
-            yield key, one.start, one.end, on_purpose
+            yield key, offsets.start, offsets.end, on_purpose
             continue
         again = Spans()
-        for start, end in _read_again(record, one, resets):
+        for start, end in _read_again(record, offsets, resets):
             again.add(start, end)
         yield from ((key, start, end, True) for start, end in again)
-        yield from ((key, start, end, False) for start, end in again.outside(one.start, one.end))
+        yield from ((key, start, end, False) for start, end in again.outside(offsets.start, offsets.end))
 
 
-def _read_again(record: RunRecord, one: OffsetRange, resets: Sequence[Reset]) -> Iterator[tuple[int, int]]:
-    """Yield the parts of a range to which a reset had taken the cursor back before the run."""
+def _read_again(
+    record: RunRecord, offsets: OffsetRange, resets: Sequence[Reset]
+) -> Iterator[tuple[int, int]]:
+    """Yield the parts of a range over which a reset had moved the cursor back before the run."""
     for reset in resets:
-        was, to = reset.changes.get(one.topic_partition, (0, 0))
-        start, end = max(one.start, to), min(one.end, was)
+        was, to = reset.changes.get(offsets.topic_partition, (0, 0))
+        start, end = max(offsets.start, to), min(offsets.end, was)
         if reset.moment <= record.staged_at and start < end:
             yield start, end
 
 
 def left_out_of(record: RunRecord, topic_ids: Mapping[str, str]) -> Iterator[tuple[LaneKey, int, int]]:
-    """Yield what a run was told to leave out, or found deleted and accepted."""
+    """Yield the offsets that a run skipped as requested, or accepted as deleted."""
     losses = record.details.get(_LOSS)
-    for one in losses if isinstance(losses, Sequence) and not isinstance(losses, str) else ():
+    for loss in losses if isinstance(losses, Sequence) and not isinstance(losses, str) else ():
         try:
-            topic, partition, start, end = one["topic"], one["partition"], one["start"], one["end"]
+            topic, partition, start, end = loss["topic"], loss["partition"], loss["start"], loss["end"]
         except (LookupError, TypeError):
             continue
         if all(type(number) is int for number in (partition, start, end)) and 0 <= start < end:

@@ -1,4 +1,4 @@
-"""What happened to the offsets of one partition of one incarnation of a topic: the terms of a coverage."""
+"""The values of a coverage: lanes (one partition of one topic id), and segments of offsets by kind."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from airflow_eos.model.ranges import TopicPartition
 
 
 class Kind(enum.Enum):
-    """What happened to some offsets of one lane."""
+    """How some offsets of a lane were read."""
 
     READ = "read"
-    """By one run."""
+    """Read by one run."""
     AGAIN = "again"
-    """Once more, on purpose."""
+    """Read again on purpose."""
     GAP = "gap"
-    """By no run, though runs have read before and behind them."""
+    """Not read, although runs have read offsets before and behind them."""
     OVERLAP = "overlap"
-    """By several runs."""
+    """Read by several runs."""
     LEFT_OUT = "left out"
-    """By no run, on purpose: skipped, lost and accepted, or passed over by a reset."""
+    """Not read on purpose: skipped, accepted as deleted, or passed over by a reset."""
     BEFORE = "before"
-    """Not yet, and they lie before the first range."""
+    """Not read, and before the first range."""
     UNREAD = "unread"
-    """Not yet."""
+    """Not read yet."""
     BEYOND = "beyond"
-    """By a run, though the log ends below them now."""
+    """Read by a run, although the log now ends below them."""
 
 
 WRONG = (Kind.GAP, Kind.OVERLAP, Kind.BEYOND)
 
 
 class LaneKey(NamedTuple):
-    """One partition of one incarnation of a topic.
+    """One partition of one topic id.
 
-    :param topic_id: empty where records do not name it and the topic is gone.
+    :param topic_id: empty if records do not name it and the topic no longer exists.
     """
 
     topic: str
@@ -48,7 +48,7 @@ class LaneKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """Where a partition's log begins, and its last stable offset."""
+    """Log start offset and last stable offset of a partition."""
 
     log_start: int
     stable: int
@@ -56,10 +56,10 @@ class LogBounds:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """A cursor that was moved by hand.
+    """A reset of a cursor.
 
-    :param moment: when, as records spell it.
-    :param changes: of each partition, from where to where.
+    :param moment: time of the reset, in the format of run records.
+    :param changes: old and new offset of each partition.
     """
 
     moment: str
@@ -67,7 +67,7 @@ class Reset:
 
     @classmethod
     def of(cls, moment: str, record: ResetRecord) -> Reset:
-        """Return what a reset did to partitions that were read before."""
+        """Return the changes of partitions that had an offset before the reset."""
         changes = {}
         for move in record.moves:
             known = [offset for offset in (move.committed, move.recorded) if offset is not None]
@@ -78,10 +78,10 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Offsets ``[start, end)`` of one lane that share a fate.
+    """Offsets ``[start, end)`` of one lane of the same kind.
 
-    :param runs: keys of the runs that read them; empty for those that are no longer kept one by one.
-    :param deleted: the log begins behind them now.
+    :param runs: keys of the runs that read them; empty for runs that are no longer kept one by one.
+    :param deleted: the offsets are below the current log start.
     """
 
     start: int
@@ -95,9 +95,9 @@ class Segment:
 class Lane:
     """One source partition.
 
-    :param bounds: of the log now; None: this topic, or this incarnation of it, is gone.
-    :param segments: in order of offsets, without a hole between the first and the last.
-    :param again: reads on purpose; they lie above the others, and may overlap each other.
+    :param bounds: current bounds of the log; None if this topic id no longer exists.
+    :param segments: in offset order, without a hole between the first and the last.
+    :param again: reads on purpose, in addition to the segments; they may overlap each other.
     """
 
     key: LaneKey
@@ -112,5 +112,5 @@ class Lane:
 
     @property
     def unread(self) -> int:
-        """Offsets behind the last range: an upper bound of the records."""
-        return sum(one.end - one.start for one in self.segments if one.kind is Kind.UNREAD)
+        """Unread offsets; an upper bound of the number of records."""
+        return sum(part.end - part.start for part in self.segments if part.kind is Kind.UNREAD)

@@ -1,4 +1,4 @@
-"""One sentence that says whether what a pipeline has read is whole, and what is wrong where it is not."""
+"""The sentence that says whether a pipeline's coverage is complete, or what is wrong."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _PLACES_SHOWN = 3  # in the sentence
 def sentence(
     lanes: Sequence[Lane], runs: int, problems: Sequence[tuple[Lane, Segment]], reprocessings: int
 ) -> str:
-    """Say how many runs tile which offsets, or what is wrong first."""
+    """Return how many runs cover which offsets, or the first problems."""
     if not runs:
         return "No run is committed"
-    parts = [one for one in lanes if any(it.kind not in (Kind.UNREAD, Kind.BEFORE) for it in one.segments)]
+    parts = [lane for lane in lanes if any(it.kind not in (Kind.UNREAD, Kind.BEFORE) for it in lane.segments)]
     if not parts:
         return f"{counted(runs, 'run')} had nothing to read"
     if problems:
         return f"{_counts(problems)} in what {counted(runs, 'run')} read: {_places(problems)}"
-    seen = [it for one in parts for it in one.segments if it.kind not in (Kind.UNREAD, Kind.BEFORE)]
-    again = {run for one in parts for it in one.again for run in it.runs}
+    seen = [it for lane in parts for it in lane.segments if it.kind not in (Kind.UNREAD, Kind.BEFORE)]
+    again = {run for lane in parts for it in lane.again for run in it.runs}
     only_again = again - {run for it in seen for run in it.runs}
     tiling = runs - len(only_again) - reprocessings
     repeating = len(again) + reprocessings
@@ -37,7 +37,7 @@ def sentence(
 
 
 def _tiled(lanes: Sequence[Lane]) -> str:
-    """Return which offsets were read: partition by partition where these are few."""
+    """Return the offsets that were read, by partition if there are few partitions."""
     ranges = []
     for lane in lanes:
         read = [it for it in lane.segments if it.kind not in (Kind.UNREAD, Kind.BEFORE)]
@@ -50,7 +50,7 @@ def _tiled(lanes: Sequence[Lane]) -> str:
 
 
 def range_text(start: int, end: int) -> str:
-    """Return a range of offsets, its end exclusive: ``[1,438, 2,162)``."""
+    """Return an offset range as text, with an exclusive end: ``[1,438, 2,162)``."""
     return f"[{start:,}, {end:,})"
 
 
@@ -69,13 +69,13 @@ def _counts(problems: Sequence[tuple[Lane, Segment]]) -> str:
 
 
 def _places(problems: Sequence[tuple[Lane, Segment]]) -> str:
-    said = [place(*one) for one in problems[:_PLACES_SHOWN]]
-    more = len(problems) - len(said)
-    return "; ".join(said) + (f"; and {more:,} more" if more else "")
+    shown = [place(*problem) for problem in problems[:_PLACES_SHOWN]]
+    more = len(problems) - len(shown)
+    return "; ".join(shown) + (f"; and {more:,} more" if more else "")
 
 
 def place(lane: Lane, it: Segment) -> str:
-    """Say what is wrong with a segment, and where."""
+    """Return what is wrong with a segment, and where."""
     span = (
         f"offset {it.start:,}" if it.end - it.start == 1 else f"offsets {range_text(it.start, it.end)}"
     ) + f" of {lane.where}"

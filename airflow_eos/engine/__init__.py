@@ -1,4 +1,4 @@
-"""The engine: the run protocol joined with a real cluster and a real Spark session."""
+"""The engine: connects the run protocol with a real cluster and a real Spark session."""
 
 from __future__ import annotations
 

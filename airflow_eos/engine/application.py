@@ -1,7 +1,7 @@
-"""The main of an application that ``spark-submit`` starts: one run, as the submitting task described it.
+"""The main function of an application started by ``spark-submit``: one run, specified by the submitting task.
 
-Whoever starts the application (a task's try, YARN's second application master, ``--supervise``), each start
-is a new attempt at the same work: it asks the ledger, fences the others, asks again.
+Each start of the application (by a task's try, YARN's second application master, or ``--supervise``) is a new
+attempt at the same work: it reads the ledger, fences the other attempts, and reads the ledger again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FAILED_CODE, _TERMINATED_CODE = 3, 143
 
 
 def main(process: Callable[..., Any], arguments: Sequence[str] | None = None) -> RunRecord:
-    """Run ``process`` as the submitting task described it; the last statement of an application.
+    """Run ``process`` as specified by the submitting task; call it as the last statement of an application.
 
     ::
 
@@ -48,8 +48,8 @@ def main(process: Callable[..., Any], arguments: Sequence[str] | None = None) ->
         if __name__ == "__main__":
             main(process)
 
-    The session is the application's own, or made as ``spark-submit`` configured it. Options of ours are taken
-    out of ``sys.argv``. Ends the process with code 3 when the run did not commit, 143 on SIGTERM.
+    It uses the application's session, or creates one as configured by ``spark-submit``, and removes this
+    package's options from ``sys.argv``. It exits with code 3 if the run did not commit, 143 on SIGTERM.
 
     :param process: ``process(df)`` or ``process(df, run)``.
     :param arguments: default: ``sys.argv[1:]``.
@@ -75,17 +75,17 @@ def main(process: Callable[..., Any], arguments: Sequence[str] | None = None) ->
 
 
 def _kind(error: EosError) -> str:
-    """Return the class of an error, and what ``process`` raised, where that tells Airflow something."""
+    """Return the class of an error, and the exception of ``process`` if it is a signal to Airflow."""
     raised = error.raised if isinstance(error, ProcessFailed) else ()
     signal = next((name for name in raised if signal_of([name]) is not None), None)
     return type(error).__name__ + ("" if signal is None else f" [{signal}]")
 
 
 def failure_mark(specification: str) -> str:
-    """Return what begins the line that tells the submitting task which error ended the application.
+    """Return the beginning of the output line that tells the submitting task the application's error.
 
-    Others write to the same output, and what they write may quote records. The specification's
-    name is random.
+    Other code writes to the same output and may quote records; the random name of the specification makes the
+    line unforgeable.
     """
     return f"airflow-eos failed ({Path(specification).stem}):"
 
@@ -93,25 +93,25 @@ def failure_mark(specification: str) -> str:
 def with_specification(source: bytes, name: str, text: str) -> bytes:
     """Return an application's source with the specification in a comment at its end.
 
-    Of what is submitted, Spark gives the application's own file to the driver alone.
+    Spark sends the application's own file only to the driver, other submitted files also to executors.
 
-    :param name: random, as the specification's file is called; the driver is told it.
+    :param name: random name of the specification's file; passed to the driver.
     :param text: one line of JSON.
     """
     return source + f"\n# {name} {text}\n".encode("ascii")
 
 
 def find_specification(application: Path, name: str) -> bytes | None:
-    """Return what :func:`with_specification` added, None where there is nothing of that name."""
+    """Return the specification that :func:`with_specification` added; None if there is none of that name."""
     begin = f"# {name} ".encode()
     lines = application.read_bytes().splitlines()
     return next((line.removeprefix(begin) for line in reversed(lines) if line.startswith(begin)), None)
 
 
 def _forget_specification(application: Path, name: str) -> None:
-    """Take the specification out of YARN's cache of this user's files, which the application does not empty.
+    """Remove the specification from YARN's cache of this user's files, which outlives the application.
 
-    What is missing there is fetched anew for a second application master. The container keeps the code.
+    YARN fetches a missing file again for a second application master. The container keeps the code.
     """
     cached = application.resolve()
     if "CONTAINER_ID" not in os.environ or "filecache" not in cached.parts:
@@ -119,10 +119,10 @@ def _forget_specification(application: Path, name: str) -> None:
     code = cached.read_bytes().partition(f"\n# {name} ".encode())[0]
     try:
         cached.unlink()
-        application.unlink(missing_ok=True)  # in the container's folder: a link to it
+        application.unlink(missing_ok=True)  # a link to it in the container's folder
         application.write_bytes(code)
     except OSError as error:
-        log.warning("%s holds the Kafka credentials and cannot be removed: %s", cached, error)
+        log.warning("Cannot remove %s, which contains the Kafka credentials: %s", cached, error)
 
 
 def command_line() -> None:
@@ -139,7 +139,7 @@ def command_line() -> None:
 
 
 class _Termination:
-    """What SIGTERM does, from before there is a session to the end of the run."""
+    """The SIGTERM handler, from before the session exists until the end of the run."""
 
     def __init__(self) -> None:
         self.run: RunAttempt | None = None
@@ -147,7 +147,7 @@ class _Termination:
     def __call__(self, _number: int, _frame: FrameType | None) -> None:
         if self.run is not None:
             self.run.kill()
-        os._exit(_TERMINATED_CODE)  # the JVM may be gone: nothing to tidy, and nothing to wait for
+        os._exit(_TERMINATED_CODE)  # the JVM may be gone, so a regular exit could hang
 
 
 def _carry_out(
@@ -168,9 +168,9 @@ def _session() -> SparkSession:
 
 
 def _read_spec(name: str) -> RunSpec:
-    """Find it in the application's own file, or the file of that name, here or where Spark puts ``--files``.
+    """Read the specification from the application's own file, or from a file among ``--files``.
 
-    :raises ConfigurationError: it is not there.
+    :raises ConfigurationError: there is none.
     """
     from pyspark import SparkFiles
 
@@ -186,7 +186,7 @@ def _read_spec(name: str) -> RunSpec:
 
 
 def _take(arguments: list[str], option: str) -> str | None:
-    """Remove an option and its value."""
+    """Remove an option and its value from the arguments; return the value, None without the option."""
     if option not in arguments:
         return None
     place = arguments.index(option)

@@ -1,4 +1,4 @@
-"""Runs a cursor in rounds until it has caught up, each round by the whole protocol."""
+"""Runs a cursor in rounds until it has caught up; each round runs the whole protocol."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Attempt = Callable[["RunSpec", "Collaborators"], "tuple[RunRecord, ProducerIdent
 def run_rounds(spec: RunSpec, collaborators: Collaborators, attempt: Attempt) -> RunRecord:
     """Run rounds until the final one is committed; return one record for all of them.
 
-    Before each round after the first this process proves, by EndTxn under the identity of its last round,
-    that nobody took the epoch in the meantime (law 2): a slow attempt that was replaced between two rounds
-    must not fence its successor.
+    Before each round after the first, this process checks that it was not fenced since its last round, by
+    EndTxn with that round's producer id and epoch (law 2): a slow attempt that was replaced between two
+    rounds must not fence its successor.
 
-    :param attempt: carries out one round and returns the identity it held, None when it took none.
-    :raises RunFenced: a newer attempt owns the cursor; a retry continues after the rounds that are committed.
+    :param attempt: runs one round and returns its identity, None if it did not fence.
+    :raises RunFenced: a newer attempt owns the cursor; a retry continues after the committed rounds.
     """
     done = _committed(spec, collaborators)
     if done:
-        log.info("continuing after %d committed round(s)", len(done))
+        log.info("Continuing after %d committed round(s)", len(done))
     held: ProducerIdentity | None = None
     while True:
         if held is not None:
@@ -51,11 +51,11 @@ def run_rounds(spec: RunSpec, collaborators: Collaborators, attempt: Attempt) ->
 
 
 def _committed(spec: RunSpec, collaborators: Collaborators) -> list[RunRecord]:
-    """Return the rounds that are committed already: a short cut, each round asks again."""
+    """Return the rounds that are already committed; a shortcut, since each round reads the ledger again."""
     final = keys.run_record_key(keys.final_key(spec))
     prefix = keys.run_record_key(keys.rounds_prefix(spec))
-    found = collaborators.authority.peek([final], routing=spec.pipeline, prefixes=[prefix])
-    records = [RunRecord.from_json(value, key) for key, value in found.items()]
+    committed = collaborators.authority.peek([final], routing=spec.pipeline, prefixes=[prefix])
+    records = [RunRecord.from_json(value, key) for key, value in committed.items()]
     return rounds.in_order(spec, {record.run_key: record for record in records})[0]
 
 

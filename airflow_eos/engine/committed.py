@@ -1,4 +1,4 @@
-"""Is it committed? Asked from outside a run, by a spec or by the key of a run."""
+"""Finds the committed record of a run, by a spec or by a run key, from outside the run."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 
 
 def find_committed(spec: RunSpec) -> RunRecord | None:
-    """Return the committed record of a spec's run, once readers see all of its output.
+    """Return the committed record of a spec's run, once all of its output is visible to readers.
 
-    None says nothing: only a run under its fence may believe a no.
+    None does not prove that the run is uncommitted: only a run under its fence can know that.
 
-    :raises DifferentWork: the record of that name is of other work.
+    :raises DifferentWork: the record of that name describes other work.
     """
     asked = spec if spec.on_committed == "accept" else replace(spec, on_committed="skip")
     try:
@@ -36,16 +36,16 @@ def find_committed(spec: RunSpec) -> RunRecord | None:
 
 
 def answer(spec: RunSpec, *, may_create: MayCreate = MayCreate.NEVER, wait: bool = False) -> RunRecord | None:
-    """Return the record that a run of this spec would be answered with, without touching anything.
+    """Return the record that a run of this spec would find in the ledger, without fencing or writing.
 
-    None: it would do the work, or find out under its fence that it need not.
+    None if the run would do the work, or would find a record only under its fence.
 
-    :param may_create: whether to make a missing ledger.
-    :param wait: wait for a record whose transaction is still being ended.
+    :param may_create: whether to create a missing ledger.
+    :param wait: wait for a record whose transaction has not ended yet.
     :raises RunAlreadyCommitted: ``on_committed`` is ``fail`` and another run committed it.
-    :raises DifferentWork: the record of that name is of other work.
-    :raises NotYetVisible: it is committed, but some leader does not show it.
-    :raises OutcomeUnknown: ``wait``, and such a transaction stays open.
+    :raises DifferentWork: the record of that name describes other work.
+    :raises NotYetVisible: it is committed, but not yet visible on all leaders.
+    :raises OutcomeUnknown: with ``wait``, such a transaction stays open.
     """
     if spec.round is not None:
         spec = replace(spec, round=None)
@@ -54,12 +54,12 @@ def answer(spec: RunSpec, *, may_create: MayCreate = MayCreate.NEVER, wait: bool
             control.verify_ledger()
         else:
             control.verify_ledger_of_run(may_create=may_create)
-        found = CommittedRuns(spec, control.authority).ask(fenced=False, wait=wait)
-        if not isinstance(found, RunRecord):
+        record = CommittedRuns(spec, control.authority).ask(fenced=False, wait=wait)
+        if not isinstance(record, RunRecord):
             return None
         seconds = spec.transaction_timeout.total_seconds() if wait else 0.0
-        Visibility(control.cluster, control.transactions).wait_for_found(found, seconds=seconds)
-        return found
+        Visibility(control.cluster, control.transactions).wait_for_found(record, seconds=seconds)
+        return record
 
 
 def find_committed_by_key(
@@ -71,15 +71,15 @@ def find_committed_by_key(
     run_key: str,
     work: Mapping[str, Any] | None = None,
 ) -> RunRecord | None:
-    """Return the committed record of a run key, once readers see all of its output.
+    """Return the committed record of a run key, once all of its output is visible to readers.
 
-    None says nothing: only a fence makes a no believable.
+    None does not prove that the run is uncommitted: only a run under its fence can know that.
 
-    :param work: what is known of the run: fields of the JSON form of a
+    :param work: known parameters of the run: fields of the JSON form of a
         :class:`~airflow_eos.run.work.WorkDefinition`.
-    :raises LedgerMissing: when there is no initialised ledger.
-    :raises LedgerPruned: it was committed, and its record was pruned.
-    :raises DifferentWork: the run of that name did something else.
+    :raises LedgerMissing: there is no initialised ledger.
+    :raises LedgerPruned: the run was committed, and its record was pruned.
+    :raises DifferentWork: the record of that name describes other work.
     """
     if not run_key:
         raise ConfigurationError("run_key is empty; `airflow eos ledger --pipeline NAME` lists run keys")
@@ -89,10 +89,10 @@ def find_committed_by_key(
     whole = keys.whole_run_key(run_key)
     with ControlPlane(Deployment(kafka, settings or LedgerSettings(), prefix)) as control:
         control.verify_ledger()
-        found = control.authority.peek([*wanted, keys.pruned_key(pipeline, whole)], routing=pipeline)
-        record = next((RunRecord.from_json(found[key], key) for key in wanted if key in found), None)
+        values = control.authority.peek([*wanted, keys.pruned_key(pipeline, whole)], routing=pipeline)
+        record = next((RunRecord.from_json(values[key], key) for key in wanted if key in values), None)
         if record is None:
-            laws.not_pruned(whole, pipeline, found)
+            laws.not_pruned(whole, pipeline, values)
             return None
         named = as_named(record, work or {})
         if named is not None:

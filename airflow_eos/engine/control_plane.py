@@ -1,20 +1,23 @@
-"""The control plane of a run or a question: everything but Spark, opened and closed together."""
+"""The control plane of a run or a query: everything except Spark, opened and closed together."""
 
 from __future__ import annotations
 
 import datetime as dt
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from airflow_eos.broker import KafkaCluster, KafkaLedger, KafkaTransactions, Link
 from airflow_eos.closeable import Closeable
 from airflow_eos.engine.index_keeper import IndexKeeper
 from airflow_eos.engine.pipeline_name import warn_of_another_dag
+from airflow_eos.exceptions import AuthorizationFailed, LedgerMissing
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.pins import Pins
-from airflow_eos.ledger.topic_check import refuse_unsigned, verify
-from airflow_eos.ledger.witnesses import Testimony, Witnesses
+from airflow_eos.ledger.topic_check import lost_ledger, refuse_unsigned, verify
+from airflow_eos.ledger.witnesses import Witnesses
 from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.spec import DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment, MayCreate
@@ -35,7 +38,7 @@ log = logging.getLogger(__name__)
 INDEX_TRANSACTION_TIMEOUT = dt.timedelta(seconds=60)
 INDEX_DELIVERY_TIMEOUT = dt.timedelta(seconds=20)
 TOUCH_TIMEOUT = 5.0
-"""Seconds for the coordinator to take note of a ledger in use: the next run tells it again."""
+"""Seconds to initialise the id that witnesses a ledger in use; the next run does it again."""
 
 
 def utc_now() -> dt.datetime:
@@ -44,9 +47,9 @@ def utc_now() -> dt.datetime:
 
 
 class ControlPlane(Closeable):
-    """Cluster, transactions and ledger of one run, or of a question that belongs to none; a context manager.
+    """Cluster, transactions and ledger of a run, or of a query without a run; a context manager.
 
-    :param of: a run, or where its question is asked.
+    :param of: a run, or the deployment of the query.
     """
 
     def __init__(self, of: RunSpec | Deployment) -> None:
@@ -83,12 +86,16 @@ class ControlPlane(Closeable):
         self._link.close()
 
     def verify_ledger(self, *, may_create: MayCreate = MayCreate.NEVER, to_write: bool = False) -> LedgerId:
-        """Return the ledger, once it is known to be the one used before.
+        """Return the ledger, after checking that it is the one used before.
 
         :param to_write: the caller will write to it.
-        :raises ConfigurationError: it is signed, there is no key to sign with, and ``to_write``.
+        :raises ConfigurationError: with ``to_write``, the ledger is signed and there is no key to sign with.
+        :raises LedgerMissing: there is none, and no witness that may be asked knows of one.
+        :raises LedgerReplaced: it is another one than before, or was lost.
         """
-        known = self._known_ledger(self._witnesses(None), may_create)
+        refusing = self.refusing_lost_ledger() if may_create is MayCreate.NEVER else nullcontext()
+        with refusing:
+            known = self._known_ledger(self._witnesses(None), may_create)
         if to_write:
             refuse_unsigned(known.is_signed, self._deployment.ledger)
         if may_create is not MayCreate.NEVER:
@@ -96,20 +103,30 @@ class ControlPlane(Closeable):
         return known
 
     def verify_ledger_of_run(self, *, may_create: MayCreate) -> LedgerId:
-        """As :meth:`verify_ledger`, and the one beside which the run's group committed its offsets."""
+        """Like :meth:`verify_ledger`, and check that the group committed its offsets with this ledger."""
         witnesses = self._witnesses(self._run())
         known = self._known_ledger(witnesses, may_create)
         witnesses.agree(known.topic_id)
         return known
 
-    def testimony(self) -> Testimony:
-        """Return what is remembered of a ledger that is not there, or has no identity."""
-        return self._witnesses(None).testify()
+    @contextmanager
+    def refusing_lost_ledger(self) -> Iterator[None]:
+        """Tell a missing ledger that was lost from one that was never there, for all who read and make none.
 
-    def lost_ledger(self) -> str:
-        """Say that a ledger that is not there was lost, and who remembers it; empty: nobody does."""
-        remembered = self.testimony().of_a_ledger
-        return f"it is lost: {remembered}" if remembered else ""
+        :raises LedgerMissing: nobody who may be asked remembers one.
+        :raises LedgerReplaced: it was lost.
+        """
+        try:
+            yield
+        except LedgerMissing as missing:
+            try:
+                testimony = self._witnesses(None).testify()
+            except AuthorizationFailed as refused:
+                log.info("Whether the missing ledger was lost cannot be asked: %s", refused)
+                raise missing from None
+            if lost := lost_ledger(testimony, self._deployment.ledger.topic):
+                raise lost from missing
+            raise
 
     def _witnesses(self, spec: RunSpec | None) -> Witnesses:
         return Witnesses(self.cluster, self._deployment.prefix, self._deployment.ledger.topic, spec)
@@ -126,40 +143,40 @@ class ControlPlane(Closeable):
         )
 
     def _run(self) -> RunSpec:
-        assert self._spec is not None, "a question that belongs to no run has none"
+        assert self._spec is not None, "this control plane was opened without a run"
         return self._spec
 
     def remember_ledger(self) -> None:
-        """Let the coordinator know that this ledger is in use: the evidence, should the ledger be lost.
+        """Leave evidence with the coordinator that this ledger is in use, in case the ledger is lost.
 
-        For the end of a run, whose success no longer depends on anything: never raises.
+        For the end of a run, which is already committed: never raises.
         """
         name = keys.ledger_witness_id(self._deployment.prefix, self._deployment.ledger.topic)
         try:
             with self._link.connections() as connections:
                 touch_transactional_id(connections, name, timeout=TOUCH_TIMEOUT)
-        except Exception as error:  # noqa: BLE001 - whatever it is: the run is committed
-            log.info("The coordinator will not remember the ledger in use: %s", error)
+        except Exception as error:  # noqa: BLE001 - the run is committed and must not fail
+            log.info("Cannot leave evidence of the ledger with the coordinator: %s", error)
 
     def keep_index(self, prefix: str) -> None:
-        """Index the ledger's partitions where a look-up of this run had to read much.
+        """Index the ledger partitions in which a look-up of this run had to read much.
 
-        For the end of a run, as :meth:`remember_ledger`: never raises.
+        For the end of a run, like :meth:`remember_ledger`: never raises.
 
-        :param prefix: the ledger's, see :class:`~airflow_eos.model.ledger.LedgerId`.
+        :param prefix: the ledger's prefix, see :class:`~airflow_eos.model.ledger.LedgerId`.
         """
         try:
             keeper = self.index_keeper(prefix)
             for partition, size in self.ledger.tails().items():
                 if keeper.is_due(partition, size) and (done := keeper.extend(partition)) is not None:
                     log.info("Indexed ledger partition %d up to offset %d", partition, done.through)
-        except Exception as error:  # noqa: BLE001 - whatever it is: the run is committed
+        except Exception as error:  # noqa: BLE001 - the run is committed and must not fail
             log.warning("The ledger was not indexed; look-ups read more of it: %s", error)
 
     def index_keeper(self, prefix: str) -> IndexKeeper:
-        """Return what writes the ledger's index.
+        """Return the writer of the ledger's index.
 
-        :param prefix: the ledger's.
+        :param prefix: the ledger's prefix.
         """
         transactions = KafkaTransactions(
             self._link.config,
@@ -174,7 +191,7 @@ class ControlPlane(Closeable):
     def collaborators(self, data: SealAndSend) -> Collaborators:
         """Return the ports of the run protocol.
 
-        :raises LedgerMissing: when there is no ledger and this try may not create one.
+        :raises LedgerMissing: there is no ledger, and this run may not create one.
         """
         spec = self._run()
         known = self.verify_ledger_of_run(may_create=spec.may_create_ledger)

@@ -1,11 +1,11 @@
-"""Writes the index of a ledger partition, so that look-ups do not grow with the number of runs.
+"""Writes the index of a ledger partition, so that the cost of look-ups does not grow with the number of runs.
 
-Two transactions under one id, each behind its own fence. The first writes the leaves that changed. The second
-writes the root, which names them by their offsets and speaks for all that was decided until then, the leaves
-among it: what a look-up has to read behind the index is nearly nothing. Whoever dies between them leaves
-leaves that no root names.
+It runs two transactions under one id, each behind its own fence. The first writes the changed leaves. The
+second writes the root, which names the leaves by offset and covers everything decided until then, including
+the leaves; a look-up then reads almost nothing beyond the index. A crash between the two leaves unreferenced
+leaves, which are harmless.
 
-Nothing depends on it: without an index, with an old one or a damaged one, look-ups read more.
+The index is only an optimisation: if it is missing, old or damaged, look-ups read more.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from airflow_eos.ports import IndexedLedger
 log = logging.getLogger(__name__)
 
 TAIL_BYTES = 1 << 20
-"""A partition is indexed when so much is read behind its index: about a thousand runs of one topic."""
+"""Index a partition when a look-up reads this many bytes beyond its index: about a thousand small runs."""
 _TAIL_PER_LEAF = 8 << 10
 _LONGEST_TAIL = 4 << 20
 _READ_SECONDS = 10.0
@@ -46,11 +46,12 @@ _BETWEEN_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """What an index speaks for now.
+    """The result of an index update.
 
-    :param keys: that were added or moved.
-    :param leaves: all it has.
-    :param is_whole: whether all that was decided when it began is in it.
+    :param through: the index covers all records below this offset.
+    :param keys: number of keys that were added or moved.
+    :param leaves: number of leaves.
+    :param is_whole: whether it covers everything that was decided when the update began.
     """
 
     through: int
@@ -60,9 +61,9 @@ class Indexed:
 
 
 class IndexKeeper:
-    """Brings the index of a ledger up to date.
+    """Updates the index of a ledger.
 
-    :param prefix: the ledger's, see :class:`~airflow_eos.model.ledger.LedgerId`.
+    :param prefix: the ledger's prefix, see :class:`~airflow_eos.model.ledger.LedgerId`.
     """
 
     def __init__(
@@ -79,23 +80,23 @@ class IndexKeeper:
         self._clock = clock
 
     def is_due(self, partition: int, tail_bytes: int) -> bool:
-        """Tell whether so long a tail is worth a new index: one of many leaves costs more."""
+        """Return whether a tail of this size justifies an update, which costs more with many leaves."""
         if tail_bytes < TAIL_BYTES or tail_bytes >= _LONGEST_TAIL:
             return tail_bytes >= TAIL_BYTES
         known = self._ledger.index_root(partition)
         return known is None or tail_bytes >= len(known[1].leaves) * _TAIL_PER_LEAF
 
     def extend(self, partition: int, seconds: float = _READ_SECONDS) -> Indexed | None:
-        """Let the index speak for what was decided since, and return what it speaks for.
+        """Extend the index to the records decided since its last update.
 
-        :param seconds: about as long as reading may take; what is left is for the next time.
-        :returns: None where another was at work: the next time.
-        :raises OutcomeUnknown: as transactions do, as any other error of theirs; nothing is lost by any.
+        :param seconds: approximate time limit for reading; the next call continues.
+        :returns: None if another process was updating the index.
+        :raises OutcomeUnknown: like any error of a transaction; the ledger stays correct.
         """
         try:
             return self._extend(partition, seconds)
         except RunFenced as fenced:
-            log.info("The index of ledger partition %d is written by another: %s", partition, fenced)
+            log.info("Another process is writing the index of ledger partition %d: %s", partition, fenced)
             return None
 
     def _extend(self, partition: int, seconds: float) -> Indexed | None:
@@ -109,7 +110,7 @@ class IndexKeeper:
             try:
                 base, changed, gone = self._merged(partition, base, news)
             except (IndexUnusable, LedgerUnreadable) as reason:
-                log.warning("The index of ledger partition %d is made anew: %s", partition, reason)
+                log.warning("Rebuilding the index of ledger partition %d: %s", partition, reason)
                 base = IndexRoot(base.topic_id)
                 through, news = self._ledger.decided(partition, 0, seconds)
                 base, changed, gone = self._merged(partition, base, news)
@@ -127,17 +128,17 @@ class IndexKeeper:
     def _merged(
         self, partition: int, base: IndexRoot, news: Mapping[str, Place]
     ) -> tuple[IndexRoot, list[dict[str, Place]], list[LeafAt]]:
-        """Return the index without what changes, the contents of new leaves, and the leaves they replace."""
+        """Return the unchanged part of the index, the contents of new leaves, and the leaves they replace."""
         places = {**base.recent, **news}
         of_leaf: dict[LeafAt | None, dict[str, Place]] = defaultdict(dict)
         for key, place in places.items():
-            # A key before all others goes to the first leaf.
+            # A key below the first leaf is added to the first leaf.
             leaf = base.leaf_of(key) or (base.leaves[0] if base.leaves else None)
             of_leaf[leaf][key] = place
         changed: list[dict[str, Place]] = []
-        for leaf, its in of_leaf.items():
+        for leaf, updates in of_leaf.items():
             before = {} if leaf is None else self._ledger.index_leaf(partition, leaf)
-            changed += split({**before, **its})
+            changed += split({**before, **updates})
         gone = [leaf for leaf in of_leaf if leaf is not None]
         kept = tuple(leaf for leaf in base.leaves if leaf not in of_leaf)
         return IndexRoot(base.topic_id, base.through, kept), changed, gone
@@ -149,10 +150,10 @@ class IndexKeeper:
         root: IndexRoot,
         gone: list[LeafAt],
     ) -> IndexRoot | None:
-        # Behind the fence the leaves are committed, and their markers written.
+        # The fence guarantees that the leaves are committed and their markers written.
         with self._fenced(partition) as transaction:
             if self._ledger.index_root(partition) != known:
-                return None  # another wrote one in between
+                return None  # another process wrote a root in between
             through, recent = self._ledger.decided(partition, root.through, _BETWEEN_SECONDS)
             root = IndexRoot(root.topic_id, through, root.leaves, recent)
             producer = transaction.identity.producer_id, transaction.identity.producer_epoch
@@ -171,22 +172,22 @@ class IndexKeeper:
 def _write_leaves(
     transaction: LedgerTransaction, partition: int, kept: tuple[LeafAt, ...], changed: list[dict[str, Place]]
 ) -> tuple[LeafAt, ...]:
-    """Write leaves in a transaction of their own; return all of the index, in order of keys.
+    """Write leaves in their own transaction; return all leaves of the index, in key order.
 
-    :raises OutcomeUnknown: the broker did not tell where they stand.
+    :raises OutcomeUnknown: the broker did not return their offsets.
     """
     if not changed:
         return kept
     producer = transaction.identity.producer_id, transaction.identity.producer_epoch
-    digests = [leaf_digest(one) for one in changed]
+    digests = [leaf_digest(places) for places in changed]
     messages = [
-        LedgerMessage(keys.INDEX.leaf(digest), leaf_json(one, producer), "", partition)
-        for digest, one in zip(digests, changed, strict=True)
+        LedgerMessage(keys.INDEX.leaf(digest), leaf_json(places, producer), "", partition)
+        for digest, places in zip(digests, changed, strict=True)
     ]
     offsets = transaction.commit(messages, check=_are_told)
     written = [
-        LeafAt(min(one), offset, digest)
-        for one, offset, digest in zip(changed, offsets, digests, strict=True)
+        LeafAt(min(places), offset, digest)
+        for places, offset, digest in zip(changed, offsets, digests, strict=True)
     ]
     return tuple(sorted([*kept, *written], key=lambda leaf: leaf.first))
 
@@ -197,9 +198,9 @@ def _are_told(offsets: Sequence[int]) -> None:
 
 
 def rebuilt(keeper: IndexKeeper, partition: int) -> Indexed:
-    """Bring an index up to date in as many turns as it takes.
+    """Update an index completely, in as many turns as needed.
 
-    :raises OutcomeUnknown: others kept writing it.
+    :raises OutcomeUnknown: other processes kept writing it.
     """
     left = _TURNS
     while left:

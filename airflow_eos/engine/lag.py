@@ -1,6 +1,6 @@
-"""How far a group has read, how far a topic has come, whether a run is committed: what sensors ask.
+"""Queries for sensors: how far a group has read, and whether a topic has passed the end of an interval.
 
-Nothing here commits, fences or pins anything. The answers are hints for when to start a run; the run itself
+These functions do not commit, fence or pin anything. Their results say when to start a run; the run itself
 decides, under its fence, what it reads.
 """
 
@@ -30,15 +30,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """What a group has not read yet.
+    """The offsets that a group has not read yet.
 
-    :param ranges: from the group's position to the last stable offset, for every partition; some are empty.
-    :param topic_ids: ids of the topics when they were asked.
-    :param without_position: partitions of which neither the group's offsets nor the ledger know anything: a
-        run begins there by its ``start``, and with ``latest`` at the end the log has *then*.
-    :param undecided: what waits behind open transactions: a run cannot read it yet.
-    :param added: partitions that were added since the cursor began and are not read yet; of a mapped cursor
-        no mapped task has read them.
+    :param ranges: from the group's position to the last stable offset, for every partition; may be empty.
+    :param topic_ids: ids of the topics at the time of the query.
+    :param without_position: partitions without a committed offset or a ledger cursor: a run begins there by
+        its ``start``, and with ``latest`` at the log end *when the run starts*.
+    :param undecided: offsets behind open transactions, which a run cannot read yet.
+    :param added: partitions added since the cursor began that no run has read yet; with a mapped cursor, no
+        mapped task.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -49,20 +49,20 @@ class Unread:
 
     @property
     def offsets(self) -> int:
-        """Offsets not read: an upper bound of the records, since markers and aborted records take offsets."""
-        return sum(one.span for one in self.ranges)
+        """Unread offsets: an upper bound of the records, since markers and aborted records take offsets."""
+        return sum(offsets.span for offsets in self.ranges)
 
     @property
     def offsets_to_end(self) -> int:
-        """The same up to the high watermarks: with what waits behind open transactions."""
-        return self.offsets + sum(one.offsets.span for one in self.undecided)
+        """Unread offsets up to the high watermarks, including those behind open transactions."""
+        return self.offsets + sum(waiting.offsets.span for waiting in self.undecided)
 
 
 @dataclass(frozen=True, slots=True)
 class IntervalProgress:
     """Whether a topic has passed the end of an interval.
 
-    :param waiting_for: why not, one line per partition; empty when a run over the interval can start.
+    :param waiting_for: why not, one line per partition; empty if a run over the interval can start.
     """
 
     waiting_for: tuple[str, ...]
@@ -82,20 +82,20 @@ def unread(
     ledger: LedgerSettings | None = None,
     prefix: str = DEFAULT_PREFIX,
 ) -> Unread:
-    """Return what lies between a group's committed offsets and the last stable offsets.
+    """Return the offsets between a group's committed offsets and the last stable offsets.
 
-    Offsets that an open transaction is about to commit do not count yet.
+    Pending offsets of an open transaction do not count as committed.
 
-    :param start: where a partition without a position begins: the log's start, or its end. With ``latest``
-        nothing is ever unread there; see :attr:`Unread.without_position`.
-    :param ledger: where to look for the cursor of partitions whose committed offsets are gone; None: nowhere.
-    :raises UnknownTopic: naming a topic that does not exist.
+    :param start: where a partition without a position begins: at the log's start, or its end. With ``latest``
+        such a partition never has unread offsets; see :attr:`Unread.without_position`.
+    :param ledger: ledger with the cursor, for partitions whose committed offsets have expired; None for none.
+    :raises UnknownTopic: names a topic that does not exist.
     """
     with ControlPlane(Deployment(kafka, ledger or LedgerSettings(), prefix)) as control:
-        found = control.cluster.describe_topics(topics)
-        partitions = [tp for name in sorted(found) for tp in found[name].topic_partitions]
+        descriptions = control.cluster.describe_topics(topics)
+        partitions = [tp for name in sorted(descriptions) for tp in descriptions[name].topic_partitions]
         committed = control.cluster.committed(group, partitions, stable=False)
-        positions = {tp: one.offset for tp, one in committed.items()}
+        positions = {tp: committed_offset.offset for tp, committed_offset in committed.items()}
         missing = [tp for tp in partitions if tp not in positions]
         added: dict[TopicPartition, int] = {}
         if missing and ledger is not None:
@@ -111,7 +111,7 @@ def unread(
         ranges.append(OffsetRange(tp.topic, tp.partition, min(begin, ends[tp]), ends[tp]))
     return Unread(
         tuple(ranges),
-        {name: one.topic_id for name, one in found.items()},
+        {name: topic.topic_id for name, topic in descriptions.items()},
         frozenset(tp for tp in partitions if tp not in positions),
         tuple(waiting),
         frozenset(added),
@@ -121,14 +121,14 @@ def unread(
 def _cursor(
     control: ControlPlane, group: str, partitions: Collection[TopicPartition]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return where the ledger says that the group goes on, and of these the partitions added since, at 0."""
+    """Return the next offsets of the ledger's cursor, and among them the added partitions, at offset 0."""
     layout = keys.cursor_key(group)
-    wanted = [layout, *(keys.cursor_key(group, one) for one in partitions)]
+    wanted = [layout, *(keys.cursor_key(group, tp) for tp in partitions)]
     try:
-        found = control.authority.peek(wanted, routing=group)
+        values = control.authority.peek(wanted, routing=group)
     except LedgerMissing:
         return {}, {}
-    records = {key: CursorRecord.from_json(value, key) for key, value in found.items()}
+    records = {key: CursorRecord.from_json(value, key) for key, value in values.items()}
     known = records[layout].partition_counts if layout in records else {}
     added = {tp: 0 for tp in partitions if 0 < known.get(tp.topic, 0) <= tp.partition}
     ends = {tp: end for record in records.values() for tp, end in record.ends.items()}
@@ -145,25 +145,26 @@ def interval_progress(
     ledger: LedgerSettings | None = None,
     now: dt.datetime | None = None,
 ) -> IntervalProgress:
-    """Tell whether a run over the interval could fix its boundary and start.
+    """Return whether a run over the interval could pin its boundary and start.
 
-    A partition has passed the end when it holds a record of that time or later, and no open transaction lies
+    A partition has passed the end if it has a record of that time or later, without an open transaction
     before that record.
 
-    :param idle: what a partition without such a record means: ``allowed_lateness``: it has passed once the
-        interval's allowed lateness is over, which is the run's own rule; ``wait``: it has not.
-    :param ledger: where boundaries are pinned that count as they do for the run; None: nowhere.
+    :param idle: how to treat a partition without such a record. ``allowed_lateness``: it has passed the end
+        once the interval's allowed lateness is over, which is the run's own rule. ``wait``: it has not.
+    :param ledger: ledger with pinned boundaries, which apply as they do for the run; None for none.
     :param now: the current time, aware; default: the clock.
-    :raises IntervalUnaccountable: the run would be refused: the log cannot tell what the interval holds.
+    :raises IntervalUnaccountable: the run would be refused, because the log cannot prove which records belong
+        to the interval.
     """
     now = now or utc_now()
     if now < interval.end:
         return IntervalProgress((f"the interval ends at {keys.utc_text(interval.end)}",))
     with ControlPlane(Deployment(kafka, ledger or LedgerSettings())) as control:
-        found = control.cluster.describe_topics(topics)
-        waiting = _behind(control, found, interval, idle, now)
+        descriptions = control.cluster.describe_topics(topics)
+        waiting = _behind(control, descriptions, interval, idle, now)
         if not waiting:
-            waiting = _not_ready(control, found, interval, now, asks_ledger=ledger is not None)
+            waiting = _not_ready(control, descriptions, interval, now, asks_ledger=ledger is not None)
     return IntervalProgress(tuple(waiting))
 
 
@@ -174,7 +175,7 @@ def _behind(
     idle: IdlePolicy,
     now: dt.datetime,
 ) -> list[str]:
-    """Return which partitions have not passed the end of an interval."""
+    """Return the partitions that have not passed the end of an interval, with the reason."""
     partitions = [tp for name in sorted(topics) for tp in topics[name].topic_partitions]
     stable = control.cluster.last_stable_offsets(partitions)
     at = control.cluster.offsets_for_time(partitions, timestamp_of(interval.end))
@@ -198,7 +199,7 @@ def _not_ready(
     *,
     asks_ledger: bool,
 ) -> list[str]:
-    """Return why a run over these boundaries would have to wait; raise what would refuse it."""
+    """Return why a run over these boundaries would have to wait; raise the error that would refuse it."""
     boundaries = Unpinned(control, DEFAULT_PREFIX, lambda: now, asks_ledger=asks_ledger)
     try:
         for name in sorted(topics):

@@ -1,7 +1,7 @@
-"""Warns where a pipeline's name is in use by another Dag.
+"""Warns if another Dag uses the pipeline's name.
 
-A pipeline that an author names (``pipeline=``) may be the name of somebody else's. Runs stay apart by their
-keys and transactional ids, but ``status``, the ledger and the page list both under one name.
+Two Dags may set the same ``pipeline=``. Their runs stay separate by run keys and transactional ids, but
+``status``, the ledger and the page list both under one name.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RECENT_OFFSETS = 10_000
-"""So many offsets at the end of the ledger partition are read for the newest record of a name."""
+"""Offsets at the end of the ledger partition in which to look for a pipeline's newest record."""
 
 
 def warn_of_another_dag(ledger: KafkaLedger, spec: RunSpec) -> None:
     """Log a warning if the newest record of the spec's pipeline is of another Dag.
 
-    Asks nothing for a name that holds the task's own Dag id, as the default does, and for runs outside of
-    Airflow.
+    Sends no request if the name is the default, which contains the Dag id, or if the run is outside Airflow.
     """
     dag_id, task_id = (str(spec.task.get(part, "")) for part in ("dag_id", "task_id"))
     if not dag_id or spec.pipeline == f"{dag_id}.{task_id}":
@@ -53,7 +52,7 @@ def _newest(ledger: KafkaLedger, pipeline: str) -> RunRecord | None:
 
 
 def _readable(value: str, key: str) -> RunRecord | None:
-    """Return a run record; None where it cannot be read, of which the page and `airflow eos verify` tell."""
+    """Return a run record; None if it is unreadable, which the page and `airflow eos verify` report."""
     try:
         return RunRecord.from_json(value, key)
     except LedgerUnreadable:

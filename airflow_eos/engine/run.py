@@ -30,7 +30,7 @@ class RunAttempt:
     """One attempt at one run.
 
     Guarantee: the output, the consumed offsets and the run record are committed together, once, or not at
-    all; whatever happens to this process or to another attempt at the same work.
+    all, whatever happens to this process or to another attempt at the same work.
 
     Example::
 
@@ -38,11 +38,11 @@ class RunAttempt:
                        source_topics=("src",), sink_topic="out", group_id="demo")
         record = RunAttempt(spark, spec, lambda df: df.select("key", "value")).execute()
 
-    :param spark: a session (classic or Spark Connect), or a function that makes one for a plan; it is called
-        only when there is something to read.
-    :param spec: what to read, where to write, under which identity.
+    :param spark: a session (classic or Spark Connect), or a function that creates one for a plan; it is
+        called only if there is something to read.
+    :param spec: what to read, where to write, and the identity of the run.
     :param process: ``process(df)`` or ``process(df, run)``, from source columns to sink columns.
-    :param on_state: called at each state entered.
+    :param on_state: called when the run enters a state.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class RunAttempt:
         self._protocol: RunProtocol | None = None
 
     def execute(self) -> RunRecord:
-        """Run, or answer from the ledger (then ``record.found`` is true).
+        """Run, or return the record that the ledger already has (then ``record.found`` is true).
 
         :raises PlanError: nothing was read or written.
         :raises RunFenced: a newer attempt owns the work, and it is not committed yet.
         :raises RunFailed: aborted after all attempts; nothing is visible.
-        :raises OutcomeUnknown: the cluster could not say; a retry finds out.
+        :raises OutcomeUnknown: the outcome of the commit is unknown; a retry finds it out.
         """
         self._kill.check()
         with ControlPlane(self._spec) as control:
@@ -94,17 +94,18 @@ class RunAttempt:
         return control.collaborators(self._data)
 
     def kill(self, timeout: float = KILL_SECONDS) -> None:
-        """End this run: no state is entered any more, its Spark jobs and its transaction are ended.
+        """End this run: it enters no further state, and its Spark jobs and its transaction are aborted.
 
-        After it has returned nothing is committed. If a commit is under way, the coordinator says which came
-        first; only if it answers neither the commit nor this call in time may the commit still go through.
-        Never initialises a producer: the process that is killed is often the one that was replaced. Never
-        raises, and may be called from a signal handler, before :meth:`execute`, and again; for ``on_kill``.
+        After it returns, the run does not commit. If a commit is in progress, the coordinator decides which
+        request came first; the commit may still succeed only if the coordinator answers neither request in
+        time. It never initialises a producer, because a killed process has often been replaced already. It
+        never raises, and may be called from a signal handler, before :meth:`execute`, and repeatedly; for
+        ``on_kill``.
 
-        :param timeout: seconds, for all of it.
+        :param timeout: seconds for the whole call.
         """
         budget = KillBudget(timeout)
-        # Here, not in a thread: what is done next in the thread that is interrupted must see it.
+        # In this thread, because the code that the signal interrupted must see it next.
         self._kill.ask()
         ends: list[Callable[[float], None]] = [self._data.cancel]
         if self._protocol is not None:

@@ -1,4 +1,4 @@
-"""Boundaries as the ledger has them, or as they would be pinned now; nothing is pinned."""
+"""Boundaries as pinned in the ledger, or as they would be pinned now; pins nothing."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class Unpinned(Boundaries):
-    """Reads pinned boundaries, works out the others and leaves them unpinned.
+    """Reads pinned boundaries, and computes the others without pinning them.
 
-    :param now: the current time, aware.
-    :param asks_ledger: whether what is pinned counts; without it all is worked out.
+    :param now: returns the current time, aware.
+    :param asks_ledger: whether to use pinned boundaries; False computes all of them.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Unpinned(Boundaries):
         *,
         accept_deleted: bool = False,
     ) -> Boundary:
-        """Return the boundary as the ledger has it, or as it would be pinned now."""
+        """Return the pinned boundary, or the one that would be pinned now."""
         key = keys.boundary_key(topic.topic, moment)
         pinned = self._known(topic.topic, key, neighbours(topic.topic, moment))
         if key in pinned:

@@ -1,1 +1,1 @@
-"""The ledger: its keys and ids, what is committed and pinned in it, and whether it is the one of before."""
+"""The ledger: keys and ids, committed and pinned values, and the check that it is the original topic."""

@@ -1,9 +1,9 @@
-"""The authority: the one place that answers whether something is committed.
+"""The authority: the only place that decides whether a run or a value is committed.
 
-A look-up takes the ledger partition's high watermark and accounts for every record of its key below it:
-below the last stable offset the broker has decided; from there to the high watermark a record is decided by
-the control marker of its own producer id. A reader that stopped at the last stable offset would call a
-committed run uncommitted whenever another pipeline's transaction is open in the same partition.
+A look-up reads every record of a key below the ledger partition's high watermark. Below the last stable
+offset the broker has decided; from there to the high watermark the control marker of a record's producer id
+decides. A reader that stops at the last stable offset would miss a committed run whenever another pipeline's
+transaction is open in the same partition.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ LACKS_SIGNATURE = (
     "one. If runs of yours wrote it without a key, give the key to all that use the ledger and run "
     "`airflow eos sign`, which lets it count"
 )
-"""What an unsigned record may mean, and what to do about it."""
+"""Why a record may be unsigned, and what to do about it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerAnswer:
-    """What a ledger view says of its keys.
+    """The result of a look-up.
 
-    :param committed: latest committed value per key; keys never committed are absent.
+    :param committed: latest committed value per key; keys without one are absent.
     :param open_records: records whose transaction is still open.
     """
 
@@ -45,11 +45,11 @@ class LedgerAnswer:
     @property
     def undecided(self) -> frozenset[str]:
         """Keys with a record whose transaction is still open."""
-        return frozenset(one.key for one in self.open_records)
+        return frozenset(record.key for record in self.open_records)
 
 
 def answer_of(view: LedgerView) -> LedgerAnswer:
-    """Decide every record of a view by the markers of its own producer."""
+    """Decide every record of a view by its own producer's markers."""
     committed = dict(view.committed)
     decided: list[LedgerEntry] = []
     open_records: dict[int, list[LedgerEntry]] = {}
@@ -60,19 +60,19 @@ def answer_of(view: LedgerView) -> LedgerAnswer:
         ended = open_records.pop(entry.producer_id, [])
         if entry.kind == "commit":
             decided.extend(ended)
-    for one in sorted(decided, key=lambda one: one.offset):
-        if one.value is not None:
-            committed[one.key] = one.value
+    for record in sorted(decided, key=lambda entry: entry.offset):
+        if record.value is not None:
+            committed[record.key] = record.value
         else:  # a tombstone
-            committed.pop(one.key, None)
-    return LedgerAnswer(committed, tuple(one for records in open_records.values() for one in records))
+            committed.pop(record.key, None)
+    return LedgerAnswer(committed, tuple(record for records in open_records.values() for record in records))
 
 
 class Authority:
-    """Answers from the ledger; it never guesses and never believes an exception.
+    """Decides from the ledger alone; an exception of a commit never counts as an answer.
 
     :param ledger: the ledger topic.
-    :param sleep: waits between looks at a record whose transaction is still open.
+    :param sleep: waits between look-ups of a record whose transaction is still open.
     """
 
     def __init__(
@@ -90,18 +90,18 @@ class Authority:
     def peek(
         self, keys: Collection[str], *, routing: str, prefixes: Collection[str] = ()
     ) -> Mapping[str, str]:
-        """Return committed values, without waiting. A value is final; a missing key means nothing."""
+        """Return committed values without waiting. A value is final; a missing key proves nothing."""
         return self.look(keys, routing=routing, prefixes=prefixes).committed
 
     def look(self, keys: Collection[str], *, routing: str, prefixes: Collection[str] = ()) -> LedgerAnswer:
-        """Return what one look shows, open transactions too."""
+        """Return the result of one look-up, including open transactions."""
         partition = self._ledger.partition_for(routing)
         view = self._ledger.view(partition, keys, prefixes)
         self._say(partition, view)
         return answer_of(view)
 
     def unsigned(self, keys: Collection[str], *, routing: str) -> list[str]:
-        """Return, for messages, the records that lack only a signature and are newer than ours."""
+        """Return, for messages, the newest records of keys that lack only a signature."""
         place = self.place(routing)
         view = self._ledger.view(place.partition, keys)
         return [
@@ -116,15 +116,15 @@ class Authority:
     def settle(
         self, keys: Collection[str], *, routing: str, prefixes: Collection[str] = ()
     ) -> Mapping[str, str]:
-        """Return committed values; a missing key is a *no*, provided the caller holds the fence.
+        """Return committed values; a missing key is *not committed*, provided the caller holds the fence.
 
-        Our own transactions are complete after the fence. A record of a wanted key in somebody else's open
-        transaction is waited for.
+        The fence completes the transactions of the caller's transactional id. For a record of a wanted key in
+        another open transaction this method waits.
 
         :param prefixes: also return every key that begins with one of these.
-        :raises OutcomeUnknown: when such a transaction stays open.
+        :raises OutcomeUnknown: such a transaction stays open.
         :raises LedgerTruncated: a key is missing, and the partition has lost its first records.
-        :raises LedgerTampered: a key is missing, and somebody else wrote a record of it.
+        :raises LedgerTampered: a key is missing, and a record of it was not written by this package.
         """
         partition = self._ledger.partition_for(routing)
         return self.settle_in(partition, keys, prefixes)
@@ -132,7 +132,7 @@ class Authority:
     def settle_in(
         self, partition: int, keys: Collection[str], prefixes: Collection[str] = ()
     ) -> Mapping[str, str]:
-        """As :meth:`settle`, in a given ledger partition."""
+        """Like :meth:`settle`, in a given ledger partition."""
         deadline = self._clock() + UNDECIDED_WAIT_SECONDS
         while True:
             view = self._ledger.view(partition, keys, prefixes)
@@ -171,13 +171,13 @@ def nothing_is_forged(
     committed: Mapping[str, str],
     unsigned: Collection[str] = (),
 ) -> None:
-    """Law 3: a *no* does not count where somebody else's record may have replaced ours.
+    """Law 3: a key is not proven uncommitted if a foreign record may have replaced this package's record.
 
-    Compaction keeps the last record of a key, whoever wrote it. Keys that this package never writes do not
-    matter.
+    Compaction keeps the last record of a key, regardless of its writer. Keys that this package never writes
+    do not matter.
 
-    :param no_evidence: offset of the last such record per key.
-    :param unsigned: keys whose last one lacks only a signature.
+    :param no_evidence: offset of the last record per key that is not evidence.
+    :param unsigned: keys whose last such record lacks only a signature.
     """
     for key, offset in sorted(no_evidence.items()):
         if key not in committed and is_ever_written(key):
@@ -195,10 +195,10 @@ def nothing_is_forged(
 
 
 def nothing_is_missing(partition: int, log_start: int, keys: Collection[str]) -> None:
-    """Law 3: a *no* does not count where the first records of the ledger partition were deleted.
+    """Law 3: a key is not proven uncommitted if the first records of the ledger partition were deleted.
 
-    :param log_start: of the ledger partition; compaction never moves it.
-    :param keys: what the partition does not hold.
+    :param log_start: log start offset of the ledger partition; compaction never moves it.
+    :param keys: keys that the partition does not have.
     """
     if keys and log_start > 0:
         raise LedgerTruncated(

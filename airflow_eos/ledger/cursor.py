@@ -1,6 +1,6 @@
-"""The cursor: where a group stands, kept in the ledger beside the group's committed offsets.
+"""The cursor: a group's next offsets, kept in the ledger in addition to the group's committed offsets.
 
-Group offsets expire when a group is idle; the ledger does not. A cursor record is written in the same
+Group offsets expire when a group is idle; ledger records do not. A cursor record is written in the same
 transaction as the output, so it can never be behind or ahead of it.
 """
 
@@ -16,7 +16,7 @@ from airflow_eos.model.spec import RunSpec
 
 
 def layout_of(spec: RunSpec) -> Layout:
-    """Return which layout a spec's cursor has."""
+    """Return the layout of a spec's cursor."""
     return "whole" if spec.source_partition is None else "mapped"
 
 
@@ -28,7 +28,7 @@ def advanced(
     run_key: str,
     ledger: LedgerId,
 ) -> CursorRecord:
-    """Return the cursor after the plan's run; partitions the plan does not name keep their place."""
+    """Return the cursor after the plan's run; partitions that the plan does not name keep their offset."""
     return CursorRecord(
         group=spec.group_id,
         pipeline=spec.pipeline,
@@ -47,12 +47,12 @@ def advanced(
 def counts_kept(
     before: CursorRecord | None, topic_ids: Mapping[str, str], partition_counts: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return the partition counts of a cursor that is moved.
+    """Return the partition counts of a cursor after a move.
 
-    A count that is known stays: a move may name some of the partitions only, and one that was added must not
-    count as known before it was read. A topic that was made again counts anew.
+    A known count stays: a move may name only some of the partitions, and an added partition must not count as
+    known before it was read. The count of a topic that was created again is replaced.
 
-    :param topic_ids: ids of the topics now, as ``partition_counts``.
+    :param topic_ids: current ids of the topics, as ``partition_counts``.
     """
     counts = dict(before.partition_counts) if before else {}
     for name, count in partition_counts.items():
@@ -64,10 +64,10 @@ def counts_kept(
 def messages(spec: RunSpec, after: CursorRecord, layout_known: bool) -> list[LedgerMessage]:
     """Return the ledger messages that move the cursor.
 
-    A mapped cursor has one record for each partition and, written once, one that names the layout.
+    A mapped cursor has one record per partition and a record, written once, that names the layout.
     """
     only = keys.mapped_partition(spec)
-    found = [LedgerMessage(keys.cursor_key(spec.group_id, only), after.to_json(), spec.group_id)]
+    moves = [LedgerMessage(keys.cursor_key(spec.group_id, only), after.to_json(), spec.group_id)]
     if only is not None and not layout_known:
         layout = CursorRecord(
             group=after.group,
@@ -82,5 +82,5 @@ def messages(spec: RunSpec, after: CursorRecord, layout_known: bool) -> list[Led
             ledger_partitions=after.ledger_partitions,
             origin=after.origin,
         )
-        found.append(LedgerMessage(keys.cursor_key(spec.group_id), layout.to_json(), spec.group_id))
-    return found
+        moves.append(LedgerMessage(keys.cursor_key(spec.group_id), layout.to_json(), spec.group_id))
+    return moves

@@ -1,14 +1,14 @@
-"""The only speller, and the only reader, of run keys, ledger keys and transactional ids.
+"""Formats and parses run keys, ledger keys and transactional ids; no other module does.
 
-A *run key* names a unit of work, a *ledger key* a record of the ledger, a *transactional id* what all
-attempts at some work share. An id names the work, never the worker: each attempt, on whatever machine, fences
-the others. It holds no map index, no try number and nothing random.
+A *run key* names a unit of work, a *ledger key* a record of the ledger, a *transactional id* is shared by all
+attempts at a unit of work. An id names the work, never the worker, so that each attempt fences the others on
+any machine. It contains no map index, no try number and nothing random.
 
-Two different works never have one key or one id:
+Two different units of work never share a key or an id:
 
-- Each begins with its kind; that of an id stands behind the prefix, which holds no dot.
-- Parts of a run key or ledger key are quoted and separated by a slash, which no quoted part holds.
-- In an id one part at most may hold dots: it is the last, or a slash or a part of fixed length follows it.
+- Each begins with its kind; in an id the kind follows the prefix, which contains no dot.
+- Parts of a run key or ledger key are quoted and separated by a slash, which no quoted part contains.
+- In an id at most one part may contain dots: it is the last, or a slash or a part of fixed length follows it.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ FINAL_ROUND = "final"
 MAX_REPROCESSINGS = 100
 
 RUN_RECORDS = "run:"
-"""What the ledger keys of run records begin with."""
+"""Prefix of the ledger keys of run records."""
 CURSORS = "cursor:"
-"""What the ledger keys of cursors begin with."""
+"""Prefix of the ledger keys of cursors."""
 BOUNDARIES = "boundary:"
-"""What the ledger keys of pinned boundaries begin with."""
+"""Prefix of the ledger keys of pinned boundaries."""
 RESETS = "reset:"
-"""What the ledger keys of the records of resets begin with."""
+"""Prefix of the ledger keys of cursor resets."""
 LEDGER_IDENTITY_KEY = "ledger:identity"
 LEDGER_IDENTITY_ROUTING = ""
 SIGNED_KEY = "ledger:signed"
-"""Key of the record that says from where on a ledger is signed that was used before it had a key; it stands
-where the identity does."""
+"""Key of the record, beside the identity, that says from which offsets on a ledger is signed that was first
+used without a key."""
 INDEX = IndexKeys(root="index:root", leaves="index:leaf/")
-"""The ledger keys of the index of a partition, which stands in the partition itself."""
+"""The ledger keys of a partition's index, which is stored in the partition itself."""
 PRUNED = "pruned:"
-"""What the ledger keys begin with of the records that say which runs were pruned."""
+"""Prefix of the ledger keys of the records that list pruned runs."""
 HORIZONS = "horizon:"
-"""What the ledger keys begin with of what pruned runs have read, one for each pipeline."""
+"""Prefix of the ledger keys of horizons, one per pipeline: what its pruned runs have read."""
 RECORD_KINDS = (
     RUN_RECORDS,
     CURSORS,
@@ -67,12 +67,12 @@ RECORD_KINDS = (
     PRUNED,
     HORIZONS,
 )
-"""What ledger keys begin with, but for the index: what is known of runs."""
+"""Prefixes of all ledger keys except those of the index."""
 
 RUN_KINDS = ("run", "mapped", "interval", "mapped-interval", "partition", "mapped-partition")
-"""What run keys begin with, but for rounds and resets. ``mapped``: of one source partition."""
+"""First parts of run keys, except for rounds and resets. ``mapped``: of one source partition."""
 _ROUNDS = "rounds"
-_SPECIAL = ("%", "/", REPROCESS_MARK)  # the mark of quoting first
+_SPECIAL = ("%", "/", REPROCESS_MARK)  # the escape character must be quoted first
 _RESET = "reset"
 
 ID_FORMS = {
@@ -89,7 +89,7 @@ ID_FORMS = {
     "ledger-prune": "<prefix>.ledger-prune.<partition>.<topic>",
     "doctor": "<prefix>.doctor",
 }
-"""The kinds of transactional ids, and how each looks to an operator; digests are of run keys."""
+"""The kinds of transactional ids and their forms; digests are of run keys."""
 
 
 _CURSOR_KINDS = ("cursor", "mapped-cursor")
@@ -103,11 +103,11 @@ _WORK_FORMS = {
         "reprocess": "",
     }.items()
 }
-"""What follows the kind in the ids of a pipeline's runs: what is behind the pipeline has a fixed length."""
+"""The part after the kind, in ids of a pipeline's runs: the text after the pipeline has a fixed length."""
 
 
 def utc_text(moment: dt.datetime) -> str:
-    """Return an aware datetime as UTC, to the millisecond: the resolution of Kafka's timestamps."""
+    """Return an aware datetime in UTC, in milliseconds: the resolution of Kafka's timestamps."""
     return moment.astimezone(dt.timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -123,21 +123,21 @@ def moves_cursor(spec: RunSpec) -> bool:
 
 
 def offsets_group(spec: RunSpec) -> str:
-    """Return the group end offsets are committed to; offsets of ``<group>.runs`` carry no meaning."""
+    """Return the group to which end offsets are committed; offsets of ``<group>.runs`` have no meaning."""
     return spec.group_id if moves_cursor(spec) else f"{spec.group_id}.runs"
 
 
 def mapped_partition(spec: RunSpec) -> TopicPartition | None:
-    """Return the one source partition of a mapped cursor, None for a whole one."""
+    """Return the source partition of a mapped cursor; None for a whole one."""
     if spec.source_partition is None:
         return None
     return TopicPartition(spec.source_topics[0], spec.source_partition)
 
 
 def run_key(spec: RunSpec) -> str:
-    """Return the name of the unit of work; one committed run record per key.
+    """Return the name of the unit of work; the ledger has at most one committed run record per key.
 
-    A cursor and given ranges have the same key: the run of a pipeline reads either, and is committed once.
+    Cursor and explicit ranges share a key: a run reads one or the other, and is committed once.
     """
     if loops(spec):
         return final_key(spec) if spec.round is None else round_key(spec, spec.round)
@@ -151,7 +151,7 @@ def run_key(spec: RunSpec) -> str:
 
 
 def _key_of_topics(spec: RunSpec, kind: str, *work: str) -> str:
-    """Return the key of a run that is named by what it reads, not by its Dag run."""
+    """Return the key of a run that is named after the data it reads, not after its Dag run."""
     only = mapped_partition(spec)
     if only is not None:
         return _joined(f"mapped-{kind}", spec.pipeline, str(only), *work)
@@ -167,39 +167,39 @@ def _key_of_all_rounds(spec: RunSpec) -> str:
 
 
 def cursor_run_key(pipeline: str, run_id: str) -> str:
-    """Return the run key of a run over a whole cursor, or over given ranges."""
+    """Return the run key of a run over a whole cursor, or over explicit ranges."""
     return _joined("run", pipeline, run_id)
 
 
 def run_name(pipeline: str, run_id: str) -> str:
-    """Return how a command names a run: ``<pipeline>/<run id>``, each quoted."""
+    """Return the name of a run in commands: ``<pipeline>/<run id>``, each quoted."""
     return _joined(pipeline, run_id)
 
 
 def named_run(name: str) -> tuple[str, str]:
-    """Return pipeline and run id of a :func:`run_name`; a part is empty where it is missing."""
+    """Return pipeline and run id of a :func:`run_name`; a missing part is empty."""
     pipeline, _, run_id = name.partition("/")
     return _unquoted(pipeline), _unquoted(run_id)
 
 
 def reset_run_key(pipeline: str, group: str, moment: str) -> str:
-    """Return the key by which a cursor and its offsets name the reset that moved them."""
+    """Return the run key of a reset, as named by the cursor and offsets that it moved."""
     return _joined(_RESET, pipeline, group, moment)
 
 
 def run_key_prefixes(pipeline: str) -> tuple[str, ...]:
-    """Return what the keys of all runs of a pipeline begin with, and of no other pipeline's."""
+    """Return the prefixes of the run keys of this pipeline, and of no other."""
     whole = [f"{kind}/{_quoted(pipeline)}/" for kind in RUN_KINDS]
-    return (*whole, *(f"{_ROUNDS}/{one}" for one in whole))
+    return (*whole, *(f"{_ROUNDS}/{prefix}" for prefix in whole))
 
 
 def loops(spec: RunSpec) -> bool:
-    """Return whether the run goes on in rounds until it has caught up."""
+    """Return whether the run continues in rounds until it has caught up."""
     return isinstance(spec.ranges, Cursor) and spec.ranges.until_caught_up
 
 
 def rounds_prefix(spec: RunSpec) -> str:
-    """Return what the keys of all rounds of a run begin with; the rest is a number or :data:`FINAL_ROUND`."""
+    """Return the prefix of the keys of a run's rounds; the rest is a number or :data:`FINAL_ROUND`."""
     return _rounds_of(_key_of_all_rounds(spec))
 
 
@@ -208,24 +208,27 @@ def _rounds_of(key: str) -> str:
 
 
 def round_key(spec: RunSpec, number: int) -> str:
-    """Return the key of a round that leaves something for the next one; from 0."""
+    """Return the key of a round before the last one; ``number`` starts at 0."""
     return f"{rounds_prefix(spec)}{number}"
 
 
 def final_key(spec: RunSpec) -> str:
-    """Return the key of the last round: committed, it says that the whole run is."""
+    """Return the key of the last round, whose commit means that the whole run is committed."""
     return f"{rounds_prefix(spec)}{FINAL_ROUND}"
 
 
 def last_key(key: str) -> str:
-    """Return the key of the last round of the run that this key names without its rounds."""
+    """Return the key of the last round of a run.
+
+    :param key: key of the run, without a round.
+    """
     return f"{_rounds_of(key)}{FINAL_ROUND}"
 
 
 def reprocess_key(key: str, number: int) -> str:
     """Return the key of the ``number``-th reprocessing of a committed run, from 1.
 
-    :raises RunAlreadyCommitted: beyond the number a look-up covers.
+    :raises RunAlreadyCommitted: ``number`` is beyond the keys that a look-up covers.
     """
     if number > MAX_REPROCESSINGS:
         raise RunAlreadyCommitted(
@@ -235,26 +238,26 @@ def reprocess_key(key: str, number: int) -> str:
 
 
 def reprocess_keys(key: str) -> list[str]:
-    """Return the keys of every reprocessing a run may have."""
+    """Return the keys of all possible reprocessings of a run."""
     return [reprocess_key(key, n) for n in range(1, MAX_REPROCESSINGS + 1)]
 
 
 def whole_run_key(key: str) -> str:
-    """Return the key of the run that this one names, or names a round or a reprocessing of."""
+    """Return the key of the whole run, for the key of a run, a round or a reprocessing."""
     key = key.partition(REPROCESS_MARK)[0]
     return key.removeprefix(f"{_ROUNDS}/").rpartition("/")[0] if key.startswith(f"{_ROUNDS}/") else key
 
 
 def ends_run(key: str) -> bool:
-    """Return whether a run key names a whole run or the last of its rounds; no reprocessing."""
+    """Return whether a run key names a whole run or its last round, but not a reprocessing."""
     is_round = key.startswith(f"{_ROUNDS}/")
     return REPROCESS_MARK not in key and (not is_round or key.endswith(f"/{FINAL_ROUND}"))
 
 
 def pruned_digest(key: str) -> str:
-    """Return what a ledger keeps of the key of a run whose records were pruned.
+    """Return the digest by which a ledger remembers a pruned run.
 
-    :param key: of the whole run, see :func:`whole_run_key`.
+    :param key: key of the whole run, see :func:`whole_run_key`.
     """
     return hashlib.sha256(key.encode()).hexdigest()[: 2 * DIGEST_BYTES]
 
@@ -262,18 +265,18 @@ def pruned_digest(key: str) -> str:
 def pruned_key(pipeline: str, key: str) -> str:
     """Return the ledger key of the record that says whether a run was pruned.
 
-    :param key: as of :func:`pruned_digest`.
+    :param key: key of the whole run, see :func:`whole_run_key`.
     """
     return f"{PRUNED}{_quoted(pipeline)}/{pruned_digest(key)[:2]}"
 
 
 def horizon_key(pipeline: str) -> str:
-    """Return the ledger key of what the pruned runs of a pipeline have read."""
+    """Return the ledger key of a pipeline's horizon: what its pruned runs have read."""
     return f"{HORIZONS}{_quoted(pipeline)}"
 
 
 def reprocessing_number(key: str) -> int | None:
-    """Return which reprocessing a run key names, None where it names none: authors' texts hold no mark."""
+    """Return the number of the reprocessing that a run key names; None if it does not name one."""
     _, mark, number = key.rpartition(REPROCESS_MARK)
     return int(number) if mark else None
 
@@ -285,10 +288,10 @@ def ranges_digest(ranges: Iterable[OffsetRange]) -> str:
 
 
 def transactional_id(spec: RunSpec) -> str:
-    """Return the id every attempt at this work initialises: one run key, one id.
+    """Return the transactional id that every attempt at this work initialises.
 
-    A group has one position, so all runs of its cursor have one id. Ranges that are given are no part of it:
-    they may be templated, and every try must fence the others all the same.
+    A group has one position, so all runs of its cursor share an id. Explicit ranges are not part of the id:
+    they may be templated, and every try must fence the others regardless of them.
     """
     if moves_cursor(spec):
         return cursor_transactional_id(spec.prefix, spec.group_id, mapped_partition(spec))
@@ -305,7 +308,7 @@ def transactional_id(spec: RunSpec) -> str:
 
 
 def cursor_transactional_id(prefix: str, group: str, only: TopicPartition | None = None) -> str:
-    """Return the id of whoever moves a group's cursor: its runs, and who resets it.
+    """Return the id under which a group's cursor moves: that of its runs and its resets.
 
     :param only: the source partition of a mapped cursor.
     """
@@ -315,17 +318,17 @@ def cursor_transactional_id(prefix: str, group: str, only: TopicPartition | None
 
 
 def reprocess_transactional_id(spec: RunSpec, key: str) -> str:
-    """Return the id of all reprocessings of a run: it never fences the pipeline's live cursor."""
+    """Return the id of all reprocessings of a run; it never fences the runs of the pipeline's cursor."""
     return _id(spec.prefix, "reprocess", f"{_quoted(spec.pipeline)}.{_digest(key)}")
 
 
 def boundary_transactional_id(prefix: str, topic: str) -> str:
-    """Return the id under which boundaries of one topic are pinned, one after the other.
+    """Return the id under which the boundaries of a topic are pinned, one after the other.
 
-    One id for all boundaries of a topic, not one for each: two boundaries pinned at the same time could
-    otherwise cross, and the records between them would belong to two intervals.
+    All boundaries of a topic share an id: otherwise two boundaries pinned at the same time could cross, and
+    the records between them would belong to two intervals.
 
-    :param prefix: the ledger's; a boundary belongs to the ledger it is pinned in, not to a run.
+    :param prefix: the ledger's prefix; a boundary belongs to its ledger, not to a run.
     """
     return _id(prefix, "boundary", topic)
 
@@ -336,50 +339,53 @@ def ledger_transactional_id(prefix: str, topic: str) -> str:
 
 
 def ledger_witness_id(prefix: str, topic: str) -> str:
-    """Return the id that runs touch at their end; nothing is written under it."""
+    """Return the id that runs initialise at their end; no transaction runs under it."""
     return _id(prefix, "used-ledger", topic)
 
 
 def index_transactional_id(prefix: str, topic: str, partition: int) -> str:
     """Return the id under which the index of one ledger partition is written.
 
-    :param prefix: the ledger's: all that share it fence each other here.
+    :param prefix: the ledger's prefix; all writers that share it fence each other.
     """
     return _id(prefix, "ledger-index", f"{partition}.{topic}")
 
 
 def prune_transactional_id(prefix: str, topic: str, partition: int) -> str:
-    """Return the id under which records of one ledger partition are pruned; as the index's."""
+    """Return the id under which records of one ledger partition are pruned.
+
+    :param prefix: the ledger's prefix; all writers that share it fence each other.
+    """
     return _id(prefix, "ledger-prune", f"{partition}.{topic}")
 
 
 def doctor_transactional_id(prefix: str) -> str:
-    """Return the id that shows whether ids of the prefix may be used; no run has it."""
+    """Return the id with which the doctor checks permissions on ids of the prefix; no run uses it."""
     return f"{ids_prefix(prefix)}doctor"
 
 
 def ids_prefix(prefix: str) -> str:
-    """Return what all ids of a prefix begin with, and no other prefix's: what a PREFIXED ACL names."""
+    """Return the common beginning of all ids of a prefix, and of no other prefix; a PREFIXED ACL names it."""
     return f"{checked_prefix(prefix)}."
 
 
 def is_id_of(transactional_id: str, prefix: str) -> bool:
-    """Return whether an id is of this prefix."""
+    """Return whether an id has this prefix."""
     return transactional_id.startswith(ids_prefix(prefix))
 
 
 def id_kind(transactional_id: str) -> str:
-    """Return which of :data:`ID_FORMS` an id of this package has."""
+    """Return the kind of an id of this package, a key of :data:`ID_FORMS`."""
     return transactional_id.split(".")[1]
 
 
 def is_cursor_id(transactional_id: str) -> bool:
-    """Return whether an id of this package is that of a cursor, whole or of one partition."""
+    """Return whether an id of this package is for a cursor, whole or of one partition."""
     return id_kind(transactional_id) in _CURSOR_KINDS
 
 
 def belongs_to(transactional_id: str, prefix: str, pipeline: str, group: str) -> bool:
-    """Return whether a pipeline works under an id: it is its group's cursor's, or one of its runs'."""
+    """Return whether an id belongs to a pipeline: to its group's cursor, or to one of its runs."""
     if not is_id_of(transactional_id, prefix):
         return False
     kind, _, work = transactional_id.removeprefix(ids_prefix(prefix)).partition(".")
@@ -400,12 +406,12 @@ def run_record_key(key: str) -> str:
 
 
 def is_run_record(key: str) -> bool:
-    """Return whether a ledger key is of a run record."""
+    """Return whether a ledger key is that of a run record."""
     return key.startswith(RUN_RECORDS)
 
 
 def is_cursor_record(key: str) -> bool:
-    """Return whether a ledger key is of a cursor, whole or of one partition."""
+    """Return whether a ledger key is that of a cursor, whole or of one partition."""
     return key.startswith(CURSORS)
 
 
@@ -416,7 +422,7 @@ def cursor_key(group: str, only: TopicPartition | None = None) -> str:
 
 
 def boundary_prefix(topic: str) -> str:
-    """Return what the ledger keys of all boundaries of a topic begin with."""
+    """Return the prefix of the ledger keys of a topic's boundaries."""
     return f"{BOUNDARIES}{_quoted(topic)}/"
 
 
@@ -426,7 +432,7 @@ def boundary_key(topic: str, moment: dt.datetime) -> str:
 
 
 def is_ever_written(key: str) -> bool:
-    """Return whether this package may write a record of a ledger key: a boundary's ends with a moment."""
+    """Return whether this package writes records with such a key: a boundary's key ends with a moment."""
     if not key.startswith(BOUNDARIES):
         return True
     moment = key.rpartition("/")[2]
@@ -437,24 +443,24 @@ def is_ever_written(key: str) -> bool:
 
 
 def reset_key(group: str, moment: str, only: TopicPartition | None = None) -> str:
-    """Return the ledger key of what a reset did to a group, or to one partition of a mapped cursor."""
+    """Return the ledger key of a reset of a group, or of one partition of a mapped cursor."""
     whole = f"{RESETS}{_quoted(group)}/{moment}"
     return whole if only is None else f"{whole}/{_quoted(str(only))}"
 
 
 def offset_metadata(key: str, ledger_partition: int, ledger_topic_id: str) -> str:
-    """Return the metadata committed with offsets: which run, and in which ledger; under 100 bytes."""
+    """Return the metadata committed with offsets, which names run and ledger; under 100 bytes."""
     return f"{METADATA_VERSION} {_digest(key)} {ledger_partition} {ledger_topic_id}"
 
 
 def metadata_ledger(metadata: str) -> str | None:
-    """Return the ledger topic id an offset's metadata names, None where this package did not write it."""
+    """Return the ledger topic id in an offset's metadata; None if this package did not write the metadata."""
     parts = metadata.split(" ")
     return parts[3] if len(parts) == 4 and parts[0] == METADATA_VERSION else None  # noqa: PLR2004
 
 
 def metadata_names(metadata: str, key: str) -> bool:
-    """Return whether an offset's metadata was committed by the run with this key."""
+    """Return whether the run with this key committed an offset's metadata."""
     return metadata.split(" ")[:2] == [METADATA_VERSION, _digest(key)]
 
 
@@ -463,14 +469,14 @@ def _joined(*parts: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Keep an author's text from looking like a separator, or like the mark of a reprocessing."""
+    """Escape separators and the reprocessing mark in user-defined text."""
     for special in _SPECIAL:
         text = text.replace(special, f"%{ord(special):02X}")
     return text
 
 
 def _unquoted(text: str) -> str:
-    """Return what :func:`_quoted` has quoted; other percent signs stay as they are."""
+    """Reverse :func:`_quoted`; other percent signs stay."""
     for special in reversed(_SPECIAL):
         text = text.replace(f"%{ord(special):02X}", special)
     return text

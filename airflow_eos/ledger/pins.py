@@ -1,9 +1,9 @@
-"""Pins: values fixed once, in the ledger, by a small transaction of their own.
+"""Pins: values that are written to the ledger once, each in its own small transaction.
 
-Whoever needs a pinned value fences the pin's transactional id, reads the ledger, writes the value if it is
-absent, and commits. Two that pin at the same time fence each other; the one that loses reads what the other
-wrote. Nobody uses a value before its marker is seen: a pin whose marker a broker left out is aborted and made
-anew.
+To get a pinned value, a task fences the pin's transactional id, reads the ledger, writes the value if it is
+absent, and commits. Concurrent writers of a pin fence each other; the loser reads the value of the winner. A
+value is used only after its marker is visible: a pin whose marker a broker left out is aborted and written
+again.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ log = logging.getLogger(__name__)
 MAX_ATTEMPTS = 12
 
 Compute = Callable[[Mapping[str, str], Callable[[], Mapping[str, str]]], str]
-"""Makes a value of what is pinned, as far as the prefixes ask for it; the function returns all of it."""
+"""Computes a value from the pinned values of the prefixes; its second argument returns all of them."""
 
 
 class Pins:
-    """Pins values under fences.
+    """Pins values, each under the fence of a transactional id.
 
-    :param writer: takes and ends the pins' own transactions.
-    :param authority: says what is pinned already.
+    :param writer: runs the pins' transactions.
+    :param authority: reads pinned values.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class Pins:
         compute: Compute,
         prefixes: tuple[str, ...] = (),
     ) -> str:
-        """Return the pinned value of ``key``, fixing it first where it is absent.
+        """Return the pinned value of ``key``; pins it first if it is absent.
 
-        :param compute: makes the value, under the fence; gets the committed values of ``prefixes``.
-        :raises PlanError: what ``compute`` raises, or when others kept fencing this pin.
+        :param compute: computes the value under the fence, from the committed values of ``prefixes``.
+        :raises PlanError: ``compute`` raised it, or other tasks kept fencing this pin.
         """
         pinned = self._authority.peek([key], routing=routing).get(key)
         attempt = 0
@@ -83,20 +83,19 @@ class Pins:
                 value = compute(known, lambda: self._all_known(key, routing, prefixes))
                 return self._write(transaction, LedgerMessage(key, value, routing))
         except RunFenced as fenced:
-            log.info("the ledger entry %r was not written here: %s", key, fenced)
+            log.info("Did not write the ledger entry %r: %s", key, fenced)
             return None
 
     def _write(self, transaction: LedgerTransaction, message: LedgerMessage) -> str | None:
-        """Return the value once its marker is in the ledger; None: the ledger has to be asked."""
+        """Return the value once its marker is in the ledger; None if the caller must read the ledger."""
         try:
             transaction.commit([message])
             transaction.wait_until_seen()
         except (PlanError, ConfigurationError):
             raise
-        except Exception as failure:  # noqa: BLE001 - whatever it was, the ledger says what came of it
+        except Exception as failure:  # noqa: BLE001 - the ledger decides the outcome, whatever the error is
             log.info(
-                "the ledger entry %r was not written here (%s): the ledger is asked whether another task has "
-                "written it",
+                "Did not write the ledger entry %r (%s); checking whether another task has written it",
                 message.key,
                 failure,
             )

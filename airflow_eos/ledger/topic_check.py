@@ -1,6 +1,6 @@
-"""Tells whether this is the ledger that was used before.
+"""Checks that the ledger topic is the one that was used before.
 
-A look-up in a replaced ledger would answer *not committed* for everything.
+A look-up in a replaced ledger would answer *not committed* for every run.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ def verify(
     witnesses: Witnesses,
     may_create: MayCreate,
 ) -> LedgerId:
-    """Return the ledger's topic id and partition count, after checking them against what it says of itself.
+    """Return the ledger's topic id and partition count, after checking them against its identity record.
 
-    The first user pins both in partition 0 of the ledger, with its prefix. Adding partitions would route keys
-    elsewhere; making the topic again would forget every run: both are found here.
+    The first user pins both in partition 0 of the ledger, with its prefix. This check detects added
+    partitions, which would route keys elsewhere, and a topic that was created again, which would forget every
+    run.
 
-    :param witnesses: asked where there is no ledger, or none with an identity.
-    :param may_create: whether to make a ledger where there is none, or none with an identity.
-    :raises ConfigurationError: an identity is missing, the ledger is signed, and the settings have no key.
-    :raises LedgerMissing: when there is none, or none with an identity, and none may be made.
-    :raises LedgerReplaced: when topic id or partition count differ from the pinned ones, or the topic has no
-        identity and somebody remembers that it had one.
+    :param witnesses: asked if the ledger or its identity is missing.
+    :param may_create: whether to create a missing ledger, or a missing identity.
+    :raises ConfigurationError: the identity is missing, the ledger is signed, and the settings have no key.
+    :raises LedgerMissing: the ledger or its identity is missing, and may not be created.
+    :raises LedgerReplaced: topic id or partition count differ from the pinned ones, or the identity is
+        missing and a witness knows that there was a ledger.
     """
     check = _LedgerCheck(ledger, authority, pins, settings, prefix, witnesses, may_create)
     topic = check.existing_or_created()
@@ -88,12 +89,12 @@ class _LedgerCheck:
         refusal = self._refusal()
         begun = self.authority.look([key], routing=routing).open_records
         if refusal is not None and not (begun and self.may_create is not MayCreate.NEVER):
-            # Its first user goes on when its commit is answered; others see it by the marker, which is later.
+            # The writer of the pin continues once its commit is answered; the marker becomes visible later.
             settled = self.authority.settle([key], routing=routing)
             if key not in settled:
                 raise refusal
             return IdentityRecord.from_json(settled[key], key)
-        # A pin begun by somebody who was allowed to is finished, even where a broker forgot its marker.
+        # Finish a pin that an authorised task has begun, even if a broker left out its marker.
         pinned = self.pins.pin(
             keys.ledger_transactional_id(self.prefix, self.settings.topic),
             key,
@@ -126,14 +127,14 @@ class _LedgerCheck:
 
 
 def is_signed(authority: Authority, settings: LedgerSettings) -> bool:
-    """Return whether a ledger's own records carry signatures; False where they are missing."""
+    """Return whether a ledger's own records are signed; False if the records are missing."""
     return _any_signed(_own_records(authority, settings))
 
 
 def refuse_unsigned(is_signed: bool, settings: LedgerSettings) -> None:
-    """Refuse to write without a key to a ledger that is signed.
+    """Refuse to write to a signed ledger without a key.
 
-    :raises ConfigurationError: naming the setting.
+    :raises ConfigurationError: names the setting.
     """
     if is_signed and not settings.key:
         raise ConfigurationError(
@@ -143,8 +144,23 @@ def refuse_unsigned(is_signed: bool, settings: LedgerSettings) -> None:
         )
 
 
+def lost_ledger(testimony: Testimony, topic: str) -> LedgerReplaced | None:
+    """Return the error of a ledger that is missing and was there before; None where nobody remembers one.
+
+    :param topic: the ledger's.
+    """
+    if not testimony.of_a_ledger:
+        return None
+    return LedgerReplaced(
+        f"the ledger {topic!r} is not there or has no identity, but {testimony.of_a_ledger}: "
+        "it was deleted or re-created. Restore it: to an empty one every run is uncommitted, "
+        "and what is cleared or retried is written again. Where that is known to be harmless: "
+        "`python -m airflow_eos init --adopt-new`"
+    )
+
+
 def _own_records(authority: Authority, settings: LedgerSettings) -> Mapping[str, str]:
-    """Return the identity and, where there is no key, what says from where on records are signed."""
+    """Return the identity and, without a key, the record that says from which offsets on it is signed."""
     own = [keys.LEDGER_IDENTITY_KEY] if settings.key else [keys.LEDGER_IDENTITY_KEY, keys.SIGNED_KEY]
     return authority.peek(own, routing=keys.LEDGER_IDENTITY_ROUTING)
 
@@ -154,7 +170,7 @@ def _any_signed(records: Mapping[str, str]) -> bool:
 
 
 def _described(ledger: Ledger, missing: LedgerMissing, refused: Exception) -> TopicDescription:
-    """Ask once more, patiently: a broker may not have heard of a topic that others use already."""
+    """Describe the topic again, with retries: the broker's metadata may be stale."""
     try:
         return ledger.describe()
     except LedgerMissing:
@@ -166,19 +182,14 @@ def _described(ledger: Ledger, missing: LedgerMissing, refused: Exception) -> To
 def _refusal(
     witnesses: Witnesses, topic: str, may_create: MayCreate
 ) -> LedgerMissing | LedgerReplaced | None:
-    """Return why no ledger may be made here; None: it may."""
+    """Return why a ledger must not be created; None if it may."""
     if may_create is MayCreate.ANYWAY:
         return None
-    # A run that may make none needs no reason, and may lack the permission to ask for one.
-    said = Testimony() if may_create is MayCreate.NEVER else witnesses.testify()
-    if said.of_a_ledger:
-        return LedgerReplaced(
-            f"the ledger {topic!r} is not there or has no identity, but {said.of_a_ledger}: "
-            "it was deleted or re-created. Restore it: to an empty one every run is uncommitted, "
-            "and what is cleared or retried is written again. Where that is known to be harmless: "
-            "`python -m airflow_eos init --adopt-new`"
-        )
-    if may_create is MayCreate.WHERE_NEW or (may_create is MayCreate.WHERE_BEGUN and said.begun):
+    # A run that may not create one needs no witness, and may lack the permission to ask one.
+    testimony = Testimony() if may_create is MayCreate.NEVER else witnesses.testify()
+    if lost := lost_ledger(testimony, topic):
+        return lost
+    if may_create is MayCreate.WHERE_NEW or (may_create is MayCreate.WHERE_BEGUN and testimony.begun):
         return None
     return LedgerMissing(
         f"topic {topic!r} was never initialised as a ledger, and this run may not do it; "

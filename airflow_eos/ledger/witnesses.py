@@ -1,15 +1,16 @@
-"""Who remembers a ledger besides the ledger itself: a missing or empty topic may be one that was lost.
+"""Evidence of an earlier ledger outside the ledger topic: a missing or empty topic may be one that was lost.
 
-Three witnesses, none of which needs more permissions than a run has:
+The witnesses need no more permissions than a run has:
 
-- The committed offsets of the run's group name the ledger they were committed beside. They expire with the
+- The committed offsets of the run's group name the ledger that they were committed with. They expire with the
   group (``offsets.retention.minutes``).
-- The transaction coordinator knows a transactional id that every run touches at its end,
-  ``<prefix>.used-ledger.<topic>``; and the id under which the ledger's identity was committed, and the run's
-  own one, which is fenced only in sight of a ledger. They expire when nobody uses them
+- The transaction coordinator knows the transactional id that every run initialises at its end,
+  ``<prefix>.used-ledger.<topic>``; the id under which the ledger's identity was committed; and the run's own
+  id, which a run fences only after it has seen a ledger. Unused ids expire
   (``transactional.id.expiration.ms``).
 
-What they say is evidence of a ledger. Their silence is evidence that there was none only until they expire.
+A witness proves that there was a ledger. The absence of witnesses proves that there was none only until they
+expire.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ _COMMITTED = (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT)
 
 @dataclass(frozen=True, slots=True)
 class Testimony:
-    """What the witnesses say of a ledger that has no identity.
+    """The evidence about a ledger that is missing or has no identity.
 
-    :param of_a_ledger: who knows that there was one, and from what; empty: nobody.
-    :param begun: somebody began to fix its identity and did not come to the commit.
+    :param of_a_ledger: the witness that proves that there was one, for errors; empty if none does.
+    :param begun: a task began to pin the identity and did not commit.
     """
 
     of_a_ledger: str = ""
@@ -41,10 +42,10 @@ class Testimony:
 
 
 class Witnesses:
-    """Asks them about the ledger of a prefix.
+    """Collects evidence about the ledger of a prefix.
 
-    :param topic: the ledger's.
-    :param spec: the run whose offsets and transactional id are asked for, too; None: there is none.
+    :param topic: the ledger topic.
+    :param spec: the run whose offsets and transactional id are checked too; None for no run.
     """
 
     def __init__(self, cluster: Cluster, prefix: str, topic: str, spec: RunSpec | None = None) -> None:
@@ -54,9 +55,9 @@ class Witnesses:
         self._spec = spec
 
     def agree(self, topic_id: str) -> None:
-        """Check that the run's group committed its offsets beside this ledger, or that nobody remembers.
+        """Check that the offsets of the run's group, if any, were committed with this ledger.
 
-        :raises LedgerReplaced: it was another one.
+        :raises LedgerReplaced: they were committed with another ledger.
         """
         for ledger, offset in self._ledgers_of_the_group().items():
             if ledger != topic_id:
@@ -67,9 +68,9 @@ class Witnesses:
                 )
 
     def testify(self) -> Testimony:
-        """Say whether there was a ledger.
+        """Return whether there was a ledger.
 
-        To be asked before a look-up: a ledger that was kept then holds what is known here.
+        Call it before a look-up: a ledger that still exists has the records of everything found here.
         """
         for ledger, offset in self._ledgers_of_the_group().items():
             return Testimony(f"{offset} beside ledger {ledger}")
@@ -87,25 +88,26 @@ class Witnesses:
         return Testimony(begun=pin is not None)
 
     def _seen(self, transactional_id: str) -> bool:
-        """Return whether the coordinator knows an id that this principal needs for nothing else."""
+        """Return whether the coordinator knows an id; False if this principal may not Describe it."""
         try:
             return self._transaction(transactional_id) is not None
         except AuthorizationFailed as refused:
-            log.warning("One witness of a lost ledger cannot be asked: %s", refused)
+            log.warning("Cannot check one sign of a lost ledger: %s", refused)
             return False
 
     def _transaction(self, transactional_id: str) -> TransactionDescription | None:
         return self._cluster.describe_transaction(transactional_id)
 
     def _ledgers_of_the_group(self) -> dict[str, str]:
-        """Return the ledgers that the group's offsets name, with the offset that names each."""
+        """Return the topic ids of ledgers in the metadata of the group's offsets, with a text for errors."""
         if self._spec is None:
             return {}
         group = keys.offsets_group(self._spec)
-        found: dict[str, str] = {}
-        # Not the stable ones: other runs of the group may be committing theirs, and these tell as much.
+        ledgers: dict[str, str] = {}
+        # Not require_stable: other runs of the group may hold pending offsets, and the last committed ones
+        # suffice.
         for tp, offset in sorted(self._cluster.committed(group, None, stable=False).items()):
             ledger = keys.metadata_ledger(offset.metadata)
             if ledger is not None and tp.topic in self._spec.source_topics:
-                found[ledger] = f"group {group!r} committed offset {offset.offset} of {tp}"
-        return found
+                ledgers[ledger] = f"group {group!r} committed offset {offset.offset} of {tp}"
+        return ledgers

@@ -1,14 +1,14 @@
-"""The one way to the ledger for whatever is not a run: pins, commands, the index.
+"""Writes to the ledger outside of runs: pins, commands, the index.
 
-Each write is a small transaction of its own. The transactional id is fenced first. What an earlier
-transaction of the id left open on a leader is ended, or refused, before anything is written behind it
-(law 12, KAFKA-20734). The caller reads the ledger behind the fence and decides what to write. That is staged,
-may be looked at once more where it stands in the log, and is committed.
+Each write is a small transaction. First the transactional id is fenced. A transaction of the id that is still
+open on a leader is aborted, or refused, before anything is written behind it (law 12, KAFKA-20734). The
+caller then reads the ledger and decides what to write. The messages are staged, optionally checked, and
+committed.
 
-The fence keeps out those that use the same id. Others may write the same key under an id that the caller does
-not know, such as the run whose key is dismissed. There the order of the log decides: what is staged has an
-offset, and whatever comes later under the key counts instead. So the caller looks for records of others below
-its own (``check``), and gives up where there is one.
+The fence excludes writers with the same id. Other writers may write the same key under an id that the caller
+does not know, such as the run whose key is dismissed. There the order of the log decides: a staged message
+has an offset, and a later record of the key replaces it. The caller therefore looks for records of others
+below its own (``check``), and aborts if there is one.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SEEN_SECONDS = 15.0
-"""A marker takes milliseconds; a ledger partition without a leader takes a fail-over."""
+"""A marker takes milliseconds, or a failover if the ledger partition has no leader."""
 _POLL_SECONDS = 0.02
 _FENCES = 3
-"""Epochs spent on what earlier transactions of the id left open, before that is given up."""
+"""Attempts to abort transactions that earlier owners of the id left open; each attempt takes an epoch."""
 
 
 def open_of(
     cluster: Cluster, producer_id: int, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, ActiveProducer]:
-    """Return the partitions in which a transaction of this producer id is open, as their leaders say.
+    """Return the partitions in which a transaction of this producer id is open, from their leaders.
 
-    :raises BrokersUnavailable: when a leader does not answer: nothing is known of its partition then.
+    :raises BrokersUnavailable: a leader does not answer, so its partition is unknown.
     """
     if not partitions:
         return {}
     return {
-        tp: one
-        for tp, known in cluster.describe_producers(partitions).items()
-        for one in known
-        if one.producer_id == producer_id and one.is_open
+        tp: producer
+        for tp, producers in cluster.describe_producers(partitions).items()
+        for producer in producers
+        if producer.producer_id == producer_id and producer.is_open
     }
 
 
 class LedgerTransaction:
-    """A fenced transaction into which nothing was written yet; good for one :meth:`commit`.
+    """A fenced, still empty transaction, for one :meth:`commit`.
 
     :param places: the ledger partitions it writes to.
     """
@@ -78,7 +78,7 @@ class LedgerTransaction:
 
     @property
     def identity(self) -> ProducerIdentity:
-        """Producer id and epoch that the fence gave."""
+        """Producer id and epoch that the fence returned."""
         return self._session.identity
 
     def commit(
@@ -89,12 +89,11 @@ class LedgerTransaction:
         offsets: Mapping[TopicPartition, CommittedOffset] | None = None,
         check: Callable[[Sequence[int]], object] | None = None,
     ) -> Sequence[int]:
-        """Stage and commit; return the offsets of the messages. Any error aborts, and is raised.
+        """Stage and commit messages; return their offsets. Any error aborts the transaction and is raised.
 
         :param group: consumer group whose ``offsets`` are committed with the messages.
-        :param check: called with the offsets of the messages before the commit; what it raises aborts.
-        :raises Exception: as :meth:`~airflow_eos.ports.ProducerSession.commit` raises it: whether the
-            transaction is committed is not known then.
+        :param check: called with the offsets of the messages before the commit; its exceptions abort.
+        :raises Exception: as :meth:`~airflow_eos.ports.ProducerSession.commit`; the outcome is then unknown.
         """
         try:
             self._session.begin()
@@ -108,9 +107,9 @@ class LedgerTransaction:
         return written
 
     def wait_until_seen(self) -> None:
-        """Wait until the leaders show the commit: the coordinator's word is not theirs.
+        """Wait until the leaders have the commit marker: the coordinator's answer does not prove that.
 
-        :raises NotYetVisible: after :data:`SEEN_SECONDS`.
+        :raises NotYetVisible: a leader does not have it after :data:`SEEN_SECONDS`.
         """
         deadline = self._clock() + SEEN_SECONDS
         while left_open := self._own_open():
@@ -122,24 +121,25 @@ class LedgerTransaction:
             self._sleep(_POLL_SECONDS)
 
     def _own_open(self) -> list[TopicPartition]:
-        """Return where exactly this transaction is open: another may have the id by now."""
-        found = open_of(self._cluster, self.identity.producer_id, self._places)
-        return [tp for tp, one in found.items() if one.producer_epoch == self.identity.producer_epoch]
+        """Return the partitions in which this transaction is open, not another one of the same id."""
+        producers = open_of(self._cluster, self.identity.producer_id, self._places)
+        epoch = self.identity.producer_epoch
+        return [tp for tp, producer in producers.items() if producer.producer_epoch == epoch]
 
     def _abort(self) -> None:
-        """End it under its own identity, so that readers do not wait for its time-out."""
+        """Abort with this producer id and epoch, so that readers do not wait for the transaction timeout."""
         try:
             answer = self._transactions.abort(self.identity)
-        except Exception as failure:  # noqa: BLE001 - the error that led here is the one to raise
-            log.warning("%s could not be aborted: %s", self.identity.transactional_id, failure)
+        except Exception as failure:  # noqa: BLE001 - the caller raises the original error
+            log.warning("Cannot abort the transaction of %s: %s", self.identity.transactional_id, failure)
         else:
-            log.info("%s: its transaction: %s", self.identity.transactional_id, answer.value)
+            log.info("Aborting the transaction of %s: %s", self.identity.transactional_id, answer.value)
 
 
 class LedgerWriter:
     """Fences transactional ids for small transactions.
 
-    :param transactions: signs the messages, where the ledger has a key.
+    :param transactions: fences ids, and signs the messages if the ledger has a key.
     """
 
     def __init__(
@@ -159,14 +159,14 @@ class LedgerWriter:
     def fenced(
         self, transactional_id: str, places: Collection[TopicPartition], *, may_end: bool = True
     ) -> Iterator[LedgerTransaction]:
-        """Take the epoch of an id, and yield its transaction.
+        """Fence a transactional id, and yield its transaction.
 
         :param places: the ledger partitions that will be written.
-        :param may_end: whether what an earlier transaction of the id left open there may be aborted: nobody
-            relies on a write of this kind before its marker is seen. False where runs use the id too: how
-            theirs was decided, only a run finds out.
-        :raises OutcomeUnknown: something is open there that may not be ended, or does not end.
-        :raises RunFenced: another has taken the epoch.
+        :param may_end: whether to abort an earlier transaction of the id that is still open there. This is
+            safe for these writes, because no reader relies on them before their marker. False if runs use the
+            id too: only a run can find out how its transaction was decided.
+        :raises OutcomeUnknown: a transaction is open there that may not be aborted, or stays open.
+        :raises RunFenced: another writer has fenced the id.
         """
         if not may_end:
             self._refuse_left_open(transactional_id, places)
@@ -185,10 +185,10 @@ class LedgerWriter:
         messages: Sequence[LedgerMessage],
         check: Callable[[ProducerIdentity], object],
     ) -> None:
-        """Write messages whose content does not depend on the fence, and wait until they are seen.
+        """Write messages whose content does not depend on the fence, and wait until they are visible.
 
-        :param check: called when they are staged, with the identity they stand under; what it raises aborts.
-        :raises NotYetVisible: they are committed, and a marker is missing.
+        :param check: called with the writer's identity when the messages are staged; its exceptions abort.
+        :raises NotYetVisible: the messages are committed, but a marker is missing.
         """
         with self.fenced(transactional_id, [place]) as transaction:
             transaction.commit(messages, check=lambda _: check(transaction.identity))
@@ -210,7 +210,7 @@ class LedgerWriter:
             if not may_end:
                 raise _left_open(transactional_id, left_open)
             log.warning(
-                "%s: the marker of an earlier transaction of %s is missing; it is written now, as an abort",
+                "%s: the marker of an earlier transaction of %s is missing; aborting that transaction",
                 _named(left_open),
                 transactional_id,
             )
@@ -220,11 +220,11 @@ class LedgerWriter:
         raise _left_open(transactional_id, left_open)
 
     def _refuse_left_open(self, transactional_id: str, places: Collection[TopicPartition]) -> None:
-        """Refuse before the fence, which makes the coordinator forget how the transaction was decided."""
-        word = self._cluster.describe_transaction(transactional_id)
-        if word is None or word.is_under_way:
+        """Refuse before the fence, because fencing makes the coordinator forget the transaction's outcome."""
+        transaction = self._cluster.describe_transaction(transactional_id)
+        if transaction is None or transaction.is_under_way:
             return
-        if left_open := open_of(self._cluster, word.producer_id, places):
+        if left_open := open_of(self._cluster, transaction.producer_id, places):
             raise _left_open(transactional_id, left_open)
 
 

@@ -1,4 +1,4 @@
-"""What brokers say, as frozen views, and the identity that every transactional request carries."""
+"""Frozen values for brokers' answers, and the identity in every transactional request."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from airflow_eos.model.ranges import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic's identity and size.
+    """A topic's id and size.
 
-    :param topic_id: the broker's UUID of this incarnation of the topic (KIP-516).
+    :param topic_id: the topic's UUID; a topic that is created again has another one (KIP-516).
     :param partitions: number of partitions.
     """
 
@@ -23,7 +23,7 @@ class TopicDescription:
 
     @property
     def topic_partitions(self) -> tuple[TopicPartition, ...]:
-        """All of its partitions, in order."""
+        """All partitions, in order."""
         return tuple(TopicPartition(self.topic, number) for number in range(self.partitions))
 
 
@@ -37,26 +37,27 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True)
 class TimedOffset:
-    """Where a record stands, and its timestamp in ms since 1970."""
+    """A record's offset, and its timestamp in ms since 1970."""
 
     offset: int
     timestamp: int
 
 
 class EndTxnAnswer(enum.Enum):
-    """What the coordinator answered to EndTxn under our own identity (KIP-98)."""
+    """The coordinator's answer to EndTxn under the caller's own producer id and epoch (KIP-98)."""
 
     ENDED = "ended as asked"
-    """Code 0: it was ours; also when an abort repeats our own abort. What was aborted can never commit."""
+    """Code 0: the transaction ended as requested; also for a repeated abort. An aborted transaction can never
+    commit."""
     NOTHING_OPEN = "nothing open"
-    """Code 48: still our epoch; nothing was added, or it has ended: after a lost answer, perhaps by that very
-    request."""
+    """Code 48: the epoch is valid, but no transaction is open: nothing was added, or it has ended. If an
+    earlier answer was lost, that request may have ended it."""
     FENCED = "fenced"
-    """Code 47, 90 or 49: another attempt, or the coordinator's time-out, moved the epoch on."""
+    """Code 47, 90 or 49: another attempt, or the coordinator's timeout, has increased the epoch."""
 
 
 OFFSETS_TOPIC = "__consumer_offsets"
-"""Where brokers keep the offsets that groups commit."""
+"""The topic in which brokers store committed offsets."""
 
 
 class TransactionState(str, enum.Enum):
@@ -77,7 +78,7 @@ class TransactionDescription:
     """The coordinator's view of one transactional id (KIP-664).
 
     :param partitions: partitions in the open transaction; empty once it is complete.
-    :param start_ms: when the open transaction began, ms since 1970; -1 when none is open.
+    :param start_ms: when the open transaction began, in ms since 1970; -1 if none is open.
     """
 
     state: TransactionState
@@ -88,7 +89,7 @@ class TransactionDescription:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the coordinator will still end a transaction of this producer id and epoch."""
+        """Whether the coordinator has yet to complete a transaction of this producer id and epoch."""
         return self.state in (
             TransactionState.ONGOING,
             TransactionState.PREPARE_COMMIT,
@@ -99,12 +100,12 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True)
 class ActiveProducer:
-    """One producer a partition leader knows (KIP-664).
+    """One producer that a partition leader knows (KIP-664).
 
-    :param producer_epoch: of its last batch or marker in this partition.
-    :param last_sequence: sequence of the last record of the last batch; -1 when nothing was written.
+    :param producer_epoch: epoch of its last batch or marker in this partition.
+    :param last_sequence: sequence of the last record of its last batch; -1 if it has written nothing.
     :param current_txn_start_offset: first offset of its open transaction in this partition; -1 without one.
-    :param last_timestamp: largest timestamp of its last batch, ms since 1970; -1 where that is not known.
+    :param last_timestamp: largest timestamp of its last batch, in ms since 1970; -1 if unknown.
     """
 
     producer_id: int
@@ -123,8 +124,8 @@ class ActiveProducer:
 class ProducerIdentity:
     """The (transactional id, producer id, producer epoch) of one fenced attempt (KIP-98).
 
-    :param transactional_id: stable name of the *work*, the same for every attempt at it.
-    :param producer_id: 64-bit id the transaction coordinator gave out.
+    :param transactional_id: stable name of the *work*, the same for all attempts.
+    :param producer_id: 64-bit id assigned by the transaction coordinator.
     :param producer_epoch: 16-bit epoch; a higher epoch of the same producer id fences this one.
     """
 

@@ -1,4 +1,4 @@
-"""Kinds of values that an author gives: what each must be, and the words of the error where it is not."""
+"""Validation of parameters: the kinds of values, and the error text for a value of another kind."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from airflow_eos.exceptions import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a value must be.
+    """A kind of value.
 
     :param must_be: completes "<parameter> must be".
-    :param holds: returns whether a value is one.
-    :param words: the words that a misspelt one may be near to.
+    :param holds: returns whether a value is of this kind.
+    :param words: valid words, to suggest one for a misspelt value.
     """
 
     must_be: str
@@ -26,19 +26,19 @@ class Kind:
     words: tuple[str, ...] = ()
 
     def problem(self, field: str, value: object) -> str:
-        """Return the text of the error about a value that is of another kind."""
+        """Return the error text for a value that is not of this kind."""
         return f"{field} must be {self.must_be}, got {value!r}{did_you_mean(value, self.words)}"
 
     def check(self, field: str, value: object) -> None:
         """Check a value.
 
-        :raises ConfigurationError: it is of another kind; names parameter, value, and what it must be.
+        :raises ConfigurationError: the value is not of this kind; names parameter, value and kind.
         """
         if not self.holds(value):
             raise ConfigurationError(self.problem(field, value))
 
     def __or__(self, other: Kind) -> Kind:
-        """Return the kind of what is one of both."""
+        """Return the kind of values that are of either kind."""
         return Kind(
             f"{self.must_be} or {other.must_be}",
             lambda value: self.holds(value) or other.holds(value),
@@ -47,10 +47,10 @@ class Kind:
 
 
 def whole_number(least: int) -> Kind:
-    """Return whole numbers from ``least``; ``True`` is not one."""
+    """Return the kind of whole numbers >= ``least``; ``True`` is not one."""
     return Kind(
         f"a whole number of at least {least}",
-        # ``int`` first: the check of an abstract class costs several times as much.
+        # Check ``int`` first: isinstance with an abstract class is several times slower.
         lambda value: (
             isinstance(value, (int, Integral)) and not isinstance(value, bool) and int(value) >= least
         ),
@@ -58,7 +58,7 @@ def whole_number(least: int) -> Kind:
 
 
 def duration(least: dt.timedelta = dt.timedelta(0), *, above: bool = False) -> Kind:
-    """Return durations from ``least``; with ``above`` longer ones only."""
+    """Return the kind of durations >= ``least``; > ``least`` with ``above``."""
     relation = "longer than" if above else "of at least"
     return Kind(
         f"a datetime.timedelta {relation} {least.total_seconds():g} s",
@@ -67,7 +67,7 @@ def duration(least: dt.timedelta = dt.timedelta(0), *, above: bool = False) -> K
 
 
 def seconds(*, above: bool = False) -> Kind:
-    """Return numbers of seconds from 0; with ``above`` larger ones only."""
+    """Return the kind of numbers of seconds >= 0; > 0 with ``above``."""
     return Kind(
         f"a number of seconds {'above' if above else 'of at least'} 0",
         lambda value: (
@@ -79,7 +79,7 @@ def seconds(*, above: bool = False) -> Kind:
 
 
 def word(*words: str) -> Kind:
-    """Return the given words."""
+    """Return the kind whose values are these words."""
     listed = ", ".join(map(repr, words[:-1]))
     return Kind(f"{listed} or {words[-1]!r}", lambda value: isinstance(value, str) and value in words, words)
 
@@ -90,12 +90,12 @@ TEXT = Kind("text that is not empty", lambda value: isinstance(value, str) and b
 
 
 def instance_of(kind: type | tuple[type, ...], must_be: str) -> Kind:
-    """Return the instances of classes."""
+    """Return the kind of instances of a class or classes."""
     return Kind(must_be, lambda value: isinstance(value, kind))
 
 
 def did_you_mean(given: object, words: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` where a text is near to a word, else an empty text."""
+    """Return ``"; did you mean 'x'?"`` if a text is similar to a word, else an empty text."""
     if not isinstance(given, str):
         return ""
     folded = {word.lower().replace("-", "_"): word for word in words}

@@ -1,4 +1,4 @@
-"""What goes into the ledger topic and comes out of it, as a log: records and markers, not yet answers."""
+"""Messages, entries and views of the ledger topic: raw records and markers, not yet interpreted."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class LedgerId:
-    """Which ledger: a topic made again has another id, and one with more partitions another layout.
+    """Identifies a ledger: a topic that is created again has another id, added partitions another layout.
 
-    :param prefix: first part of the transactional ids of all that it fixes once: of its first user, so that
-        environments that share it fence each other there. Ledgers that do not name one have the asker's.
-    :param is_signed: whether its identity carries a signature or, for an asker without a key, there is a
-        record that says from where on all do.
+    :param prefix: first part of the transactional ids under which pins are written: that of the ledger's
+        first user, so that environments that share the ledger fence each other. For a ledger that does not
+        name one it is the caller's prefix.
+    :param is_signed: whether the identity record is signed or, for a caller without a key, a record says from
+        which offsets on records are signed.
     """
 
     topic_id: str
@@ -24,10 +25,10 @@ class LedgerId:
 
 
 class LedgerText(str):
-    """The value of a ledger record, which knows where it stands.
+    """The value of a ledger record, with its position.
 
-    :ivar where: partition of the ledger and offset.
-    :ivar is_signed: whether the record carries a signature, of whatever key.
+    :ivar where: ledger partition and offset.
+    :ivar is_signed: whether the record has a signature, valid or not.
     """
 
     __slots__ = ("is_signed", "where")
@@ -36,22 +37,24 @@ class LedgerText(str):
 
     @classmethod
     def at(cls, partition: int, offset: int, value: str, *, is_signed: bool = False) -> LedgerText:
-        """Return a value with its place."""
+        """Return a value with its position."""
         made = cls(value)
         made.where, made.is_signed = (partition, offset), is_signed
         return made
 
     @property
     def place(self) -> str:
-        """For messages."""
+        """The position as text, for errors."""
         return "partition {}, offset {}".format(*self.where)
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerMessage:
-    """A record for the ledger: key, value (None: a tombstone) and the string that chooses its partition.
+    """A record to write to the ledger.
 
-    :param partition: this one, whatever ``routing`` is.
+    :param value: None for a tombstone.
+    :param routing: string that determines the partition.
+    :param partition: overrides ``routing``.
     """
 
     key: str
@@ -78,16 +81,16 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True)
 class LedgerView:
-    """What one ledger partition says about some keys, at one moment.
+    """The records of some keys in one ledger partition, at one moment.
 
     :param committed: latest read_committed value per key, below the last stable offset.
     :param tail: raw entries in ``[last stable offset, high watermark)``, in offset order: records of the
         wanted keys, and all control markers.
-    :param no_evidence: offset of the last record per wanted key that no transaction of this package wrote: it
-        stands outside of any, or in one of another producer than the record names. Keys with a record of ours
-        behind it are left out.
-    :param unsigned: those keys of ``no_evidence`` whose last record lacks only a signature.
-    :param log_start: first offset that is left. Compaction never moves it; above 0, records were deleted.
+    :param no_evidence: offset of the last record per wanted key that no transaction of this package wrote: a
+        record outside a transaction, or in that of another producer than the record names. Omits keys with a
+        later record of this package.
+    :param unsigned: keys of ``no_evidence`` whose last record lacks only a signature.
+    :param log_start: log start offset. Compaction never moves it; if it is above 0, records were deleted.
     """
 
     last_stable_offset: int

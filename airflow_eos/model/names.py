@@ -1,4 +1,4 @@
-"""What names may be: of pipelines, groups, prefixes and topics."""
+"""Validation of the names of pipelines, groups, prefixes and topics."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.versioned import is_topic_name
 
 NAME_BYTES = 8_000
-"""UTF-8 bytes of a pipeline or a group. Quoted, with prefix and topic, they fit into a transactional id,
-which may have 32,767: its length is an int16 in requests and in the coordinator's log."""
+"""Most UTF-8 bytes in the name of a pipeline or a group. Quoted, with prefix and topic, it fits into a
+transactional id of at most 32,767 bytes: its length is an int16 in requests and in the coordinator's log."""
 PREFIX_LIMIT = 180
-"""Characters of a prefix, and of an origin."""
+"""Most characters of a prefix, and of an origin."""
 _PREFIX = re.compile(r"[A-Za-z0-9_\-]+")
 
 
 def checked_prefix(prefix: str) -> str:
     """Return the prefix of transactional ids, which ends at the first dot of an id.
 
-    :raises ConfigurationError: it holds a dot or something else that no prefix holds.
+    :raises ConfigurationError: it contains a dot or another invalid character, or is too long.
     """
     if not isinstance(prefix, str):
         raise ConfigurationError(f"prefix must be text, got {prefix!r}{_digits(prefix)}")
@@ -35,8 +35,8 @@ def checked_prefix(prefix: str) -> str:
 def checked_name(field: str, value: str) -> str:
     """Return the name of a pipeline or a group: any text, as for Kafka and Airflow.
 
-    :param field: what it is called where it was given, for the message.
-    :raises ConfigurationError: it is not text, empty, too long, or holds what no client can send.
+    :param field: name of the parameter, for errors.
+    :raises ConfigurationError: it is not text, empty, too long, not valid Unicode, or contains NUL.
     """
     if not isinstance(value, str):
         raise ConfigurationError(f"{field} must be text, got {value!r}{_digits(value)}")
@@ -55,8 +55,8 @@ def checked_name(field: str, value: str) -> str:
 def checked_topic(field: str, value: str) -> str:
     """Return the name of a topic.
 
-    :param field: what it is called where it was given, for the message.
-    :raises ConfigurationError: brokers allow no such name.
+    :param field: name of the parameter, for errors.
+    :raises ConfigurationError: Kafka does not allow the name.
     """
     if not isinstance(value, str):
         raise ConfigurationError(f"{field} must be the name of a topic, got {value!r}{_digits(value)}")
@@ -69,11 +69,11 @@ def checked_topic(field: str, value: str) -> str:
 
 
 def _topic_hint(value: str) -> str:
-    """Say what to write where a text looks like several topics, or like a pattern."""
+    """Return what to write instead of a text that looks like several topics, or like a pattern."""
     if "," in value:
         listed = [name.strip() for name in value.split(",") if name.strip()]
         return f". Names of several topics are a list: {listed!r}"
-    if any(one in value for one in "*^$|?+\\[]()"):
+    if any(character in value for character in "*^$|?+\\[]()"):
         return ". Topics are named one by one: patterns are not supported"
     return ""
 
@@ -81,8 +81,8 @@ def _topic_hint(value: str) -> str:
 def checked_topics(field: str, value: Sequence[str]) -> Sequence[str]:
     """Return the names of topics, one or more.
 
-    :param field: what they are called where they were given, for the message.
-    :raises ConfigurationError: there is none, one is there twice, they are one string, or one is not a name.
+    :param field: name of the parameter, for errors.
+    :raises ConfigurationError: the sequence is empty, a string, has duplicates, or an invalid topic name.
     """
     if isinstance(value, str):
         raise ConfigurationError(
@@ -100,7 +100,7 @@ def checked_topics(field: str, value: Sequence[str]) -> Sequence[str]:
 
 
 def _digits(value: object) -> str:
-    """Return what to do about a name that a native template has turned into a number."""
+    """Return the hint for a name that a native template has rendered as a number."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return ""
     return (

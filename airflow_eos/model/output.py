@@ -1,4 +1,4 @@
-"""Output of a run: what the sealed batches hold, and what the brokers acknowledged."""
+"""Output of a run: the manifest of sealed batches, and the receipts of acknowledged ones."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NOT_COUNTED = -1
-"""Stands for a count that could not be had."""
+"""Value of an unknown count."""
 
 
 def total(counts: Iterable[int]) -> int:
-    """Return the sum of counts, :data:`NOT_COUNTED` when one of them could not be had."""
+    """Return the sum of counts; :data:`NOT_COUNTED` if one of them is unknown."""
     known = list(counts)
     return NOT_COUNTED if NOT_COUNTED in known else sum(known)
 
@@ -45,12 +45,12 @@ class SealedTarget:
 
 @dataclass(frozen=True, slots=True)
 class SealedManifest:
-    """Everything the send stage must write, no more and no less.
+    """Exactly what the send stage must write.
 
-    :param targets: one entry per partition that gets records, sorted.
-    :param records_read: records read per source partition; informative, never gates a commit.
+    :param targets: one entry per partition that receives records, sorted.
+    :param records_read: records read per source partition; informative, a commit does not depend on it.
     :param records_late: records older than the interval's start, for interval runs.
-    :param dead_letters: records on which the process raised, among the records.
+    :param dead_letters: how many of the records are dead letters.
     """
 
     targets: tuple[SealedTarget, ...]
@@ -60,7 +60,7 @@ class SealedManifest:
 
     @property
     def records(self) -> int:
-        """Records over all targets."""
+        """Number of records over all targets."""
         return sum(t.records for t in self.targets)
 
     @property
@@ -75,19 +75,20 @@ class SealedManifest:
 
 
 NO_OFFSET = -1
-"""Offsets and sequence of a receipt for a partition that got no record."""
+"""Offset and sequence in a receipt for a partition without records."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionReceipt:
-    """Everything one owner task wrote to one partition, as acknowledged by its leader.
+    """The records that one owner task wrote to one partition, as acknowledged by its leader.
 
-    :param first_offset: base offset of the first batch; -1 when no record was written.
-    :param last_offset: offset of the last record; other producers' records may lie in between.
+    :param first_offset: base offset of the first batch; -1 if no record was written.
+    :param last_offset: offset of the last record; records of other producers may be in between.
     :param records: records acknowledged.
     :param size: bytes of the record batches, compressed, with headers.
     :param batches: record batches acknowledged.
-    :param last_sequence: sequence of the last record, what DescribeProducers must show; -1 without records.
+    :param last_sequence: sequence of the last record, which DescribeProducers must return; -1 without
+        records.
     """
 
     topic: str
@@ -107,7 +108,7 @@ class PartitionReceipt:
     def from_dict(cls, data: Mapping[str, Any]) -> PartitionReceipt:
         """Read the JSON form; keys of a newer version are ignored.
 
-        :raises LookupError, TypeError, ValueError: a value is missing, or is not what it must be.
+        :raises LookupError, TypeError, ValueError: a value is missing or invalid.
         """
         first_offset = integer(data["first_offset"], NO_OFFSET)
         return cls(
@@ -123,5 +124,5 @@ class PartitionReceipt:
 
     @property
     def span(self) -> int:
-        """Offsets from the first record to the last one: an upper bound of what a reader has to look at."""
+        """Number of offsets from the first to the last record: an upper bound of what a reader must read."""
         return self.last_offset - self.first_offset + 1

@@ -1,4 +1,4 @@
-"""RunPlan: the pinned ranges of one run and what must still be true when it commits."""
+"""RunPlan: the pinned ranges of one run, and the conditions that must still hold when it commits."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ ModeName = Literal["cursor", "interval", "partition", "explicit", "reprocess"]
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What one run reads and what its transaction says about it.
+    """What one run reads, and what its transaction commits about it.
 
     :param mode: how the ranges were chosen.
-    :param ranges: ``[start, end)`` per source partition, sorted; empty ranges included. A reprocessing may
-        have several of one partition.
+    :param ranges: ``[start, end)`` per source partition, sorted, including empty ranges. A reprocessing may
+        have several ranges of one partition.
     :param topic_ids: id of each source topic when the plan was made.
-    :param offsets_group: consumer group the end offsets are committed to.
-    :param advances: whether that group's offsets carry a meaning: the cursor. Then they must still equal the
-        starts at commit, and a cursor record goes to the ledger.
+    :param offsets_group: consumer group to which the end offsets are committed.
+    :param advances: whether the run moves the cursor. The group's offsets must then still equal the starts at
+        commit, and a cursor record is written to the ledger.
     :param committed: the group's committed offset per partition at planning; partitions without one are
         absent.
-    :param notes: what a reader of the log should know (for example: cursor restored from the ledger).
-    :param accepted_loss: what is, or may be, deleted of the ranges, and was accepted; for the run's record.
-    :param lag: offsets that a cursor leaves between its ends and the last stable offsets; None elsewhere.
-    :param undecided: offsets between the last stable offsets and the high watermarks of what was planned.
-    :param headers: added to every record of the output; they name the run.
+    :param notes: notes for the log (for example: cursor restored from the ledger).
+    :param accepted_loss: offsets of the ranges that are, or may be, deleted, which was accepted; for the run
+        record.
+    :param lag: offsets between a cursor's ends and the last stable offsets; None for other modes.
+    :param undecided: offsets between the last stable offsets and the high watermarks at planning.
+    :param headers: headers of every output record that name the run.
     """
 
     mode: ModeName
@@ -45,7 +46,7 @@ class RunPlan:
 
     @property
     def starts(self) -> dict[TopicPartition, int]:
-        """Start offset per partition, the lowest of several."""
+        """Start offset per partition; the lowest of several ranges."""
         starts: dict[TopicPartition, int] = {}
         for r in self.ranges:
             starts[r.topic_partition] = min(r.start, starts.get(r.topic_partition, r.start))
@@ -53,7 +54,7 @@ class RunPlan:
 
     @property
     def ends(self) -> dict[TopicPartition, int]:
-        """End offset per partition, the highest of several: what is committed."""
+        """End offset per partition, which is committed; the highest of several ranges."""
         ends: dict[TopicPartition, int] = {}
         for r in self.ranges:
             ends[r.topic_partition] = max(r.end, ends.get(r.topic_partition, r.end))
@@ -61,10 +62,10 @@ class RunPlan:
 
     @property
     def offsets(self) -> int:
-        """How many offsets lie in the ranges: at least as many as records."""
+        """Number of offsets in the ranges; an upper bound of the number of records."""
         return sum(r.span for r in self.ranges)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no offset lies in any range."""
+        """Whether all ranges are empty."""
         return all(r.span == 0 for r in self.ranges)

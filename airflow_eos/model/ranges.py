@@ -1,4 +1,4 @@
-"""What is read: offset ranges, and the four ways a run chooses them."""
+"""Offset ranges, and the four modes in which a run chooses them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_eos.model.kinds import FLAG, NONE, TEXT, Kind, duration, instance_o
 StartPolicy = Literal["earliest", "latest", "fail"]
 DEFAULT_ALLOWED_LATENESS = dt.timedelta(minutes=5)
 INTERVAL_TIMETABLE = "airflow.sdk.CronDataIntervalTimetable"
-"""What gives a Dag with a cron schedule intervals; for the texts of errors."""
+"""The timetable that gives a Dag with a cron schedule data intervals; for errors."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -28,9 +28,9 @@ class TopicPartition:
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
-    """Offsets ``[start, end)`` of one partition; ``end`` is the next position, never a count.
+    """Offsets ``[start, end)`` of one partition; ``end`` is the next position, not a count.
 
-    Control markers, aborted records and compaction leave gaps: a range holds at most ``end - start`` records.
+    Control markers, aborted records and compaction leave gaps: a range has at most ``end - start`` records.
     """
 
     topic: str
@@ -51,12 +51,12 @@ class OffsetRange:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The partition the range lies in."""
+        """The partition of the range."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def span(self) -> int:
-        """Offsets covered; an upper bound of the number of records."""
+        """Number of offsets; an upper bound of the number of records."""
         return self.end - self.start
 
     def to_list(self) -> list[Any]:
@@ -67,22 +67,21 @@ class OffsetRange:
     def from_list(cls, data: list[Any]) -> OffsetRange:
         """Read the JSON form."""
         topic, partition, start, end = data
-        return cls(
-            str(topic), *(int(one) if isinstance(one, str) else one for one in (partition, start, end))
-        )
+        numbers = (int(number) if isinstance(number, str) else number for number in (partition, start, end))
+        return cls(str(topic), *numbers)
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
     """Read from the group's committed offsets to the last stable offset, and move the offsets forward.
 
-    :param max_records: upper bound of offsets read by one run, over all partitions; offsets in front that
-        hold nothing (aborted, compacted, markers) do not count. None reads all.
-    :param start: where to begin when neither group offsets nor a ledger cursor exist.
-    :param until_caught_up: go on in rounds of ``max_records``, each a transaction of its own, until a round
-        has read up to the last stable offset it met. A retry continues after the last committed round.
-    :param max_rounds: the run ends after so many rounds even when the source is faster than it, and its
-        record says so.
+    :param max_records: upper bound of the offsets that one run reads, over all partitions; leading offsets
+        without records (aborted, compacted, markers) do not count. None reads everything.
+    :param start: where to begin if neither group offsets nor a ledger cursor exist.
+    :param until_caught_up: continue in rounds of ``max_records``, each in its own transaction, until a round
+        has read up to the last stable offset. A retry continues after the last committed round.
+    :param max_rounds: the run ends after this many rounds even if the source grows faster than the run reads;
+        its record says so.
     """
 
     max_records: int | None = None
@@ -100,9 +99,9 @@ class Cursor:
 
 
 def _require(owner: str, field: str, value: object, kind: Kind) -> None:
-    """Check a field of what an author writes.
+    """Check a field of a value that a Dag author creates.
 
-    :raises ValueError: it is of another kind; names class, field, value, and what it must be.
+    :raises ValueError: the value is of another kind; names class, field, value and kind.
     """
     if not kind.holds(value):
         raise ValueError(kind.problem(f"{owner}({field}=...)", value))
@@ -115,7 +114,7 @@ def _aware(name: str, value: dt.datetime) -> None:
 
 
 def in_utc(moment: dt.datetime) -> dt.datetime:
-    """Return an aware datetime in UTC, as a plain one: arithmetic of its subclasses may drop the zone."""
+    """Return an aware datetime in UTC, as a plain datetime: arithmetic of subclasses may drop the zone."""
     utc = moment.astimezone(dt.timezone.utc)
     return dt.datetime.combine(utc.date(), utc.time(), tzinfo=dt.timezone.utc)
 
@@ -124,15 +123,14 @@ def in_utc(moment: dt.datetime) -> dt.datetime:
 class Interval:
     """Read the records of a data interval ``[start, end)`` by pinned offset boundaries.
 
-    Each boundary is fixed once, in the ledger, for every run that will ever ask: intervals tile the log.
-
-    Both ends are kept in UTC.
+    Each boundary is pinned once in the ledger, for all runs, so that intervals tile the log without gap or
+    overlap. Both ends are converted to UTC.
 
     :param start: aware datetime, inclusive.
-    :param end: aware datetime, exclusive; must lie in the past when the run starts.
-    :param allowed_lateness: how long after a boundary's time an idle partition may still hold it open.
-    :param accept_deleted: read what is left where records of the interval are, or may be, deleted; the run's
-        record says what was accepted. Without it such an interval is refused.
+    :param end: aware datetime, exclusive; must be in the past when the run starts.
+    :param allowed_lateness: how long after a boundary's time to wait for an idle partition.
+    :param accept_deleted: read the remaining records if records of the interval are, or may be, deleted; the
+        run record says what was accepted. By default such an interval is refused.
     """
 
     start: dt.datetime
@@ -143,7 +141,7 @@ class Interval:
     def __post_init__(self) -> None:
         _aware("start", self.start)
         _aware("end", self.end)
-        # Datetimes of one time zone compare and add by its clock, which is turned back once a year.
+        # Datetimes of the same time zone compare by wall-clock time, which repeats an hour when DST ends.
         object.__setattr__(self, "start", in_utc(self.start))
         object.__setattr__(self, "end", in_utc(self.end))
         if self.start >= self.end:
@@ -159,8 +157,8 @@ class Interval:
 class PartitionInterval:
     """Read an interval on behalf of a named partition (an Airflow partition key).
 
-    :param key: the partition key; it names the run, so one key is committed once.
-    :param interval: the records that make up the partition.
+    :param key: the partition key; it names the run, so that each key is committed once.
+    :param interval: the interval whose records make up the partition.
     """
 
     key: str
@@ -178,7 +176,7 @@ class Explicit:
     """Read exactly these ranges.
 
     :param ranges: one or more ranges, at most one per partition.
-    :param advance: move the group's offsets to the ends, by the cursor's rules; default leaves them alone.
+    :param advance: move the group's offsets to the ends, by the cursor's rules; by default they do not move.
     """
 
     ranges: tuple[OffsetRange, ...]
@@ -201,17 +199,17 @@ _RANGES = Kind(
     lambda value: (
         isinstance(value, Sequence)
         and not isinstance(value, str)
-        and all(isinstance(one, OffsetRange) for one in value)
+        and all(isinstance(item, OffsetRange) for item in value)
     ),
 )
 
 RangeMode = Cursor | Interval | PartitionInterval | Explicit
-"""How offsets are chosen. What depends on the mode is a ``match`` without a default, so that the type checker
-finds each place where a new mode is missing."""
+"""How offsets are chosen. Code that depends on the mode uses ``match`` without a default, so that the type
+checker reports each place where a new mode is missing."""
 
 
 def interval_of(mode: RangeMode) -> Interval | None:
-    """Return the interval that a mode reads, None for a mode of offsets."""
+    """Return the interval that a mode reads; None for modes that choose by offsets."""
     match mode:
         case Interval():
             return mode

@@ -1,4 +1,4 @@
-"""Which parameters of a run fit each other: topics, partitions and ranges, whoever gives them."""
+"""Checks that the parameters of a run are consistent: topics, partitions and ranges."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_eos.model.ranges import Explicit, OffsetRange
 def check_sink(sink: str | None, sources: Sequence[str], ledger: str, *, allow_loop: bool) -> None:
     """Check the topic that a run writes to.
 
-    :raises ConfigurationError: it is the ledger, or the run reads it and no loop is wanted.
+    :raises ConfigurationError: it is the ledger, or the run reads it and ``allow_loop`` is False.
     """
     if sink is not None and sink == ledger:
         raise ConfigurationError(
@@ -37,7 +37,7 @@ def check_dead_letter_topic(topic: str | None, sources: Sequence[str], ledger: s
 
 
 def check_source_partition(partition: int | None, sources: Sequence[str]) -> None:
-    """Check the one partition that a run reads.
+    """Check the only partition that a run reads.
 
     :raises ConfigurationError: the run reads several topics.
     """
@@ -48,12 +48,12 @@ def check_source_partition(partition: int | None, sources: Sequence[str]) -> Non
 
 
 def check_topics_of(field: str, ranges: Sequence[OffsetRange], sources: Sequence[str]) -> None:
-    """Check that ranges lie in topics that the run reads.
+    """Check that ranges are of topics that the run reads.
 
-    :param field: of the parameter, for the message.
-    :raises ConfigurationError: one does not.
+    :param field: name of the parameter, for errors.
+    :raises ConfigurationError: a range is of another topic.
     """
-    others = sorted({one.topic for one in ranges} - set(sources))
+    others = sorted({offsets.topic for offsets in ranges} - set(sources))
     if others:
         raise ConfigurationError(
             f"{field} names {', '.join(others)}, which is not a source topic; topics are "
@@ -62,15 +62,15 @@ def check_topics_of(field: str, ranges: Sequence[OffsetRange], sources: Sequence
 
 
 def check_explicit(ranges: object, sources: Sequence[str], partition: int | None = None) -> None:
-    """Check that given ranges lie in what the run reads.
+    """Check that explicit ranges are of topics and partitions that the run reads.
 
-    :param ranges: of a run; those of other modes fit any topic.
-    :raises ConfigurationError: one lies in another topic, or in another partition than the run's only one.
+    :param ranges: the run's ranges; other modes than :class:`Explicit` are not checked.
+    :raises ConfigurationError: a range is of another topic, or of another partition than the run's only one.
     """
     if not isinstance(ranges, Explicit):
         return
     check_topics_of("ranges=Explicit(...)", ranges.ranges, sources)
-    others = sorted({one.partition for one in ranges.ranges} - {partition})
+    others = sorted({offsets.partition for offsets in ranges.ranges} - {partition})
     if partition is not None and others:
         raise ConfigurationError(
             f"ranges=Explicit(...) names partition {others[0]}, and source_partition={partition} reads that "

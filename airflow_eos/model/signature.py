@@ -1,4 +1,4 @@
-"""Signs ledger records: who may write to the topic and has no key makes none."""
+"""Signatures of ledger records: without the key, a principal that may write to the topic cannot forge one."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import struct
 from airflow_eos.exceptions import ConfigurationError
 
 HEADER = "airflow-eos-signature"
-"""Header of a ledger record that holds its signature, 32 bytes; it is the first one."""
+"""First header of a signed ledger record; its value is the signature, 32 bytes."""
 _CONTEXT_1 = b"airflow-eos ledger record 1"
 _CONTEXT = b"airflow-eos ledger record 2"
 _SHORTEST = 16
 
 
 class LedgerKey:
-    """The secrets of a ledger; without one nothing is signed, and nothing has to be.
+    """The secrets of a ledger; without a secret, records are neither signed nor need a signature.
 
     A signature is HMAC-SHA256 over topic, topic id, partition, producer id, epoch, key and value, each with
-    its length. Producer id and epoch are those of the record's batch: brokers let nobody else write them, so
-    that others cannot write a signed record again, at another place or later. Each cluster numbers its
-    producers itself; the topic id (KIP-516) tells its ledger from the ledgers of other clusters. Signatures
-    of version 1 lack it.
+    its length. Producer id and epoch are those of the record's batch: brokers do not let other producers use
+    them, which prevents the replay of a signed record. Each cluster numbers its producers independently, so
+    the topic id (KIP-516) distinguishes ledgers of different clusters. Signatures of version 1 lack the topic
+    id.
 
-    :param text: secrets, separated by white space: the first one signs, each is believed. Empty: none.
+    :param text: secrets, separated by whitespace: the first one signs, all of them verify. Empty for none.
     :raises ConfigurationError: a secret is shorter than 16 characters.
     """
 
     __slots__ = ("_secrets",)
 
     def __init__(self, text: str = "") -> None:
-        self._secrets = tuple(one.encode() for one in text.split())
-        if any(len(one) < _SHORTEST for one in self._secrets):
+        self._secrets = tuple(secret.encode() for secret in text.split())
+        if any(len(secret) < _SHORTEST for secret in self._secrets):
             raise ConfigurationError(
                 f"a secret of the ledger's key has fewer than {_SHORTEST} characters: make one with "
                 "`openssl rand -base64 32`"
@@ -53,11 +53,11 @@ class LedgerKey:
         key: str,
         value: str | None,
     ) -> bytes | None:
-        """Return the signature of a record, None without a key.
+        """Return the signature of a record; None without a secret.
 
-        :param topic_id: of the ledger topic, as Kafka writes it.
-        :param producer: id and epoch of the batch it stands in.
-        :param value: None: a tombstone.
+        :param topic_id: id of the ledger topic, as Kafka writes it.
+        :param producer: producer id and epoch of the record's batch.
+        :param value: None for a tombstone.
         """
         if not self._secrets:
             return None
@@ -75,9 +75,9 @@ class LedgerKey:
         *,
         version_1: bool = False,
     ) -> bool:
-        """Tell whether a signature is one of ours, made of exactly this.
+        """Return whether a signature is valid for exactly this record.
 
-        :param version_1: believe signatures without the topic id, too.
+        :param version_1: also accept signatures of version 1, without the topic id.
         """
         if signature is None:
             return False
@@ -98,8 +98,8 @@ def _digest(
     key: str,
     value: str | None,
 ) -> bytes:
-    """Return the signature of version 2, or of version 1 where the topic id is None."""
-    texts = [one.encode() for one in (topic, key, value or "")]
+    """Return the signature of version 2, or of version 1 if the topic id is None."""
+    texts = [part.encode() for part in (topic, key, value or "")]
     lengths = [len(texts[0]), len(texts[1]), -1 if value is None else len(texts[2])]
     if topic_id is not None:
         texts.append(topic_id.encode())

@@ -1,4 +1,4 @@
-"""RunSpec: everything one run needs to know, chosen by its author."""
+"""RunSpec: the complete specification of one run."""
 
 from __future__ import annotations
 
@@ -34,39 +34,40 @@ CHOICES: Mapping[str, Kind] = {
     "transaction_timeout": duration(above=True),
     "delivery_timeout": duration(above=True),
 }
-"""What the parameters of a run that are neither names nor ranges must be."""
+"""Kinds of the parameters of a run that are neither names nor ranges."""
 
 
 DEFAULT_PREFIX = "airflow-eos"
-"""Shared by all environments that have not chosen a prefix of their own."""
+"""The prefix of all environments that have not chosen their own."""
 
 
 class MayCreate(enum.Enum):
-    """Who may make a ledger where there is none, or give an identity to a topic that has none.
+    """Whether a missing ledger may be created, or a topic without an identity receive one.
 
-    An empty ledger answers "not committed" to all: one that was lost must not be made again. Nobody but
-    ``ANYWAY`` makes one that a witness remembers (:mod:`airflow_eos.ledger.witnesses`).
+    An empty ledger answers "not committed" for every run, so a lost ledger must not be replaced by a new one.
+    Only ``ANYWAY`` creates a ledger although a witness proves that there was one
+    (:mod:`airflow_eos.ledger.witnesses`).
     """
 
     NEVER = "never"
     WHERE_BEGUN = "where begun"
-    """Only where somebody began and died before the identity was committed: for work that may be so old that
-    whoever remembered its ledger has forgotten."""
+    """Only if a task began and died before the identity was committed: for work that may be so old that the
+    witnesses of its ledger have expired."""
     WHERE_NEW = "where new"
     ANYWAY = "anyway"
-    """Although there was one: somebody has decided that its runs may be written again."""
+    """Even if there was one: a user has decided that its runs may be written again."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerSettings:
-    """The ledger topic: the one place that says whether a run is committed.
+    """The ledger topic, which decides whether a run is committed.
 
     :param topic: name of the compacted topic.
-    :param create: let a run create it where none ever was; False: never.
+    :param create: whether a run may create the ledger if there never was one.
     :param partitions: partitions of a new ledger.
-    :param replication_factor: replicas of a new ledger; None takes the broker's default.
-    :param key: secrets that sign its records, see :class:`~airflow_eos.model.signature.LedgerKey`; empty:
-        they are not signed. Never shown; in Airflow it comes from ``[eos] ledger_key``, not from a Dag.
+    :param replication_factor: replicas of a new ledger; None uses the brokers' default.
+    :param key: secrets that sign its records, see :class:`~airflow_eos.model.signature.LedgerKey`; empty for
+        unsigned records. Never shown; in Airflow it comes from ``[eos] ledger_key``, not from a Dag.
     """
 
     topic: str = "airflow-eos-ledger"
@@ -88,11 +89,11 @@ DELIVERY_TIMEOUT = dt.timedelta(seconds=120)
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Where runs live: a cluster, the ledger in it, and what their ids begin with.
+    """The environment of runs: a cluster, its ledger, and the prefix of transactional ids.
 
     :param kafka: client configuration in librdkafka's names; never shown.
-    :param prefix: first part of every transactional id; no dot.
-    :raises ConfigurationError: ``prefix`` is none.
+    :param prefix: first part of every transactional id, without a dot.
+    :raises ConfigurationError: ``prefix`` is invalid.
     """
 
     kafka: Mapping[str, Any] = field(repr=False)
@@ -105,43 +106,42 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """One read-process-write run: what to read, where to write, under which identity.
+    """One read-process-write run: what it reads, where it writes, under which identity.
 
     Transactional ids, run keys and ledger keys are derived from it (:mod:`airflow_eos.ledger.keys`).
 
-    :param kafka: client configuration in librdkafka names; never part of a repr or a record.
-    :param pipeline: stable name of the pipeline; renaming a Dag keeps its ledger when this stays.
-    :param run_id: the run this work belongs to (a Dag run id, a date).
+    :param kafka: client configuration in librdkafka's names; never part of a repr or a record.
+    :param pipeline: stable name of the pipeline; a renamed Dag keeps its ledger records if this stays.
+    :param run_id: the run that this work belongs to (a Dag run id, a date).
     :param source_topics: topics to read.
     :param sink_topic: topic of rows without a ``topic`` column; None requires the column.
     :param group_id: consumer group that holds the cursor.
-    :param dead_letter_topic: topic of the records on which ``process`` raises, with the error in their
-        headers, in the run's transaction; None: such a record fails the run.
-    :param max_dead_letters: so many of a run at most; with one more it fails.
-    :param allow_loop: the run may write to a topic that it reads: the next run reads what this one wrote.
+    :param dead_letter_topic: topic for records on which ``process`` raises, with the error in their headers,
+        written in the run's transaction; None: such a record fails the run.
+    :param max_dead_letters: the run fails if it has more dead letters than this.
+    :param allow_loop: allow the run to write to a topic that it reads; the next run reads its output.
     :param ranges: how offsets are chosen; see :mod:`airflow_eos.model.ranges`.
     :param prefix: first part of every transactional id, without a dot; one per environment that shares a
         cluster.
-    :param origin: names the environment that wants the run (an address, never a secret): its records answer
-        for it, and where both name one no other's do. Empty: not known.
-    :param skip_offsets: offsets that are not read, because they cannot be: the run commits past them, and its
-        record says so.
-    :param source_partition: read this partition only, of the one source topic (mapped cursor: a task per
+    :param origin: names the environment of the run (an address, never a secret). A record with another origin
+        does not count as this run's. Empty if unknown.
+    :param skip_offsets: unreadable offsets to skip: the run commits past them, and its record says so.
+    :param source_partition: read only this partition of the only source topic (mapped cursor: a task per
         partition).
-    :param clear_number: how often the run was cleared; with ``run_id`` it names this very work.
-    :param try_number: which try this is; recorded only.
-    :param round: which round of a cursor that reads until it has caught up, from 0; the engine sets it.
-    :param audit: who wants this run and why; kept in the run record.
-    :param task: the Airflow task that wants the run: ``dag_id``, ``task_id``, ``map_index`` (-1: not mapped)
-        and ``run_id``; kept in the run record, which is shown to whoever may see that Dag.
-    :param on_committed: what to do when the ledger holds the run from another run id or clear; ``accept``
-        also where the author changed what the run is to do.
+    :param clear_number: how often the run was cleared; identifies the work together with ``run_id``.
+    :param try_number: number of the try; only recorded.
+    :param round: round of a cursor that reads until it has caught up, from 0; set by the engine.
+    :param audit: who requested the run and why; kept in the run record.
+    :param task: the Airflow task of the run: ``dag_id``, ``task_id``, ``map_index`` (-1 if not mapped) and
+        ``run_id``; kept in the run record, which is visible to users who may read that Dag.
+    :param on_committed: what to do if another run id or clear has committed the run; ``accept`` also accepts
+        a record of a run with other parameters.
     :param mark_output: which records get headers that name their run (:mod:`airflow_eos.run.marks`): those
-        of a reprocessing, or all; ``never``: none.
+        of a reprocessing, all (``always``), or none (``never``).
     :param transaction_timeout: the coordinator aborts the transaction after this time.
-    :param delivery_timeout: a batch not acknowledged within this time fails the attempt.
-    :param max_send_attempts: how often sealed batches are sent, each time under a new epoch.
-    :param compression: codec of the record batches written.
+    :param delivery_timeout: the attempt fails if a batch is not acknowledged within this time.
+    :param max_send_attempts: how often sealed batches are sent, each time with a new epoch.
+    :param compression: codec of the output's record batches.
     :param ledger: see :class:`LedgerSettings`.
     """
 
@@ -183,15 +183,15 @@ class RunSpec:
 
     @property
     def deployment(self) -> Deployment:
-        """Where the run lives."""
+        """The run's cluster, ledger and prefix."""
         return Deployment(self.kafka, self.ledger, self.prefix)
 
     @property
     def may_create_ledger(self) -> MayCreate:
-        """Whether this run may make a ledger.
+        """Whether this run may create a ledger.
 
-        Whichever try it is: what remembers a ledger outlives the pause between two tries. A clear may come
-        months after the run.
+        The try number does not matter, because witnesses of a ledger outlive the pause between two tries. A
+        clear may come months after the run, when they may have expired.
         """
         if not self.ledger.create:
             return MayCreate.NEVER

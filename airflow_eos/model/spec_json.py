@@ -1,4 +1,4 @@
-"""A run's specification as JSON, for a run that is carried out by another process."""
+"""The JSON form of a run's specification, for runs in another process."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _PLAIN = (
 
 
 def spec_to_json(spec: RunSpec) -> str:
-    """Return the versioned JSON form. It holds the client settings, with their secrets: keep it private.
+    """Return the versioned JSON form. It contains the client settings with their secrets: keep it private.
 
-    An importable ``oauth_cb`` goes as its dotted name.
+    An importable ``oauth_cb`` is replaced by its dotted name.
 
-    :raises ConfigurationError: a client setting is no JSON value; names it.
+    :raises ConfigurationError: a client setting is not a JSON value; names it.
     """
     kafka = {name: _by_name(value) if name == "oauth_cb" else value for name, value in spec.kafka.items()}
     for name, value in kafka.items():
@@ -56,7 +56,7 @@ def spec_to_json(spec: RunSpec) -> str:
         "transaction_timeout": spec.transaction_timeout.total_seconds(),
         "delivery_timeout": spec.delivery_timeout.total_seconds(),
         "ledger": asdict(spec.ledger),
-        "skip_offsets": [one.to_list() for one in spec.skip_offsets],
+        "skip_offsets": [offsets.to_list() for offsets in spec.skip_offsets],
         "audit": dict(spec.audit),
         "task": dict(spec.task),
         **{name: getattr(spec, name) for name in _PLAIN},
@@ -65,13 +65,13 @@ def spec_to_json(spec: RunSpec) -> str:
 
 
 def _by_name(value: Any) -> Any:
-    """Return the dotted name of a function that can be imported by it; anything else as it is."""
+    """Return the dotted name of an importable function; any other value unchanged."""
     name = f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', None)}"
     module, _, function = name.rpartition(".")
     if not callable(value) or module in ("__main__", "builtins"):
         return value
-    found = getattr(sys.modules.get(module), function, None)
-    return name if found is value else value
+    importable = getattr(sys.modules.get(module), function, None)
+    return name if importable is value else value
 
 
 def spec_from_json(text: str | bytes) -> RunSpec:
@@ -94,7 +94,7 @@ def spec_from_json(text: str | bytes) -> RunSpec:
         ledger=LedgerSettings(**data["ledger"]),
         audit=data["audit"],
         task=data.get("task", {}),
-        skip_offsets=tuple(OffsetRange.from_list(one) for one in data["skip_offsets"]),
+        skip_offsets=tuple(map(OffsetRange.from_list, data["skip_offsets"])),
         **{name: data[name] for name in _PLAIN},
     )
 
@@ -126,7 +126,7 @@ def _ranges_from_dict(data: dict[str, Any]) -> RangeMode:
         return _interval(data)
     if mode == "partition":
         return PartitionInterval(data["key"], _interval(data["interval"]))
-    return Explicit(tuple(OffsetRange.from_list(one) for one in data["ranges"]), data["advance"])
+    return Explicit(tuple(map(OffsetRange.from_list, data["ranges"])), data["advance"])
 
 
 def _interval(data: dict[str, Any]) -> Interval:

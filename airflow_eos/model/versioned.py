@@ -1,4 +1,4 @@
-"""Reads what the ledger holds: JSON with a version, from whoever may write to the topic."""
+"""Parses ledger values: versioned JSON, which may come from untrusted writers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def read_versioned(
 ) -> T:
     """Build a record from its JSON form.
 
-    :param kind: what it is, for the message.
-    :param value: JSON text, or what it was parsed to.
-    :param versions: those that ``build`` knows.
-    :param key: of the ledger record, for the message.
-    :raises LedgerUnreadable: it is not JSON, of another version, or lacks what such a record has; or it holds
-        an integer of more than 64 bits, a number that is not finite, or half of a surrogate pair.
+    :param kind: kind of record, for errors.
+    :param value: JSON text, or the parsed form.
+    :param versions: versions that ``build`` can read.
+    :param key: key of the ledger record, for errors.
+    :raises LedgerUnreadable: the value is not JSON, of another version, or incomplete; or it contains an
+        integer of more than 64 bits, a number that is not finite, or half of a surrogate pair.
     """
     name = f"{kind} {key!r}" if key else kind
     if place := getattr(value, "place", ""):
@@ -54,18 +54,18 @@ def read_versioned(
 
 
 def json_of_transaction(version: int, producer: tuple[int, int], content: Mapping[str, Any]) -> str:
-    """Return the JSON form of a record that names the transaction it is written in.
+    """Return the JSON form of a record that names the transaction that writes it.
 
-    :param producer: id and epoch of that transaction.
+    :param producer: producer id and epoch of that transaction.
     """
     named = {"producer_id": producer[0], "producer_epoch": producer[1]}
     return json.dumps({"v": version, "producer": named, **content}, separators=(",", ":"))
 
 
 def _parsed(value: str | bytes) -> Any:
-    """Parse JSON whose values every reader can show and send on.
+    """Parse JSON whose values every reader can display and forward.
 
-    :raises ValueError: a value is one that JSON, UTF-8 or a 64-bit integer cannot hold.
+    :raises ValueError: JSON, UTF-8 or a 64-bit integer cannot represent a value.
     """
     text = value if isinstance(value, str) else value.decode()
     data = json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_int64)
@@ -89,7 +89,7 @@ def _int64(digits: str) -> int:
 
 
 def has_version(value: str) -> bool:
-    """Tell whether a ledger value has a version, known or not; it may lack all else."""
+    """Return whether a ledger value has a version, known or not; its other fields are not checked."""
     try:
         return type(json.loads(value)["v"]) is int
     except (LookupError, RecursionError, TypeError, ValueError):
@@ -99,7 +99,7 @@ def has_version(value: str) -> bool:
 def integer(value: Any, minimum: int | None = None) -> int:
     """Return a value that must be a JSON integer.
 
-    :raises TypeError: it is something else, which ``int()`` might have taken.
+    :raises TypeError: it is of another type, even if ``int()`` would convert it.
     :raises ValueError: it is less than the minimum.
     """
     if type(value) is not int:
@@ -112,7 +112,7 @@ def integer(value: Any, minimum: int | None = None) -> int:
 def text(value: Any) -> str:
     """Return a value that must be a JSON string.
 
-    :raises TypeError: it is something else.
+    :raises TypeError: it is of another type.
     """
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not a string")
@@ -120,7 +120,7 @@ def text(value: Any) -> str:
 
 
 def is_topic_name(name: str) -> bool:
-    """Tell whether brokers take a name for a topic: 1 to 249 of ``[a-zA-Z0-9._-]``, not "." or ".."."""
+    """Return whether brokers accept a topic name: 1 to 249 of ``[a-zA-Z0-9._-]``, not "." or ".."."""
     return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
@@ -128,7 +128,7 @@ def topic_name(value: Any) -> str:
     """Return a value that must be the name of a topic.
 
     :raises TypeError: it is not a string.
-    :raises ValueError: brokers do not take it.
+    :raises ValueError: brokers do not accept it.
     """
     if not is_topic_name(text(value)):
         raise ValueError(f"{value[:_SHOWN]!r} is not the name of a topic")

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from airflow_eos.broker.ledger_log.topic import TOPIC_CONFIG
 from airflow_eos.broker.permissions import Permissions, TopicCare
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
+from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing, LedgerReplaced
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.run import laws
 from airflow_eos.run.undecided import undecided
@@ -124,13 +124,13 @@ def ledger_identity(control: ControlPlane, name: str) -> Iterator[Check]:
     """Whether it is there, and the one of before."""
     try:
         found = control.verify_ledger()
+    except LedgerReplaced as error:
+        advice = "restore it; `airflow eos init --adopt-new` makes one that knows nothing of earlier runs"
+        yield Check("ledger", "fail", said(error), advice)
+        return
     except LedgerMissing as error:
-        if lost := control.lost_ledger():
-            advice = "restore it; `airflow eos init --adopt-new` makes one that knows nothing of earlier runs"
-            yield Check("ledger", "fail", lost, advice)
-        else:
-            advice = "run `airflow eos init`, or leave it to the first run ([eos] create_ledger)"
-            yield Check("ledger", "warn", said(error).partition(";")[0], advice)
+        advice = "run `airflow eos init`, or leave it to the first run ([eos] create_ledger)"
+        yield Check("ledger", "warn", said(error).partition(";")[0], advice)
         return
     yield Check(
         "ledger",

@@ -56,7 +56,7 @@ def preview(spec: RunSpec) -> RunPreview:
     """
     key = keys.run_key(spec)
     record_key = keys.run_record_key(key)
-    with ControlPlane(spec) as control:
+    with ControlPlane(spec) as control, control.refusing_lost_ledger():
         known = control.verify_ledger_of_run(may_create=MayCreate.NEVER)
         whole = keys.whole_run_key(key)
         found = control.authority.peek(

@@ -125,7 +125,7 @@ def dismiss_record(
     :raises OutcomeUnknown: a run that is at work has written a record of the key.
     :raises NotYetVisible: the tombstone is committed, and its marker is missing.
     """
-    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+    with ControlPlane(Deployment(kafka, settings, prefix)) as control, control.refusing_lost_ledger():
         tp = control.authority.place(routing)
         # Not verified: its identity may be what has to go.
         refuse_unsigned(is_signed(control.authority, settings), settings)
@@ -190,7 +190,7 @@ def sign_ledger(
         not be known.
     :raises NotYetVisible: it is committed, and its marker is missing.
     """
-    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+    with ControlPlane(Deployment(kafka, settings, prefix)) as control, control.refusing_lost_ledger():
         if not control.ledger.key:
             raise ConfigurationError("there is no key to sign with: set [eos] ledger_key")
         # Not verified: its identity may be what lacks the signature.

@@ -224,7 +224,8 @@ def _trouble(error: BaseException) -> BaseException:
         return error
     log.warning("A page has no answer", exc_info=error)
     if isinstance(error, LedgerMissing):
-        return Trouble(404, "There is no ledger yet", "The first run makes it, or `airflow eos init`.")
+        text = "Where there never was one the first run makes it, or `airflow eos init`."
+        return Trouble(404, "There is no ledger", text)
     if isinstance(error, LedgerReplaced):
         text = "Its topic is gone, or is not the one that was used before. `airflow eos doctor` says more."
         return Trouble(502, "The ledger is lost or was replaced", text)

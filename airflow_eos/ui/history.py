@@ -14,7 +14,7 @@ from airflow_eos.coverage.folded import Earlier
 from airflow_eos.coverage.incremental import Drawn
 from airflow_eos.coverage.segments import LogBounds, Reset
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import LedgerMissing, LedgerReplaced, LedgerUnreadable
+from airflow_eos.exceptions import LedgerMissing, LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.records.horizon import Horizon
@@ -195,11 +195,9 @@ class RunHistory(Closeable):
         """
         try:
             self._refresh()
-        except LedgerMissing as missing:
-            with ControlPlane(self._deployment) as control:
-                if lost := control.lost_ledger():
-                    raise LedgerReplaced(lost) from missing
-            raise
+        except LedgerMissing:
+            with ControlPlane(self._deployment) as control, control.refusing_lost_ledger():
+                raise
 
     def _refresh(self) -> None:
         if not self._verified:

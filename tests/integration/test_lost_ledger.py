@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import uuid
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +15,8 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from airflow_eos.broker import KafkaCluster
 from airflow_eos.broker.transactions import KafkaSession
+from airflow_eos.cli.main import main
+from airflow_eos.engine.committed import find_committed_by_key
 from airflow_eos.exceptions import LedgerMissing, LedgerReplaced, LedgerTruncated
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Explicit, Interval, OffsetRange, PartitionInterval, TopicPartition
@@ -237,6 +240,42 @@ def test_doctor_tells_a_lost_ledger_from_a_new_one(committed):
     assert new["ledger"].status == "ok"
     assert (lost["ledger"].status, "used-ledger" in lost["ledger"].found) == ("fail", True)
     assert "--adopt-new" in lost["ledger"].advice
+
+
+COMMANDS = {
+    "status": (),
+    "ledger": (),
+    "verify": ("--pipeline", "{pipeline}"),
+    "repair": (),
+    "plan": ("--pipeline", "{pipeline}", "--group", "{group}", "--topic", "{source}"),
+    "prune": ("--before", "2026-01-01"),
+    "index": (),
+    "dismiss": ("--key", "run:k", "--routing", "{pipeline}"),
+    "reset-offsets": ("--group", "{group}", "--topic", "{source}", "--to", "earliest"),
+}
+
+
+def test_no_command_tells_to_make_a_lost_ledger_anew(committed, capsys):
+    """Nor does a sensor wait for a first run; where nobody remembers one, the advice is to make it."""
+    committed.kafka.delete_topic(committed.ledger)
+    spec = committed.spec
+    names = {"pipeline": spec.pipeline, "group": spec.group_id, "source": committed.source}
+
+    def error(command, prefix):
+        where = ["--bootstrap-servers", committed.kafka.bootstrap_servers, "--ledger-topic", committed.ledger]
+        options = [option.format(**names) for option in COMMANDS[command]]
+        assert main([command, *where, "--prefix", prefix, "--output", "json", *options]) == 1, command
+        return json.loads(capsys.readouterr().out)["error"]
+
+    with imoptions_for():
+        for command in COMMANDS:
+            told = error(command, spec.prefix)
+            assert told["type"] == "LedgerReplaced", (command, told)
+            assert "it was deleted or re-created. Restore it" in told["message"], command
+        assert error("status", "another")["type"] == "LedgerMissing"
+        with pytest.raises(LedgerReplaced, match="Restore"):
+            find_committed_by_key(spec.kafka, spec.ledger, spec.prefix, pipeline=spec.pipeline, run_key="k")
+    assert not committed.has_ledger()
 
 
 def test_compaction_never_moves_the_log_start(embedded_kafka):

@@ -195,9 +195,7 @@ def decided(
         for record, is_ours in records:
             if record.key in keys:
                 continue
-            if (
-                len(record.key) > _LONGEST_KEY
-            ):  # a foreign record that no index can hold: the index ends before it
+            if len(record.key) > _LONGEST_KEY:  # a foreign record that no index can hold
                 return record.offset, places
             if not is_ours:
                 places[record.key] = Place(record.offset, "other")

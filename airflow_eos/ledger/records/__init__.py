@@ -1,1 +1,1 @@
-"""Every value that stands in the ledger, with its version: one module for each kind."""
+"""The versioned values of ledger records, one module per kind."""

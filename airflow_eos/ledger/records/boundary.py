@@ -1,4 +1,4 @@
-"""The record of a pinned boundary: the offset of each partition at which a moment in time lies."""
+"""The record of a pinned boundary: per partition, the offset that corresponds to a moment in time."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from airflow_eos.wording import moment_text
 
 BOUNDARY_VERSION = 1
 UNPROVEN_VERSION = 2
-"""Of a boundary accepted although records are deleted: a reader that knows only 1 must not believe it."""
+"""Version of a boundary accepted despite deleted records; readers that only know version 1 must refuse it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """What keeps a log from telling where a moment lies: a deleted head, or records without timestamps.
+    """Why the offset of a moment cannot be proven: the log's head is deleted, or records have no timestamps.
 
-    :param log_start: the first offset that may still be there.
-    :param first_timestamp: of the first record that is left, in ms since 1970; None: none is left.
-    :param undated: there are records, and none of them has a timestamp of 1970 or later.
+    :param log_start: log start offset.
+    :param first_timestamp: timestamp of the first remaining record, in ms since 1970; None if none is left.
+    :param undated: there are records, but none has a timestamp of 1970 or later.
     """
 
     log_start: int
@@ -56,12 +56,12 @@ class Deleted:
 class Boundary:
     """Per partition, the first offset that belongs to the time at or after ``moment``.
 
-    :param pinned_at: when it was fixed, with ``ends``, the last stable offsets then; both empty in records
-        that do not name them.
-    :param highest: the highest timestamp in each log then, in ms since 1970, -1 where none was left: it
-        proves that what stood in the log belongs before a later moment; no clock does.
-    :param unproven: partitions of which deleted records, or records without timestamps, may belong to that
-        time.
+    :param pinned_at: when the boundary was pinned; empty in records that do not name it.
+    :param ends: the last stable offsets at that time; empty in records that do not name them.
+    :param highest: the highest timestamp in each log at that time, in ms since 1970, -1 if there was none. It
+        proves that all records in the log belong before a later moment; a clock does not.
+    :param unproven: partitions in which deleted records, or records without timestamps, may belong to the
+        time at or after ``moment``.
     """
 
     topic: str
@@ -93,8 +93,8 @@ class Boundary:
     def from_json(cls, value: str, key: str = "") -> Boundary:
         """Read the JSON form.
 
-        :param key: of the ledger record, for the message.
-        :raises LedgerUnreadable: it is not a boundary, or of a newer version.
+        :param key: key of the ledger record, for errors.
+        :raises LedgerUnreadable: the value is not a boundary, or of a newer version.
         """
         return read_versioned("boundary", value, (BOUNDARY_VERSION, UNPROVEN_VERSION), cls._of, key)
 

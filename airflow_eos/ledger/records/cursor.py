@@ -1,4 +1,4 @@
-"""The record of where a group stands."""
+"""The record of a group's cursor."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Layout = Literal["whole", "mapped"]
 
 @dataclass(frozen=True, slots=True)
 class CursorRecord:
-    """Where a group stands.
+    """The next offsets to read of a group.
 
-    :param layout: ``whole``: one task moves all partitions; ``mapped``: one task for each partition.
+    :param layout: ``whole`` if one task moves all partitions, ``mapped`` if one task moves each partition.
     :param ends: next offset per partition; empty in the layout record of a mapped cursor.
     :param topic_ids: ids of the topics when the cursor was last moved.
-    :param partition_counts: partitions per topic when the cursor first named it: one that is not below the
-        count was added since, and is read from offset 0 unless ``ends`` holds it.
-    :param ledger_topic_id: the ledger it was written to.
-    :param origin: the environment that owns it; empty: not known.
+    :param partition_counts: partitions per topic when the cursor first named the topic. A partition at or
+        above the count was added since, and is read from offset 0 unless ``ends`` has it.
+    :param ledger_topic_id: topic id of the ledger it was written to.
+    :param origin: the environment that owns the cursor; empty if unknown.
     """
 
     group: str
@@ -63,8 +63,8 @@ class CursorRecord:
     def from_json(cls, value: str, key: str = "") -> CursorRecord:
         """Read the JSON form.
 
-        :param key: of the ledger record, for the message.
-        :raises LedgerUnreadable: it is not a cursor, or of a newer version.
+        :param key: key of the ledger record, for errors.
+        :raises LedgerUnreadable: the value is not a cursor, or of a newer version.
         """
         return read_versioned("cursor", value, (CURSOR_VERSION,), cls._of, key)
 
@@ -76,7 +76,7 @@ class CursorRecord:
             prefix=text(data["prefix"]),
             layout=data["layout"],
             ends={TopicPartition(text(t), integer(p)): integer(end) for t, p, end in data["ends"]},
-            topic_ids={text(name): text(one) for name, one in data["topic_ids"].items()},
+            topic_ids={text(name): text(topic_id) for name, topic_id in data["topic_ids"].items()},
             partition_counts={text(name): integer(n) for name, n in data["partition_counts"].items()},
             run_key=text(data["run_key"]),
             ledger_topic_id=text(data["ledger_topic_id"]),

@@ -13,13 +13,14 @@ HORIZON_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """What the pruned runs of a pipeline covered.
+    """The offsets and intervals that the pruned runs of a pipeline covered.
 
-    :param pipeline: its name.
+    :param pipeline: name of the pipeline.
     :param before: the latest moment before which records were pruned, UTC.
-    :param runs: how many runs were pruned.
-    :param read: what they have read, as :meth:`airflow_eos.coverage.folded.Earlier.to_dict` writes it.
-    :param intervals: their intervals, joined where they touch: ``[topics, partition, start, end]``.
+    :param runs: number of pruned runs.
+    :param read: the offsets that they read, in the form of
+        :meth:`airflow_eos.coverage.folded.Earlier.to_dict`.
+    :param intervals: their intervals, adjacent ones joined: ``[topics, partition, start, end]``.
     """
 
     pipeline: str
@@ -31,7 +32,7 @@ class Horizon:
     def to_json(self, producer: tuple[int, int]) -> str:
         """Return the versioned JSON form.
 
-        :param producer: id and epoch of the transaction that it is written in.
+        :param producer: producer id and epoch of the transaction that writes the record.
         """
         content = {
             "pipeline": self.pipeline,
@@ -46,7 +47,7 @@ class Horizon:
     def from_json(cls, value: str, key: str = "") -> Horizon:
         """Read the JSON form.
 
-        :raises LedgerUnreadable: it is none, or of another version.
+        :raises LedgerUnreadable: the value is not a horizon, or of another version.
         """
 
         def build(data: Mapping[str, Any]) -> Horizon:

@@ -1,4 +1,4 @@
-"""The record by which a ledger tells that it is the one of before."""
+"""The record that identifies a ledger, to detect a replaced topic."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ IDENTITY_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class IdentityRecord:
-    """Which topic a ledger was made as: its id (KIP-516) and its number of partitions.
+    """The topic that a ledger was created as.
 
-    :param prefix: of the environment that used it first; empty in records that do not name one.
+    :param topic_id: topic id (KIP-516).
+    :param partitions: number of partitions.
+    :param prefix: prefix of the environment that used it first; empty in records that do not name one.
     """
 
     topic_id: str
@@ -39,8 +41,8 @@ class IdentityRecord:
     def from_json(cls, value: str, key: str = "") -> IdentityRecord:
         """Read the JSON form.
 
-        :param key: of the ledger record, for the message.
-        :raises LedgerUnreadable: it is not an identity, or of a newer version.
+        :param key: key of the ledger record, for errors.
+        :raises LedgerUnreadable: the value is not an identity, or of a newer version.
         """
         return read_versioned("identity", value, (IDENTITY_VERSION,), cls._of, key)
 

@@ -1,12 +1,13 @@
-"""The index of a ledger partition: where the last record of each key stands, of all that is decided.
+"""The index of a ledger partition: the offset of the last decided record of each key.
 
-It is kept in the partition itself, and derived from it alone. A *leaf* holds the places of neighbouring keys;
-the *root* says for which offsets the index speaks, and where its leaves are. Keys are in order, so that a
-pipeline's next runs are beside its last ones, and a beginning of keys is looked up as a key is.
+It is stored in the partition itself, and derived from it alone. A *leaf* has the places of neighbouring keys;
+the *root* says which offsets the index covers, and where its leaves are. Keys are sorted, so that the next
+runs of a pipeline are near its last ones, and a look-up by prefix works like one by key.
 
-The index only says where to look. What it names is read in the log; what the log does not confirm makes it
-unusable, and all is read as if there were none. That a key is *not* there is believed of a root that a
-transaction of ours wrote, with the leaf that it names, byte for byte, and all the log behind it.
+The index only says where to look. A look-up reads every indexed record in the log; if the log does not
+confirm it, the index is unusable and the whole partition is read instead. The *absence* of a key is trusted
+only if a transaction of this package wrote the root, the leaf is byte for byte the one that the root names,
+and all records after the covered offsets were read.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from airflow_eos.model.versioned import integer, json_of_transaction, read_versi
 INDEX_VERSION = 1
 LEAF_ENTRIES = 2_000
 LEAF_CHARACTERS = 250_000
-"""Of keys in a leaf, before compression: far below what brokers take in one message."""
+"""Characters of keys in a leaf, before compression; far below the brokers' default message limit."""
 _DIGEST = 20
 
 PlaceKind = Literal["record", "tombstone", "other"]
@@ -34,17 +35,17 @@ _KINDS: tuple[PlaceKind, ...] = ("record", "tombstone", "other")
 
 
 class IndexUnusable(Exception):
-    """The index does not answer this look-up, which reads all of the partition then."""
+    """The index cannot answer this look-up, which must read the whole partition instead."""
 
 
 class IndexDamaged(IndexUnusable):
-    """It never will be usable: a leaf or a record that it names is not there."""
+    """The index is permanently unusable: the log does not have a leaf or a record that it names."""
 
 
 class Place(NamedTuple):
-    """Where the last decided record of a key stands.
+    """The offset of the last decided record of a key.
 
-    :param kind: ``other``: one that no transaction of ours wrote stands behind ours, if there is one of ours.
+    :param kind: ``other`` if the last record was not written by a transaction of this package.
     """
 
     offset: int
@@ -55,7 +56,7 @@ class Place(NamedTuple):
 class IndexKeys:
     """The ledger keys of an index.
 
-    :param leaves: what the key of a leaf begins with; its digest follows.
+    :param leaves: prefix of the key of a leaf, followed by its digest.
     """
 
     root: str
@@ -70,10 +71,10 @@ class IndexKeys:
 
 
 class Around(str):
-    """A beginning of keys of which a look-up needs only the neighbours of one key; it may find more.
+    """A key prefix of which a look-up needs only the neighbours of one key; it may return more.
 
     :ivar key: that key.
-    :ivar needed: how many of the others it needs on each side of it, in order of keys.
+    :ivar needed: number of neighbours needed on each side of it, in key order.
     """
 
     __slots__ = ("key", "needed")
@@ -82,24 +83,24 @@ class Around(str):
 
     @classmethod
     def of(cls, prefix: str, key: str, needed: int) -> Around:
-        """Return the beginning, with the key."""
+        """Return the prefix with the key."""
         made = cls(prefix)
         made.key, made.needed = key, needed
         return made
 
 
 def may_speak_for(last_stable_offset: int, high_watermark: int) -> int:
-    """Return the offset below which an index may speak: nothing there is undecided (law 3)."""
+    """Return the end of the offsets that an index may cover: all records below it are decided (law 3)."""
     return min(last_stable_offset, high_watermark)
 
 
 @dataclass(frozen=True, slots=True)
 class LeafAt:
-    """What a root knows of a leaf.
+    """A root's reference to a leaf.
 
-    :param first: its first key.
-    :param offset: where it stands.
-    :param digest: of its content; also the last part of its ledger key.
+    :param first: the leaf's first key.
+    :param offset: the leaf's offset.
+    :param digest: digest of the leaf's content; also the last part of its ledger key.
     """
 
     first: str
@@ -111,9 +112,9 @@ class LeafAt:
 class IndexRoot:
     """The root.
 
-    :param topic_id: of the ledger: in a copy of the topic offsets mean nothing.
-    :param through: the index speaks for all records below this offset.
-    :param recent: places that stand in no leaf yet; they count before the leaves.
+    :param topic_id: id of the ledger topic; the offsets are not valid in a copy of the topic.
+    :param through: the index covers all records below this offset.
+    :param recent: places that are not in a leaf yet; they take precedence over the leaves.
     """
 
     topic_id: str
@@ -124,7 +125,7 @@ class IndexRoot:
     def to_json(self, producer: tuple[int, int]) -> str:
         """Return the versioned JSON form.
 
-        :param producer: id and epoch of the transaction that it is written in.
+        :param producer: producer id and epoch of the transaction that writes the record.
         """
         content = {
             "topic_id": self.topic_id,
@@ -138,7 +139,7 @@ class IndexRoot:
     def from_json(cls, value: str, key: str = "") -> IndexRoot:
         """Read the JSON form.
 
-        :raises LedgerUnreadable: it is none, or of another version.
+        :raises LedgerUnreadable: the value is not a root, or of another version.
         """
 
         def build(data: Mapping[str, Any]) -> IndexRoot:
@@ -153,12 +154,12 @@ class IndexRoot:
         return read_versioned("index", value, (INDEX_VERSION,), build, key)
 
     def leaf_of(self, key: str) -> LeafAt | None:
-        """Return the leaf that holds a key, if any does."""
+        """Return the leaf that may have a key; None if the key is below the first leaf."""
         index = bisect_right([leaf.first for leaf in self.leaves], key) - 1
         return self.leaves[index] if index >= 0 else None
 
     def leaves_with(self, prefix: str) -> Sequence[LeafAt]:
-        """Return the leaves that may hold keys with this beginning."""
+        """Return the leaves that may have keys with this prefix."""
         firsts = [leaf.first for leaf in self.leaves]
         begin = max(bisect_right(firsts, prefix) - 1, 0)
         return [leaf for leaf in self.leaves[begin:] if leaf.first <= prefix or leaf.first.startswith(prefix)]
@@ -170,46 +171,46 @@ class IndexRoot:
         read: Callable[[LeafAt], Mapping[str, Place]],
         known: Collection[str] = (),
     ) -> dict[str, Place]:
-        """Return where the last records of these keys stand; what is absent was never written.
+        """Return the places of the last records of these keys; an absent key has no record.
 
-        :param prefixes: beginnings of keys, some of them perhaps :class:`Around` a key.
-        :param read: returns what a leaf holds; called for few of them.
-        :param known: keys whose last records stand behind the index: they are left out.
-        :raises IndexUnusable: what ``read`` raises.
+        :param prefixes: key prefixes, some of them perhaps :class:`Around` a key.
+        :param read: returns the places in a leaf; called for few leaves.
+        :param known: keys whose last records are beyond the index; they are omitted.
+        :raises IndexUnusable: raised by ``read``.
         """
-        found: dict[str, Place] = {}
+        places: dict[str, Place] = {}
         for key in keys:
             place = self.recent.get(key)
             if place is None and (leaf := self.leaf_of(key)) is not None:
                 place = read(leaf).get(key)
             if place is not None:
-                found[key] = place
+                places[key] = place
         for prefix in prefixes:
             if isinstance(prefix, Around):
-                found |= self._around(prefix, read, known)
+                places |= self._around(prefix, read, known)
                 continue
             held = [entries for leaf in self.leaves_with(prefix) for entries in read(leaf).items()]
-            found.update((key, place) for key, place in held if key.startswith(prefix))
-            found.update((key, place) for key, place in self.recent.items() if key.startswith(prefix))
-        return {key: place for key, place in found.items() if key not in known}
+            places.update((key, place) for key, place in held if key.startswith(prefix))
+            places.update((key, place) for key, place in self.recent.items() if key.startswith(prefix))
+        return {key: place for key, place in places.items() if key not in known}
 
     def _around(
         self, wanted: Around, read: Callable[[LeafAt], Mapping[str, Place]], known: Collection[str]
     ) -> dict[str, Place]:
-        """Return the neighbours of a key, from the leaves on both sides of it outwards."""
+        """Return the neighbours of a key, reading leaves outwards on both sides of it."""
         leaves = self.leaves_with(wanted)
         at = bisect_right([leaf.first for leaf in leaves], wanted.key)
-        found: dict[str, Place] = {}
+        neighbours: dict[str, Place] = {}
         for side, ordered in ((-1, reversed(leaves[:at])), (1, leaves[max(at - 1, 0) :])):
             near: dict[str, Place] = dict(self._beside(wanted, self.recent, side, known))
             for leaf in ordered:
-                its = self._beside(wanted, read(leaf), side, known)
-                near.update((key, place) for key, place in its if key not in self.recent)
+                beside = self._beside(wanted, read(leaf), side, known)
+                near.update((key, place) for key, place in beside if key not in self.recent)
                 if len(near) >= wanted.needed + len(self.recent):
                     break
             for key in sorted(near, reverse=side < 0)[: wanted.needed]:
-                found[key] = near[key]
-        return found
+                neighbours[key] = near[key]
+        return neighbours
 
     @staticmethod
     def _beside(
@@ -231,28 +232,28 @@ def leaf_json(places: Mapping[str, Place], producer: tuple[int, int]) -> str:
 
 
 def leaf_digest(places: Mapping[str, Place]) -> str:
-    """Return the digest of what a leaf holds."""
+    """Return the digest of a leaf's content."""
     return _digest(_columns(places))
 
 
 def read_leaf(value: str, at: LeafAt) -> Mapping[str, Place]:
     """Read a leaf.
 
-    :raises IndexUnusable: it is another one.
-    :raises LedgerUnreadable: it is none, or of another version.
+    :raises IndexDamaged: it is not the leaf that the root names.
+    :raises LedgerUnreadable: the value is not a leaf, or of another version.
     """
 
     def build(data: Mapping[str, Any]) -> Mapping[str, Place]:
         return _places(_unpacked(text(data["content"])))
 
-    found = read_versioned("leaf of the index", value, (INDEX_VERSION,), build)
-    if leaf_digest(found) != at.digest:
+    places = read_versioned("leaf of the index", value, (INDEX_VERSION,), build)
+    if leaf_digest(places) != at.digest:
         raise IndexDamaged(f"the leaf at offset {at.offset} is not the one that the root names")
-    return found
+    return places
 
 
 def split(places: Mapping[str, Place]) -> list[dict[str, Place]]:
-    """Return the contents of the leaves that hold these places, in order of keys, each about as full."""
+    """Divide places among leaves of about equal size, in key order; return the leaves' contents."""
     ordered = sorted(places)
     ends = list(accumulate(len(key) for key in ordered))
     if not ends:

@@ -1,7 +1,7 @@
-"""The record of pruned runs: that they were committed, as one digest per run key.
+"""The record of pruned runs: one digest per run key says that the run was committed.
 
-Digests stand in buckets, so that a look-up reads one of them. A bucket knows exactly which runs it speaks of:
-a run that was never committed, however old, is not among them.
+Digests are grouped in buckets, so that a look-up reads a single record. A bucket lists runs exactly: a run
+that was never committed, however old, is not in it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from airflow_eos.model.versioned import json_of_transaction, read_versioned, tex
 
 PRUNED_VERSION = 1
 DIGEST_BYTES = 10
-"""Of a run key. Two of a thousand million keys are the same with a probability of about 1 to 2,400,000."""
+"""Bytes of a run key's digest. Among 10^9 keys the probability of a collision is about 1 in 2,400,000."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrunedRuns:
-    """The runs of a pipeline whose records are pruned and whose digests begin alike.
+    """A bucket: pruned runs of a pipeline whose digests share their first byte.
 
     :param before: the latest moment before which records were pruned, UTC.
     :param digests: hexadecimal.
@@ -30,15 +30,15 @@ class PrunedRuns:
     digests: frozenset[str] = frozenset()
 
     def adding(self, before: str, digests: Iterable[str]) -> PrunedRuns:
-        """Return this with more of them."""
+        """Return a bucket with more digests."""
         return PrunedRuns(max(self.before, before), self.digests | frozenset(digests))
 
     def to_json(self, producer: tuple[int, int]) -> str:
         """Return the versioned JSON form.
 
-        :param producer: id and epoch of the transaction that it is written in.
+        :param producer: producer id and epoch of the transaction that writes the record.
         """
-        packed = base64.b64encode(b"".join(bytes.fromhex(one) for one in sorted(self.digests))).decode()
+        packed = base64.b64encode(b"".join(map(bytes.fromhex, sorted(self.digests)))).decode()
         content = {"before": self.before, "digests": packed}
         return json_of_transaction(PRUNED_VERSION, producer, content)
 
@@ -46,7 +46,7 @@ class PrunedRuns:
     def from_json(cls, value: str, key: str = "") -> PrunedRuns:
         """Read the JSON form.
 
-        :raises LedgerUnreadable: it is none, or of another version.
+        :raises LedgerUnreadable: the value is not a record of pruned runs, or of another version.
         """
 
         def build(data: Mapping[str, Any]) -> PrunedRuns:

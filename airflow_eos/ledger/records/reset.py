@@ -1,4 +1,4 @@
-"""What the ledger keeps of a cursor that was moved by hand."""
+"""The record of a cursor reset."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ RESET_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class OffsetMove:
-    """The next offset to read of one partition, before and after.
+    """The next offset to read of one partition, before and after a reset.
 
-    :param committed: what the group had committed; None: nothing.
-    :param recorded: where the ledger's cursor stood; None: nowhere.
-    :param offset: where both stand since.
+    :param committed: the group's committed offset before; None if there was none.
+    :param recorded: the offset of the ledger's cursor before; None if there was none.
+    :param offset: the new offset of both.
     """
 
     topic_partition: TopicPartition
@@ -30,7 +30,7 @@ class OffsetMove:
 
 @dataclass(frozen=True, slots=True)
 class ResetRecord:
-    """A reset, written in the transaction that moved cursor and offsets; when is in the record's key."""
+    """A reset, written in the transaction that moved cursor and offsets; the record's key has its time."""
 
     group: str
     pipeline: str
@@ -38,7 +38,9 @@ class ResetRecord:
 
     def to_json(self) -> str:
         """Return the versioned JSON form."""
-        changes = [[str(one.topic_partition), one.committed, one.recorded, one.offset] for one in self.moves]
+        changes = [
+            [str(move.topic_partition), move.committed, move.recorded, move.offset] for move in self.moves
+        ]
         return json.dumps(
             {"v": RESET_VERSION, "group": self.group, "pipeline": self.pipeline, "changes": changes}
         )
@@ -47,8 +49,8 @@ class ResetRecord:
     def from_json(cls, value: str, key: str = "") -> ResetRecord:
         """Read the JSON form.
 
-        :param key: of the ledger record, for the message.
-        :raises LedgerUnreadable: it is not a reset, or of a newer version.
+        :param key: key of the ledger record, for errors.
+        :raises LedgerUnreadable: the value is not a reset, or of a newer version.
         """
         return read_versioned("reset", value, (RESET_VERSION,), cls._of, key)
 

@@ -1,4 +1,4 @@
-"""RunRecord: what the ledger keeps of a committed run, and what a caller gets back."""
+"""RunRecord: the ledger's record of a committed run, which is also the result returned to callers."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ RecordState = Literal["COMMITTED"]
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A committed run: written to the ledger inside the transaction it describes.
+    """A committed run, written to the ledger inside the transaction that it describes.
 
-    Being readable under read_committed *is* the proof of the commit.
+    If the record is readable under read_committed, the run is committed.
 
     :param run_key: names the unit of work; one committed record per key.
     :param ranges: offset ranges read.
-    :param records_read_by_partition: records read per source partition, ``{"topic-partition": n}``; -1 where
+    :param records_read_by_partition: records read per source partition, ``{"topic-partition": n}``; -1 if
         not counted.
-    :param receipts: what was written, one receipt per target partition.
-    :param run_id: run that did the work, with ``clear_number`` and ``try_number``.
-    :param producer: identity all writers shared.
+    :param receipts: one receipt per target partition, for the records written.
+    :param run_id: the Dag run that did the work, with ``clear_number`` and ``try_number``.
+    :param producer: producer id and epoch of all writers.
     :param trace: ``[(state, seconds since the run started)]``.
-    :param records_late: of an interval, records read whose timestamps lie before its start: they came after
-        that boundary was fixed; -1 where not counted.
-    :param details: Spark application id, versions, notes, ids of the topics read, what was asked for.
-    :param found: True when a caller was answered from the ledger instead of running; not part of the JSON.
+    :param records_late: for an interval, records read with timestamps before its start, because they arrived
+        after that boundary was pinned; -1 if not counted.
+    :param details: Spark application id, versions, notes, ids of the topics read, requested parameters.
+    :param found: True if the ledger already had the record and the caller did not run; not part of the JSON.
     """
 
     run_key: str
@@ -67,29 +67,29 @@ class RunRecord:
 
     @property
     def records_read(self) -> int:
-        """Records of the pinned ranges; -1 where a partition could not be counted."""
+        """Number of records read; -1 if a partition could not be counted."""
         return total(self.records_read_by_partition.values())
 
     @property
     def dag_id(self) -> str:
-        """The Dag whose task did the work; empty where the record names none."""
-        named = self.details.get(AIRFLOW)
-        found = named.get("dag_id") if isinstance(named, Mapping) else None
-        return found if isinstance(found, str) else ""
+        """The Dag whose task did the work; empty if the record does not name one."""
+        task = self.details.get(AIRFLOW)
+        dag_id = task.get("dag_id") if isinstance(task, Mapping) else None
+        return dag_id if isinstance(dag_id, str) else ""
 
     @property
     def records_written(self) -> int:
-        """Records written, over all target partitions."""
+        """Number of records written to all target partitions."""
         return sum(r.records for r in self.receipts)
 
     @property
     def dead_letters(self) -> int:
-        """Records on which the process raised, written to the dead-letter topic."""
+        """Number of records written to the dead-letter topic, because the process function raised."""
         return int(self.details.get(DEAD_LETTERS, 0))
 
     @property
     def counts(self) -> str:
-        """What was read and written, for people: ``10 read (2 of them late), 8 written``."""
+        """The counts as text: ``10 read (2 of them late), 8 written``."""
         late = f" ({self.records_late} of them late)" if self.records_late > 0 else ""
         dead = f" (dead letters: {self.dead_letters})" if self.dead_letters else ""
         return f"{self.records_read} read{late}, {self.records_written} written{dead}"
@@ -121,10 +121,10 @@ class RunRecord:
 
     @classmethod
     def from_json(cls, value: str | bytes | Mapping[str, Any], key: str = "") -> RunRecord:
-        """Read the JSON form, or what it was parsed to.
+        """Read the JSON form, as text or already parsed.
 
-        :param key: of the ledger record, for the message.
-        :raises LedgerUnreadable: it is no run record, or of a newer version.
+        :param key: key of the ledger record, for errors.
+        :raises LedgerUnreadable: the value is not a run record, or of a newer version.
         """
         return read_versioned("run record", value, (RECORD_VERSION,), cls._of, key)
 
@@ -193,7 +193,7 @@ def _seconds(value: Any) -> float:
 
 
 def _details(value: Any) -> dict[str, Any]:
-    """Return the details; what is computed with is checked, the rest is shown as it is."""
+    """Return the details; checks those used in computations, the rest is only displayed."""
     details = dict(value)
     for name in (DEAD_LETTERS, ROUNDS):
         if name in details:
@@ -202,7 +202,7 @@ def _details(value: Any) -> dict[str, Any]:
 
 
 def named_writer(value: str) -> tuple[int, int] | None:
-    """Return producer id and epoch that the value of a ledger record names; None: it names none."""
+    """Return producer id and epoch in the value of a ledger record; None if it does not name them."""
     try:
         named = json.loads(value)["producer"]
         return named["producer_id"], named["producer_epoch"]

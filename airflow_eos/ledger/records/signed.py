@@ -1,4 +1,4 @@
-"""The record of where the signatures of a ledger begin."""
+"""The record that says from which offsets on a ledger is signed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SIGNED_VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class SignatureBounds:
-    """Which records of a ledger partition are believed without a signature of version 2.
+    """The records of a ledger partition that are valid without a signature of version 2.
 
     :param unsigned_below: records of lower offsets need no signature.
     :param version_1_below: records of lower offsets may have a signature of version 1.
@@ -26,10 +26,10 @@ class SignatureBounds:
 
 @dataclass(frozen=True, slots=True)
 class SignedFrom:
-    """The ledger's record of where its signatures begin, as offsets per partition; see `airflow eos sign`.
+    """Offsets per partition from which on a ledger's records are signed; see `airflow eos sign`.
 
-    :param unsigned_below: see :class:`SignatureBounds`; partitions that are absent have 0.
-    :param version_1_below: likewise.
+    :param unsigned_below: see :class:`SignatureBounds`; 0 for absent partitions.
+    :param version_1_below: see :class:`SignatureBounds`; 0 for absent partitions.
     """
 
     unsigned_below: Mapping[int, int] = field(default_factory=dict)
@@ -52,8 +52,8 @@ class SignedFrom:
     def from_json(cls, value: str, key: str) -> SignedFrom:
         """Read the JSON form.
 
-        :param key: of the ledger record, for the message.
-        :raises LedgerUnreadable: it is something else, or of a newer version.
+        :param key: key of the ledger record, for errors.
+        :raises LedgerUnreadable: the value is not such a record, or of a newer version.
         """
 
         def build(data: Mapping[str, Any]) -> SignedFrom:
