@@ -57,6 +57,8 @@ PRUNED = "pruned:"
 """What the ledger keys begin with of the records that say which runs were pruned."""
 HORIZONS = "horizon:"
 """What the ledger keys begin with of what pruned runs have read, one for each pipeline."""
+INTENTS = "intent:"
+"""What the ledger keys begin with of what runs are about to publish in a table, one for each id of work."""
 RECORD_KINDS = (
     RUN_RECORDS,
     CURSORS,
@@ -66,6 +68,7 @@ RECORD_KINDS = (
     SIGNED_KEY,
     PRUNED,
     HORIZONS,
+    INTENTS,
 )
 """What ledger keys begin with, but for the index: what is known of runs."""
 
@@ -401,6 +404,29 @@ def cursor_key(group: str, only: TopicPartition | None = None) -> str:
     """Return the ledger key of a group's cursor, or of one partition of a mapped cursor."""
     whole = f"{CURSORS}{_quoted(group)}"
     return whole if only is None else f"{whole}/{_quoted(str(only))}"
+
+
+def intent_key(transactional_id: str) -> str:
+    """Return the ledger key of the INTENT of whoever works under an id."""
+    return f"{INTENTS}{transactional_id}"
+
+
+def intent_routing(spec: RunSpec) -> str:
+    """Return what chooses the ledger partition of a run's INTENT: that of the cursor's record, if any."""
+    return spec.group_id if moves_cursor(spec) else spec.pipeline
+
+
+def table_property(ledger_topic_id: str, pipeline: str) -> str:
+    """Return the name of the table property that holds what a pipeline's runs have published.
+
+    Another ledger counts from other tokens, and so has another property.
+    """
+    return f"eos.{_digest(json.dumps([ledger_topic_id, pipeline]))}"
+
+
+def table_scope(transactional_id: str, branch: str | None) -> str:
+    """Return by which name a table property knows who works under an id: fenced by it, on one branch."""
+    return _digest(json.dumps([transactional_id, branch]))
 
 
 def boundary_prefix(topic: str) -> str:

@@ -51,6 +51,7 @@ DISTRIBUTIONS = {
 OPTIONAL = {
     "apache-airflow-providers-cncf-kubernetes": "only for drivers on Kubernetes",
     "apache-airflow-providers-openlineage": "only where lineage is collected",
+    "pyiceberg": "the extra iceberg, for sinks that are tables of Iceberg",
 }
 
 # Put together, so that this file does not hold what it looks for.
@@ -197,6 +198,7 @@ def test_production_holds_no_test_equipment(wheel, testing_wheel):
     extras = [Requirement(text) for text in ours.get_all("Requires-Dist") if "extra" in text]
     assert {(r.name, str(r.marker)) for r in extras} == {
         ("airflow-eos-testing", 'extra == "testing"'),
+        ("pyiceberg", 'extra == "iceberg"'),
         ("pyspark", 'extra == "pyspark"'),
     }
     assert f"airflow-eos[pyspark]=={ours['Version']}" in theirs.get_all("Requires-Dist")
