@@ -271,6 +271,10 @@ class Sealed(Protocol):
     def manifest(self) -> SealedManifest:
         """Return what was sealed, read from the materialised blocks."""
 
+    @property
+    def files(self) -> Sequence[DataFileMade]:
+        """Return the data files that were written for a table; asked for only where the sink is one."""
+
 
 class SealAndSend(Protocol):
     """The data plane."""
@@ -283,9 +287,10 @@ class SealAndSend(Protocol):
         :raises EnvironmentMismatch: listing host and fix.
         """
 
-    def seal(self, plan: RunPlan) -> Sealed:
+    def seal(self, plan: RunPlan, writer: TableWriter | None = None) -> Sealed:
         """Read, transform, encode and materialise; writes nothing to Kafka.
 
+        :param writer: writes data files, where the sink is a table; then nothing else is made.
         :raises ProcessFailed: when the author's function raises or returns wrong columns.
         """
 
@@ -310,6 +315,12 @@ class TableWriter(Protocol):
     @property
     def name(self) -> str:
         """Return the table, in words."""
+
+    def check(self, given: Any) -> None:
+        """Compare an Arrow schema with the table's before anything is read.
+
+        :raises ProcessFailed: as :meth:`columns`.
+        """
 
     def columns(self, result: Any) -> Any:
         """Return the rows of an Arrow process as a table of the sink's columns, None where there are none.

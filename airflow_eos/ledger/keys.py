@@ -416,12 +416,13 @@ def intent_routing(spec: RunSpec) -> str:
     return spec.group_id if moves_cursor(spec) else spec.pipeline
 
 
-def table_property(ledger_topic_id: str, pipeline: str) -> str:
-    """Return the name of the table property that holds what a pipeline's runs have published.
+def table_property(ledger_topic_id: str, group: str) -> str:
+    """Return the name of the table property that holds what a group's runs have published.
 
-    Another ledger counts from other tokens, and so has another property.
+    Another ledger counts from other tokens, and so has another property. A pipeline may be renamed, its group
+    stays.
     """
-    return f"eos.{_digest(json.dumps([ledger_topic_id, pipeline]))}"
+    return f"eos.{_digest(json.dumps([ledger_topic_id, group]))}"
 
 
 def table_scope(transactional_id: str, branch: str | None) -> str:

@@ -99,7 +99,7 @@ class IcebergSink:
         published = PublishedRuns.from_json(metadata.properties.get(self._property))
         return IcebergVersion(table, layout, published, tuple(metadata.snapshots))
 
-    def writer(self, version: IcebergVersion, label: str) -> IcebergFiles:
+    def writer(self, version: Any, label: str) -> IcebergFiles:
         """Return what writes data files for this version."""
         from airflow_eos.sinks.iceberg_files import IcebergFiles
 
@@ -125,7 +125,7 @@ class IcebergSink:
 
     def commit(
         self,
-        version: IcebergVersion,
+        version: Any,
         files: Sequence[DataFileMade],
         published: PublishedRuns,
         summary: Mapping[str, str],

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_eos.spark.dead_letters import DeadLetterRule
-from airflow_eos.spark.frame_contract import sink_columns
+from airflow_eos.spark.frame_contract import sink_columns, table_frame
 from airflow_eos.spark.placement import OwnerLayout, pack_slices, plan_owners, plan_slices
 from airflow_eos.spark.process import RunContext, call_process, is_arrow_process
 from airflow_eos.spark.read_counts import read_counter, sums
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.ranges import OffsetRange, TopicPartition
     from airflow_eos.model.spec import RunSpec
+    from airflow_eos.ports import TableWriter
     from airflow_eos.spark.errors import ErrorMark
     from airflow_eos.spark.seal_task import ArrowSealTask, SealTask
     from airflow_eos.spark.sealed_blocks import BlockCounts
+    from airflow_eos.spark.table_seal_task import TableSealTask
     from airflow_eos.wire.client_config import ClientConfig
 
 
@@ -56,10 +58,14 @@ def make_sealing(
     process: Callable[..., Any],
     slots: int,
     mark: ErrorMark,
+    writer: TableWriter | None = None,
 ) -> Sealing:
-    """Return the way that the process function was written for."""
+    """Return the way that the process function was written for.
+
+    :param writer: of the table, where the sink is one.
+    """
     kind = ArrowSealing if is_arrow_process(process) else FrameSealing
-    return kind(spark, spec, plan, config, process, slots, mark)
+    return kind(spark, spec, plan, config, process, slots, mark, writer)
 
 
 def _throw_away(rows: DataFrame) -> None:
@@ -76,8 +82,10 @@ class _Base:
         process: Callable[..., Any],
         slots: int,
         mark: ErrorMark,
+        writer: TableWriter | None,
     ) -> None:
         self._spark = spark
+        self._writer = writer
         self._mark = mark
         self._spec = spec
         self._plan = plan
@@ -91,7 +99,11 @@ class _Base:
         topic = spec.dead_letter_topic
         self.dead_letters = None if topic is None else DeadLetterRule(topic, spec.max_dead_letters)
 
-    def _seal_task(self, *, open_ended: bool) -> SealTask:
+    def _seal_task(self, *, open_ended: bool) -> SealTask | TableSealTask:
+        if self._writer is not None:
+            from airflow_eos.spark.table_seal_task import TableSealTask
+
+            return TableSealTask(self._config, self._writer, self._mark)
         from airflow_eos.spark.seal_task import SealTask
         from airflow_eos.spark.targets import describe_targets
         from airflow_eos.wire.connection import BrokerConnections
@@ -134,11 +146,10 @@ class FrameSealing(_Base):
         return rows.mapInArrow(self._sealer, DDL)
 
     def _processed(self, source: DataFrame) -> DataFrame:
-        return sink_columns(
-            call_process(self._process, source, self._context),
-            self._spec.sink_topic,
-            self._spec.source_topics,
-        )
+        result = call_process(self._process, source, self._context)
+        if self._writer is not None:
+            return table_frame(result, self._writer.check)
+        return sink_columns(result, self._spec.sink_topic, self._spec.source_topics)
 
     def try_on(self, ranges: Sequence[OffsetRange]) -> None:
         """Process and seal some of what was to be read and throw the result away; raises what that raises."""

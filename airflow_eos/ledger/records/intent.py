@@ -49,6 +49,10 @@ class Intent:
         """The run key."""
         return self.record.run_key
 
+    def is_same(self, other: Intent | None) -> bool:
+        """Return whether another INTENT of the same id is this one: tokens only grow."""
+        return other is not None and self.token == other.token
+
     def to_json(self, producer: tuple[int, int]) -> str:
         """Return the versioned JSON form.
 
