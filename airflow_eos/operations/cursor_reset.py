@@ -140,7 +140,7 @@ class CursorMove:
             with self._control.writer.fenced(name, places, may_end=False) as transaction:
                 self._refuse_pending(only)
                 intent = keys.intent_key(name)
-                known = self._control.authority.settle([intent], routing=self._reset.group)
+                known = self._control.authority.settle((), routing=self._reset.group, prefixes=(intent,))
                 laws.no_open_intent(self._reset.group, known.get(intent))
                 # Under the fence nobody moves the cursor any more.
                 before = self._record(self._control.authority.settle, only)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_eos.broker import KafkaCluster, Link
 from airflow_eos.exceptions import AuthorizationFailed
+from airflow_eos.ledger.records.run import TABLE
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.run.retention import is_compacted
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_eos.model.output import PartitionReceipt
     from airflow_eos.wire.connection import BrokerConnections
 
-Outcome = Literal["ok", "mismatch", "compacted", "expired"]
+Outcome = Literal["ok", "mismatch", "compacted", "expired", "table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,8 @@ class Finding:
     """One target partition of one run.
 
     :param outcome: ``expired``: retention has deleted some of it since, nothing can be said; ``compacted``:
-        the topic is, and what is gone may have been replaced by a later record of its key.
+        the topic is, and what is gone may have been replaced by a later record of its key; ``table``: the
+        rows are in a table, which is not read here.
     :param recorded: records the ledger says were written.
     :param found: records a ``read_committed`` consumer sees of this run.
     :param detail: what is wrong; empty otherwise.
@@ -73,8 +75,18 @@ def verify_output(
             # Asked only where records are missing, and then once for all partitions of a topic.
             settings_of = cache(cluster.topic_settings)
             return [
-                _verify(settings_of, connections, record, receipt, in_time) for receipt in record.receipts
+                *(_verify(settings_of, connections, record, receipt, in_time) for receipt in record.receipts),
+                *_in_tables(record),
             ]
+
+
+def _in_tables(record: RunRecord) -> list[Finding]:
+    """Say of rows in a table that they were not compared, and where they are."""
+    table = record.details.get(TABLE, {})
+    detail = f"not compared: read the table's snapshot {table.get('snapshot')}"
+    return [
+        Finding(record.run_key, name, 0, "table", rows, 0, detail) for name, rows in record.table_rows.items()
+    ]
 
 
 def _may_be_read(cluster: KafkaCluster, topics: Collection[str]) -> None:

@@ -213,9 +213,10 @@ class Planner:
         only = keys.mapped_partition(self._spec)
         wanted = [keys.cursor_key(group)] + ([keys.cursor_key(group, only)] if only else [])
         intent = keys.intent_key(keys.cursor_transactional_id(self._spec.prefix, group, only))
-        found = dict(self._authority.settle([*wanted, intent], routing=group))
-        laws.no_open_intent(group, found.pop(intent, None))
-        records = {key: CursorRecord.from_json(value, key) for key, value in found.items()}
+        # As a prefix: that there is none, which is the rule, is not a *no* that anything rests on here.
+        found = self._authority.settle(wanted, routing=group, prefixes=(intent,))
+        laws.no_open_intent(group, found.get(intent))
+        records = {key: CursorRecord.from_json(found[key], key) for key in wanted if key in found}
         for record in records.values():
             laws.group_is_ours(group, "pipeline", record.pipeline, self._spec.pipeline)
             laws.group_is_ours(group, "prefix", record.prefix, self._spec.prefix)

@@ -283,6 +283,7 @@ class RunProtocol:
     def _settle(self, work: _Work, intent: Intent, session: ProducerSession) -> RunRecord | None:
         """Find out what became of an earlier attempt's INTENT, and end it; then this run begins anew."""
         assert self._tables is not None
+        self._check_conditions(work)
         receipt = self._tables.settle(intent, work.transactional_id)
         if receipt is None:
             try:
@@ -345,14 +346,7 @@ class RunProtocol:
         if work.planned is not None:
             self._collaborators.planner.recheck(work.planned.plan)
             return work.planned
-        work.verification = self._collaborators.cluster.partition_verification()
-        laws.broker_verifies(work.verification)
-        laws.timeouts_fit(
-            self._spec.delivery_timeout,
-            self._spec.transaction_timeout,
-            self._collaborators.cluster.transaction_max_timeout_ms(),
-        )
-        refuse_unsigned(self._collaborators.ledger_id.is_signed, self._spec.ledger)
+        self._check_conditions(work)
         self._targets.are_there(self._spec)
         if self._tables is not None:
             self._tables.look()
@@ -378,6 +372,17 @@ class RunProtocol:
             or "nothing to read",
         )
         return work.planned
+
+    def _check_conditions(self, work: _Work) -> None:
+        """Check what must hold of brokers and ledger before any transaction of a run."""
+        work.verification = self._collaborators.cluster.partition_verification()
+        laws.broker_verifies(work.verification)
+        laws.timeouts_fit(
+            self._spec.delivery_timeout,
+            self._spec.transaction_timeout,
+            self._collaborators.cluster.transaction_max_timeout_ms(),
+        )
+        refuse_unsigned(self._collaborators.ledger_id.is_signed, self._spec.ledger)
 
     def _seal(self, work: _Work, planned: Planned) -> None:
         if work.sealed is not None or planned.plan.is_empty:

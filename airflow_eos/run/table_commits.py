@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import DifferentWork
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
-from airflow_eos.ledger.records.run import TABLE, TOPIC_IDS, RunRecord
+from airflow_eos.ledger.records.run import TABLE, RunRecord
 from airflow_eos.ledger.writer import LedgerTransaction
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import SealedManifest
@@ -139,8 +139,6 @@ class TableCommits:
             ),
             record=record,
             offsets_group=plan.offsets_group,
-            advances=plan.advances,
-            committed=plan.committed,
             messages=tuple(entry.messages(record)[1:]),
         )
 
@@ -149,18 +147,14 @@ class TableCommits:
     ) -> TableEntry:
         """Return what the commit of a published run says.
 
+        The rows are in the table, so nothing that has changed since keeps their record back: not a group that
+        somebody else has moved, nor a topic that was made again. The plan was checked before it was
+        published, and the next one will be.
+
         :param like: of the attempt that makes it.
         """
         record = intent.record
-        topic_ids = record.details.get(TOPIC_IDS, {})
-        plan = RunPlan(
-            mode=record.mode,
-            ranges=record.ranges,
-            topic_ids=topic_ids if isinstance(topic_ids, Mapping) else {},
-            offsets_group=intent.offsets_group,
-            advances=intent.advances,
-            committed=intent.committed,
-        )
+        plan = RunPlan(record.mode, record.ranges, {}, intent.offsets_group, advances=False)
         return TableEntry(
             spec=like.spec,
             collaborators=like.collaborators,

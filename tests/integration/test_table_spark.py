@@ -1,7 +1,4 @@
-"""Tables written by Spark's tasks: DataFrame and Arrow processes, read again by DuckDB.
-
-Runs on a classic session here; :mod:`test_spark_connect` runs the same tests on Spark Connect.
-"""
+"""Tables written by Spark's tasks: DataFrame and Arrow processes, read again by DuckDB."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.ledger import LedgerMessage
-from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.table import TableLayout
 from airflow_eos.model.versioned import integer, json_of_transaction, read_versioned, text
 
@@ -30,8 +29,6 @@ class Intent:
         behind the fence, and so higher than that of each earlier INTENT of the id.
     :param record: the run's record, but for producer, receipt and the time of the commit.
     :param offsets_group: consumer group the end offsets are committed to.
-    :param advances: whether these are the cursor's.
-    :param committed: the group's committed offsets when the run was planned.
     :param messages: ledger records that move the cursor.
     """
 
@@ -40,8 +37,6 @@ class Intent:
     token: int
     record: RunRecord
     offsets_group: str
-    advances: bool
-    committed: Mapping[TopicPartition, int]
     messages: tuple[LedgerMessage, ...]
 
     @property
@@ -64,8 +59,6 @@ class Intent:
             "token": self.token,
             "record": json.loads(self.record.to_json()),
             "offsets_group": self.offsets_group,
-            "advances": self.advances,
-            "committed": [[tp.topic, tp.partition, offset] for tp, offset in sorted(self.committed.items())],
             "messages": [[message.key, message.value, message.routing] for message in self.messages],
         }
         return json_of_transaction(INTENT_VERSION, producer, content)
@@ -87,7 +80,5 @@ class Intent:
             token=integer(data["token"], 0),
             record=RunRecord.from_json(json.dumps(data["record"])),
             offsets_group=text(data["offsets_group"]),
-            advances=bool(data["advances"]),
-            committed={TopicPartition(text(t), integer(p)): integer(o) for t, p, o in data["committed"]},
             messages=tuple(LedgerMessage(text(k), text(v), text(r)) for k, v, r in data["messages"]),
         )

@@ -1,0 +1,76 @@
+"""The record of an INTENT: whole again when it is read, whatever else stands there is one error."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airflow_eos.exceptions import ConfigurationError, DifferentWork, LedgerUnreadable
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.records.intent import Intent
+from airflow_eos.ledger.records.run import named_writer
+from airflow_eos.model.ledger import LedgerMessage
+from airflow_eos.model.ranges import OffsetRange
+from airflow_eos.model.table import PublishedRun, PublishedRuns, TableLayout, TableReceipt
+from airflow_eos.run import laws
+from tests.support.run_records import run_record
+
+INTENT = Intent(
+    sink="iceberg:lake/db.t",
+    layout=TableLayout("4c1b", 0, 2),
+    token=41,
+    record=run_record(ranges=(OffsetRange("src", 0, 1, 5),)),
+    offsets_group="g",
+    messages=(LedgerMessage("cursor:g", "{}", "g"),),
+)
+
+
+def test_what_was_written_is_read():
+    """With the transaction that it counts in."""
+    value = INTENT.to_json((7, 3))
+    assert Intent.from_json(value) == INTENT
+    assert named_writer(value) == (7, 3)
+
+
+@pytest.mark.parametrize("field", ["sink", "layout", "token", "record", "offsets_group", "messages"])
+def test_what_lacks_something_is_unreadable(field):
+    """The error names the key."""
+    data = json.loads(INTENT.to_json((7, 3)))
+    del data[field]
+    with pytest.raises(LedgerUnreadable, match="intent:x"):
+        Intent.from_json(json.dumps(data), "intent:x")
+
+
+def test_an_open_intent_keeps_the_cursor_from_moving_on():
+    """Law 7: the error names run and table."""
+    laws.no_open_intent("g", None)
+    with pytest.raises(DifferentWork, match=r"run/p/r of group 'g'.*iceberg:lake/db\.t"):
+        laws.no_open_intent("g", INTENT.to_json((7, 3)))
+
+
+def test_scopes_and_properties_are_of_one_id_one_branch_and_one_ledger():
+    """Tokens of different ones are never compared."""
+    scopes = {
+        keys.table_scope(name, branch) for name in ("p.cursor.g", "p.cursor.h") for branch in (None, "b")
+    }
+    assert len(scopes) == 4
+    assert len({keys.table_property(ledger, group) for ledger in "ab" for group in "gh"}) == 4
+
+
+def test_what_a_table_says_of_runs_is_read_again():
+    """A run's word goes once the ledger has it; that of a cursor stays."""
+    lasting = PublishedRun("run/p/1", 5, TableReceipt(9, 1, 2), lasting=True)
+    barred = PublishedRun("interval/p/1", 8, None, lasting=False)
+    runs = PublishedRuns().with_run("cursor", lasting).with_run("interval", barred)
+    assert PublishedRuns.from_json(runs.to_json()) == runs
+    assert [one.state for one in runs.runs.values()] == ["published", "barred"]
+    over = frozenset({"run/p/1", "interval/p/1"})
+    assert set(runs.with_run("other", lasting, over).runs) == {"cursor", "other"}
+
+
+@pytest.mark.parametrize("value", ["", "[]", '{"v":2,"runs":{}}', '{"v":1,"runs":{"s":{"key":"k"}}}'])
+def test_a_property_that_is_not_ours_is_refused(value):
+    """To overwrite it could double a run."""
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        PublishedRuns.from_json(value)
