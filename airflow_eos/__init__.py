@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
     from airflow_eos.model.spec import LedgerSettings, RunSpec
+    from airflow_eos.model.table import IcebergTable
     from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
     from airflow_eos.operators.replay import ReplayOffsetRangesOperator
     from airflow_eos.operators.retry import TransactionRetryPolicy
@@ -46,6 +47,7 @@ __all__ = [
     "Cursor",
     "EosError",
     "Explicit",
+    "IcebergTable",
     "Interval",
     "KafkaDataIntervalSensor",
     "KafkaEosHook",
@@ -91,6 +93,7 @@ __getattr__ = lazy_exports(
         "airflow_eos.model.ranges": ("Cursor", "Explicit", "Interval", "OffsetRange", "PartitionInterval"),
         "airflow_eos.ledger.records.run": ("RunRecord",),
         "airflow_eos.model.spec": ("LedgerSettings", "RunSpec"),
+        "airflow_eos.model.table": ("IcebergTable",),
         "airflow_eos.operators.read_process_write": ("ReadProcessWriteOperator",),
         "airflow_eos.sensors.run_committed": ("RunCommittedSensor",),
         "airflow_eos.triggers.offset_range": ("OffsetRangeTrigger",),

@@ -201,6 +201,31 @@ class SinkChanged(PlanError):
     """
 
 
+class UnknownTable(PlanError):
+    """The sink's table, branch or catalog does not exist, or is not of a kind that can be written.
+
+    Do: Create the table or the branch, or correct `IcebergTable(name, catalog=..., branch=...)`.
+    """
+
+
+class TableChanged(PlanError):
+    """Schema or partition spec of the table changed after the run wrote its data files.
+
+    Safe: Nothing of this try is in the table, and offsets stay where they were.
+    Do: Let Airflow retry: the next try writes its files for the table as it is.
+    """
+
+
+class TableReplaced(PlanError):
+    """The table was dropped and made again while a run was about to publish, or had published, in it.
+
+    Safe: Nothing was written to the new table. What the old one held of the run is gone with it. To run again
+    under the same name is refused, since nobody can tell whether the old table had the rows.
+    Do: Restore the old table. Where it is lost for good, give the task another `pipeline` and `group_id`: it
+    reads what its ranges say anew.
+    """
+
+
 class IntervalNotReady(PlanError):
     """The interval's boundary cannot be pinned yet, or the log has not reached it.
 

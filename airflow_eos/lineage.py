@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.model.table import IcebergTable
 
 PRODUCER = "pkg:pypi/airflow-eos"  # a package URL
 
@@ -18,6 +19,7 @@ def run_lineage(
     sink: str | None,
     record: RunRecord | None,
     run_key: str | None = None,
+    table: IcebergTable | None = None,
 ) -> Any:
     """Return an ``OperatorLineage``: Kafka topics as datasets, offset ranges as a facet of the run.
 
@@ -25,6 +27,7 @@ def run_lineage(
     first bootstrap server, name the topic.
 
     :param record: the committed run; None when it starts, or failed.
+    :param table: the sink, where it is one: a dataset of its catalog's connection.
     """
     from airflow.providers.common.compat.openlineage.facet import (
         Dataset,
@@ -37,6 +40,8 @@ def run_lineage(
     inputs = [Dataset(namespace=namespace, name=topic) for topic in sources]
     if record is None:
         outputs = [Dataset(namespace=namespace, name=sink)] if sink else []
+        if table is not None:
+            outputs = [Dataset(namespace=f"iceberg://{table.catalog}", name=table.name)]
         facets = {} if run_key is None else {"airflowEos": _facet(run_key=run_key)}
         return OperatorLineage(inputs=inputs, outputs=outputs, run_facets=facets)
     written: dict[str, tuple[int, int]] = {}
@@ -54,6 +59,18 @@ def run_lineage(
                 },
             )
             for topic, (records, size) in sorted(written.items())
+        ]
+        + [
+            OutputDataset(
+                namespace=f"iceberg://{table.catalog}",
+                name=table.name,
+                outputFacets={
+                    "outputStatistics": OutputStatisticsOutputDatasetFacet(
+                        rowCount=record.records_written, size=None
+                    )
+                },
+            )
+            for table in ([] if table is None else [table])
         ],
         run_facets={
             "airflowEos": _facet(

@@ -25,6 +25,7 @@ from airflow_eos.model.ledger import LedgerEntry, LedgerMessage, LedgerView
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
+from airflow_eos.model.table import DataFileMade, PublishedRuns, TableLayout, TableReceipt
 
 __all__ = [
     "Cluster",
@@ -37,6 +38,10 @@ __all__ = [
     "SealAndSend",
     "Sealed",
     "SealedBlockLost",
+    "TableMoved",
+    "TableSink",
+    "TableVersion",
+    "TableWriter",
     "Transactions",
 ]
 
@@ -266,6 +271,10 @@ class Sealed(Protocol):
     def manifest(self) -> SealedManifest:
         """Return what was sealed, read from the materialised blocks."""
 
+    @property
+    def files(self) -> Sequence[DataFileMade]:
+        """Return the data files that were written for a table; asked for only where the sink is one."""
+
 
 class SealAndSend(Protocol):
     """The data plane."""
@@ -278,9 +287,10 @@ class SealAndSend(Protocol):
         :raises EnvironmentMismatch: listing host and fix.
         """
 
-    def seal(self, plan: RunPlan) -> Sealed:
+    def seal(self, plan: RunPlan, writer: TableWriter | None = None) -> Sealed:
         """Read, transform, encode and materialise; writes nothing to Kafka.
 
+        :param writer: writes data files, where the sink is a table; then nothing else is made.
         :raises ProcessFailed: when the author's function raises or returns wrong columns.
         """
 
@@ -293,3 +303,88 @@ class SealAndSend(Protocol):
 
     def release(self, sealed: Sealed) -> None:
         """Free the materialised blocks."""
+
+
+class TableMoved(Exception):
+    """A commit was refused: another one came between. Nothing of it is in the table."""
+
+
+class TableWriter(Protocol):
+    """Writes data files in Spark tasks, pickled with the plan; no reader sees them."""
+
+    @property
+    def name(self) -> str:
+        """Return the table, in words."""
+
+    def check(self, given: Any) -> None:
+        """Compare an Arrow schema with the table's before anything is read.
+
+        :raises ProcessFailed: as :meth:`columns`.
+        """
+
+    def columns(self, result: Any) -> Any:
+        """Return the rows of an Arrow process as a table of the sink's columns, None where there are none.
+
+        :raises ProcessFailed: a column is missing, unknown, or of a type that does not widen safely.
+        :raises RecordRefused: a row has no value in a column that needs one.
+        """
+
+    def write(self, table: Any) -> Sequence[DataFileMade]:
+        """Write rows, of which :meth:`columns` returned some, as data files."""
+
+    @property
+    def flush_bytes(self) -> int:
+        """Bytes of rows in memory that one call of :meth:`write` takes at most, about."""
+
+
+class TableVersion(Protocol):
+    """A table as it was when it was looked at: what a commit compares with."""
+
+    @property
+    def layout(self) -> TableLayout:
+        """Return what data files are written for."""
+
+    @property
+    def published(self) -> PublishedRuns:
+        """Return what the table says of the pipeline's runs."""
+
+    def snapshot_of(self, scope: str, token: int) -> TableReceipt | None:
+        """Return what some snapshot says that a run appended: where the property of the table was lost."""
+
+
+class TableSink(Protocol):
+    """A table that a run appends to."""
+
+    @property
+    def name(self) -> str:
+        """Return the table, in words."""
+
+    def load(self) -> TableVersion:
+        """Look at the table now.
+
+        :raises UnknownTable: there is none, or it is not of a kind that can be written.
+        """
+
+    def writer(self, version: TableVersion, label: str) -> TableWriter:
+        """Return what writes data files for this version.
+
+        :param label: part of their names, so that files of runs that died can be told.
+        """
+
+    def commit(
+        self,
+        version: TableVersion,
+        files: Sequence[DataFileMade],
+        published: PublishedRuns,
+        summary: Mapping[str, str],
+        own: str,
+    ) -> TableReceipt:
+        """Append files, and say so in the table, in one compare-and-set on the version that was looked at.
+
+        Nothing is retried here. An append without files is one all the same: it moves the table, so that
+        commits on an older version are refused.
+
+        :param published: as it is to be, but for the receipt of the run ``own``, which is put in here.
+        :raises TableMoved: the table is no longer as it was looked at; nothing was appended.
+        :raises Exception: anything else leaves the outcome unknown.
+        """

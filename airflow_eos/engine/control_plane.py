@@ -30,7 +30,7 @@ from airflow_eos.wire.producer_ids import touch_transactional_id
 
 if TYPE_CHECKING:
     from airflow_eos.model.spec import RunSpec
-    from airflow_eos.ports import SealAndSend
+    from airflow_eos.ports import SealAndSend, TableSink
 
 
 log = logging.getLogger(__name__)
@@ -206,4 +206,13 @@ class ControlPlane(Closeable):
             data=data,
             ledger_id=known,
             now=utc_now,
+            table=self._table(spec, known),
         )
+
+    @staticmethod
+    def _table(spec: RunSpec, known: LedgerId) -> TableSink | None:
+        if spec.sink is None:
+            return None
+        from airflow_eos.sinks.iceberg import IcebergSink
+
+        return IcebergSink(spec.sink, keys.table_property(known.topic_id, spec.group_id))

@@ -57,6 +57,8 @@ PRUNED = "pruned:"
 """Prefix of the ledger keys of the records that list pruned runs."""
 HORIZONS = "horizon:"
 """Prefix of the ledger keys of horizons, one per pipeline: what its pruned runs have read."""
+INTENTS = "intent:"
+"""Prefix of the ledger keys of INTENTs, one per transactional id: what a run will publish in a table."""
 RECORD_KINDS = (
     RUN_RECORDS,
     CURSORS,
@@ -66,6 +68,7 @@ RECORD_KINDS = (
     SIGNED_KEY,
     PRUNED,
     HORIZONS,
+    INTENTS,
 )
 """Prefixes of all ledger keys except those of the index."""
 
@@ -419,6 +422,30 @@ def cursor_key(group: str, only: TopicPartition | None = None) -> str:
     """Return the ledger key of a group's cursor, or of one partition of a mapped cursor."""
     whole = f"{CURSORS}{_quoted(group)}"
     return whole if only is None else f"{whole}/{_quoted(str(only))}"
+
+
+def intent_key(transactional_id: str) -> str:
+    """Return the ledger key of the INTENT of whoever works under an id."""
+    return f"{INTENTS}{transactional_id}"
+
+
+def intent_routing(spec: RunSpec) -> str:
+    """Return what chooses the ledger partition of a run's INTENT: that of the cursor's record, if any."""
+    return spec.group_id if moves_cursor(spec) else spec.pipeline
+
+
+def table_property(ledger_topic_id: str, group: str) -> str:
+    """Return the name of the table property that holds what a group's runs have published.
+
+    Another ledger counts from other tokens, and so has another property. A pipeline may be renamed, its group
+    stays.
+    """
+    return f"eos.{_digest(json.dumps([ledger_topic_id, group]))}"
+
+
+def table_scope(transactional_id: str, branch: str | None) -> str:
+    """Return by which name a table property knows who works under an id: fenced by it, on one branch."""
+    return _digest(json.dumps([transactional_id, branch]))
 
 
 def boundary_prefix(topic: str) -> str:

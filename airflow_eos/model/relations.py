@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.kinds import did_you_mean
 from airflow_eos.model.ranges import Explicit, OffsetRange
+from airflow_eos.model.table import IcebergTable
+
+TABLE_REFUSES: Mapping[str, tuple[object, str]] = {
+    "sink_topic": (None, "a run has one sink: leave one of them out"),
+    "dead_letter_topic": (None, "dead letters beside a table are not supported yet"),
+    "mark_output": ("never", "rows have no headers; the snapshot's summary names the run"),
+    "compression": ("zstd", "set the table property write.parquet.compression-codec"),
+    "allow_loop": (False, "a table is not read by the run"),
+}
+"""Parameters that say nothing about a table: the value they have to have beside one, and the way on."""
 
 
 def check_sink(sink: str | None, sources: Sequence[str], ledger: str, *, allow_loop: bool) -> None:
@@ -23,6 +33,25 @@ def check_sink(sink: str | None, sources: Sequence[str], ledger: str, *, allow_l
             f"sink_topic {sink!r} is also a source topic: the next run would read what this run writes. "
             "Choose another topic, or set allow_loop=True where the loop is wanted"
         )
+
+
+def check_table(sink: object, others: Mapping[str, object]) -> None:
+    """Check a table as the sink, and what is given beside it.
+
+    :param others: the parameters of :data:`TABLE_REFUSES`; those that are not known yet are left out.
+    :raises ConfigurationError: it is not a table, or a parameter beside it would be ignored.
+    """
+    if sink is None:
+        return
+    if not isinstance(sink, IcebergTable):
+        raise ConfigurationError(
+            f"sink must be an IcebergTable(name, catalog=...), got {sink!r}; a topic is given as sink_topic"
+        )
+    for name, (must_be, way_on) in TABLE_REFUSES.items():
+        if name in others and others[name] != must_be:
+            raise ConfigurationError(
+                f"{name}={others[name]!r} does not go with a table as the sink: {way_on}"
+            )
 
 
 def check_dead_letter_topic(topic: str | None, sources: Sequence[str], ledger: str) -> None:

@@ -13,12 +13,15 @@ from airflow_eos.model.kinds import FLAG, NONE, Kind, duration, whole_number, wo
 from airflow_eos.model.names import PREFIX_LIMIT, checked_name, checked_prefix, checked_topic, checked_topics
 from airflow_eos.model.ranges import Cursor, OffsetRange, RangeMode
 from airflow_eos.model.relations import (
+    TABLE_REFUSES,
     check_dead_letter_topic,
     check_explicit,
     check_sink,
     check_source_partition,
+    check_table,
     check_topics_of,
 )
+from airflow_eos.model.table import IcebergTable
 
 OnCommitted = Literal["skip", "fail", "reprocess", "accept"]
 MarkOutput = Literal["never", "reprocessed", "always"]
@@ -115,6 +118,7 @@ class RunSpec:
     :param run_id: the run that this work belongs to (a Dag run id, a date).
     :param source_topics: topics to read.
     :param sink_topic: topic of rows without a ``topic`` column; None requires the column.
+    :param sink: a table that the run appends to, in place of topics.
     :param group_id: consumer group that holds the cursor.
     :param dead_letter_topic: topic for records on which ``process`` raises, with the error in their headers,
         written in the run's transaction; None: such a record fails the run.
@@ -151,6 +155,7 @@ class RunSpec:
     source_topics: tuple[str, ...]
     group_id: str
     sink_topic: str | None = None
+    sink: IcebergTable | None = None
     dead_letter_topic: str | None = None
     max_dead_letters: int = 100
     allow_loop: bool = False
@@ -208,6 +213,7 @@ class RunSpec:
         sources, ledger = self.source_topics, self.ledger.topic
         check_sink(self.sink_topic, sources, ledger, allow_loop=self.allow_loop)
         check_dead_letter_topic(self.dead_letter_topic, sources, ledger)
+        check_table(self.sink, {name: getattr(self, name) for name in TABLE_REFUSES})
         check_topics_of("skip_offsets", self.skip_offsets, sources)
         if self.source_partition is not None:
             whole_number(0).check("source_partition", self.source_partition)

@@ -11,6 +11,7 @@ from typing import Any
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval, RangeMode
 from airflow_eos.model.spec import LedgerSettings, RunSpec
+from airflow_eos.model.table import IcebergTable
 
 SPEC_VERSION = 1
 _PLAIN = (
@@ -60,6 +61,8 @@ def spec_to_json(spec: RunSpec) -> str:
         "audit": dict(spec.audit),
         "task": dict(spec.task),
         **{name: getattr(spec, name) for name in _PLAIN},
+        # Left out otherwise, so that another version reads what it knows.
+        **({} if spec.sink is None else {"sink": asdict(spec.sink)}),
     }
     return json.dumps(data, separators=(",", ":"))
 
@@ -95,6 +98,7 @@ def spec_from_json(text: str | bytes) -> RunSpec:
         audit=data["audit"],
         task=data.get("task", {}),
         skip_offsets=tuple(map(OffsetRange.from_list, data["skip_offsets"])),
+        sink=IcebergTable(**data["sink"]) if "sink" in data else None,
         **{name: data[name] for name in _PLAIN},
     )
 

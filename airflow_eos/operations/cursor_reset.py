@@ -139,6 +139,9 @@ class CursorMove:
             places = {self._control.authority.place(one) for one in (self._reset.group, self.pipeline)}
             with self._control.writer.fenced(name, places, may_end=False) as transaction:
                 self._refuse_pending(only)
+                intent = keys.intent_key(name)
+                known = self._control.authority.settle([intent], routing=self._reset.group)
+                laws.no_open_intent(self._reset.group, known.get(intent))
                 # Under the fence nobody moves the cursor any more.
                 before = self._record(self._control.authority.settle, only)
                 mine = self._changes(before, only)

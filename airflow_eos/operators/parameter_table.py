@@ -17,10 +17,12 @@ from airflow_eos.model.kinds import FLAG, NONE, TEXT, Kind, duration, instance_o
 from airflow_eos.model.names import checked_name, checked_prefix, checked_topic, checked_topics
 from airflow_eos.model.ranges import Cursor, Explicit, Interval
 from airflow_eos.model.relations import (
+    TABLE_REFUSES,
     check_dead_letter_topic,
     check_explicit,
     check_sink,
     check_source_partition,
+    check_table,
     check_topics_of,
 )
 from airflow_eos.model.spec import CHOICES, LedgerSettings
@@ -167,6 +169,20 @@ def _sink(sink: Any, topics: Any, ledger: Any, allow_loop: Any) -> None:
     check_sink(sink, _names(topics), _ledger_topic(ledger), allow_loop=bool(allow_loop))
 
 
+def _table(_: str, sink: Any) -> None:
+    check_table(sink, {})
+    if sink is not None and sink.properties is not None:
+        raise ConfigurationError(
+            f"sink=IcebergTable({sink.name!r}, properties=...) is for programs without Airflow: a Dag names "
+            "a connection of type iceberg as catalog, which keeps its secrets"
+        )
+
+
+def _beside_table(name: str) -> Callable[[Any, Any], None]:
+    # What is not given has the value that goes with a table.
+    return lambda sink, value: check_table(sink, {} if value is None else {name: value})
+
+
 def _dead_letters(topic: Any, topics: Any, ledger: Any) -> None:
     check_dead_letter_topic(topic, _names(topics), _ledger_topic(ledger))
 
@@ -247,6 +263,7 @@ TABLE: tuple[Row, ...] = (
     _one("topics", _topics_or_none, only=COMMITTED),
     _one("topics", checked_topics, only=TRIGGER),
     _one("sink_topic", _or_none(checked_topic)),
+    _one("sink", _table),
     _one("dead_letter_topic", _or_none(checked_topic)),
     _one("source_partition", parse_partition),
     _one("skip_offsets", _skips),
@@ -293,6 +310,7 @@ TABLE: tuple[Row, ...] = (
     # what must fit each other
     Row(("sink_topic", "topics", "ledger", "allow_loop"), _sink),
     Row(("dead_letter_topic", "topics", "ledger"), _dead_letters),
+    *(Row(("sink", name), _beside_table(name)) for name in TABLE_REFUSES),
     Row(("source_partition", "topics"), _partition_of),
     Row(("ranges", "topics", "source_partition"), _ranges_of),
     Row(("skip_offsets", "topics"), _skips_of),

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.spec import Compression, LedgerSettings, MarkOutput, OnCommitted, RunSpec
+    from airflow_eos.model.table import IcebergTable
     from airflow_eos.operators.offset_ranges import GivenRanges
     from airflow_eos.operators.partition_interval import PartitionDuration
     from airflow_eos.operators.run_parameters import OnEmpty
@@ -49,7 +50,8 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
     second and returns what the record says. It is never skipped in Airflow's sense, so downstream tasks run.
 
     **What it does not do:** writes of ``process`` to anything but the returned DataFrame are not covered, and
-    source and sink are one Kafka cluster.
+    source and sink are one Kafka cluster, or the sink is a table (``sink``), which becomes visible before the
+    offsets and the run's record.
 
     **Failures:** wrong configuration, missing permissions, a moved cursor, deleted offsets, a re-created
     topic and the like fail the task at once, since another try would meet the same. Everything else retries:
@@ -97,6 +99,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
             topics: Sequence[str] | str,
             group_id: str,
             sink_topic: str | None = None,
+            sink: IcebergTable | None = None,
             dead_letter_topic: str | None = None,
             max_dead_letters: int = 100,
             allow_loop: bool = False,

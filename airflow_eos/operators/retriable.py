@@ -25,6 +25,7 @@ from airflow_eos.exceptions import (
     RecordRefused,
     RunAlreadyCommitted,
     RunFenced,
+    TableReplaced,
     TopicRecreated,
 )
 
@@ -44,6 +45,7 @@ FINAL: tuple[type[EosError], ...] = (
     OutputLost,
     RecordRefused,
     RunAlreadyCommitted,
+    TableReplaced,
     TopicRecreated,
 )
 """Errors that stay the same until somebody acts: the same call again meets the same state.

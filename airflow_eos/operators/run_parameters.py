@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.model.spec import Compression, MarkOutput, OnCommitted
+    from airflow_eos.model.table import IcebergTable
 
 OnEmpty = Literal["succeed", "skip"]
 _NOT_GIVEN: Any = object()  # None is a value here: no limit, no policy
@@ -46,6 +47,8 @@ class RunParameters(CheckedParameters):
     :param topics: topics to read: one, a list, or the text of a list, as a template renders it. (templated)
     :param group_id: consumer group that holds the cursor. (templated)
     :param sink_topic: topic of rows without a ``topic`` column; None requires the column. (templated)
+    :param sink: a table that the run appends to, in place of topics:
+        :class:`~airflow_eos.model.table.IcebergTable`. Its catalog is a connection of type ``iceberg``.
     :param dead_letter_topic: topic of the records on which ``process`` raises, with the error in their
         headers, in the run's transaction; without it such a record fails the run. (templated)
     :param max_dead_letters: so many of a run, or of a round, at most; with one more it fails.
@@ -126,6 +129,7 @@ class RunParameters(CheckedParameters):
         topics: Sequence[str] | str,
         group_id: str,
         sink_topic: str | None = None,
+        sink: IcebergTable | None = None,
         dead_letter_topic: str | None = None,
         max_dead_letters: int = 100,
         allow_loop: bool = False,
@@ -158,6 +162,7 @@ class RunParameters(CheckedParameters):
         self.topics = topics
         self.group_id = group_id
         self.sink_topic = sink_topic
+        self.sink = sink
         self.dead_letter_topic = dead_letter_topic
         self.max_dead_letters = max_dead_letters
         self.allow_loop = allow_loop
@@ -192,6 +197,7 @@ class RunParameters(CheckedParameters):
 
         :raises ConfigurationError: a value is refused; see :class:`~airflow_eos.model.spec.RunSpec`.
         """
+        from airflow_eos.hooks.iceberg_catalog import with_connection
         from airflow_eos.hooks.kafka_eos import KafkaEosHook
 
         refuse_loop(context)
@@ -207,6 +213,7 @@ class RunParameters(CheckedParameters):
                 run_id=context["run_id"],
                 source_topics=parse_topics("topics", self.topics),
                 sink_topic=self.sink_topic,
+                sink=with_connection(self.sink),
                 dead_letter_topic=self.dead_letter_topic,
                 max_dead_letters=self.max_dead_letters,
                 allow_loop=self.allow_loop,
@@ -294,4 +301,4 @@ class RunParameters(CheckedParameters):
 
         sources = parse_topics("topics", self.topics)
         kafka = KafkaEosHook(self.kafka_config_id).get_config()
-        return run_lineage(kafka, sources, self.sink_topic, record, self._run_key)
+        return run_lineage(kafka, sources, self.sink_topic, record, self._run_key, self.sink)

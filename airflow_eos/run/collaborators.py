@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.model.ledger import LedgerId
-from airflow_eos.ports import Cluster, Ledger, SealAndSend, Transactions
+from airflow_eos.ports import Cluster, Ledger, SealAndSend, TableSink, Transactions
 from airflow_eos.run.planner import Planner
 
 
@@ -18,6 +18,7 @@ class Collaborators:
     """Everything outside the protocol.
 
     :param ledger_id: the ledger that was verified.
+    :param table: the sink, where it is a table.
     :param now: the current time, aware.
     :param clock: monotonic seconds.
     """
@@ -32,3 +33,4 @@ class Collaborators:
     now: Callable[[], dt.datetime]
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+    table: TableSink | None = None

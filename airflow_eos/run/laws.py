@@ -22,8 +22,9 @@
 9. Brokers without partition verification are refused: :func:`broker_verifies`.
 10. Delivery time-out + 30 s < transaction time-out <= the broker's maximum: :func:`timeouts_fit`,
     :func:`send_timeout`.
-11. Source and sink are one cluster: a :class:`~airflow_eos.model.spec.RunSpec` has one client
-    configuration, and nothing outside Kafka is covered.
+11. Source and sink topics are one cluster: a :class:`~airflow_eos.model.spec.RunSpec` has one client
+    configuration, and nothing outside Kafka is covered but the table that is the sink
+    (:mod:`airflow_eos.run.publishing`).
 12. The coordinator's word that a transaction is over is none of its leaders': nothing is written behind one
     that is open (:func:`nothing_open`, :func:`begins_with_receipts`), and success waits until all are over
     (:func:`over_everywhere`).
@@ -51,6 +52,7 @@ from airflow_eos.exceptions import (
     TopicRecreated,
 )
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.pruned import PrunedRuns
 from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.kafka import (
@@ -285,6 +287,21 @@ def group_is_ours(group: str, field: str, recorded: object, ours: object) -> Non
         )
 
 
+def no_open_intent(group: str, value: str | None) -> None:
+    """Law 7: what a cursor's earlier run was to publish in a table is settled before another run reads on.
+
+    :param value: the INTENT that the ledger holds of the cursor. A run whose sink is that table settles it
+        before it plans.
+    """
+    if value is not None:
+        intent = Intent.from_json(value)
+        raise DifferentWork(
+            f"run {intent.key} of group {group!r} was about to publish in {intent.sink}, and only that table "
+            "can tell whether its rows are there: run the pipeline once with that table as its sink, which "
+            "finds out, then go on"
+        )
+
+
 def same_work(
     record: RunRecord, transactional_id: str, asked: WorkDefinition, *, but_for: Collection[str] = ()
 ) -> None:
@@ -307,16 +324,19 @@ def not_pruned(run_key: str, pipeline: str, found: Mapping[str, str]) -> None:
     :param found: values by ledger key, among them that of :func:`~airflow_eos.ledger.keys.pruned_key`.
     :raises LedgerPruned: the run was committed.
     """
-    key = keys.pruned_key(pipeline, run_key)
-    if key not in found:
-        return
-    pruned = PrunedRuns.from_json(found[key], key)
-    if keys.pruned_digest(run_key) in pruned.digests:
+    if is_pruned(run_key, pipeline, found):
+        pruned = PrunedRuns.from_json(found[keys.pruned_key(pipeline, run_key)])
         raise LedgerPruned(
             f"{run_key} was committed before {pruned.before}, and its record was pruned from the ledger "
             "(`airflow eos prune`): what it read and wrote is not known any more, and it is not done again. "
             "To do it again on purpose give the task another `pipeline`, or the Dag run another id"
         )
+
+
+def is_pruned(run_key: str, pipeline: str, values: Mapping[str, str]) -> bool:
+    """Return whether the ledger says that a run was pruned, and so committed; as :func:`not_pruned`."""
+    key = keys.pruned_key(pipeline, run_key)
+    return key in values and keys.pruned_digest(run_key) in PrunedRuns.from_json(values[key], key).digests
 
 
 def broker_verifies(verification: bool | None) -> None:

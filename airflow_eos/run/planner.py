@@ -212,7 +212,9 @@ class Planner:
         group = self._spec.group_id
         only = keys.mapped_partition(self._spec)
         wanted = [keys.cursor_key(group)] + ([keys.cursor_key(group, only)] if only else [])
-        found = self._authority.settle(wanted, routing=group)
+        intent = keys.intent_key(keys.cursor_transactional_id(self._spec.prefix, group, only))
+        found = dict(self._authority.settle([*wanted, intent], routing=group))
+        laws.no_open_intent(group, found.pop(intent, None))
         records = {key: CursorRecord.from_json(value, key) for key, value in found.items()}
         for record in records.values():
             laws.group_is_ours(group, "pipeline", record.pipeline, self._spec.pipeline)

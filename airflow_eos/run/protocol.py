@@ -6,6 +6,10 @@ output, the consumed offsets and the run record become visible together, once, o
 The order is what makes it true: ask, fence, ask again, plan, seal, open, write, stage, prove, commit. Where
 an answer is lost nothing is believed: our own transaction is ended under our own identity, and the ledger
 says what happened.
+
+Where the sink is a table, its commit cannot be a part of the transaction. The INTENT in the ledger comes
+before it, the transaction with offsets and record after it; an attempt that finds an INTENT settles it first
+(:mod:`airflow_eos.run.table_commits`).
 """
 
 from __future__ import annotations
@@ -27,11 +31,13 @@ from airflow_eos.exceptions import (
     SessionLost,
 )
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run import AIRFLOW, TOPIC_IDS, RunRecord
 from airflow_eos.ledger.topic_check import refuse_unsigned
 from airflow_eos.model.kafka import EndTxnAnswer, ProducerIdentity, TransactionDescription
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
+from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import ProducerSession, Sealed, SealedBlockLost
 from airflow_eos.run import grants, laws, marks, rounds
@@ -43,6 +49,7 @@ from airflow_eos.run.lookup import CommittedRuns
 from airflow_eos.run.planner import Planned
 from airflow_eos.run.sink_check import Targets, refuse_loop
 from airflow_eos.run.states import State, Trace
+from airflow_eos.run.table_commits import TableCommits
 from airflow_eos.run.unfinished import UnfinishedEnds
 from airflow_eos.run.visibility import Visibility
 
@@ -66,6 +73,8 @@ class _Work:
     recorded: RunRecord | None = None
     planned: Planned | None = None
     sealed: Sealed | None = None
+    intent: Intent | None = None
+    published: bool = False
     attempts: int = 0
     ended_older: int = 0
     last_answer: EndTxnAnswer | None = None
@@ -110,6 +119,9 @@ class RunProtocol:
             sleep=collaborators.sleep,
         )
         self._targets = Targets(collaborators.cluster)
+        self._tables = (
+            None if collaborators.table is None else TableCommits(spec, collaborators, collaborators.table)
+        )
         self._identity: ProducerIdentity | None = None
 
     @property
@@ -201,6 +213,9 @@ class RunProtocol:
         if work.key != asked_key:
             # Another one has reprocessed it meanwhile: what is sealed may name the run.
             self._forget(work)
+        intent = self._intent_of_others(work)
+        if intent is not None:
+            return self._settle(work, intent, session)
         if work.attempts >= self._spec.max_send_attempts:
             raise self._failed(work)
         try:
@@ -212,12 +227,92 @@ class RunProtocol:
             return self._superseded(work, refusal)
         self._trace.enter(State.PLANNED)
         self._seal(work, planned)
+        return self._write(work, planned, session)
+
+    def _write(self, work: _Work, planned: Planned, session: ProducerSession) -> RunRecord | None:
+        """Write what is sealed, and commit; of a table, this takes two epochs."""
         if work.sealed is not None:
             self._targets.fit(work.sealed.manifest)
         ended = self._unfinished.end_in_topics(session.identity, self._topics_written(work))
         if self._ended_older(work, session, ended):
             return None
-        return self._commit(work, planned, session)
+        manifest = work.sealed.manifest if work.sealed is not None else SealedManifest(())
+        entry = self._commit_entry(work, planned, manifest)
+        if self._tables is not None and work.sealed is not None and work.sealed.files:
+            if work.intent is None:
+                return self._pin(work, entry, session)
+            return self._publish(work, entry, session)
+        return self._commit(work, entry, session)
+
+    # -- a table as the sink --
+
+    def _intent_of_others(self, work: _Work) -> Intent | None:
+        """Return the INTENT that the ledger holds of this id, unless it is what this process has pinned."""
+        intent = None if self._tables is None else self._tables.open_intent(work.transactional_id)
+        if intent is not None and intent.is_same(work.intent) and intent.key == work.key:
+            return None
+        work.intent = None
+        return intent
+
+    def _pin(self, work: _Work, entry: CommitEntry, session: ProducerSession) -> RunRecord | None:
+        """Say what is about to be published. The next epoch reads it, and publishes."""
+        assert self._tables is not None
+        try:
+            work.intent = self._tables.intent(entry, session, self._trace.steps)
+            self._tables.pin(work.intent, work.transactional_id, session)
+        except Exception as failure:  # noqa: BLE001 - as in any transaction of ours
+            return self._aborted(work, session, failure)
+        self._trace.enter(State.INTENT)
+        return self._prove_ours(work, session)
+
+    def _publish(self, work: _Work, entry: CommitEntry, session: ProducerSession) -> RunRecord | None:
+        """Put the rows into the table, then commit what the INTENT says."""
+        assert self._tables is not None
+        assert work.sealed is not None
+        assert work.intent is not None
+        self._kill.check()
+        try:
+            receipt = self._tables.publish(work.intent, work.transactional_id, work.sealed.files)
+        except RunFenced as fenced:
+            return self._superseded(work, fenced)
+        work.published = True
+        self._trace.enter(State.PUBLISHED)
+        entry = self._tables.entry(entry, work.intent, work.transactional_id, receipt)
+        return self._commit(work, entry, session)
+
+    def _settle(self, work: _Work, intent: Intent, session: ProducerSession) -> RunRecord | None:
+        """Find out what became of an earlier attempt's INTENT, and end it; then this run begins anew."""
+        assert self._tables is not None
+        receipt = self._tables.settle(intent, work.transactional_id)
+        if receipt is None:
+            try:
+                self._tables.take_back(work.transactional_id, session)
+            except Exception as failure:  # noqa: BLE001 - as in any transaction of ours
+                return self._aborted(work, session, failure)
+            return self._prove_ours(work, session)
+        self._trace.enter(State.PUBLISHED)
+        like = CommitEntry(
+            self._spec,
+            self._collaborators,
+            self._started_at,
+            intent.key,
+            Planned(RunPlan(intent.record.mode, (), {}, intent.offsets_group, advances=False), {}),
+            SealedManifest(()),
+            {},
+        )
+        entry = self._tables.entry(like, intent, work.transactional_id, receipt)
+        if self._commit(work, entry, session, is_own=False) is None:
+            return None
+        self._forget(work)
+        return self._prove_ours(work, session)
+
+    def _prove_ours(self, work: _Work, session: ProducerSession) -> RunRecord | None:
+        """Take no further epoch unless the one that a small transaction used up is still ours (law 2)."""
+        session.close()
+        answer = self._collaborators.transactions.abort(session.identity)
+        if laws.may_take_epoch(answer):
+            return None
+        return self._superseded(work, RunFenced(f"{work.key}: a newer attempt has taken the epoch"))
 
     def _topics_written(self, work: _Work) -> set[str]:
         """Return the topics in which an attempt at this work may have left something open."""
@@ -259,6 +354,8 @@ class RunProtocol:
         )
         refuse_unsigned(self._collaborators.ledger_id.is_signed, self._spec.ledger)
         self._targets.are_there(self._spec)
+        if self._tables is not None:
+            self._tables.look()
         grants.check_run(self._collaborators.cluster, self._spec)
         work.planned = self._collaborators.planner.plan(work.recorded)
         plan = work.planned.plan
@@ -287,7 +384,11 @@ class RunProtocol:
             return
         if not work.versions:
             work.versions = dict(self._collaborators.data.preflight(planned.plan))
-        work.sealed = self._collaborators.data.seal(planned.plan)
+        if self._tables is None:
+            work.sealed = self._collaborators.data.seal(planned.plan)
+        else:
+            work.sealed = self._collaborators.data.seal(planned.plan, self._tables.writer(work.key))
+            log.info("sealed %d data files", len(work.sealed.files))
         self._trace.enter(State.SEALED)
         manifest = work.sealed.manifest
         laws.ledger_is_no_target(manifest, self._spec.ledger.topic)
@@ -302,16 +403,21 @@ class RunProtocol:
     def _forget(self, work: _Work) -> None:
         """Drop a plan and its sealed batches."""
         self._release(work)
-        work.planned = None
+        work.planned = work.intent = None
 
     def _release(self, work: _Work) -> None:
         if work.sealed is not None:
             sealed, work.sealed = work.sealed, None
             self._collaborators.data.release(sealed)
 
-    def _commit(self, work: _Work, planned: Planned, session: ProducerSession) -> RunRecord | None:
-        manifest = work.sealed.manifest if work.sealed is not None else SealedManifest(())
-        entry = self._commit_entry(work, planned, manifest)
+    def _commit(
+        self, work: _Work, entry: CommitEntry, session: ProducerSession, *, is_own: bool = True
+    ) -> RunRecord | None:
+        """Write, prove and commit.
+
+        :param is_own: this run's; False: that of an earlier attempt, after which this one begins anew.
+        """
+        plan = entry.planned.plan
         try:
             record, messages = self._write_and_prove(work, entry, session)
         except Exception as failure:  # noqa: BLE001 - every failure in OPEN..PROVEN means: abort our own
@@ -328,11 +434,12 @@ class RunProtocol:
         self._visibility.wait_for_own(
             record,
             entry.ledger_partitions(messages),
-            planned.plan.ends,
-            planned.plan.offsets_group,
+            plan.ends,
+            plan.offsets_group,
             seconds=self._visible_seconds,
         )
-        self._trace.enter(State.COMMITTED)
+        if is_own:
+            self._trace.enter(State.COMMITTED)
         return replace(record, trace=self._trace.steps)
 
     def _write_and_prove(
@@ -447,9 +554,14 @@ class RunProtocol:
         ) from failure
 
     def _failed(self, work: _Work) -> EosError:
+        visible = (
+            "its rows are in the table, and a retry commits its record and offsets"
+            if work.published
+            else "nothing of it is visible"
+        )
         error = RunFailed(
-            f"{work.key} was aborted after {work.attempts} attempt(s); nothing of it is visible. Last "
-            f"error: {work.last_failure}"
+            f"{work.key} was aborted after {work.attempts} attempt(s); {visible}. Last error: "
+            f"{work.last_failure}"
         )
         error.__cause__ = work.last_failure
         return error

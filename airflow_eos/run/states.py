@@ -19,7 +19,13 @@ class State(str, enum.Enum):
     PLANNED = "PLANNED"
     """The offset ranges are pinned and the plan's conditions are checked."""
     SEALED = "SEALED"
-    """Output is encoded into batches and materialised on the executors; nothing is written to Kafka."""
+    """Output is encoded into batches and materialised on the executors; nothing is written to Kafka.
+
+    Of a table: its data files are written, and no reader sees them."""
+    INTENT = "INTENT"
+    """The ledger says what is about to be published in a table: a small transaction of its own."""
+    PUBLISHED = "PUBLISHED"
+    """The table has the rows; the ledger does not have the run yet."""
     OPEN = "OPEN"
     """The transaction is open and holds every target partition."""
     WRITTEN = "WRITTEN"
@@ -45,6 +51,8 @@ IN_WORDS: dict[State, str] = {
     State.CHECKED: "the ledger was asked again, now that nobody else can commit the run",
     State.PLANNED: "what to read is fixed",
     State.SEALED: "Spark has read and transformed it; nothing is written to Kafka yet",
+    State.INTENT: "the ledger says what is about to be published in the table",
+    State.PUBLISHED: "the table has the output; offsets and run record follow",
     State.OPEN: "the transaction is open",
     State.WRITTEN: "the output is in the transaction",
     State.STAGED: "offsets and run record are in the transaction",
@@ -58,13 +66,17 @@ IN_WORDS: dict[State, str] = {
 LEGAL_STEPS: dict[State, frozenset[State]] = {
     State.ASKED: frozenset({State.FENCED}),
     State.FENCED: frozenset({State.CHECKED, State.FENCED}),
-    State.CHECKED: frozenset({State.PLANNED, State.FENCED}),
-    State.PLANNED: frozenset({State.SEALED, State.OPEN, State.FENCED, State.ABORTED}),
-    State.SEALED: frozenset({State.OPEN, State.FENCED, State.ABORTED}),
+    State.CHECKED: frozenset({State.PLANNED, State.PUBLISHED, State.FENCED, State.ABORTED}),
+    State.PLANNED: frozenset(
+        {State.SEALED, State.INTENT, State.PUBLISHED, State.OPEN, State.FENCED, State.ABORTED}
+    ),
+    State.SEALED: frozenset({State.INTENT, State.OPEN, State.FENCED, State.ABORTED}),
+    State.INTENT: frozenset({State.FENCED}),
+    State.PUBLISHED: frozenset({State.OPEN, State.ABORTED}),
     State.OPEN: frozenset({State.WRITTEN, State.ABORTED}),
     State.WRITTEN: frozenset({State.STAGED, State.ABORTED}),
     State.STAGED: frozenset({State.PROVEN, State.ABORTED}),
-    State.PROVEN: frozenset({State.COMMITTED, State.UNKNOWN, State.ABORTED}),
+    State.PROVEN: frozenset({State.COMMITTED, State.UNKNOWN, State.ABORTED, State.FENCED}),
     State.ABORTED: frozenset({State.FENCED}),
     State.UNKNOWN: frozenset({State.FENCED}),
     State.COMMITTED: frozenset(),
@@ -73,7 +85,9 @@ LEGAL_STEPS: dict[State, frozenset[State]] = {
 
 PLANNED to OPEN is a resend of sealed batches, or a run with nothing to read. CHECKED to FENCED is a run found
 committed by another, to be reprocessed under an id of its own. FENCED, PLANNED and SEALED to FENCED: what an
-earlier transaction left open was ended, which uses up an epoch.
+earlier transaction left open was ended, which uses up an epoch. So does an INTENT. CHECKED to PUBLISHED: the
+table has the output of an earlier attempt, whose record is committed; PROVEN to FENCED, this run then begins
+anew. CHECKED to FENCED is also an earlier INTENT that was taken back.
 """
 
 

@@ -42,7 +42,7 @@ class WorkDefinition:
 
     :param topics: source topics, sorted.
     :param partition: the one source partition of a mapped task.
-    :param sink: topic of rows that name none.
+    :param sink: topic of rows that name none, or a table.
     :param mode: ``cursor``, ``interval``, ``partition`` or ``explicit``: as asked for, of a reprocessing too.
     :param interval: ``(start, end)`` in UTC, to the millisecond.
     :param key: partition key.
@@ -67,7 +67,7 @@ class WorkDefinition:
         return cls(
             topics=tuple(sorted(spec.source_topics)),
             partition=spec.source_partition,
-            sink=spec.sink_topic,
+            sink=spec.sink_topic if spec.sink is None else str(spec.sink),
             origin=spec.origin,
             **_chosen(spec),
         )

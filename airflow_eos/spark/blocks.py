@@ -57,6 +57,9 @@ class Blocks(Protocol):
     def send(self, task: SendTask) -> list[str]:
         """Run a task per owner; return what they answer."""
 
+    def batches(self) -> list[bytes]:
+        """Return what stands in the rows that are no trailers: of a table, few and small."""
+
     def free(self) -> None:
         """Free what was materialised; never raises."""
 
@@ -106,6 +109,12 @@ class FrameBlocks:
         with settings(self._spark, _SEND_SETTINGS):
             return [row.answer for row in frame.mapInArrow(task, ANSWER_DDL).collect()]
 
+    def batches(self) -> list[bytes]:
+        """Collect them."""
+        assert self.frame is not None, "they are kept"
+        named = self.frame.where("topic is not null and batch is not null")
+        return [bytes(row.batch) for row in named.select("batch").collect()]
+
     def free(self) -> None:
         """Free the checkpoint."""
         if self.frame is not None:
@@ -138,6 +147,10 @@ class OpaqueBlocks:
             with settings(self._spark, _SEND_SETTINGS):
                 return [row.answer for row in sorted_rows.mapInArrow(_SendSorted(task), ANSWER_DDL).collect()]
         return list(self.source.mapPartitionsWithIndex(_SendElements(task)).collect())
+
+    def batches(self) -> list[bytes]:
+        """Collect them."""
+        return list(self.source.mapPartitionsWithIndex(_batches).collect())
 
     def free(self) -> None:
         """Free the blocks."""
@@ -186,6 +199,13 @@ def _heads(task: int, elements: Iterable[bytes]) -> Iterator[tuple[Any, ...]]:
         head, start = opaque_rows.head(element)
         is_note = head.topic is None and head.size is not None
         yield task, *head, bytes(element[start:]) if is_note else None
+
+
+def _batches(_number: int, elements: Iterable[bytes]) -> Iterator[bytes]:
+    for element in elements:
+        head, start = opaque_rows.head(element)
+        if head.topic is not None and head.size is not None:
+            yield bytes(element[start:])
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,14 @@ blocks that lie on the executors: no transform runs, no shuffle, no second attem
 from __future__ import annotations
 
 import logging
+import pickle
 import threading
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import EosError, ProcessFailed, RecordRefused, RunFailed
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.ranges import OffsetRange
     from airflow_eos.model.spec import RunSpec
+    from airflow_eos.model.table import DataFileMade
+    from airflow_eos.ports import TableWriter
     from airflow_eos.spark.blocks import Blocks
     from airflow_eos.spark.dead_letters import DeadLetterRule
     from airflow_eos.spark.placement import OwnerLayout
@@ -80,6 +83,32 @@ class SealedBlocks:
         return max(sizes.values(), default=0)
 
 
+@dataclass(frozen=True, slots=True)
+class SealedFiles:
+    """Data files of a table, written by the tasks that were counted; nothing is left on the executors."""
+
+    manifest: SealedManifest
+    files: tuple[DataFileMade, ...]
+
+
+def _files_of(sealed: SealedBlocks) -> SealedFiles:
+    """Take the names of data files out of the blocks that hold them, and free these.
+
+    :raises InconsistentSeal: blocks are gone, or are not those that were counted.
+    """
+    manifest = sealed.manifest
+    try:
+        files = tuple(pickle.loads(data) for data in sealed.blocks.batches())  # noqa: S301 - tasks of ours
+    except Exception as error:
+        raise InconsistentSeal(f"the names of data files cannot be read: {error}") from error
+    finally:
+        sealed.blocks.free()
+    counted = (sum(target.batches for target in manifest.targets), manifest.records)
+    if (len(files), sum(file.rows for file in files)) != counted:
+        raise InconsistentSeal(f"(files, rows) {counted} were written, the blocks name {len(files)} files")
+    return SealedFiles(replace(manifest, targets=()), files)
+
+
 class SparkDataPlane:
     """Implements ``airflow_eos.ports.SealAndSend`` on a Spark session, classic or Connect.
 
@@ -114,9 +143,10 @@ class SparkDataPlane:
         self._check_cancelled()
         return self._environment().to_dict()
 
-    def seal(self, plan: RunPlan) -> SealedBlocks:
+    def seal(self, plan: RunPlan, writer: TableWriter | None = None) -> SealedBlocks | SealedFiles:
         """Read, transform, encode and materialise; writes nothing to Kafka.
 
+        :param writer: writes data files in the tasks, where the sink is a table.
         :raises ProcessFailed: the author's function raised, or returned what the sink cannot write.
         :raises RecordRefused: the settings of a target topic refuse a record.
         :raises UnknownTopic: a target topic does not exist.
@@ -129,7 +159,7 @@ class SparkDataPlane:
         while inconsistent < MAX_SEALS:
             with tagged(self._spark, self._tag), pickled_by_value(self._process):
                 try:
-                    return self._seal(plan, environment, set_aside)
+                    return self._seal(plan, environment, set_aside, writer)
                 except InconsistentSeal as problem:
                     inconsistent += 1
                     log.warning("sealed batches do not fit together (try %d): %s", inconsistent, problem)
@@ -191,9 +221,10 @@ class SparkDataPlane:
         finally:
             watchdog.cancel()
 
-    def release(self, sealed: SealedBlocks) -> None:
-        """Free the materialised blocks."""
-        sealed.blocks.free()
+    def release(self, sealed: SealedBlocks | SealedFiles) -> None:
+        """Free the materialised blocks. Data files stay; the table's upkeep removes those of no commit."""
+        if isinstance(sealed, SealedBlocks):
+            sealed.blocks.free()
 
     def cancel(self, timeout: float) -> None:
         """Cancel this object's Spark jobs, from any thread; never raises.
@@ -213,7 +244,9 @@ class SparkDataPlane:
         with tagged(self._spark, self._tag):
             return check_environment(self._spark, self._spec.compression)
 
-    def _seal(self, plan: RunPlan, environment: Environment, set_aside: SetAside) -> SealedBlocks:
+    def _seal(
+        self, plan: RunPlan, environment: Environment, set_aside: SetAside, writer: TableWriter | None
+    ) -> SealedBlocks | SealedFiles:
         sealing = make_sealing(
             self._spark,
             self._spec,
@@ -223,11 +256,13 @@ class SparkDataPlane:
             environment.slots,
             self._mark,
             set_aside,
+            writer,
         )
         with single_evaluation(self._spark, sealing, self._tag, local=environment.local) as evaluation:
             with self._process_errors():
                 blocks = planned_blocks(self._spark, sealing, evaluation)
-            return self._kept(plan, environment, sealing, blocks, evaluation)
+            kept = self._kept(plan, environment, sealing, blocks, evaluation)
+        return kept if writer is None else _files_of(kept)
 
     def _kept(
         self,

@@ -37,14 +37,35 @@ def sink_columns(df: Any, sink_topic: str | None, source_topics: Sequence[str]) 
 
     :raises ProcessFailed: naming column, type and what to do.
     """
+    _is_batch(df)
+    found = _checked(df, sink_topic)
+    return df.select(*(_converted(name, sink_topic, source_topics) for name in _KINDS if name in found))
+
+
+def table_frame(df: Any, check: Callable[[Any], None]) -> DataFrame:
+    """Return a DataFrame whose rows go to a table, once its columns are checked.
+
+    :param check: gets the Arrow schema of the rows.
+    :raises ProcessFailed: as :func:`sink_columns`, and what ``check`` raises.
+    """
+    _is_batch(df)
+    import inspect
+
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    # Spark 4.2 asks for the time zone that older versions add by themselves; any one will do.
+    asked = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+    check(to_arrow_schema(df.schema, **asked))
+    return df
+
+
+def _is_batch(df: Any) -> None:
     if not hasattr(df, "mapInArrow"):
         raise ProcessFailed(_no_frame(df))
     if df.isStreaming:
         raise ProcessFailed(
             "process returned a streaming DataFrame; return a batch one, made from its argument"
         )
-    found = _checked(df, sink_topic)
-    return df.select(*(_converted(name, sink_topic, source_topics) for name in _KINDS if name in found))
 
 
 def _no_frame(result: Any) -> str:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from airflow_eos.model.output import PartitionReceipt
     from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.spec import RunSpec
+    from airflow_eos.ports import TableWriter
     from airflow_eos.spark.data_plane import SparkDataPlane
 
 
@@ -51,9 +52,9 @@ class LazyDataPlane:
         """Start Spark for this plan, and check the executors."""
         return self._started(plan).preflight()
 
-    def seal(self, plan: RunPlan) -> Any:
-        """Read, transform, encode and materialise."""
-        return self._started(plan).seal(plan)
+    def seal(self, plan: RunPlan, writer: TableWriter | None = None) -> Any:
+        """Read, transform, encode and materialise; or write data files."""
+        return self._started(plan).seal(plan, writer)
 
     def send(self, sealed: Any, identity: ProducerIdentity, timeout: float) -> Sequence[PartitionReceipt]:
         """Write all sealed batches."""

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from airflow_eos.spark.dead_letters import DeadLetterRule
     from airflow_eos.spark.placement import OwnerLayout
     from airflow_eos.spark.process import RunContext
+    from airflow_eos.spark.table_seal_task import TableSealTask
     from airflow_eos.wire.client_config import ClientConfig
 
 # Per target partition, so that batches of many targets are still worth their header and compress well.
@@ -92,6 +93,10 @@ class SealTask:
         finally:
             sealer.close()
             tidy()
+
+    def rows_of(self, result: Any, run: RunContext) -> pa.Table | None:
+        """Return what an Arrow process returned as rows for the sink."""
+        return sink_rows(result, run.sink_topic, run.source_topics)
 
     def fits(self, rows: pa.Table, target: TargetTopic | None) -> bool:
         """Tell whether the largest record of some rows is small enough for a topic."""
@@ -244,7 +249,7 @@ class ArrowSealTask:
     :param process: declared by :func:`airflow_eos.spark.process.arrow_process`.
     """
 
-    seal: SealTask = field(repr=False)
+    seal: SealTask | TableSealTask = field(repr=False)
     tasks: Sequence[Sequence[OffsetRange]]
     process: Callable[..., Any]
     run: RunContext
@@ -317,7 +322,7 @@ class ArrowSealTask:
     def _call(self, batch: pa.RecordBatch) -> pa.Table | None:
         """Return rows for the sink; what a result raises while it is read is the function's, too."""
         result = call_process(self.process, batch, self.run)
-        return sink_rows(result, self.run.sink_topic, self.run.source_topics)
+        return self.seal.rows_of(result, self.run)
 
     def _located(self, batch: pa.RecordBatch, error: BaseException) -> ProcessFailed:
         """Return the error of the author's function, with the records on which it raises.

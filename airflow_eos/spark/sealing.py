@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_eos.model.output import NOT_COUNTED
 from airflow_eos.spark.dead_letters import DeadLetterRule
-from airflow_eos.spark.frame_contract import sink_columns
+from airflow_eos.spark.frame_contract import sink_columns, table_frame
 from airflow_eos.spark.placement import OwnerLayout, pack_slices, plan_owners, plan_slices
 from airflow_eos.spark.process import RunContext, call_process, is_arrow_process
 from airflow_eos.spark.read_counts import ReadCounter, read_counter, sums
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.ranges import OffsetRange, TopicPartition
     from airflow_eos.model.spec import RunSpec
+    from airflow_eos.ports import TableWriter
     from airflow_eos.spark.errors import ErrorMark
     from airflow_eos.spark.seal_task import ArrowSealTask, SealTask
     from airflow_eos.spark.sealed_blocks import BlockCounts
+    from airflow_eos.spark.table_seal_task import TableSealTask
     from airflow_eos.wire.client_config import ClientConfig
 
 
@@ -63,10 +65,14 @@ def make_sealing(
     slots: int,
     mark: ErrorMark,
     set_aside: SetAside,
+    writer: TableWriter | None = None,
 ) -> Sealing:
-    """Return the way that the process function was written for."""
+    """Return the way that the process function was written for.
+
+    :param writer: of the table, where the sink is one.
+    """
     kind = ArrowSealing if is_arrow_process(process) else FrameSealing
-    return kind(spark, spec, plan, config, process, slots, mark, set_aside)
+    return kind(spark, spec, plan, config, process, slots, mark, set_aside, writer)
 
 
 def _added(count: int, other: int) -> int:
@@ -88,8 +94,10 @@ class _Base:
         slots: int,
         mark: ErrorMark,
         set_aside: SetAside,
+        writer: TableWriter | None,
     ) -> None:
         self._spark = spark
+        self._writer = writer
         self._mark = mark
         self._spec = spec
         self._plan = plan
@@ -105,7 +113,11 @@ class _Base:
         topic = spec.dead_letter_topic
         self.dead_letters = None if topic is None else DeadLetterRule(topic, spec.max_dead_letters)
 
-    def _seal_task(self, *, open_ended: bool) -> SealTask:
+    def _seal_task(self, *, open_ended: bool) -> SealTask | TableSealTask:
+        if self._writer is not None:
+            from airflow_eos.spark.table_seal_task import TableSealTask
+
+            return TableSealTask(self._config, self._writer, self._mark)
         from airflow_eos.spark.seal_task import SealTask
         from airflow_eos.spark.targets import describe_targets
         from airflow_eos.wire.connection import BrokerConnections
@@ -155,9 +167,11 @@ class FrameSealing(_Base):
 
     def _letters(self) -> DataFrame:
         """Return the records that are set aside, read once more, as dead letters."""
+        from airflow_eos.spark.seal_task import SealTask
         from airflow_eos.spark.source import source_frame
 
         assert self.dead_letters is not None
+        assert isinstance(self._sealer, SealTask), "a run with a table has no dead letters"
         records = sorted(self.set_aside.records)
         partitions = {one.topic_partition: one for one in records}
         self._letter_counter = counter = self._counts(list(partitions.values()), records)
@@ -167,11 +181,10 @@ class FrameSealing(_Base):
         return letters_of(counter.attach(source), self.set_aside, self.dead_letters, self._sealer)
 
     def _processed(self, source: DataFrame) -> DataFrame:
-        return sink_columns(
-            call_process(self._process, source, self._context),
-            self._spec.sink_topic,
-            self._spec.source_topics,
-        )
+        result = call_process(self._process, source, self._context)
+        if self._writer is not None:
+            return table_frame(result, self._writer.check)
+        return sink_columns(result, self._spec.sink_topic, self._spec.source_topics)
 
     def try_on(self, ranges: Sequence[OffsetRange]) -> None:
         """Process and seal some of what was to be read and throw the result away; raises what that raises."""

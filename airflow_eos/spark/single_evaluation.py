@@ -53,7 +53,8 @@ _CHECKSUMS = {
 # A checkpoint that the author's function makes hides what it was computed from.
 _SHUFFLES = re.compile(r"(?<!Broadcast)Exchange|Shuffle|ExistingRDD")
 _CACHED = "InMemory"
-_CACHED_IN_MEMORY_ONLY = re.compile(r"InMemoryRelation .*StorageLevel\((?!disk)")
+_CACHE = "InMemoryRelation"
+_CACHED_IN_MEMORY_ONLY = re.compile(_CACHE + r" .*StorageLevel\((?!disk)")
 _ABORTED = "Job aborted due to stage failure: "
 _NOT_ROLLED_BACK = re.compile(
     f"{_ABORTED}(?:A shuffle map stage with indeterminate output|cannot rollback|rollback failed)",
@@ -185,8 +186,9 @@ class StatusStoreEvidence:
         self._lost = self._lost_executors()
 
     def admit(self, sealed: DataFrame) -> None:
-        """Refuse caches in memory only; of all others :meth:`check` sees what was computed."""
+        """Refuse caches whose blocks may be computed twice in one stage; :meth:`check` sees all else."""
         refuse_caches_in_memory_only(self._spark, sealed)
+        refuse_caches_filled_by_several(self._spark, sealed)
 
     def check(self) -> None:
         """Look at all stages of the seal's jobs; the last of them counts the blocks.
@@ -274,6 +276,30 @@ def refuse_caches_in_memory_only(spark: SparkSession, sealed: DataFrame) -> None
         "the transform reads a DataFrame that is cached in memory only, and Spark computes blocks again that "
         "do not fit: rows of an unrepeatable transform could be missing or come twice. Persist it at the "
         "default level, which spills to disk, or use localCheckpoint(); if the transform gives the same rows "
+        f"each time it is evaluated, set {REPEATABLE}=true"
+    )
+
+
+def refuse_caches_filled_by_several(spark: Any, sealed: Any) -> None:
+    """Refuse a plan whose tasks may fill a cache side by side, on a cluster.
+
+    Adaptive execution fills a cache by a job of its own, before anything reads it. Without it, the tasks of
+    two places that read it each compute the blocks that they do not find, on executors of their own; so do
+    speculative tasks.
+
+    :raises ConfigurationError: naming the ways on.
+    """
+    if _plan_with_caches(spark, sealed).count(_CACHE) <= 1:
+        return
+    adaptive = str(spark.conf.get("spark.sql.adaptive.enabled", "true")).lower() == "true"
+    speculative = str(spark.sparkContext.getConf().get("spark.speculation", "false")).lower() == "true"
+    if (adaptive and not speculative) or _is_repeatable(spark):
+        return
+    setting = "spark.speculation=true" if adaptive else "spark.sql.adaptive.enabled=false"
+    raise ConfigurationError(
+        f"the transform reads cached DataFrames at several places, and with {setting} executors may compute "
+        "a block side by side: rows of an unrepeatable transform could be missing or come twice. Use "
+        "localCheckpoint() in place of a cache, or change the setting; if the transform gives the same rows "
         f"each time it is evaluated, set {REPEATABLE}=true"
     )
 

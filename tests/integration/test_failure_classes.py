@@ -466,6 +466,7 @@ def raising_airflows(name, where):
         ("AirflowSkipException", "arrow"),
         ("AirflowFailException", "arrow"),
         ("AirflowFailException", "udf"),
+        ("AirflowSkipException", "udf"),
     ],
 )
 def test_what_process_asks_of_airflow_reaches_it_and_nothing_is_committed(broker, spark, name, where):

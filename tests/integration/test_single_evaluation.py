@@ -170,7 +170,9 @@ def test_two_evaluations_in_the_middle_of_a_transform_are_sealed_again(experimen
 
 def _is_admitted(spark, shape):
     """Whether a session tells of the shape that it was evaluated once."""
-    if not is_connect(spark) or shape is random_values_without_a_shuffle:
+    if not is_connect(spark):
+        return shape is not cached_halves or spark.conf.get("spark.sql.adaptive.enabled") == "true"
+    if shape is random_values_without_a_shuffle:
         return True
     return shape is not cached_halves and spark_version(spark) >= (4, 2)
 

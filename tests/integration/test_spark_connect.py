@@ -17,7 +17,12 @@ from tests.support.spark_sessions import BOOTSTRAP, KIND
 
 SUITES = [
     Path(__file__).with_name(name)
-    for name in ("test_spark_data_plane.py", "test_spark_arrow.py", "test_failure_classes.py")
+    for name in (
+        "test_spark_data_plane.py",
+        "test_spark_arrow.py",
+        "test_failure_classes.py",
+        "test_table_spark.py",
+    )
 ]
 
 

@@ -18,7 +18,6 @@ import pytest
 from airflow_eos.ledger import authority, keys, pins, writer
 from airflow_eos.ledger.records import index as ledger_index
 from airflow_eos.model.ledger import LedgerView
-from airflow_eos.model.output import SealedManifest
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.operations import left_open, pruner
 from airflow_eos.run import boundaries, laws, protocol
@@ -259,10 +258,9 @@ def test_law_8_an_empty_run_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None
     """Without its record an empty run reports a success nobody can find again."""
     commit = protocol.RunProtocol._commit
 
-    def only_with_input(self: Any, work: Any, planned: Any, session: Any) -> Any:
-        if not planned.plan.is_empty:
-            return commit(self, work, planned, session)
-        entry = self._commit_entry(work, planned, SealedManifest(()))
+    def only_with_input(self: Any, work: Any, entry: Any, session: Any) -> Any:
+        if not entry.planned.plan.is_empty:
+            return commit(self, work, entry, session)
         return entry.record((), session.identity, self._trace.steps)
 
     monkeypatch.setattr(protocol.RunProtocol, "_commit", only_with_input)

@@ -20,17 +20,18 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
-KAFKA, SPARK_PROVIDER, KAFKA_PROVIDER, SPARK, AIRFLOW = (
+KAFKA, SPARK_PROVIDER, KAFKA_PROVIDER, SPARK, AIRFLOW, ICEBERG = (
     "kafka-python",
     "apache-airflow-providers-apache-spark",
     "apache-airflow-providers-apache-kafka",
     "pyspark-client",
     "apache-airflow",
+    "pyiceberg",
 )
 _HOOK = "airflow.providers.apache.spark.hooks.spark_submit:SparkSubmitHook"
 _OPERATOR = "airflow.providers.apache.spark.operators.spark_submit:SparkSubmitOperator"
 
-# A method, or an attribute that a method of the class sets.
+# A method, an attribute that a method of the class sets, or a function of a module.
 BORROWED = [
     (AIRFLOW, "airflow.sdk:StartOfDayMapper", "_timezone"),
     (KAFKA, "kafka.net.manager:KafkaConnectionManager", "_build_transport"),
@@ -72,6 +73,9 @@ BORROWED = [
     (SPARK, "pyspark.core.rdd:PipelinedRDD", "_bypass_serializer"),
     (SPARK, "pyspark.core.rdd:RDD", "_jrdd"),
     (AIRFLOW, "airflow.sdk.bases.operator:BaseOperatorMeta", "_apply_defaults"),
+    (ICEBERG, "pyiceberg.io.pyarrow", "_dataframe_to_data_files"),
+    (ICEBERG, "pyiceberg.table:Transaction", "_requirements"),
+    (ICEBERG, "pyiceberg.table:Transaction", "_updates"),
 ]
 
 
@@ -79,7 +83,9 @@ BORROWED = [
 def test_a_borrowed_member_is_there(package, owner, member):
     """An update that takes it away is seen here, by name, and not in a task."""
     module, _, name = owner.partition(":")
-    borrowed_from = getattr(importlib.import_module(module), name)
+    borrowed_from = importlib.import_module(module)
+    if name:
+        borrowed_from = getattr(borrowed_from, name)
 
     assert hasattr(borrowed_from, member) or _is_set(borrowed_from, member), (
         f"{package} {version(package)} has no {name}.{member} any more; "
@@ -91,7 +97,8 @@ def test_a_borrowed_member_is_there(package, owner, member):
 def test_its_package_has_an_upper_bound(package):
     """Nobody gets a version that was never tried."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (declared,) = [r for r in map(Requirement, project["dependencies"]) if r.name == package]
+    every = [*project["dependencies"], *project["optional-dependencies"]["iceberg"]]
+    (declared,) = [r for r in map(Requirement, every) if r.name == package]
 
     assert any(part.operator in ("<", "<=", "==", "~=") for part in declared.specifier), str(declared)
 

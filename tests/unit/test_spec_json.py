@@ -9,6 +9,7 @@ from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.model.spec_json import spec_from_json, spec_to_json
+from airflow_eos.model.table import IcebergTable
 from airflow_eos.wire.client_config import for_librdkafka
 
 DAY = Interval(
@@ -89,3 +90,21 @@ def test_another_version_is_refused():
     """Both sides run the same package."""
     with pytest.raises(ConfigurationError, match="version"):
         spec_from_json('{"v": 99}')
+
+
+def test_a_table_goes_with_the_properties_of_its_catalog():
+    """Which the other process could not look up; equality leaves them out."""
+    table = IcebergTable("db.t", catalog="lake", branch="audit", properties={"uri": "http://c", "token": "s"})
+    spec = RunSpec(
+        kafka={"bootstrap.servers": "b:1"},
+        pipeline="p",
+        run_id="r",
+        source_topics=("a",),
+        group_id="g",
+        sink=table,
+    )
+    read = spec_from_json(spec_to_json(spec))
+    assert read == spec
+    assert read.sink.properties == table.properties
+    assert "token" not in repr(spec)
+    assert '"sink"' not in spec_to_json(SPEC)

@@ -18,6 +18,8 @@ TOPIC_IDS = "topic_ids"
 """The detail that names the ids of the topics read: ``{topic: id}``."""
 DEAD_LETTERS = "dead_letters"
 """The detail that counts records on which the process raised; absent where there are none."""
+TABLE = "table"
+"""The detail that says what a table got: ``{sink, uuid, snapshot, files, rows}``; absent without rows."""
 AIRFLOW = "airflow"
 """The detail that names the Airflow task that did the work: ``{dag_id, task_id, map_index, run_id}``."""
 ROUNDS = "rounds"
@@ -79,8 +81,14 @@ class RunRecord:
 
     @property
     def records_written(self) -> int:
-        """Number of records written to all target partitions."""
-        return sum(r.records for r in self.receipts)
+        """Number of records written to all target partitions, or of rows of a table."""
+        return sum(r.records for r in self.receipts) + sum(self.table_rows.values())
+
+    @property
+    def table_rows(self) -> dict[str, int]:
+        """Rows by table, where the sink was one and got any."""
+        table = self.details.get(TABLE)
+        return {str(table["sink"]): table["rows"]} if table else {}
 
     @property
     def dead_letters(self) -> int:
@@ -165,7 +173,7 @@ class RunRecord:
             "dead_letters": self.dead_letters,
             "rounds": int(self.details.get(ROUNDS, 1)),
             "ranges": [r.to_list() for r in self.ranges],
-            "written": {f"{r.topic}-{r.partition}": r.records for r in self.receipts},
+            "written": {**{f"{r.topic}-{r.partition}": r.records for r in self.receipts}, **self.table_rows},
             "lag": self.details.get("lag"),
             "undecided": self.details.get("undecided", 0),
             "notes": list(self.details.get("notes", ())),
@@ -198,6 +206,8 @@ def _details(value: Any) -> dict[str, Any]:
     for name in (DEAD_LETTERS, ROUNDS):
         if name in details:
             integer(details[name], 0)
+    if TABLE in details:
+        integer(details[TABLE]["rows"], 0)
     return details
 
 

@@ -15,6 +15,7 @@ from airflow_eos.decorators.kafka_eos import kafka_eos_task
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange
 from airflow_eos.model.spec import LedgerSettings
+from airflow_eos.model.table import IcebergTable
 from airflow_eos.operators import parameter_table
 from airflow_eos.operators.parameter_table import TABLE, Row
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
@@ -47,6 +48,7 @@ def trigger(*, dag: DAG, task_id: str, **given: Any) -> Any:
 
 
 RUN = {"topics": ["src"], "group_id": "g"}
+TABLE_SINK = IcebergTable("db.t")
 WHOLE: dict[Any, dict[str, Any]] = {
     ReadProcessWriteOperator: {**RUN, "process": copy},
     ReplayOffsetRangesOperator: {**RUN, "process": copy, "offset_ranges": [RANGE], "reason": "wrong"},
@@ -85,6 +87,10 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
         (5, "sink_topic must be the name of a topic, got 5"),
         ("", "sink_topic ''"),
         ("a/b", "'a/b'"),
+    ],
+    "sink": [
+        ("db.t", "sink must be an IcebergTable.* got 'db.t'; a topic is given as sink_topic"),
+        (IcebergTable("db.t", properties={"uri": "x"}), "sink=.*properties=.*connection of type iceberg"),
     ],
     "dead_letter_topic": [
         ("x" * 250, "dead_letter_topic 'x+' is not the name"),
@@ -188,6 +194,7 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
 }
 ACCEPTED: dict[str, list[Any]] = {
     "topics": [["a", "b"], ["a.b_c-1"]],
+    "sink": [None, TABLE_SINK, IcebergTable("a.b.c", catalog="lake", branch="audit")],
     "sink_topic": [None, "out"],
     "dead_letter_topic": [None, "dead"],
     "source_partition": [None, 0],
@@ -305,6 +312,26 @@ RELATIONS: list[tuple[tuple[str, ...], Any, dict[str, Any], str]] = [
     (("sink_topic", "topics"), ReadProcessWriteOperator, {"sink_topic": "src"}, "also a source topic"),
     (("sink_topic", "topics"), decorated, {"sink_topic": "airflow-eos-ledger"}, "the ledger's topic"),
     (("sink_topic", "topics"), decorated, {"sink_topic": "b", "ledger": LedgerSettings("b")}, "the ledger's"),
+    (("sink", "sink_topic"), decorated, {"sink": TABLE_SINK, "sink_topic": "out"}, "a run has one sink"),
+    (
+        ("sink", "dead_letter_topic"),
+        ReadProcessWriteOperator,
+        {"sink": TABLE_SINK, "dead_letter_topic": "dead"},
+        "dead_letter_topic='dead' does not go with a table as the sink: .* not supported yet",
+    ),
+    (("sink", "mark_output"), decorated, {"sink": TABLE_SINK, "mark_output": "always"}, "no headers"),
+    (
+        ("sink", "compression"),
+        ReadProcessWriteSubmitOperator,
+        {"sink": TABLE_SINK, "compression": "gzip"},
+        r"write\.parquet\.compression-codec",
+    ),
+    (
+        ("sink", "allow_loop"),
+        ReplayOffsetRangesOperator,
+        {"sink": TABLE_SINK, "allow_loop": True},
+        "not read by the run",
+    ),
     (("dead_letter_topic", "topics"), decorated, {"dead_letter_topic": "src"}, "is read by the run"),
     (("source_partition", "topics"), decorated, {"source_partition": 0, "topics": ["a", "b"]}, "exactly one"),
     (

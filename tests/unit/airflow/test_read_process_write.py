@@ -27,6 +27,7 @@ from airflow_eos.exceptions import (
 )
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.model.spec import LedgerSettings, MayCreate
+from airflow_eos.model.table import IcebergTable
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 from airflow_eos.operators.retriable import is_final
 from airflow_eos.operators.spark_session import TaskSession
@@ -84,6 +85,21 @@ def test_the_log_names_the_connection(
     said = capsys.readouterr().out
     assert "Kafka connection 'kafka_default': broker:9092" in said
     assert "hunter2" not in said
+
+
+def test_a_table_reaches_the_run_with_the_connection_of_its_catalog(
+    dag: DAG, runs: list[FakeRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Dag names a connection; a connection that is missing ends the task before anything is asked."""
+    table = IcebergTable("db.flights", catalog="lake", branch="audit")
+    with pytest.raises(ConfigurationError, match="catalog='lake'"):
+        execute(make(dag, sink_topic=None, sink=table))
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", '{"conn_type": "iceberg", "host": "http://catalog:8181"}')
+    execute(make(DAG("again", schedule=None), sink_topic=None, sink=table))
+    (run,) = runs
+    assert run.spec.sink == table
+    assert run.spec.sink.properties == {"type": "rest", "uri": "http://catalog:8181"}
+    assert run.spec.sink_topic is None
 
 
 def test_every_parameter_reaches_the_run(dag: DAG, runs: list[FakeRun]) -> None:
@@ -532,6 +548,7 @@ FINAL = {
     "RecordRefused",
     "RecordTooLarge",
     "RunAlreadyCommitted",
+    "TableReplaced",
     "TimeoutsInconsistent",
     "TopicRecreated",
     "UntranslatableConfig",

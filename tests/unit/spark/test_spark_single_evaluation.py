@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from airflow_eos.exceptions import EnvironmentMismatch
+from airflow_eos.exceptions import ConfigurationError, EnvironmentMismatch
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
 from airflow_eos.spark.single_evaluation import (
     REPEATABLE,
@@ -13,6 +15,8 @@ from airflow_eos.spark.single_evaluation import (
     StatusStoreEvidence,
     computed_twice,
     not_rolled_back,
+    refuse_caches_filled_by_several,
+    refuse_caches_in_memory_only,
 )
 from tests.support.status_store import Driver
 
@@ -134,6 +138,61 @@ def test_other_plans_are_taken(version, plan):
 def test_an_author_can_say_that_a_transform_is_repeatable(plan):
     """Then it does not matter how often it is evaluated."""
     ServerEvidence(Server("4.0.0", spark__airflowEos__repeatable="true")).admit(Plan(plan))
+
+
+DISK, NO_DISK = "StorageLevel(disk, memory, deserialized, 1 replicas)", "StorageLevel(memory, 1 replicas)"
+
+
+class Session:
+    """What a classic session on a cluster says of its settings and of a plan with caches."""
+
+    def __init__(self, *levels, speculation="false", adaptive="true", repeatable="false"):
+        self.conf = {"spark.sql.adaptive.enabled": adaptive, REPEATABLE: repeatable}
+        self.levels = levels
+        self.sparkContext = SimpleNamespace(getConf=lambda: {"spark.speculation": speculation})
+        manager = SimpleNamespace(isEmpty=lambda: not levels)
+        shared = SimpleNamespace(cacheManager=lambda: manager)
+        self._jsparkSession = SimpleNamespace(sharedState=lambda: shared)
+
+    def plan(self):
+        relations = "\n".join(f"   +- InMemoryRelation [key#1, r#2], {level}" for level in self.levels)
+        text = SimpleNamespace(toString=lambda: f"Union false, false\n{relations}")
+        execution = SimpleNamespace(optimizedPlan=lambda: text)
+        return SimpleNamespace(_jdf=SimpleNamespace(queryExecution=lambda: execution))
+
+    def check(self):
+        refuse_caches_in_memory_only(self, self.plan())
+        refuse_caches_filled_by_several(self, self.plan())
+
+
+@pytest.mark.parametrize(
+    ("session", "says"),
+    [
+        (Session(NO_DISK), "cached in memory only"),
+        (Session(DISK, NO_DISK), "cached in memory only"),
+        (Session(DISK, DISK, adaptive="false"), r"spark\.sql\.adaptive\.enabled=false executors"),
+        (Session(DISK, DISK, speculation="true"), r"spark\.speculation=true executors"),
+    ],
+)
+def test_a_cache_whose_blocks_may_be_computed_twice_is_refused(session, says):
+    """They do not fit, or tasks that read it at two places compute them side by side."""
+    with pytest.raises(ConfigurationError, match=f"{says}.*localCheckpoint.*{REPEATABLE}=true"):
+        session.check()
+
+
+@pytest.mark.parametrize(
+    "session",
+    [
+        Session(),
+        Session(DISK, DISK),
+        Session(DISK, adaptive="false", speculation="true"),
+        Session(NO_DISK, NO_DISK, adaptive="false", repeatable="true"),
+    ],
+    ids=["no cache", "filled first", "one place", "repeatable"],
+)
+def test_other_caches_are_taken(session):
+    """What is computed again then is seen."""
+    session.check()
 
 
 TAG = ("seal",)

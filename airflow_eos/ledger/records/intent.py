@@ -1,0 +1,93 @@
+"""The record of an INTENT: what a run is about to publish in a table, written before it does.
+
+Output that a table holds and the ledger does not is explained by it. The record is taken back in the very
+transaction that commits the run: an INTENT that is there is one whose outcome only the table tells.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.model.ledger import LedgerMessage
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.table import TableLayout
+from airflow_eos.model.versioned import integer, json_of_transaction, read_versioned, text
+
+INTENT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """All that a run's commit needs once its rows are in the table, whoever makes that commit.
+
+    :param sink: the table, in words.
+    :param layout: of the table for which the data files were written.
+    :param token: fencing token in the table: the end of the ledger partition's log when this was written,
+        behind the fence, and so higher than that of each earlier INTENT of the id.
+    :param record: the run's record, but for producer, receipt and the time of the commit.
+    :param offsets_group: consumer group the end offsets are committed to.
+    :param advances: whether these are the cursor's.
+    :param committed: the group's committed offsets when the run was planned.
+    :param messages: ledger records that move the cursor.
+    """
+
+    sink: str
+    layout: TableLayout
+    token: int
+    record: RunRecord
+    offsets_group: str
+    advances: bool
+    committed: Mapping[TopicPartition, int]
+    messages: tuple[LedgerMessage, ...]
+
+    @property
+    def key(self) -> str:
+        """The run key."""
+        return self.record.run_key
+
+    def is_same(self, other: Intent | None) -> bool:
+        """Return whether another INTENT of the same id is this one: tokens only grow."""
+        return other is not None and self.token == other.token
+
+    def to_json(self, producer: tuple[int, int]) -> str:
+        """Return the versioned JSON form.
+
+        :param producer: id and epoch of the transaction that it is written in.
+        """
+        content = {
+            "sink": self.sink,
+            "layout": [self.layout.uuid, self.layout.schema_id, self.layout.spec_id],
+            "token": self.token,
+            "record": json.loads(self.record.to_json()),
+            "offsets_group": self.offsets_group,
+            "advances": self.advances,
+            "committed": [[tp.topic, tp.partition, offset] for tp, offset in sorted(self.committed.items())],
+            "messages": [[message.key, message.value, message.routing] for message in self.messages],
+        }
+        return json_of_transaction(INTENT_VERSION, producer, content)
+
+    @classmethod
+    def from_json(cls, value: str, key: str = "") -> Intent:
+        """Read the JSON form.
+
+        :raises LedgerUnreadable: it is none, or of another version.
+        """
+        return read_versioned("intent", value, (INTENT_VERSION,), cls._of, key)
+
+    @classmethod
+    def _of(cls, data: Mapping[str, Any]) -> Intent:
+        uuid, schema_id, spec_id = data["layout"]
+        return cls(
+            sink=text(data["sink"]),
+            layout=TableLayout(text(uuid), integer(schema_id), integer(spec_id)),
+            token=integer(data["token"], 0),
+            record=RunRecord.from_json(json.dumps(data["record"])),
+            offsets_group=text(data["offsets_group"]),
+            advances=bool(data["advances"]),
+            committed={TopicPartition(text(t), integer(p)): integer(o) for t, p, o in data["committed"]},
+            messages=tuple(LedgerMessage(text(k), text(v), text(r)) for k, v, r in data["messages"]),
+        )

@@ -1,0 +1,182 @@
+"""Tables as sinks: which table a run appends to, and what a table says of the runs that wrote it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.kinds import NONE, TEXT
+from airflow_eos.model.versioned import integer, text
+
+PUBLISHED_VERSION = 1
+PublishedState = Literal["published", "barred"]
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergTable:
+    """An Apache Iceberg table that a run appends to.
+
+    ``process`` returns the columns of the table. Each record is in the table's history once, whatever dies or
+    is started twice; the table and Kafka become visible one after the other.
+
+    ::
+
+        ReadProcessWriteOperator(..., sink=IcebergTable("db.flights", catalog="iceberg_default"))
+
+    :param name: namespace and table, separated by dots.
+    :param catalog: in Airflow: connection of type ``iceberg``; elsewhere: name of a catalog of pyiceberg's
+        configuration.
+    :param branch: append to this branch, which exists; None: to the main one.
+    :param properties: of the catalog, in pyiceberg's names, where no connection or configuration names them;
+        never shown.
+    :raises ConfigurationError: naming parameter and value.
+    """
+
+    name: str
+    catalog: str = "iceberg_default"
+    branch: str | None = None
+    properties: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        TEXT.check("IcebergTable(name=...)", self.name)
+        parts = self.name.split(".")
+        if len(parts) < 2 or not all(part.strip() for part in parts):  # noqa: PLR2004 - namespace and table
+            raise ConfigurationError(
+                f"IcebergTable(name=...) must be namespace and table, as 'db.flights', got {self.name!r}"
+            )
+        TEXT.check("IcebergTable(catalog=...)", self.catalog)
+        (TEXT | NONE).check("IcebergTable(branch=...)", self.branch)
+
+    def __str__(self) -> str:
+        return f"iceberg:{self.catalog}/{self.name}" + (f"@{self.branch}" if self.branch else "")
+
+
+@dataclass(frozen=True, slots=True)
+class TableLayout:
+    """What data files are written for: they fit no other table, and are published in no other layout.
+
+    :param uuid: a table that is dropped and made again has another one.
+    """
+
+    uuid: str
+    schema_id: int
+    spec_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableReceipt:
+    """What a run appended, as the table's commit says.
+
+    :param snapshot: id of the table's snapshot.
+    """
+
+    snapshot: int
+    files: int
+    rows: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> TableReceipt:
+        """Read the JSON form."""
+        return cls(integer(data["snapshot"]), integer(data["files"], 0), integer(data["rows"], 0))
+
+
+@dataclass(frozen=True, slots=True)
+class DataFileMade:
+    """A data file that a task wrote; no reader sees it before it is published.
+
+    :param data: what the table's commit needs to know of it, in the sink's own form.
+    :param size: bytes.
+    """
+
+    data: bytes = field(repr=False)
+    rows: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRun:
+    """The last word of a transactional id in a table.
+
+    :param key: of the run that published, or was barred.
+    :param token: fencing token: who has a lower one of the same id publishes nothing any more.
+    :param receipt: None where a run was barred.
+    :param lasting: keep it for ever, as for a cursor, whose next run has the same id. Others go once the
+        ledger holds their run.
+    """
+
+    key: str
+    token: int
+    receipt: TableReceipt | None
+    lasting: bool
+
+    @property
+    def state(self) -> PublishedState:
+        """Whether it published, or never will."""
+        return "barred" if self.receipt is None else "published"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRuns:
+    """What one property of a table says of a pipeline's runs: set in the very commits that append their rows.
+
+    :param runs: by the scope of the transactional id (:func:`~airflow_eos.ledger.keys.table_scope`).
+    """
+
+    runs: Mapping[str, PublishedRun] = field(default_factory=dict)
+
+    def with_run(self, scope: str, run: PublishedRun, over: frozenset[str] = frozenset()) -> PublishedRuns:
+        """Return this with one run's word.
+
+        :param over: keys of runs that the ledger holds: what does not last is left out.
+        """
+        kept = {name: entry for name, entry in self.runs.items() if entry.lasting or entry.key not in over}
+        return replace(self, runs={**kept, scope: run})
+
+    def to_json(self) -> str:
+        """Return the versioned JSON form."""
+        runs = {
+            scope: {
+                "key": entry.key,
+                "token": entry.token,
+                "lasting": entry.lasting,
+                **({} if entry.receipt is None else entry.receipt.to_dict()),
+            }
+            for scope, entry in sorted(self.runs.items())
+        }
+        return json.dumps({"v": PUBLISHED_VERSION, "runs": runs}, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, value: str | None) -> PublishedRuns:
+        """Read the JSON form; None: no run of the pipeline has published.
+
+        :raises ConfigurationError: a newer version of this package wrote it, or nobody of ours.
+        """
+        if value is None:
+            return cls()
+        try:
+            data = json.loads(value)
+            runs = {text(scope): _run(entry) for scope, entry in _known_version(data)["runs"].items()}
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"the table's property about runs cannot be read ({error}): upgrade airflow-eos where a "
+                "newer one writes the table, or find out who changed the property; nothing was written"
+            ) from error
+        return cls(runs)
+
+
+def _known_version(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    if data["v"] != PUBLISHED_VERSION:
+        raise ValueError(f"version {data['v']!r}, this airflow-eos reads {PUBLISHED_VERSION}")
+    return data
+
+
+def _run(data: Mapping[str, Any]) -> PublishedRun:
+    receipt = TableReceipt.from_dict(data) if "snapshot" in data else None
+    return PublishedRun(text(data["key"]), integer(data["token"], 0), receipt, bool(data["lasting"]))

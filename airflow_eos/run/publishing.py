@@ -1,0 +1,207 @@
+"""Publishes a run's rows in a table: once, whatever attempts there are, and whoever else writes the table.
+
+The table cannot be fenced by Kafka, and its catalog knows no producers. So three things stand in for that:
+
+- The INTENT in the ledger says, before anything is published, what is about to be. It is written behind the
+  fence; an attempt that finds one of its id first finds out what became of it.
+- The table's commit is a compare-and-set on the version that was looked at, and the look and the commit are
+  one act: where another commit comes between, the table is looked at again.
+- That refuses a stale base, not a stale attempt. So the commit sets a fencing token for the transactional id
+  in a property of the table, with what was published. Who sees a higher token than its own never publishes.
+
+An INTENT that is not published is *barred* before it is taken back: an append of no files that sets a higher
+token. Behind it the attempt that wrote the INTENT, wherever it sleeps, can no longer publish. So an INTENT is
+replaced only when its rows are in the table, or can never be.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from airflow_eos.exceptions import EosError, OutcomeUnknown, RunFenced, TableChanged, TableReplaced
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.records.intent import Intent
+from airflow_eos.model.table import DataFileMade, PublishedRun, TableLayout, TableReceipt
+from airflow_eos.ports import TableMoved, TableSink, TableVersion
+
+log = logging.getLogger(__name__)
+
+MAX_LOOKS = 60
+"""Looks at the table before a run gives up: each further one follows a commit of others, or an error."""
+_LONGEST_PAUSE = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One INTENT's claim to a table.
+
+    :param scope: by which the table knows the transactional id.
+    :param lasting: see :class:`~airflow_eos.model.table.PublishedRun`.
+    """
+
+    key: str
+    scope: str
+    token: int
+    layout: TableLayout
+    lasting: bool
+    summary: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, intent: Intent, transactional_id: str, branch: str | None) -> Claim:
+        """Return the claim of an INTENT."""
+        record = intent.record
+        return cls(
+            key=intent.key,
+            scope=keys.table_scope(transactional_id, branch),
+            token=intent.token,
+            layout=intent.layout,
+            lasting=keys.is_cursor_id(transactional_id),
+            summary=(
+                ("eos.run-key", record.run_key),
+                ("eos.pipeline", record.pipeline),
+                ("eos.run-id", record.run_id),
+                (
+                    "eos.ranges",
+                    json.dumps([wanted.to_list() for wanted in record.ranges], separators=(",", ":")),
+                ),
+            ),
+        )
+
+
+class Publisher:
+    """Carries claims out.
+
+    :param committed: returns which of some run keys the ledger holds committed records of.
+    """
+
+    def __init__(
+        self,
+        table: TableSink,
+        committed: Callable[[Sequence[str]], frozenset[str]],
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._table = table
+        self._committed = committed
+        self._sleep = sleep
+
+    def publish(self, claim: Claim, files: Sequence[DataFileMade]) -> TableReceipt:
+        """Append a run's data files, or find that an earlier commit of the claim has.
+
+        :raises RunFenced: a newer attempt has barred the claim, or committed the run.
+        :raises TableChanged: the files do not fit the table as it is.
+        :raises TableReplaced: it is another table.
+        :raises OutcomeUnknown: the catalog did not say what became of it; a retry finds out.
+        """
+
+        def append(version: TableVersion, over: frozenset[str]) -> TableReceipt:
+            if token_is_stale(version, claim):
+                raise RunFenced(
+                    f"{claim.key}: a newer attempt has published or barred a run in {self._table.name}; "
+                    "nothing of this one is in the table"
+                )
+            if claim.key in over:
+                raise RunFenced(f"{claim.key} was committed by a newer attempt; a retry returns its record")
+            if version.layout != claim.layout:
+                raise TableChanged(
+                    f"{self._table.name}: schema or partition spec changed after the run's data files were "
+                    f"written ({claim.layout} then, {version.layout} now); nothing was published, the next "
+                    "try writes for the table as it is"
+                )
+            own = PublishedRun(claim.key, claim.token, TableReceipt(0, 0, 0), claim.lasting)
+            return self._commit(version, claim, own, files, over)
+
+        receipt = self._until_decided(claim, append)
+        assert receipt is not None
+        return receipt
+
+    def settle(self, claim: Claim) -> TableReceipt | None:
+        """Return what a claim published, None once it never can: it is barred. The caller holds the fence.
+
+        :raises TableReplaced: it is another table.
+        :raises OutcomeUnknown: the catalog did not say; a retry finds out.
+        """
+
+        def bar(version: TableVersion, over: frozenset[str]) -> None:
+            if token_is_stale(version, claim):
+                return
+            own = PublishedRun(claim.key, claim.token + 1, None, claim.lasting)
+            self._commit(version, claim, own, (), over)
+            log.info(
+                "%s: an earlier attempt at %s can publish nothing any more",
+                self._table.name,
+                claim.key,
+            )
+
+        return self._until_decided(claim, bar)
+
+    def _until_decided(
+        self, claim: Claim, act: Callable[[TableVersion, frozenset[str]], TableReceipt | None]
+    ) -> TableReceipt | None:
+        problem: Exception | None = None
+        for look in range(MAX_LOOKS):
+            if look:
+                self._sleep(random.uniform(0, min(_LONGEST_PAUSE, 0.02 * 2**look)))
+            try:
+                version = self._table.load()
+                self._refuse_another(version, claim)
+                receipt = published_by(version, claim)
+                if receipt is not None:
+                    return receipt
+                # Asked behind the look: what was taken out of the table's property was committed before.
+                others = [run.key for run in version.published.runs.values() if not run.lasting]
+                return act(version, self._committed([claim.key, *others]))
+            except TableMoved as moved:
+                log.info("%s: another commit came first: %s", self._table.name, moved)
+                problem = moved
+            except OutcomeUnknown as unknown:
+                problem = unknown
+            except EosError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever it was, the table says what came of it
+                log.warning("%s: the commit's outcome is not known (%s); looking", self._table.name, error)
+                problem = error
+        raise OutcomeUnknown(
+            f"{claim.key}: {self._table.name} did not take the run's commit in {MAX_LOOKS} tries, and it is "
+            f"not known whether a later look would find it: {problem}. A retry finds out"
+        ) from problem
+
+    def _refuse_another(self, version: TableVersion, claim: Claim) -> None:
+        if version.layout.uuid != claim.layout.uuid:
+            raise TableReplaced(
+                f"{self._table.name} had the id {claim.layout.uuid} when {claim.key} was about to publish in "
+                f"it, and has {version.layout.uuid} now: it was dropped and made again"
+            )
+
+    def _commit(
+        self,
+        version: TableVersion,
+        claim: Claim,
+        own: PublishedRun,
+        files: Sequence[DataFileMade],
+        over: frozenset[str],
+    ) -> TableReceipt:
+        summary = {**dict(claim.summary), "eos.scope": claim.scope, "eos.token": str(own.token)}
+        if own.receipt is None:
+            summary["eos.barred"] = "true"
+        published = version.published.with_run(claim.scope, own, over)
+        return self._table.commit(version, files, published, summary, claim.scope)
+
+
+def published_by(version: TableVersion, claim: Claim) -> TableReceipt | None:
+    """Return what is in the table under the claim: the run's rows, whatever the code would make of it now."""
+    own = version.published.runs.get(claim.scope)
+    if own is not None and (own.key, own.token) == (claim.key, claim.token):
+        return own.receipt
+    return version.snapshot_of(claim.scope, claim.token)
+
+
+def token_is_stale(version: TableVersion, claim: Claim) -> bool:
+    """Return whether the table has a higher token of the claim's id: who sees it publishes nothing."""
+    own = version.published.runs.get(claim.scope)
+    return own is not None and own.token > claim.token

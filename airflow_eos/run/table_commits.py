@@ -1,0 +1,233 @@
+"""What a run whose sink is a table says in the ledger: before it publishes, and when it commits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from airflow_eos.exceptions import DifferentWork
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.records.intent import Intent
+from airflow_eos.ledger.records.run import TABLE, TOPIC_IDS, RunRecord
+from airflow_eos.ledger.writer import LedgerTransaction
+from airflow_eos.model.ledger import LedgerMessage
+from airflow_eos.model.output import SealedManifest
+from airflow_eos.model.plan import RunPlan
+from airflow_eos.run import laws
+from airflow_eos.run.commit_entry import CommitEntry
+from airflow_eos.run.planner import Planned
+from airflow_eos.run.publishing import Claim, Publisher
+
+if TYPE_CHECKING:
+    from airflow_eos.model.kafka import ProducerIdentity
+    from airflow_eos.model.output import PartitionReceipt
+    from airflow_eos.model.spec import RunSpec
+    from airflow_eos.model.table import DataFileMade, TableReceipt
+    from airflow_eos.ports import ProducerSession, TableSink, TableVersion, TableWriter
+    from airflow_eos.run.collaborators import Collaborators
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntry(CommitEntry):
+    """A run's commit, as its INTENT has it: the same, whichever attempt makes it.
+
+    :param transactional_id: under which the INTENT stands.
+    :param receipt: what the table's commit says.
+    """
+
+    intent: Intent
+    transactional_id: str
+    receipt: TableReceipt
+
+    def messages(self, record: RunRecord) -> list[LedgerMessage]:
+        """Return the run record, what moves the cursor, and the tombstone of the INTENT."""
+        return [
+            LedgerMessage(keys.run_record_key(self.key), record.to_json(), record.pipeline),
+            *self.intent.messages,
+            tombstone(self.spec, self.transactional_id),
+        ]
+
+    def record(
+        self,
+        receipts: Sequence[PartitionReceipt],
+        producer: ProducerIdentity,
+        trace: tuple[tuple[str, float], ...],
+    ) -> RunRecord:
+        """Return the run record of the INTENT, with what the table got."""
+        table = {"sink": self.intent.sink, "uuid": self.intent.layout.uuid, **self.receipt.to_dict()}
+        return replace(
+            self.intent.record,
+            receipts=tuple(receipts),
+            producer=producer,
+            staged_at=keys.utc_text(self.collaborators.now()),
+            trace=trace,
+            details={**self.intent.record.details, TABLE: table},
+        )
+
+
+def tombstone(spec: RunSpec, transactional_id: str) -> LedgerMessage:
+    """Return the message that takes an INTENT back."""
+    return LedgerMessage(keys.intent_key(transactional_id), None, keys.intent_routing(spec))
+
+
+class TableCommits:
+    """The table side of one run.
+
+    :param table: the run's sink.
+    """
+
+    def __init__(self, spec: RunSpec, collaborators: Collaborators, table: TableSink) -> None:
+        self._spec = spec
+        self._collaborators = collaborators
+        self._table = table
+        self._version: TableVersion | None = None
+        self._publisher = Publisher(table, self._committed, sleep=collaborators.sleep)
+
+    # -- the ledger --
+
+    def open_intent(self, transactional_id: str) -> Intent | None:
+        """Return the INTENT of an id; asked behind its fence, where a no is final.
+
+        :raises DifferentWork: it is of another table, which alone knows what became of it.
+        """
+        key = keys.intent_key(transactional_id)
+        value = self._collaborators.authority.settle([key], routing=keys.intent_routing(self._spec)).get(key)
+        if value is None:
+            return None
+        intent = Intent.from_json(value, key)
+        if intent.sink != self._table.name:
+            raise DifferentWork(
+                f"run {intent.key} was about to publish in {intent.sink}, and only that table can tell "
+                f"whether its rows are there; this run's sink is {self._table.name}. Run the pipeline "
+                "once with that table as its sink, which finds out, then go on"
+            )
+        return intent
+
+    def pin(self, intent: Intent, transactional_id: str, session: ProducerSession) -> None:
+        """Write an INTENT; it uses up the epoch, and counts once it was read behind the next fence."""
+        identity = session.identity
+        value = intent.to_json((identity.producer_id, identity.producer_epoch))
+        self._write(session, replace(tombstone(self._spec, transactional_id), value=value))
+
+    def take_back(self, transactional_id: str, session: ProducerSession) -> None:
+        """Take an INTENT back that can never be published any more; it uses up the epoch."""
+        self._write(session, tombstone(self._spec, transactional_id))
+
+    def intent(
+        self, entry: CommitEntry, session: ProducerSession, trace: tuple[tuple[str, float], ...]
+    ) -> Intent:
+        """Return the INTENT of a run that is sealed.
+
+        :param entry: what the run's transaction would say.
+        """
+        record = entry.record((), session.identity, trace)
+        plan = entry.planned.plan
+        place = self._collaborators.authority.place(keys.intent_routing(self._spec))
+        scope = keys.table_scope(session.identity.transactional_id, self._branch)
+        version = self._known_version()
+        published = version.published.runs.get(scope)
+        return Intent(
+            sink=self._table.name,
+            layout=version.layout,
+            token=max(
+                self._collaborators.cluster.log_ends([place])[place],
+                0 if published is None else published.token + 1,
+            ),
+            record=record,
+            offsets_group=plan.offsets_group,
+            advances=plan.advances,
+            committed=plan.committed,
+            messages=tuple(entry.messages(record)[1:]),
+        )
+
+    def entry(
+        self, like: CommitEntry, intent: Intent, transactional_id: str, receipt: TableReceipt
+    ) -> TableEntry:
+        """Return what the commit of a published run says.
+
+        :param like: of the attempt that makes it.
+        """
+        record = intent.record
+        topic_ids = record.details.get(TOPIC_IDS, {})
+        plan = RunPlan(
+            mode=record.mode,
+            ranges=record.ranges,
+            topic_ids=topic_ids if isinstance(topic_ids, Mapping) else {},
+            offsets_group=intent.offsets_group,
+            advances=intent.advances,
+            committed=intent.committed,
+        )
+        return TableEntry(
+            spec=like.spec,
+            collaborators=like.collaborators,
+            started_at=like.started_at,
+            key=intent.key,
+            planned=Planned(plan, {}),
+            manifest=SealedManifest(()),
+            details={},
+            intent=intent,
+            transactional_id=transactional_id,
+            receipt=receipt,
+        )
+
+    # -- the table --
+
+    def look(self) -> None:
+        """Look at the table before anything is read.
+
+        :raises UnknownTable: there is none, or it cannot be written.
+        """
+        self._version = self._table.load()
+
+    def writer(self, key: str) -> TableWriter:
+        """Return what writes the run's data files; their names hold a digest of its key."""
+        return self._table.writer(self._known_version(), keys.pruned_digest(key))
+
+    def publish(self, intent: Intent, transactional_id: str, files: Sequence[DataFileMade]) -> TableReceipt:
+        """Publish what was sealed; see :meth:`~airflow_eos.run.publishing.Publisher.publish`."""
+        receipt = self._publisher.publish(self._claim(intent, transactional_id), files)
+        log.info("%s: snapshot %d has %d rows of %s", intent.sink, receipt.snapshot, receipt.rows, intent.key)
+        return receipt
+
+    def settle(self, intent: Intent, transactional_id: str) -> TableReceipt | None:
+        """Find out what became of an INTENT; see :meth:`~airflow_eos.run.publishing.Publisher.settle`."""
+        receipt = self._publisher.settle(self._claim(intent, transactional_id))
+        became = "was not published" if receipt is None else f"was published as snapshot {receipt.snapshot}"
+        log.info("%s: what an earlier attempt sealed for %s %s", intent.sink, intent.key, became)
+        return receipt
+
+    # -- parts --
+
+    @property
+    def _branch(self) -> str | None:
+        return None if self._spec.sink is None else self._spec.sink.branch
+
+    def _claim(self, intent: Intent, transactional_id: str) -> Claim:
+        return Claim.of(intent, transactional_id, self._branch)
+
+    def _known_version(self) -> TableVersion:
+        assert self._version is not None, "the table is looked at when the run is planned"
+        return self._version
+
+    def _committed(self, run_keys: Sequence[str]) -> frozenset[str]:
+        """Return those of some runs that the ledger holds: a yes needs no fence."""
+        pipeline = self._spec.pipeline
+        wanted = [keys.run_record_key(key) for key in run_keys]
+        pruned = [keys.pruned_key(pipeline, keys.whole_run_key(key)) for key in run_keys]
+        known = self._collaborators.authority.peek([*wanted, *pruned], routing=pipeline)
+        return frozenset(
+            key
+            for key in run_keys
+            if keys.run_record_key(key) in known or laws.is_pruned(keys.whole_run_key(key), pipeline, known)
+        )
+
+    def _write(self, session: ProducerSession, message: LedgerMessage) -> None:
+        around = self._collaborators
+        place = around.authority.place(message.routing)
+        LedgerTransaction(
+            around.cluster, around.transactions, session, [place], around.sleep, around.clock
+        ).commit([message])

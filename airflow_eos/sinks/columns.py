@@ -1,0 +1,174 @@
+"""The sink contract for tables: rows of ``process`` as the table's columns, checked by name, type and nulls.
+
+What widens safely is widened: smaller integers, ``float32``, decimals of fewer digits, coarser times, other
+encodings of text and bytes. Nothing is rounded, cut off or read as another type.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_eos.exceptions import ProcessFailed, RecordRefused
+from airflow_eos.model.kinds import did_you_mean
+
+_FINER = {"s": 0, "ms": 1, "us": 2, "ns": 3}
+
+
+def check_types(given: pa.Schema, wanted: pa.Schema, name: str) -> None:
+    """Compare the columns of a result with those of a table.
+
+    :param name: of the table, for messages.
+    :raises ProcessFailed: naming column, both types and the next step.
+    """
+    columns = given.names
+    for column in columns:
+        if columns.count(column) > 1:
+            raise ProcessFailed(f"process returned two columns named {column!r}; drop one")
+        if column not in wanted.names:
+            near = did_you_mean(column, wanted.names)
+            raise ProcessFailed(
+                f"process returned column {column!r}, which {name} does not have{near}; its columns are "
+                f"{', '.join(wanted.names)}. Drop the column, or add it to the table"
+            )
+    for field in wanted:
+        if field.name not in columns:
+            if not field.nullable:
+                raise ProcessFailed(
+                    f"process returned no column {field.name!r}, which {name} requires; it returned "
+                    f"{', '.join(columns) or 'none'}"
+                )
+            continue
+        kind = given.field(field.name).type
+        if not widens(kind, field.type):
+            raise ProcessFailed(
+                f"process returned column {field.name!r} as {kind}; {name} has {field.type}, and the one "
+                "does not widen to the other: cast it, so that what a cast does to a value is your choice"
+            )
+
+
+def table_columns(result: Any, wanted: pa.Schema, name: str) -> pa.Table | None:
+    """Return what a process returned in a table's columns and types; None when there are no rows.
+
+    :param result: a pyarrow record batch or table, a pandas or polars data frame, or None.
+    :param wanted: the table's columns.
+    :raises ProcessFailed: see :func:`check_types`.
+    :raises RecordRefused: a value is missing where the table requires one, or does not fit.
+    """
+    table = _arrow(result)
+    if table is None:
+        return None
+    check_types(table.schema, wanted, name)
+    if not table.num_rows:
+        return None
+    return pa.table([_column(table, field, name) for field in wanted], schema=wanted)
+
+
+def _column(table: pa.Table, field: pa.Field, name: str) -> pa.ChunkedArray:
+    if field.name not in table.column_names:
+        return pa.chunked_array([pa.nulls(table.num_rows, field.type)])
+    column = _plain(table.column(field.name))
+    missing = _missing(column, field)
+    if missing:
+        raise RecordRefused(
+            f"process returned {missing[1]} rows without a value in {missing[0]!r}, which {name} requires; "
+            "fill it, or leave the rows out"
+        )
+    try:
+        return column if column.type == field.type else column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise RecordRefused(
+            f"process returned a value in column {field.name!r} that {name} cannot hold as {field.type}: "
+            f"{error}"
+        ) from None
+
+
+def _missing(column: pa.ChunkedArray | pa.Array, field: pa.Field, path: str = "") -> tuple[str, int] | None:
+    """Return the first column or nested field that lacks a required value, and how many rows do."""
+    place = f"{path}{field.name}"
+    if not field.nullable and column.null_count:
+        return place, column.null_count
+    kind = field.type
+    if not pa.types.is_nested(kind) or not len(column):
+        return None
+    column = column.filter(pc.is_valid(column))
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    for chunk in chunks:
+        for part, inner in _parts(chunk, kind):
+            missing = _missing(part, inner, f"{place}.")
+            if missing:
+                return missing
+    return None
+
+
+def _parts(chunk: pa.Array, kind: pa.DataType) -> list[tuple[pa.Array, pa.Field]]:
+    if pa.types.is_struct(kind):
+        return [(chunk.field(inner.name), inner) for inner in kind]
+    if pa.types.is_map(kind):
+        entries = chunk.flatten() if hasattr(chunk, "flatten") and not pa.types.is_map(chunk.type) else None
+        keys, items = (chunk.keys, chunk.items) if entries is None else (entries.field(0), entries.field(1))
+        return [(keys, kind.key_field), (items, kind.item_field)]
+    return [(chunk.flatten(), kind.value_field)]
+
+
+def _arrow(result: Any) -> pa.Table | None:
+    if result is None or isinstance(result, pa.Table):
+        return result
+    if isinstance(result, pa.RecordBatch):
+        return pa.Table.from_batches([result])
+    if type(result).__module__.split(".")[0] == "pandas" and hasattr(result, "columns"):
+        return pa.Table.from_pandas(result, preserve_index=False)
+    if hasattr(result, "__arrow_c_stream__"):
+        return pa.table(result)
+    raise ProcessFailed(
+        f"an Arrow process returned {type(result).__name__}; it must return a pyarrow RecordBatch or Table, "
+        "a pandas or polars data frame, or None"
+    )
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def widens(given: pa.DataType, wanted: pa.DataType) -> bool:  # noqa: C901, PLR0911 - one rule per kind of type
+    """Return whether every value of one type is one of another, the same one."""
+    types = pa.types
+    if types.is_dictionary(given):
+        return widens(given.value_type, wanted)
+    if given == wanted or types.is_null(given):
+        return True
+    if _is_text(given) or _is_bytes(given):
+        return (_is_text(given) and _is_text(wanted)) or (_is_bytes(given) and _is_bytes(wanted))
+    if types.is_integer(given) and types.is_integer(wanted):
+        unsigned = types.is_unsigned_integer(given)
+        return given.bit_width < wanted.bit_width or (given.bit_width == wanted.bit_width and not unsigned)
+    if types.is_floating(given) and types.is_floating(wanted):
+        return given.bit_width <= wanted.bit_width
+    if types.is_decimal(given) and types.is_decimal(wanted):
+        return given.scale == wanted.scale and given.precision <= wanted.precision
+    if types.is_timestamp(given) and types.is_timestamp(wanted):
+        return (given.tz is None) == (wanted.tz is None) and _FINER[given.unit] <= _FINER[wanted.unit]
+    if types.is_time(given) and types.is_time(wanted):
+        return _FINER[given.unit] <= _FINER[wanted.unit]
+    if types.is_map(given) and types.is_map(wanted):
+        return widens(given.key_type, wanted.key_type) and widens(given.item_type, wanted.item_type)
+    if _is_list(given) and _is_list(wanted):
+        return widens(given.value_type, wanted.value_type)
+    if types.is_struct(given) and types.is_struct(wanted):
+        same = [inner.name for inner in given] == [inner.name for inner in wanted]
+        return same and all(widens(a.type, b.type) for a, b in zip(given, wanted, strict=True))
+    return False
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind)

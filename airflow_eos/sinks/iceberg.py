@@ -1,0 +1,188 @@
+"""An Iceberg table as a sink: looked at, and committed to, through its catalog.
+
+A commit is one request to the catalog: an append, the property that says which runs published, and what must
+still be so: the branch's head, schema, partition spec and identity of the table that was looked at. It is not
+made by pyiceberg's own ``commit_transaction``: that tries again on a table that nobody has looked at, and
+deletes the manifests of a commit that was answered with a refusal, also where a proxy had sent it twice.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.exceptions import ConfigurationError, EosError, OutcomeUnknown, UnknownTable
+from airflow_eos.model.table import IcebergTable, PublishedRuns, TableLayout, TableReceipt
+from airflow_eos.ports import TableMoved
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+    from airflow_eos.model.table import DataFileMade
+    from airflow_eos.sinks.iceberg_files import IcebergFiles
+
+MAIN = "main"
+SCOPE, TOKEN, BARRED = "eos.scope", "eos.token", "eos.barred"
+_FORMATS = (1, 2)
+_FILES, _ROWS = "added-data-files", "added-records"
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergVersion:
+    """Implements ``airflow_eos.ports.TableVersion``."""
+
+    table: Table
+    layout: TableLayout
+    published: PublishedRuns
+    snapshots: Sequence[Any] = field(repr=False)
+
+    def snapshot_of(self, scope: str, token: int) -> TableReceipt | None:
+        """Return what some snapshot says that a run appended."""
+        for snapshot in self.snapshots:
+            summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+            if summary.get(SCOPE) == scope and summary.get(TOKEN) == str(token) and BARRED not in summary:
+                return TableReceipt(
+                    snapshot.snapshot_id, int(summary.get(_FILES, 0)), int(summary.get(_ROWS, 0))
+                )
+        return None
+
+
+class IcebergSink:
+    """Implements ``airflow_eos.ports.TableSink``.
+
+    :param sink: which table, and of which catalog.
+    :param property_name: of the table, for what this pipeline's runs have published.
+    :raises ConfigurationError: pyiceberg is not installed.
+    """
+
+    def __init__(self, sink: IcebergTable, property_name: str) -> None:
+        try:
+            import pyiceberg  # noqa: F401
+        except ImportError as error:
+            raise ConfigurationError(
+                f"sink={sink.name!r} is an Iceberg table, and pyiceberg is not installed: pip install "
+                "'airflow-eos[iceberg]'"
+            ) from error
+        self._sink = sink
+        self._property = property_name
+        self._catalog: Catalog | None = None
+
+    @property
+    def name(self) -> str:
+        """The table, in words."""
+        return str(self._sink)
+
+    def load(self) -> IcebergVersion:
+        """Look at the table now."""
+        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+        try:
+            table = self._opened().load_table(self._sink.name)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            raise UnknownTable(
+                f"{self.name} does not exist: create the table {self._sink.name!r} in catalog "
+                f"{self._sink.catalog!r}, or correct sink=IcebergTable(...)"
+            ) from None
+        except EosError:
+            raise
+        except Exception as error:
+            raise OutcomeUnknown(
+                f"{self.name}: the catalog did not say what the table holds ({type(error).__name__}: "
+                f"{error}); a retry asks again"
+            ) from error
+        self._refuse_unwritable(table)
+        metadata = table.metadata
+        layout = TableLayout(str(metadata.table_uuid), metadata.current_schema_id, metadata.default_spec_id)
+        published = PublishedRuns.from_json(metadata.properties.get(self._property))
+        return IcebergVersion(table, layout, published, tuple(metadata.snapshots))
+
+    def writer(self, version: Any, label: str) -> IcebergFiles:
+        """Return what writes data files for this version."""
+        from airflow_eos.sinks.iceberg_files import IcebergFiles
+
+        table = version.table
+        without_history = table.metadata.model_copy(
+            update={
+                "snapshots": [],
+                "refs": {},
+                "current_snapshot_id": None,
+                "snapshot_log": [],
+                "metadata_log": [],
+                "statistics": [],
+                "partition_statistics": [],
+            }
+        )
+        return IcebergFiles(
+            self.name,
+            without_history.model_dump_json(),
+            dict(table.io.properties),
+            table.metadata.location,
+            label,
+        )
+
+    def commit(
+        self,
+        version: Any,
+        files: Sequence[DataFileMade],
+        published: PublishedRuns,
+        summary: Mapping[str, str],
+        own: str,
+    ) -> TableReceipt:
+        """Append files and set the property, in one compare-and-set."""
+        from pyiceberg.exceptions import CommitFailedException
+        from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, AssertTableUUID
+
+        table = version.table
+        transaction = table.transaction()
+        append = transaction.update_snapshot(
+            snapshot_properties=dict(summary), branch=self._sink.branch or MAIN
+        ).fast_append()
+        for file in files:
+            append.append_data_file(pickle.loads(file.data))  # noqa: S301 - a task of this run made it
+        append.commit()  # into the transaction, not yet to the catalog
+        receipt = TableReceipt(append.snapshot_id, len(files), sum(file.rows for file in files))
+        run = published.runs[own]
+        if run.receipt is not None:
+            published = published.with_run(own, replace(run, receipt=receipt))
+        transaction.set_properties({self._property: published.to_json()})
+        requirements = (
+            *transaction._requirements,  # noqa: SLF001 - with the head of the branch
+            AssertTableUUID(uuid=table.metadata.table_uuid),
+            AssertCurrentSchemaId(current_schema_id=version.layout.schema_id),
+            AssertDefaultSpecId(default_spec_id=version.layout.spec_id),
+        )
+        try:
+            table.catalog.commit_table(table, requirements, transaction._updates)  # noqa: SLF001
+        except CommitFailedException as error:
+            raise TableMoved(str(error)) from error
+        return receipt
+
+    def _opened(self) -> Catalog:
+        if self._catalog is None:
+            from pyiceberg.catalog import load_catalog
+
+            self._catalog = load_catalog(self._sink.catalog, **(self._sink.properties or {}))
+        return self._catalog
+
+    def _refuse_unwritable(self, table: Table) -> None:
+        metadata, branch = table.metadata, self._sink.branch
+        if metadata.format_version not in _FORMATS:
+            raise UnknownTable(
+                f"{self.name} has format version {metadata.format_version}; tables of versions "
+                f"{', '.join(map(str, _FORMATS))} can be written"
+            )
+        kind = metadata.properties.get("write.format.default", "parquet")
+        if kind != "parquet":
+            raise UnknownTable(
+                f"{self.name} wants data files in {kind} (write.format.default); parquet is written"
+            )
+        if branch is not None and branch != MAIN:
+            ref = metadata.refs.get(branch)
+            if ref is None or ref.snapshot_ref_type != "branch":
+                raise UnknownTable(
+                    f"{self.name}: {branch!r} is {'a tag' if ref else 'not a branch of the table'}; create "
+                    "the branch, or correct IcebergTable(branch=...)"
+                )

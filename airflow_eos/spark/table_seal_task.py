@@ -1,0 +1,110 @@
+"""The seal task of a table: rows become data files, and a sealed row names each of them.
+
+As :mod:`airflow_eos.spark.seal_task`, it may run again or twice: files of an attempt that is not counted are
+named by no commit. Memory is the rows of one file.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from airflow_eos.exceptions import EosError, SendError
+from airflow_eos.spark.errors import ErrorMark, root_cause
+from airflow_eos.spark.sealed_rows import TASK_TRAILER_PARTITION, SealedRows
+from airflow_eos.spark.worker_memory import tidy
+
+if TYPE_CHECKING:
+    from airflow_eos.model.table import DataFileMade
+    from airflow_eos.ports import TableWriter
+    from airflow_eos.spark.process import RunContext
+    from airflow_eos.spark.targets import TargetTopic
+    from airflow_eos.wire.client_config import ClientConfig
+
+PLACE = ("table", 0)
+"""What stands for topic and partition in rows that name data files."""
+_FLUSH_ROWS = 2_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class TableSealTask:
+    """What ``mapInArrow`` calls in every seal task of a table; pickled with the storage's credentials.
+
+    :param config: client configuration, for the records that an Arrow process reads.
+    """
+
+    config: ClientConfig = field(repr=False)
+    writer: TableWriter
+    mark: ErrorMark = field(default_factory=ErrorMark)
+    targets: Mapping[str, TargetTopic] = field(default_factory=dict)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield rows of :data:`airflow_eos.spark.sealed_rows.SCHEMA`, of rows as a DataFrame has them."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        with self.mark.errors():
+            yield from self.seal(self._in_columns(batches), context.partitionId(), context.taskAttemptId())
+
+    def seal(
+        self, batches: Iterator[pa.RecordBatch], seal_partition: int, attempt_id: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Write one task's rows, which have the table's columns; yield a row per file, and the trailers."""
+        made, count = 0, 0
+        try:
+            for table in self._flushes(batches):
+                rows = SealedRows(seal_partition, attempt_id)
+                for file in self._written(table):
+                    rows.add(0, *PLACE, made, file.rows, pickle.dumps(file))
+                    made, count = made + 1, count + file.rows
+                yield rows.batch()
+        finally:
+            tidy()
+        rows = SealedRows(seal_partition, attempt_id)
+        if made:
+            rows.add(0, *PLACE, made, count, None)
+        rows.add(0, None, TASK_TRAILER_PARTITION, int(made > 0), count, None)
+        yield rows.batch()
+
+    def rows_of(self, result: Any, run: RunContext) -> pa.Table | None:  # noqa: ARG002 - as a topic's
+        """Return what an Arrow process returned as rows of the table."""
+        return self.writer.columns(result)
+
+    def fits(self, rows: pa.Table, target: TargetTopic | None) -> bool:  # noqa: ARG002 - as a topic's
+        """Tell that no row is too large."""
+        return True
+
+    def _in_columns(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            table = self.writer.columns(batch)
+            if table is not None:
+                yield from table.to_batches()
+
+    def _flushes(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+        waiting: list[pa.RecordBatch] = []
+        rows = size = 0
+        most = self.writer.flush_bytes
+        for batch in batches:
+            waiting.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+            if size >= most or rows >= _FLUSH_ROWS:
+                yield pa.Table.from_batches(waiting)
+                waiting, rows, size = [], 0, 0
+        if rows:
+            yield pa.Table.from_batches(waiting)
+
+    def _written(self, table: pa.Table) -> list[DataFileMade]:
+        try:
+            return list(self.writer.write(table))
+        except EosError:
+            raise
+        except Exception as error:
+            raise SendError(
+                f"{self.writer.name}: a data file cannot be written: {root_cause(error)}"
+            ) from error

@@ -1,0 +1,270 @@
+"""Runs whose sink is a table, on a real broker and a real catalog: each record once in its history."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from airflow_eos.engine.control_plane import ControlPlane
+from airflow_eos.exceptions import DifferentWork, RunFailed, RunFenced, TableReplaced
+from airflow_eos.ledger import keys
+from airflow_eos.model.ranges import Cursor
+from airflow_eos.model.table import IcebergTable
+from airflow_eos.operations.cursor_reset import Reset, reset_cursor
+from airflow_eos.run.kill import Kill
+from airflow_eos.run.protocol import RunProtocol
+from airflow_eos.run.publishing import Publisher
+from airflow_eos.run.states import State
+from tests.support.local_runs import LocalDataPlane, Paused
+from tests.support.tables import LocalTablePlane, TablePipeline
+
+
+@pytest.fixture
+def pipeline(embedded_kafka, tmp_path):
+    return TablePipeline(embedded_kafka, tmp_path)
+
+
+class Died(BaseException):
+    """A process ends: nothing of its own code runs any more but what `finally` cannot be kept from."""
+
+
+def die_at(state):
+    def entered(now):
+        if now is state:
+            raise Died(state)
+
+    return entered
+
+
+def committed(pipeline):
+    """The offsets of partitions 0 and 1 that the group has committed."""
+    consumer = Consumer({**pipeline.kafka.client_config(), "group.id": pipeline.spec.group_id})
+    try:
+        places = [TopicPartition(pipeline.source, partition) for partition in (0, 1)]
+        return [one.offset for one in consumer.committed(places, timeout=60)]
+    finally:
+        consumer.close()
+
+
+def test_rows_offsets_and_record_belong_together(pipeline):
+    """One run: the table has the rows, the ledger has the run with the table's receipt, the group stands."""
+    pipeline.publish(["a", "b", "c"], partition=0)
+    pipeline.publish(["d"], partition=1)
+    record = pipeline.run()
+
+    assert pipeline.values() == ["a", "b", "c", "d"]
+    assert committed(pipeline) == [3, 1]
+    assert (record.records_read, record.records_written) == (4, 4)
+    snapshot = pipeline.table.current_snapshot()
+    assert record.details["table"] == {
+        "sink": "iceberg:c/db.t",
+        "uuid": str(pipeline.table.metadata.table_uuid),
+        "snapshot": snapshot.snapshot_id,
+        "files": 1,
+        "rows": 4,
+    }
+    assert snapshot.summary["eos.run-key"] == record.run_key
+    assert snapshot.summary["eos.pipeline"] == pipeline.spec.pipeline
+    assert snapshot.summary["eos.ranges"] == f'[["{pipeline.source}",0,0,3],["{pipeline.source}",1,0,1]]'
+    assert [state for state, _ in record.trace] == [
+        "ASKED", "FENCED", "CHECKED", "PLANNED", "SEALED", "INTENT",
+        "FENCED", "CHECKED", "PLANNED", "PUBLISHED", "OPEN", "WRITTEN", "STAGED", "PROVEN", "COMMITTED",
+    ]  # fmt: skip
+
+
+def test_the_next_run_reads_on_and_a_retry_is_answered_from_the_ledger(pipeline):
+    """Also when nothing is there to read: then the table gets no snapshot."""
+    pipeline.publish(["a"])
+    pipeline.run("r1")
+    pipeline.publish(["b"])
+    pipeline.run("r2")
+    snapshots = len(pipeline.table.snapshots())
+    assert pipeline.run("r1", try_number=2).found
+    assert pipeline.run("r3").records_written == 0
+    assert pipeline.values() == ["a", "b"]
+    assert len(pipeline.table.snapshots()) == snapshots == 2
+
+
+STATES = [state for state in State if state not in (State.ABORTED, State.UNKNOWN)]
+
+
+@pytest.mark.parametrize("run_id", ["r1", "r2"])
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.value)
+def test_whoever_comes_after_a_death_at_a_state_leaves_each_record_once(pipeline, state, run_id):
+    """A retry of the run, or the next run of the cursor; more records came in between."""
+    pipeline.publish(["a", "b"])
+    with pytest.raises(Died):
+        pipeline.run("r1", on_state=die_at(state))
+    pipeline.publish(["c"])
+    pipeline.run(run_id, try_number=2)
+    pipeline.run("r3")
+
+    assert pipeline.values() == ["a", "b", "c"]
+    assert committed(pipeline)[0] == 3
+
+
+def test_a_retry_adopts_what_the_table_has(pipeline):
+    """The rows are not written again, and the record is of the ranges that they were read from."""
+    pipeline.publish(["a", "b"])
+    with pytest.raises(Died):
+        pipeline.run("r1", on_state=die_at(State.PUBLISHED))
+    assert pipeline.values() == ["a", "b"]
+    assert committed(pipeline)[0] < 0
+    pipeline.publish(["c"])
+    published = pipeline.table.current_snapshot().snapshot_id
+
+    record = pipeline.run("r1", try_number=2, data=Refusing)
+
+    assert record.details["table"]["snapshot"] == published
+    assert [(one.partition, one.start, one.end) for one in record.ranges] == [(0, 0, 2), (1, 0, 0)]
+    assert committed(pipeline)[0] == 2
+
+
+class Refusing(LocalDataPlane):
+    """Nothing is to be sealed."""
+
+    def seal(self, plan, writer=None):
+        raise AssertionError("the rows are in the table")
+
+
+@pytest.mark.parametrize("run_id", ["r1", "r2"])
+@pytest.mark.parametrize("state", [State.SEALED, State.INTENT, State.PUBLISHED, State.STAGED], ids=str)
+def test_a_zombie_that_wakes_after_its_successor_adds_nothing(pipeline, state, run_id):
+    """It finds the run in the ledger, or is fenced."""
+    pipeline.publish(["a", "b"])
+    zombie = Paused(pipeline, state)
+    pipeline.publish(["c"])
+    pipeline.run(run_id, try_number=2)
+    zombie.resume()
+
+    assert isinstance(zombie.error, RunFenced) or zombie.record.found
+    pipeline.run("r3")
+    assert pipeline.values() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("state", [State.INTENT, State.PUBLISHED], ids=str)
+def test_a_run_that_is_killed_beside_the_table_is_taken_up_by_the_next_try(pipeline, state):
+    """Whether its rows are in the table already, the error says; nothing of Kafka is committed."""
+    pipeline.publish(["a", "b"])
+    kill = Kill()
+
+    def entered(now):
+        if now is state:
+            kill.ask()
+
+    with ControlPlane(pipeline.spec) as control:
+        collaborators = control.collaborators(LocalTablePlane(pipeline.spec))
+        with pytest.raises(RunFailed) as failed:
+            RunProtocol(pipeline.spec, collaborators, entered, kill).execute()
+    assert ("its rows are in the table" in str(failed.value)) == (state is State.PUBLISHED)
+    assert pipeline.values() == (["a", "b"] if state is State.PUBLISHED else [])
+    assert committed(pipeline)[0] < 0
+    pipeline.run("r1", try_number=2)
+    assert pipeline.values() == ["a", "b"]
+
+
+@pytest.mark.parametrize("barred", [True, False], ids=["barred", "the counter-test: not barred"])
+def test_a_zombie_that_passed_its_last_fence_is_stopped_by_the_table(pipeline, monkeypatch, barred):
+    """It publishes when the next run has settled its INTENT and read the record, but not published it."""
+    pipeline.publish(["a"])
+    zombie = Paused(pipeline, State.INTENT)
+    publish, following = Publisher.publish, []
+
+    def late(publisher, claim, files):
+        if not following:
+            following.append(Paused(pipeline, State.SEALED, "r2"))
+        return publish(publisher, claim, files)
+
+    monkeypatch.setattr(Publisher, "publish", late)
+    if not barred:
+        monkeypatch.setattr(Publisher, "settle", lambda *_: None)
+    zombie.resume()
+    following[0].resume()
+
+    assert isinstance(zombie.error, RunFenced)
+    assert pipeline.values() == (["a"] if barred else ["a", "a"])
+
+
+def test_rounds_are_published_one_by_one(pipeline):
+    """Each round is a snapshot; a death between two is continued."""
+    pipeline.publish([f"v{i}" for i in range(7)])
+    ranges = Cursor(until_caught_up=True, max_records=3)
+    entered = []
+
+    def at_second_publication(now):
+        entered.append(now)
+        if entered.count(State.PUBLISHED) == 2:
+            raise Died
+
+    with pytest.raises(Died):
+        pipeline.run("r1", ranges=ranges, on_state=at_second_publication)
+    record = pipeline.run("r1", ranges=ranges, try_number=2)
+
+    assert pipeline.values() == [f"v{i}" for i in range(7)]
+    assert record.records_read == 7
+    assert len(pipeline.table.snapshots()) == 3
+
+
+def test_a_reprocessing_appends_the_recorded_ranges_once_more(pipeline):
+    """On purpose, and once whatever dies."""
+    pipeline.publish(["a"])
+    pipeline.run("r1")
+    again = {"clear_number": 1, "on_committed": "reprocess"}
+    with pytest.raises(Died):
+        pipeline.run("r1", on_state=die_at(State.PUBLISHED), **again)
+    pipeline.run("r1", try_number=2, **again)
+    assert pipeline.values() == ["a", "a"]
+
+
+def test_what_is_open_in_one_table_is_not_read_on_into_another_sink(pipeline):
+    """The sink was changed between a death and the next try: only the first table can tell."""
+    pipeline.publish(["a"])
+    with pytest.raises(Died):
+        pipeline.run("r1", on_state=die_at(State.PUBLISHED))
+    pipeline.catalog.create_table("db.u", schema=pipeline.table.schema())
+    other = IcebergTable("db.u", catalog="c", properties=pipeline.properties)
+    with pytest.raises(DifferentWork, match=r"iceberg:c/db\.t"):
+        pipeline.run("r1", sink=other)
+    with pytest.raises(DifferentWork, match=r"iceberg:c/db\.t"):
+        pipeline.run("r1", sink=None, sink_topic=pipeline.sink, data=LocalDataPlane)
+    pipeline.run("r1", try_number=2)
+    assert pipeline.values() == ["a"]
+
+
+def test_a_table_made_again_between_two_tries_is_refused(pipeline):
+    """Nobody can tell whether the old one had the rows."""
+    pipeline.publish(["a"])
+    with pytest.raises(Died):
+        pipeline.run("r1", on_state=die_at(State.PUBLISHED))
+    schema = pipeline.table.schema()
+    pipeline.catalog.drop_table("db.t")
+    pipeline.catalog.create_table("db.t", schema=schema)
+    with pytest.raises(TableReplaced):
+        pipeline.run("r1", try_number=2)
+    assert pipeline.values() == []
+
+
+def test_a_reset_waits_until_an_open_intent_is_settled(pipeline):
+    """A reset to the beginning would read again what the table may have."""
+    pipeline.publish(["a"])
+    with pytest.raises(Died):
+        pipeline.run("r1", on_state=die_at(State.PUBLISHED))
+    reset = Reset(
+        pipeline.spec.group_id, to="earliest", topics=(pipeline.source,), pipeline=pipeline.spec.pipeline
+    )
+    arguments = (pipeline.spec.kafka, pipeline.spec.ledger, pipeline.spec.prefix, reset)
+    with pytest.raises(DifferentWork, match="run the pipeline once"):
+        reset_cursor(*arguments)
+    pipeline.run("r1", try_number=2)
+    reset_cursor(*arguments)
+    pipeline.run("r2")
+    assert pipeline.values() == ["a", "a"]
+
+
+def test_the_ledger_keeps_no_intent_of_a_run_that_is_over(pipeline):
+    """It is taken back in the transaction of the run's record."""
+    pipeline.publish(["a"])
+    pipeline.run()
+    with ControlPlane(pipeline.spec) as control:
+        key = keys.intent_key(keys.transactional_id(pipeline.spec))
+        assert control.authority.peek([key], routing=pipeline.spec.group_id) == {}

@@ -1,0 +1,137 @@
+"""Tables written by Spark's tasks: DataFrame and Arrow processes, read again by DuckDB.
+
+Runs on a classic session here; :mod:`test_spark_connect` runs the same tests on Spark Connect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyiceberg.catalog import load_catalog
+
+from airflow_eos import arrow_process
+from airflow_eos.engine import read_process_write
+from airflow_eos.exceptions import ProcessFailed, RecordRefused
+from airflow_eos.model.table import IcebergTable
+from tests.support.tables import new_catalog, values_of
+
+COLUMNS = pa.schema(
+    [
+        pa.field("value", pa.string(), nullable=False),
+        pa.field("partition", pa.int64()),
+        pa.field("at", pa.timestamp("us", "UTC")),
+    ]
+)
+
+
+@pytest.fixture
+def table(tmp_path):
+    properties = new_catalog(tmp_path)
+    catalog = load_catalog("c", **properties)
+    catalog.create_table("db.t", schema=COLUMNS)
+    return catalog, IcebergTable("db.t", catalog="c", properties=properties)
+
+
+def frame_process(df):
+    return df.selectExpr("cast(value as string) value", "partition", "timestamp at")
+
+
+@arrow_process
+def arrow_columns(batch):
+    return pa.table(
+        {
+            "at": batch["timestamp"],
+            "partition": batch["partition"],
+            "value": pc.cast(batch["value"], pa.string()),
+        }
+    )
+
+
+def spec_of(broker, sink, source):
+    return replace(broker.spec(source, None), sink=sink, pipeline=f"of-{source}", group_id=f"group-{source}")
+
+
+def records(count):
+    return [{"key": None, "value": b"v%d" % i, "partition": i % 2} for i in range(count)]
+
+
+@pytest.mark.parametrize("process", [frame_process, arrow_columns], ids=["frame", "arrow"])
+def test_tasks_write_what_the_process_returns(broker, spark, table, process):
+    """Columns in the table's order and types, each record once; the next run reads on."""
+    catalog, sink = table
+    source = broker.topic("src", 2)
+    broker.produce(source, records(500))
+    spec = spec_of(broker, sink, source)
+    record = read_process_write(spark, spec, process)
+    broker.produce(source, records(10))
+    again = read_process_write(spark, replace(spec, run_id="next"), process)
+
+    expected = sorted([f"v{i}" for i in range(500)] + [f"v{i}" for i in range(10)])
+    assert values_of(catalog.load_table("db.t")) == expected
+    assert (record.records_read, record.records_written, again.records_written) == (500, 500, 10)
+    assert record.details["table"]["rows"] == 500
+    rows = catalog.load_table("db.t").scan().to_arrow()
+    assert set(rows["partition"].to_pylist()) == {0, 1}
+    assert rows["at"].null_count == 0
+
+
+@pytest.mark.parametrize("process", [frame_process, arrow_columns], ids=["frame", "arrow"])
+def test_partitions_of_the_table_are_honoured(broker, spark, table, process):
+    """Files lie in the partitions that the table's spec names."""
+    catalog, sink = table
+    with catalog.load_table("db.t").update_spec() as update:
+        update.add_identity("partition")
+    source = broker.topic("src", 2)
+    broker.produce(source, records(20))
+    read_process_write(spark, spec_of(broker, sink, source), process)
+
+    files = catalog.load_table("db.t").inspect.files().to_pylist()
+    counts = {0: 0, 1: 0}
+    for file in files:
+        counts[file["partition"]["partition"]] += file["record_count"]
+    assert counts == {0: 10, 1: 10}
+
+
+def test_a_wrong_column_is_refused_before_anything_is_read(broker, spark, table):
+    """Of a DataFrame on the driver; of an Arrow process with the task that saw it."""
+    _, sink = table
+    source = broker.topic("src", 2)
+    broker.produce(source, records(3))
+    spec = spec_of(broker, sink, source)
+    with pytest.raises(ProcessFailed, match=r"column 'key', which iceberg:c/db\.t does not have"):
+        read_process_write(spark, spec, lambda df: df.selectExpr("cast(value as string) value", "key"))
+    with pytest.raises(ProcessFailed, match="'value' as"):
+        read_process_write(spark, spec, lambda df: df.selectExpr("offset value"))
+    with pytest.raises(ProcessFailed, match="'partition' as string"):
+        read_process_write(spark, spec, text_partition)
+
+
+@arrow_process
+def text_partition(batch):
+    return pa.table(
+        {"value": pc.cast(batch["value"], pa.string()), "partition": pc.cast(batch["partition"], pa.string())}
+    )
+
+
+@arrow_process
+def nullable(batch):
+    value = pc.cast(batch["value"], pa.string())
+    return pa.table({"value": pc.if_else(pc.equal(value, "v3"), None, value)})
+
+
+@pytest.mark.parametrize(
+    "process",
+    [lambda df: df.selectExpr("nullif(cast(value as string), 'v3') value"), nullable],
+    ids=["frame", "arrow"],
+)
+def test_a_missing_required_value_is_named_with_its_record(broker, spark, table, process):
+    """The record is looked for by trying parts of what was read."""
+    catalog, sink = table
+    source = broker.topic("src", 1)
+    broker.produce(source, [{"key": None, "value": b"v%d" % i, "partition": 0} for i in range(6)])
+    with pytest.raises(RecordRefused, match=rf"'value', which .* requires.*{source}-0, offset 3"):
+        read_process_write(spark, spec_of(broker, sink, source), process)
+    assert values_of(catalog.load_table("db.t")) == []

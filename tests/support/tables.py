@@ -1,0 +1,95 @@
+"""Pipelines whose sink is a table, on a real broker without Spark, and readers that share no code with us."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+from pyiceberg.catalog import load_catalog
+
+from airflow_eos.model.output import SealedManifest
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.table import DataFileMade, IcebergTable
+from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.connection import BrokerConnections
+from airflow_eos.wire.fetch import fetch_range
+from tests.support.local_runs import LocalDataPlane, Pipeline
+
+SCHEMA = pa.schema([pa.field("value", pa.string(), nullable=False), pa.field("offset", pa.int64())])
+
+
+def new_catalog(folder: Path) -> dict[str, str]:
+    """Return the properties of a new catalog in SQLite, which holds the empty namespace ``db``."""
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{folder}/catalog.db?timeout=30",
+        "warehouse": f"file://{folder}",
+    }
+    catalog = load_catalog("c", **properties)
+    catalog.create_namespace("db")
+    catalog.close()
+    return properties
+
+
+@dataclass(frozen=True)
+class LocalFiles:
+    manifest: SealedManifest
+    files: Sequence[DataFileMade]
+
+
+class LocalTablePlane(LocalDataPlane):
+    """Copies records into a table's columns ``value`` and ``offset``."""
+
+    def seal(self, plan: Any, writer: Any = None) -> LocalFiles:
+        assert writer is not None
+        values, offsets = [], []
+        counts: dict[TopicPartition, int] = {}
+        with BrokerConnections(ClientConfig.of(self._spec.kafka)) as connections:
+            for r in plan.ranges:
+                counts[r.topic_partition] = 0
+                for batch in fetch_range(connections, r.topic, r.partition, r.start, r.end):
+                    values += [value.decode() for value in batch.value.to_pylist()]
+                    offsets += [int(offset) for offset in batch.offset]
+                    counts[r.topic_partition] += len(batch)
+        table = writer.columns(pa.table({"value": values, "offset": pa.array(offsets, pa.int64())}))
+        return LocalFiles(SealedManifest((), counts), [] if table is None else writer.write(table))
+
+    def release(self, sealed: LocalFiles) -> None:
+        """Leave the files."""
+
+
+class TablePipeline(Pipeline):
+    """A pipeline that appends to a table of its own."""
+
+    def __init__(self, kafka: Any, folder: Path, **changes: Any) -> None:
+        super().__init__(kafka)
+        self.folder = folder
+        self.properties = new_catalog(folder)
+        self.catalog = load_catalog("c", **self.properties)
+        self.catalog.create_table("db.t", schema=SCHEMA)
+        sink = IcebergTable("db.t", catalog="c", properties=self.properties)
+        self.spec = replace(self.spec, **{"sink_topic": None, "sink": sink, **changes})
+
+    def run(self, run_id: str = "r1", **changes: Any) -> Any:
+        return super().run(run_id, **{"data": LocalTablePlane, **changes})
+
+    @property
+    def table(self) -> Any:
+        return self.catalog.load_table("db.t")
+
+    def values(self) -> list[str]:
+        """Return the rows as DuckDB reads them from the files that the table's current snapshot names."""
+        return values_of(self.table)
+
+
+def values_of(table: Any) -> list[str]:
+    """Return the column ``value``, sorted, read by DuckDB."""
+    files = [one["file_path"].removeprefix("file://") for one in table.inspect.files().to_pylist()]
+    if not files:
+        return []
+    rows = duckdb.connect().execute("select value from read_parquet(?) order by value", [files]).fetchall()
+    return [value for (value,) in rows]

@@ -1,0 +1,57 @@
+"""A connection of type iceberg as the properties of a catalog."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.hooks.iceberg_catalog import catalog_properties, with_connection
+from airflow_eos.model.table import IcebergTable
+
+
+@pytest.fixture
+def connection(monkeypatch):
+    def make(**values):
+        monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "iceberg", **values}))
+
+    return make
+
+
+def test_a_rest_catalog_is_its_host_and_credential(connection):
+    """As the provider of Iceberg has the fields; extras are properties of the catalog."""
+    connection(
+        host="http://catalog:8181", login="id", password="secret", extra=json.dumps({"warehouse": "lake"})
+    )
+    assert catalog_properties("lake") == {
+        "type": "rest",
+        "uri": "http://catalog:8181",
+        "credential": "id:secret",
+        "warehouse": "lake",
+    }
+
+
+def test_other_catalogs_are_named_by_extras(connection):
+    """All that pyiceberg knows."""
+    connection(extra=json.dumps({"type": "sql", "uri": "sqlite:////tmp/c.db", "warehouse": "file:///tmp"}))
+    sink = with_connection(IcebergTable("db.t", catalog="lake"))
+    assert sink.properties == {"type": "sql", "uri": "sqlite:////tmp/c.db", "warehouse": "file:///tmp"}
+    assert "sqlite" not in repr(sink)
+    assert with_connection(None) is None
+
+
+def test_a_connection_that_names_no_catalog_is_refused(connection):
+    """With its id, and what it lacks."""
+    with pytest.raises(ConfigurationError, match=r"catalog='lake'. names a connection that does not exist"):
+        catalog_properties("lake")
+    connection()
+    with pytest.raises(ConfigurationError, match="'lake' has neither a host nor 'uri'"):
+        catalog_properties("lake")
+
+
+@pytest.mark.parametrize("name", ["flights", "db.", ".t", "", 5])
+def test_a_table_has_a_namespace(name):
+    """The name is refused where it is written."""
+    with pytest.raises(ConfigurationError, match=r"name=\.\.\."):
+        IcebergTable(name)

@@ -1,0 +1,102 @@
+"""What a process may return for a table: names, types, values."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from airflow_eos.exceptions import ProcessFailed, RecordRefused
+from airflow_eos.sinks.columns import table_columns, widens
+
+WANTED = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("name", pa.large_string()),
+        pa.field("at", pa.timestamp("us", "UTC")),
+        pa.field("tags", pa.large_list(pa.large_string())),
+        pa.field("price", pa.decimal128(10, 2)),
+    ]
+)
+
+
+def test_what_widens_is_widened_and_what_is_left_out_is_null():
+    """In the table's order of columns."""
+    moment = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+    given = pa.table(
+        {
+            "at": pa.array([moment], pa.timestamp("ms", "Europe/Berlin")),
+            "id": pa.array([7], pa.int16()),
+            "tags": pa.array([["a"]], pa.list_(pa.string())),
+            "name": pa.array(["x"]).dictionary_encode(),
+        }
+    )
+    assert table_columns(given, WANTED, "db.t").to_pylist() == [
+        {"id": 7, "name": "x", "at": moment, "tags": ["a"], "price": None}
+    ]
+    assert table_columns(given, WANTED, "db.t").schema == WANTED
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"id": [1], "nmae": ["x"]}, "did you mean 'name'"),
+        ({"name": ["x"]}, "no column 'id'"),
+        ({"id": ["1"]}, "column 'id' as string"),
+        ({"id": [1.0]}, "column 'id' as double"),
+        ({"id": pa.array([1], pa.uint64())}, "column 'id' as uint64"),
+        ({"id": [1], "at": pa.array([0], pa.timestamp("us"))}, "column 'at' as timestamp[us]"),
+        ({"id": [1], "at": pa.array([0], pa.timestamp("ns", "UTC"))}, "column 'at' as timestamp[ns, tz=UTC]"),
+        ({"id": [1], "price": [Decimal("1.234")]}, "column 'price' as decimal128(4, 3)"),
+        ({"id": [1], "tags": [[1]]}, "column 'tags' as list"),
+    ],
+)
+def test_what_does_not_fit_is_named(given, named):
+    """Column, type, and what the table has."""
+    with pytest.raises(ProcessFailed) as failure:
+        table_columns(pa.table(given), WANTED, "db.t")
+    assert named in str(failure.value)
+
+
+def test_a_required_value_that_is_missing_is_refused():
+    """Also in a nested column."""
+    with pytest.raises(RecordRefused, match="'id'"):
+        table_columns(pa.table({"id": pa.array([1, None], pa.int64())}), WANTED, "db.t")
+    inner = pa.field("s", pa.struct([pa.field("x", pa.int32(), nullable=False)]))
+    wanted = pa.schema([inner, pa.field("l", pa.list_(pa.field("element", pa.int32(), nullable=False)))])
+    with pytest.raises(RecordRefused, match=r"'s\.x'"):
+        table_columns(
+            pa.table({"s": [{"x": 1}, {"x": None}]}).cast(wanted_types(wanted, "s")), wanted, "db.t"
+        )
+    with pytest.raises(RecordRefused, match=r"'l\.element'"):
+        table_columns(pa.table({"l": pa.array([[1, None]], pa.list_(pa.int32()))}), wanted, "db.t")
+    assert (
+        table_columns(pa.table({"l": pa.array([None], pa.list_(pa.int32()))}), wanted, "db.t").num_rows == 1
+    )
+
+
+def wanted_types(schema, name):
+    return pa.schema([pa.field(name, pa.struct([pa.field("x", pa.int32())]))])
+
+
+@pytest.mark.parametrize("result", [None, pa.table({"id": pa.array([], pa.int64())})])
+def test_no_rows_are_no_rows(result):
+    """None, or an empty table."""
+    assert table_columns(result, WANTED, "db.t") is None
+
+
+def test_widening_loses_nothing():
+    """The rules of Iceberg's own promotions, and other encodings of the same."""
+    assert widens(pa.int32(), pa.int64())
+    assert not widens(pa.int64(), pa.int32())
+    assert widens(pa.float32(), pa.float64())
+    assert not widens(pa.int32(), pa.float64())
+    assert widens(pa.uint32(), pa.int64())
+    assert not widens(pa.uint32(), pa.int32())
+    assert widens(pa.string(), pa.large_string())
+    assert not widens(pa.string(), pa.large_binary())
+    assert widens(pa.decimal128(5, 2), pa.decimal128(10, 2))
+    assert not widens(pa.decimal128(5, 2), pa.decimal128(10, 3))
+    assert widens(pa.map_(pa.string(), pa.int32()), pa.map_(pa.large_string(), pa.int64()))
