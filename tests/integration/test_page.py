@@ -262,6 +262,7 @@ def test_a_transaction_that_is_open_now_is_shown(embedded_kafka, page, pipeline,
     """Those of pipelines that the user may see; nothing there can end one."""
     group = {"group_id": f"team/{unique('orders')} 50%"}
     pipeline = another(embedded_kafka, pipeline, task=task(MINE), **group)
+    shown(page, pipeline, 1)  # what the page knows of the ledger may be a second old
     pipeline.publish(["d"], partition=0)
     with_open = Paused(pipeline, State.WRITTEN, "r3")
     try:
