@@ -1,1 +1,1 @@
-"""What administrators and the page ask and do: checks, repair, look-ups, upkeep of the ledger."""
+"""Operations for administrators and the page: checks, repair, queries, upkeep of the ledger."""

@@ -1,6 +1,7 @@
-"""Checks that only read: the doctor makes them, and the page, whose principal may do nothing else.
+"""Read-only checks, for the doctor and for the page, whose principal may only read.
 
-Each yields what it finds; where it may not look it says so (``unknown``), or raises what the brokers said.
+Each check yields findings; without the permission to look it yields ``unknown``, or raises the brokers'
+error.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ Status = Literal["ok", "warn", "fail", "unknown"]
 
 _DURABLE_REPLICAS = 3
 _SAFE_EXPIRATION = dt.timedelta(days=1)
-"""Longer than any run computes before its transaction opens."""
+"""Longer than a run should compute before its transaction opens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
     """One finding.
 
-    :param name: what was looked at.
-    :param status: ``fail`` stops runs; ``warn`` does not, yet; ``unknown`` could not be seen.
-    :param found: what was found.
-    :param advice: what to do about it; empty where nothing is.
+    :param name: name of the check.
+    :param status: ``fail`` stops runs; ``warn`` may do so later; ``unknown``: the check could not be made.
+    :param found: the finding as text.
+    :param advice: what to do about it; empty for nothing.
     """
 
     name: str
@@ -47,7 +48,7 @@ class Check:
 
 
 def guarded(name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
-    """Turn the error of one check into its finding, so that the other checks are still made."""
+    """Turn the error of a check into a finding, so that the other checks still run."""
     try:
         return list(look())
     except EosError as error:
@@ -55,7 +56,7 @@ def guarded(name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
 
 
 def verification(control: ControlPlane) -> Iterator[Check]:
-    """Whether brokers refuse a batch for a partition that is not in its transaction (law 9)."""
+    """Check that brokers refuse a batch for a partition that is not in its transaction (law 9)."""
     verifies = control.cluster.partition_verification()
     if verifies is None:
         yield Check(
@@ -71,38 +72,38 @@ def verification(control: ControlPlane) -> Iterator[Check]:
 
 
 def timeouts(control: ControlPlane, delivery: dt.timedelta, transaction: dt.timedelta) -> Iterator[Check]:
-    """Whether a run's time-outs fit together, and the brokers allow them (law 10)."""
+    """Check that a run's timeouts are consistent, and that the brokers allow them (law 10)."""
     maximum = control.cluster.transaction_max_timeout_ms()
     laws.timeouts_fit(delivery, transaction, maximum)
-    found = f"delivery {span_text(delivery)}, transaction {span_text(transaction)}"
+    configured = f"delivery {span_text(delivery)}, transaction {span_text(transaction)}"
     if maximum is None:
-        yield Check("time-outs", "unknown", f"{found}, transaction.max.timeout.ms may not be read")
+        yield Check("time-outs", "unknown", f"{configured}, transaction.max.timeout.ms may not be read")
     else:
         yield Check(
-            "time-outs", "ok", f"{found}, brokers allow {span_text(dt.timedelta(milliseconds=maximum))}"
+            "time-outs", "ok", f"{configured}, brokers allow {span_text(dt.timedelta(milliseconds=maximum))}"
         )
 
 
 def expiry(control: ControlPlane) -> Iterator[Check]:
-    """Whether brokers remember a transactional id for longer than any run takes."""
+    """Check that brokers remember a transactional id for longer than a run takes."""
     expiration = control.cluster.transactional_id_expiration_ms()
     if expiration is None:
         yield Check("expiry of ids", "unknown", "transactional.id.expiration.ms may not be read")
         return
     after = span_text(dt.timedelta(milliseconds=expiration))
-    found = f"unused transactional ids are forgotten after {after}"
+    finding = f"unused transactional ids are forgotten after {after}"
     if expiration < _SAFE_EXPIRATION.total_seconds() * 1000:
         advice = (
             "raise transactional.id.expiration.ms (7 days by default): a run that reads and computes for "
             "longer finds its id forgotten, and each of its tries ends as RunFenced"
         )
-        yield Check("expiry of ids", "warn", found, advice)
+        yield Check("expiry of ids", "warn", finding, advice)
     else:
-        yield Check("expiry of ids", "ok", found)
+        yield Check("expiry of ids", "ok", finding)
 
 
 def undecided_offsets(control: ControlPlane, permissions: Permissions, topic: str) -> Iterator[Check]:
-    """Whether readers of a topic wait behind open transactions; of a missing topic another check tells."""
+    """Check whether readers of a topic wait behind open transactions; ignores a missing topic."""
     care = permissions.topics([topic])[topic]
     if care is None:
         return
@@ -121,9 +122,9 @@ def undecided_offsets(control: ControlPlane, permissions: Permissions, topic: st
 
 
 def ledger_identity(control: ControlPlane, name: str) -> Iterator[Check]:
-    """Whether it is there, and the one of before."""
+    """Check that the ledger exists, and is the one that was used before."""
     try:
-        found = control.verify_ledger()
+        ledger = control.verify_ledger()
     except LedgerReplaced as error:
         advice = "restore it; `airflow eos init --adopt-new` makes one that knows nothing of earlier runs"
         yield Check("ledger", "fail", said(error), advice)
@@ -135,16 +136,16 @@ def ledger_identity(control: ControlPlane, name: str) -> Iterator[Check]:
     yield Check(
         "ledger",
         "ok",
-        f"{name}, id {found.topic_id}, {counted(found.partitions, 'partition')}",
+        f"{name}, id {ledger.topic_id}, {counted(ledger.partitions, 'partition')}",
     )
 
 
 def ledger_records(control: ControlPlane) -> Iterator[Check]:
-    """Whether all of its partitions begin at 0."""
+    """Check that all partitions of the ledger begin at offset 0."""
     try:
         topic = control.ledger.describe(wait=False)
     except (LedgerMissing, AuthorizationFailed):
-        return  # said above
+        return  # another check reports it
     partitions = topic.topic_partitions
     starts = control.cluster.log_starts(partitions)
     cut = [f"partition {tp.partition} starts at {start}" for tp, start in sorted(starts.items()) if start]
@@ -156,7 +157,7 @@ def ledger_records(control: ControlPlane) -> Iterator[Check]:
 
 
 def ledger_settings(care: TopicCare) -> Iterator[Check]:
-    """Whether it keeps what is written to it for ever, with the brokers' time."""
+    """Check that the ledger topic keeps all records, with broker timestamps."""
     if care.settings is None:
         yield Check(
             "ledger settings", "unknown", "may not be read", f"grant DescribeConfigs on topic {care.topic!r}"
@@ -176,23 +177,25 @@ def ledger_settings(care: TopicCare) -> Iterator[Check]:
         yield Check("ledger settings", "ok", "compacted, LogAppendTime, kept for ever")
 
 
-def durability(what: str, care: TopicCare, brokers: int) -> Iterator[Check]:
-    """Whether a topic survives the loss of a broker."""
-    name = f"{what} replicas"
+def durability(subject: str, care: TopicCare, brokers: int) -> Iterator[Check]:
+    """Check that a topic survives the loss of a broker."""
+    name = f"{subject} replicas"
     minimum = int((care.settings or {}).get("min.insync.replicas", 0))
-    found = counted(care.replicas, "replica") + (f", min.insync.replicas={minimum}" if minimum else "")
+    replication = counted(care.replicas, "replica") + (f", min.insync.replicas={minimum}" if minimum else "")
     if minimum > care.replicas:
         advice = "lower min.insync.replicas: no write can be acknowledged"
-        yield Check(name, "fail", found, advice)
+        yield Check(name, "fail", replication, advice)
     elif brokers >= _DURABLE_REPLICAS and (care.replicas < _DURABLE_REPLICAS or 0 < minimum < 2):  # noqa: PLR2004
         advice = "3 replicas and min.insync.replicas=2: else losing one broker can lose committed records"
-        yield Check(name, "warn", found, advice)
+        yield Check(name, "warn", replication, advice)
     elif minimum == care.replicas > 1:
-        yield Check(name, "warn", found, "one broker down stops every write; one more replica would not")
+        yield Check(
+            name, "warn", replication, "one broker down stops every write; one more replica would not"
+        )
     else:
-        yield Check(name, "ok", found)
+        yield Check(name, "ok", replication)
 
 
 def said(error: EosError) -> str:
-    """Return an error in one line."""
+    """Return an error as one line."""
     return f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""A cursor is put elsewhere by hand, in the ledger and in its consumer group."""
+"""Resets a cursor to other offsets, in the ledger and in its consumer group."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _SETTLE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Where to put a cursor.
+    """The target of a cursor reset.
 
     :param group: the consumer group.
-    :param to: start or end of the log, what the ledger says, or what the group has committed.
-    :param offsets: these offsets instead, per partition.
-    :param topics: only these topics; default: those of the cursor.
-    :param pipeline: owner of a group that has no cursor yet.
+    :param to: start or end of the log, the ledger's cursor, or the group's committed offsets.
+    :param offsets: offsets per partition, instead of ``to``.
+    :param topics: only these topics; default: the topics of the cursor.
+    :param pipeline: the pipeline that will own a group without a cursor.
     """
 
     group: str
@@ -48,7 +48,7 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class CursorReset:
-    """A reset of a group's cursor, carried out or only looked at."""
+    """The result of a reset or of its dry run."""
 
     group: str
     pipeline: str
@@ -79,13 +79,13 @@ def reset_cursor(
 ) -> CursorReset:
     """Move a group's offsets and its cursor together, in one transaction that fences live runs.
 
-    The reset is recorded in the ledger beside the cursor. A mapped cursor is moved partition by partition.
+    The transaction also writes a reset record to the ledger. A mapped cursor moves partition by partition.
 
-    :param execute: False only says what would change.
+    :param execute: False for a dry run.
     :raises GroupNotEmpty: the group has live members.
-    :raises OffsetsOutOfRange: an offset lies outside the log.
-    :raises OutcomeUnknown: an earlier transaction of the cursor's id was not ended, which a run has to do.
-    :raises NotYetVisible: it is committed, and some leader does not show it.
+    :raises OffsetsOutOfRange: an offset is outside the log.
+    :raises OutcomeUnknown: an earlier transaction of the cursor's id is still open, which only a run may end.
+    :raises NotYetVisible: the reset is committed, but not yet visible on all leaders.
     """
     with ControlPlane(Deployment(kafka, settings or LedgerSettings(), prefix)) as control:
         ledger = control.verify_ledger(to_write=execute)
@@ -95,9 +95,9 @@ def reset_cursor(
 
 
 class CursorMove:
-    """A reset of one group, read from ledger and brokers when it is made.
+    """The reset of one group; reads the current state from ledger and brokers.
 
-    :param prefix: of the transactional id of a group that has no cursor yet.
+    :param prefix: prefix of the transactional id of a group without a cursor.
     :raises GroupNotEmpty: the group has live members.
     """
 
@@ -115,7 +115,7 @@ class CursorMove:
         self._prefix = known.prefix if known else prefix
         self._mapped = known is not None and known.layout == "mapped"
         topics = (
-            set(reset.topics) or {one.topic for one in reset.offsets} or set(known.topic_ids if known else ())
+            set(reset.topics) or {tp.topic for tp in reset.offsets} or set(known.topic_ids if known else ())
         )
         if not topics:
             raise ConfigurationError(f"group {reset.group!r} has no cursor in the ledger; name its topics")
@@ -132,17 +132,17 @@ class CursorMove:
         ]
 
     def carry_out(self) -> list[OffsetMove]:
-        """Move offsets and cursor behind the fence; return what has changed."""
+        """Move offsets and cursor behind the fence; return the changes."""
         changes: list[OffsetMove] = []
         for only in self._works():
             name = keys.cursor_transactional_id(self._prefix, self._reset.group, only)
-            places = {self._control.authority.place(one) for one in (self._reset.group, self.pipeline)}
+            places = {self._control.authority.place(name) for name in (self._reset.group, self.pipeline)}
             with self._control.writer.fenced(name, places, may_end=False) as transaction:
                 self._refuse_pending(only)
                 intent = keys.intent_key(name)
                 known = self._control.authority.settle((), routing=self._reset.group, prefixes=(intent,))
                 laws.no_open_intent(self._reset.group, known.get(intent))
-                # Under the fence nobody moves the cursor any more.
+                # Behind the fence the cursor cannot change.
                 before = self._record(self._control.authority.settle, only)
                 mine = self._changes(before, only)
                 self._commit(transaction, before, only, mine)
@@ -151,9 +151,9 @@ class CursorMove:
         return changes
 
     def _refuse_pending(self, only: TopicPartition | None) -> None:
-        """Law 12: offsets that an earlier transaction of this id left pending would be decided by ours.
+        """Law 12: refuse, because this transaction would decide pending offsets of an earlier one of its id.
 
-        :raises OutcomeUnknown: there are some.
+        :raises OutcomeUnknown: the group has pending offsets.
         """
         every = [tp for topic in self._topics.values() for tp in topic.topic_partitions]
         partitions = every if only is None else [only]
@@ -164,11 +164,11 @@ class CursorMove:
             )
 
     def _wait_until_seen(self, producer: ProducerIdentity, changes: list[OffsetMove]) -> None:
-        """Law 12: a move is done when ledger and offsets show it, whatever the coordinator says.
+        """Law 12: a move is done once ledger and offsets show it; the coordinator's answer does not suffice.
 
-        The next run would take what lacks its marker for aborted, and undo it.
+        The next run would treat a move without its marker as aborted, and undo it.
 
-        :raises NotYetVisible: it is committed, and a marker is missing that this principal may not write.
+        :raises NotYetVisible: it is committed, but a marker is missing that this principal may not write.
         """
         move = RunRecord(
             run_key=self._run_key,
@@ -177,7 +177,7 @@ class CursorMove:
             run_id=self._moment,
             clear_number=0,
             try_number=0,
-            group_id="",  # of no group that only goes forward
+            group_id="",  # without a group, because a reset may move offsets backwards
             ranges=(),
             records_read_by_partition={},
             receipts=(),
@@ -198,7 +198,7 @@ class CursorMove:
         return keys.reset_run_key(self.pipeline, self._reset.group, self._moment)
 
     def _works(self) -> list[TopicPartition | None]:
-        """One transaction for a whole cursor, one a partition for a mapped one."""
+        """Return the units of work: one for a whole cursor, one per partition for a mapped one."""
         return [*self._partitions] if self._mapped else [None]
 
     def _wanted(self) -> list[TopicPartition]:
@@ -273,7 +273,7 @@ class CursorMove:
         topics: Mapping[str, TopicDescription] = self._topics
         kept = dict(before.ends) if before else {}
         if before is not None:
-            # Offsets of a topic that was made again mean nothing.
+            # Offsets of a topic that was created again are no longer valid.
             kept = {
                 tp: end
                 for tp, end in kept.items()
@@ -287,7 +287,7 @@ class CursorMove:
             ends={**kept, **new},
             topic_ids={
                 **(before.topic_ids if before else {}),
-                **{name: one.topic_id for name, one in topics.items()},
+                **{name: topic.topic_id for name, topic in topics.items()},
             },
             partition_counts=self._counts(before),
             run_key=self._run_key,
@@ -299,6 +299,6 @@ class CursorMove:
     def _counts(self, before: CursorRecord | None) -> dict[str, int]:
         return counts_kept(
             before,
-            {name: one.topic_id for name, one in self._topics.items()},
-            {name: one.partitions for name, one in self._topics.items()},
+            {name: topic.topic_id for name, topic in self._topics.items()},
+            {name: topic.partitions for name, topic in self._topics.items()},
         )

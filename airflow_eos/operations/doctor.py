@@ -1,4 +1,4 @@
-"""Checks of a cluster, its ledger and this client's permissions, before a first run or after a failure."""
+"""Checks a cluster, its ledger and this client's permissions, before a first run or after a failure."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from airflow_eos.operations.retention_report import findings
 from airflow_eos.run import laws
 
 _NOBODY = 2**63 - 1
-"""A producer id that no cluster gets to."""
+"""A producer id that no cluster will ever assign."""
 _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """What to examine.
+    """What the doctor should check.
 
-    :param group: consumer group of a cursor; None: no group is looked at.
-    :param sources: topics that are read.
-    :param sinks: topics that are written.
-    :param oldest: start of the oldest interval that is to be read, aware; None: no interval is meant.
+    :param group: consumer group of a cursor; None to check no group.
+    :param sources: topics that runs read.
+    :param sinks: topics that runs write.
+    :param oldest: start of the oldest interval to read, aware; None if runs do not read intervals.
     """
 
     deployment: Deployment
@@ -56,9 +56,9 @@ class DoctorOptions:
 
 
 def examine(options: DoctorOptions) -> list[Check]:
-    """Return all findings. Only the transactional id ``<prefix>.doctor`` is initialised; no run has it.
+    """Return all findings; initialises only the transactional id ``<prefix>.doctor``, which no run uses.
 
-    A cluster that cannot be reached is the only finding then.
+    If the cluster is unreachable, that is the only finding.
     """
     permissions = Permissions(options.deployment.kafka)
     try:
@@ -99,8 +99,8 @@ def _prefix(prefix: str) -> Check:
 
 
 def _transactional_id(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
-    """Look at the id that runs of the group use, where one is named, and at ids of the prefix."""
-    what, prefix = "transactional id", options.deployment.prefix
+    """Check permissions on the group's transactional id, if a group is given, and on ids of the prefix."""
+    subject, prefix = "transactional id", options.deployment.prefix
     pattern = keys.ids_prefix(prefix)
     every = f"transactional ids {pattern!r}, with pattern type PREFIXED"
     probe = keys.doctor_transactional_id(prefix)
@@ -111,19 +111,19 @@ def _transactional_id(control: ControlPlane, options: DoctorOptions) -> Iterator
     if needed[0] in refused:
         literal = "" if options.group is None else f"transactional id {needed[0]!r}, or on "
         advice = f"grant Write and Describe on {literal}{every}"
-        yield Check(what, "fail", said(refused[needed[0]]), advice)
+        yield Check(subject, "fail", said(refused[needed[0]]), advice)
     elif refused:
         advice = f"data intervals, keys and mapped tasks have ids of their own: grant the same on {every}"
-        yield Check(what, "warn", f"{needed[0]} may be used, others of the prefix may not", advice)
+        yield Check(subject, "warn", f"{needed[0]} may be used, others of the prefix may not", advice)
     else:
-        yield Check(what, "ok", f"{' and '.join(needed)} may be used")
+        yield Check(subject, "ok", f"{' and '.join(needed)} may be used")
 
 
 def _refusal(control: ControlPlane, name: str, *, initialise: bool) -> AuthorizationFailed | None:
-    """Return why an id may not be used, None when it may.
+    """Return why an id may not be used; None if it may.
 
-    :param initialise: take an epoch of it; else only the right is examined. Brokers look at Write first,
-        and no producer has the number that is named: what may be at work under the id is not touched.
+    :param initialise: send InitProducerId. Otherwise only check the permission, by an EndTxn with a producer
+        id that does not exist: brokers check Write first, and a transaction of the id is not affected.
     """
     try:
         if initialise:
@@ -136,11 +136,11 @@ def _refusal(control: ControlPlane, name: str, *, initialise: bool) -> Authoriza
 
 
 def _ledger_writers(control: ControlPlane) -> Iterator[Check]:
-    """Look for records that no run wrote; reads the whole ledger."""
+    """Check for records that no run wrote; reads the whole ledger."""
     try:
         partitions = control.ledger.describe(wait=False).partitions
     except (LedgerMissing, AuthorizationFailed):
-        return  # said above
+        return  # another check reports it
     views = [control.ledger.view(partition, (), keys.RECORD_KINDS) for partition in range(partitions)]
     foreign = [
         f"partition {partition}, offset {offset}: {key}{' (not signed)' if key in view.unsigned else ''}"
@@ -158,15 +158,15 @@ def _ledger_writers(control: ControlPlane) -> Iterator[Check]:
     )
     if any(view.unsigned for view in views):
         advice += "; records from before the ledger had a key: `airflow eos sign`"
-    found = f"{len(foreign)} records that no run wrote: {'; '.join(foreign[:_SHOWN])}{more}"
-    yield Check("ledger writers", "fail", found, advice)
+    finding = f"{len(foreign)} records that no run wrote: {'; '.join(foreign[:_SHOWN])}{more}"
+    yield Check("ledger writers", "fail", finding, advice)
 
 
 def _ledger_topic(permissions: Permissions, options: DoctorOptions, brokers: int) -> Iterator[Check]:
     name = options.deployment.ledger.topic
     care = permissions.topics([name])[name]
     if care is None:
-        return  # said above
+        return  # another check reports it
     yield _allowed("ledger topic", care, {"READ", "WRITE", "DESCRIBE"})
     yield from durability("ledger topic", care, brokers)
     yield from ledger_settings(care)
@@ -177,11 +177,14 @@ def _hanging(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
     try:
         partitions = control.verify_ledger().partitions
     except EosError:
-        return  # said above
+        return  # another check reports it
     topics = {options.deployment.ledger.topic, *options.sinks}
-    found = hanging(control, options.deployment.prefix, topics, partitions)
-    if found:
-        places = ", ".join(f"{one.partition} from {one.start_offset} ({one.decision})" for one in found)
+    transactions = hanging(control, options.deployment.prefix, topics, partitions)
+    if transactions:
+        places = ", ".join(
+            f"{transaction.partition} from {transaction.start_offset} ({transaction.decision})"
+            for transaction in transactions
+        )
         yield Check(name, "fail", places, "readers do not get past them: run `airflow eos repair`")
     else:
         yield Check(name, "ok", f"none in {', '.join(sorted(topics))}")
@@ -189,20 +192,22 @@ def _hanging(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
 
 def _topic(permissions: Permissions, name: str, operation: str, brokers: int) -> Iterator[Check]:
     care = permissions.topics([name])[name]
-    what = f"topic {name}"
+    subject = f"topic {name}"
     if care is None:
-        yield Check(what, "fail", "does not exist, or may not be described", "create it, or grant Describe")
+        yield Check(
+            subject, "fail", "does not exist, or may not be described", "create it, or grant Describe"
+        )
         return
-    yield _allowed(what, care, {operation, "DESCRIBE"})
-    # DescribeProducers, the proof before a commit, needs Read on what is written.
+    yield _allowed(subject, care, {operation, "DESCRIBE"})
+    # A run proves its output by DescribeProducers before the commit, which needs Read on the sink.
     if operation == "WRITE" and "READ" not in care.operations:
-        yield Check(what, "fail", "Read is not granted", "grant Read: the proof before a commit needs it")
+        yield Check(subject, "fail", "Read is not granted", "grant Read: the proof before a commit needs it")
     if operation == "WRITE":
-        yield from durability(what, care, brokers)
+        yield from durability(subject, care, brokers)
 
 
 def _topics_of(control: ControlPlane, group: str | None) -> Collection[str]:
-    """Return the topics of a group's cursor; none where there is no cursor, or it cannot be read."""
+    """Return the topics of a group's cursor; empty if there is no cursor, or it is unreadable."""
     if group is None:
         return ()
     key = keys.cursor_key(group)
@@ -210,7 +215,7 @@ def _topics_of(control: ControlPlane, group: str | None) -> Collection[str]:
         value = control.authority.peek([key], routing=group).get(key)
         return () if value is None else CursorRecord.from_json(value, key).topic_ids
     except EosError:
-        return ()  # said of the group
+        return ()  # the check of the group reports it
 
 
 def _retention(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]:
@@ -218,16 +223,16 @@ def _retention(control: ControlPlane, options: DoctorOptions) -> Iterator[Check]
         yield Check(*finding)
 
 
-def _allowed(what: str, care: TopicCare, wanted: set[str]) -> Check:
+def _allowed(subject: str, care: TopicCare, wanted: set[str]) -> Check:
     missing = sorted(wanted - care.operations)
     if missing and "ALL" not in care.operations:
-        named = ", ".join(one.capitalize() for one in missing)
-        return Check(what, "fail", f"not granted: {named}", f"grant {named} on topic {care.topic!r}")
-    return Check(what, "ok", f"{care.partitions} partitions, permissions are there")
+        named = ", ".join(operation.capitalize() for operation in missing)
+        return Check(subject, "fail", f"not granted: {named}", f"grant {named} on topic {care.topic!r}")
+    return Check(subject, "ok", f"{care.partitions} partitions, permissions are there")
 
 
 def _beside_the_group(control: ControlPlane, group: str) -> Iterator[Check]:
-    """Look at what offsets need beside the group: their topic, and the group of runs without a cursor."""
+    """Check permissions on the offsets topic, and on the group of runs without a cursor."""
     topic = OFFSETS_TOPIC
     of_topic = control.cluster.topic_operations([topic]).get(topic)
     if of_topic is not None and "DESCRIBE" not in of_topic:
@@ -242,23 +247,23 @@ def _beside_the_group(control: ControlPlane, group: str) -> Iterator[Check]:
 
 def _group(control: ControlPlane, permissions: Permissions, options: DoctorOptions) -> Iterator[Check]:
     group = options.group or ""
-    what = f"group {group}"
+    subject = f"group {group}"
     operations = permissions.group(group)
     missing = sorted({"READ", "DESCRIBE"} - operations)
     if missing and "ALL" not in operations:
-        named = ", ".join(one.capitalize() for one in missing)
-        yield Check(what, "fail", f"not granted: {named}", f"grant {named} on group {group!r}")
+        named = ", ".join(operation.capitalize() for operation in missing)
+        yield Check(subject, "fail", f"not granted: {named}", f"grant {named} on group {group!r}")
         return
     yield from _beside_the_group(control, group)
     laws.group_is_empty(group, control.cluster.group_members(group))
-    control.cluster.group_offsets_partition(group)  # the proof before a commit asks for it
+    control.cluster.group_offsets_partition(group)  # needed for the proof before a commit
     key = keys.cursor_key(group)
     try:
         value = control.authority.peek([key], routing=group).get(key)
     except LedgerMissing:
         value = None
     if value is None:
-        yield Check(what, "ok", "no members; no cursor yet")
+        yield Check(subject, "ok", "no members; no cursor yet")
         return
     cursor = CursorRecord.from_json(value, key)
     committed = control.cluster.committed(group, list(cursor.ends), stable=False)
@@ -269,8 +274,8 @@ def _group(control: ControlPlane, permissions: Permissions, options: DoctorOptio
     ]
     if moved:
         advice = f"choose one: `airflow eos reset-offsets --group {group} --to cursor|committed`"
-        yield Check(what, "fail", "; ".join(moved), advice)
+        yield Check(subject, "fail", "; ".join(moved), advice)
     else:
         yield Check(
-            what, "ok", f"no members; cursor of {cursor.pipeline}, {cursor.layout}, and offsets agree"
+            subject, "ok", f"no members; cursor of {cursor.pipeline}, {cursor.layout}, and offsets agree"
         )

@@ -1,4 +1,4 @@
-"""Whether the executors of a Spark can do the work, and credentials reach them unread."""
+"""Checks that Spark's executors have the needed versions, and that credentials reach them encrypted."""
 
 from __future__ import annotations
 
@@ -45,14 +45,17 @@ def check_executors(address: str, kafka: ClientConfig, *, encrypted: bool) -> li
     asked = {"spark.remote" if address.startswith("sc://") else "spark.master": address}
     try:
         way = credentials_on_the_way(settings_in_force(session, asked), kafka, encrypted=encrypted)
-        found = check_environment(session)
+        environment = check_environment(session)
     except EosError as error:
         return [*way, Check(name, "fail", said(error))]
     finally:
         if found_session is None:
             session.stop()
-    versions = ", ".join(f"{name} {version}" for name, version in sorted(found.versions.items()))
-    return [*way, Check(name, "ok", f"Spark {found.spark}, {len(found.executors)} executors, {versions}")]
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(environment.versions.items()))
+    return [
+        *way,
+        Check(name, "ok", f"Spark {environment.spark}, {len(environment.executors)} executors, {versions}"),
+    ]
 
 
 def credentials_on_the_way(

@@ -14,12 +14,12 @@ from airflow_eos.run.work import WorkDefinition
 
 @dataclass(frozen=True, slots=True, order=True)
 class Gap:
-    """Time that lies between two committed intervals and in none.
+    """Time between two committed intervals that no committed interval covers.
 
-    :param topics: source topics; runs over other ones are no neighbours.
-    :param partition: the one source partition of a mapped task.
-    :param start: UTC, as run records write it.
-    :param end: likewise.
+    :param topics: source topics; only runs with the same topics are compared.
+    :param partition: the source partition of a mapped task.
+    :param start: UTC, in the format of run records.
+    :param end: UTC, in the format of run records.
     """
 
     pipeline: str
@@ -34,12 +34,12 @@ class Gap:
 
 
 def gaps(records: Iterable[RunRecord], horizons: Iterable[Horizon] = ()) -> list[Gap]:
-    """Return the gaps between the intervals that these records answer for, by pipeline and time.
+    """Return the gaps between the intervals of these records, sorted by pipeline and time.
 
-    What is missing before a pipeline's first interval or behind its last one is no gap: a ledger does not
-    know the schedule. Runs without an interval have none.
+    Missing intervals before a pipeline's first or after its last one are not gaps, because a ledger does not
+    know the schedule. Runs without an interval have no gaps.
 
-    :param horizons: what runs covered whose records are pruned.
+    :param horizons: intervals of runs whose records are pruned.
     """
     covered: defaultdict[tuple[str, tuple[str, ...], int | None], list[tuple[str, str]]] = defaultdict(list)
     for record in records:
@@ -49,12 +49,12 @@ def gaps(records: Iterable[RunRecord], horizons: Iterable[Horizon] = ()) -> list
     for horizon in horizons:
         for topics, partition, start, end in horizon.intervals:
             covered[horizon.pipeline, topics, partition].append((start, end))
-    found = []
+    uncovered = []
     for (pipeline, topics, partition), intervals in covered.items():
-        # Texts of one form: they sort as the moments do.
+        # The texts have a fixed format, so they sort chronologically.
         _, end = min(intervals)
         for next_start, next_end in sorted(intervals):
             if next_start > end:
-                found.append(Gap(pipeline, end, next_start, topics, partition))
+                uncovered.append(Gap(pipeline, end, next_start, topics, partition))
             end = max(end, next_end)
-    return sorted(found, key=lambda gap: (gap.pipeline, gap.start, gap.topics, gap.partition or 0))
+    return sorted(uncovered, key=lambda gap: (gap.pipeline, gap.start, gap.topics, gap.partition or 0))

@@ -1,7 +1,7 @@
-"""What a principal that may only read can say of brokers, ledger and topics: the page's part of the doctor.
+"""Checks that a read-only principal can make of brokers, ledger and topics: the page's part of the doctor.
 
-Nothing is fenced or written, and the ledger is not read: who has read it tells what was found there. A right
-that is missing is no finding about runs, but something that could not be seen.
+They neither fence nor write, and do not read the ledger: the caller passes what it has read there. A missing
+permission is reported as ``unknown``, not as a failure.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _PLACES_SHOWN = 5
 
 
 class Known(NamedTuple):
-    """What a reader of the ledger has found in it.
+    """What the caller has read in the ledger.
 
-    :param ignored: places, as partition and offset, of records that no run wrote.
-    :param unreadable: how many records cannot be read.
+    :param ignored: partition and offset of records that no run wrote.
+    :param unreadable: number of unreadable records.
     :param ids: transactional id of each producer id that a record names.
     """
 
@@ -59,39 +59,39 @@ class Known(NamedTuple):
 def health(
     deployment: Deployment, known: Known, *, sources: Collection[str], sinks: Collection[str]
 ) -> list[Check]:
-    """Return all findings; those of topics are about these topics.
+    """Return all findings; checks of topics cover these topics.
 
-    :raises BrokersUnavailable: nothing can be said.
+    :raises BrokersUnavailable: no check was possible.
     """
     permissions = Permissions(deployment.kafka)
     brokers = permissions.brokers()
-    found = [Check("brokers", "ok", f"{brokers} reachable")]
+    checks = [Check("brokers", "ok", f"{brokers} reachable")]
     with ControlPlane(deployment) as control:
-        found += _guarded("partition verification", lambda: verification(control))
-        found += _guarded("time-outs", lambda: timeouts(control, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT))
-        found += _guarded("expiry of ids", lambda: expiry(control))
-        found += _guarded("ledger", lambda: ledger_identity(control, deployment.ledger.topic))
-        found += _guarded("ledger records", lambda: ledger_records(control))
-        found += _guarded("ledger writers", lambda: _ledger_writers(known))
-        found += _guarded("ledger topic", lambda: _ledger_topic(permissions, deployment, brokers))
+        checks += _guarded("partition verification", lambda: verification(control))
+        checks += _guarded("time-outs", lambda: timeouts(control, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT))
+        checks += _guarded("expiry of ids", lambda: expiry(control))
+        checks += _guarded("ledger", lambda: ledger_identity(control, deployment.ledger.topic))
+        checks += _guarded("ledger records", lambda: ledger_records(control))
+        checks += _guarded("ledger writers", lambda: _ledger_writers(known))
+        checks += _guarded("ledger topic", lambda: _ledger_topic(permissions, deployment, brokers))
         for name in sorted({*sources, *sinks}):
             look = functools.partial(_topic, permissions, name, brokers, written=name in sinks)
-            found += _guarded(f"topic {name}", look)
+            checks += _guarded(f"topic {name}", look)
         for name in sorted(sources):
             look = functools.partial(undecided_offsets, control, permissions, name)
-            found += _guarded(f"end of topic {name}", look)
+            checks += _guarded(f"end of topic {name}", look)
         topics = {deployment.ledger.topic, *sinks}
         left = LeftOpen(control.cluster, deployment.prefix, known.ids.get)
-        found += _guarded("transactions left open", lambda: _left_open(left, topics))
-    return found
+        checks += _guarded("transactions left open", lambda: _left_open(left, topics))
+    return checks
 
 
 def _guarded(name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
-    """Turn the error of one check into its finding, in words that hold nothing of a connection."""
+    """Turn the error of a check into a finding, without details of the connection."""
     try:
         return list(look())
     except BrokersUnavailable:
-        raise  # each of the others would wait as long
+        raise  # every other check would wait as long
     except AuthorizationFailed as error:
         log.info("The page cannot check %s: %s", name, error)
         return [Check(name, "unknown", "the page's principal may not see it", "grant what the page needs")]
@@ -105,10 +105,12 @@ def _guarded(name: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
 def _ledger_writers(known: Known) -> Iterator[Check]:
     name = "ledger writers"
     if known.ignored:
-        places = _some(f"partition {one}, offset {offset}" for one, offset in sorted(known.ignored))
-        found = f"{len(known.ignored)} records that no run wrote: {places}"
+        places = _some(
+            f"partition {partition}, offset {offset}" for partition, offset in sorted(known.ignored)
+        )
+        finding = f"{len(known.ignored)} records that no run wrote: {places}"
         advice = "take the right to write to the ledger from whoever did; `airflow eos doctor` names them"
-        yield Check(name, "fail", found, advice)
+        yield Check(name, "fail", finding, advice)
     elif known.unreadable:
         advice = "upgrade airflow-eos here, where a newer version wrote them; `airflow eos ledger` names them"
         yield Check(name, "warn", f"{known.unreadable} records cannot be read", advice)
@@ -125,19 +127,19 @@ def _ledger_topic(permissions: Permissions, deployment: Deployment, brokers: int
 
 def _topic(permissions: Permissions, name: str, brokers: int, *, written: bool) -> Iterator[Check]:
     care = permissions.topics([name])[name]
-    what = f"topic {name}"
+    subject = f"topic {name}"
     if care is None:
-        yield Check(what, "warn", "it is gone, or the page may not describe it", "grant Describe on it")
+        yield Check(subject, "warn", "it is gone, or the page may not describe it", "grant Describe on it")
     elif written:
-        yield from durability(what, care, brokers)
+        yield from durability(subject, care, brokers)
     else:
-        yield Check(what, "ok", counted(care.partitions, "partition"))
+        yield Check(subject, "ok", counted(care.partitions, "partition"))
 
 
 def _left_open(left: LeftOpen, topics: Collection[str]) -> Iterator[Check]:
     name = "transactions left open"
-    found = left.still(left.found(topics))
-    if not found and left.unseen:
+    hanging = left.still(left.found(topics))
+    if not hanging and left.unseen:
         advice = "grant Read on what pipelines write, and on the ledger"
         yield Check(
             name,
@@ -145,10 +147,13 @@ def _left_open(left: LeftOpen, topics: Collection[str]) -> Iterator[Check]:
             f"none is seen, but these may not be looked at: {_some(sorted(left.unseen))}",
             advice,
         )
-    elif not found:
+    elif not hanging:
         yield Check(name, "ok", "none: each that is open has a coordinator that will end it")
     else:
-        places = _some(f"{one.where} from {one.producer.current_txn_start_offset}" for one in found)
+        places = _some(
+            f"{transaction.where} from {transaction.producer.current_txn_start_offset}"
+            for transaction in hanging
+        )
         advice = "readers do not get past them: `airflow eos repair` says how they were decided and ends them"
         yield Check(name, "fail", places, advice)
 

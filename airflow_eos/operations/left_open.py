@@ -1,4 +1,4 @@
-"""Transactions of ours that leaders hold for open although no coordinator will end them: found, not ended."""
+"""Finds transactions of this package that are open on leaders although no coordinator will end them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """One of them, in one partition.
+    """A transaction that was left open in a partition.
 
-    :param word: the coordinator's of the id now; None: it does not know it.
+    :param word: the coordinator's current view of the id; None if it does not know the id.
     """
 
     where: TopicPartition
@@ -29,11 +29,11 @@ class Left:
 
 
 class LeftOpen:
-    """Looks for them in topics; nothing is written.
+    """Searches topics for such transactions; read-only.
 
-    :param prefix: of the transactional ids that are ours.
-    :param id_of: knows the transactional id of a producer id that its coordinator has forgotten, or None.
-    :ivar unseen: topics that are gone, or may not be looked at.
+    :param prefix: prefix of this package's transactional ids.
+    :param id_of: returns the transactional id of a producer id that its coordinator has forgotten, or None.
+    :ivar unseen: topics that do not exist, or may not be read.
     """
 
     def __init__(self, cluster: KafkaCluster, prefix: str, id_of: Callable[[int], str | None]) -> None:
@@ -43,34 +43,39 @@ class LeftOpen:
         self.unseen: set[str] = set()
 
     def found(self, topics: Collection[str]) -> list[Left]:
-        """Return what seems to be left open: :meth:`still` tells it from what was just being ended."""
+        """Return candidates; :meth:`still` removes transactions that were just being ended."""
         open_there = self._open(topics)
         if not open_there:
             return []
-        ids = self._cluster.transactional_ids({one.producer_id for _, one in open_there})
-        found: list[Left] = []
-        for tp, one in open_there:
-            name = ids.get(one.producer_id) or self._id_of(one.producer_id)
+        ids = self._cluster.transactional_ids({producer.producer_id for _, producer in open_there})
+        candidates: list[Left] = []
+        for tp, producer in open_there:
+            name = ids.get(producer.producer_id) or self._id_of(producer.producer_id)
             if name is None or not keys.is_id_of(name, self._prefix):
-                log.info("%s: open transaction of producer %d is not of our prefix", tp, one.producer_id)
+                log.info("%s: open transaction of producer %d is not of our prefix", tp, producer.producer_id)
                 continue
             word = self._cluster.describe_transaction(name)
-            if not _is_under_way(word, one):
-                found.append(Left(tp, one, name, word))
-        return found
+            if not _is_under_way(word, producer):
+                candidates.append(Left(tp, producer, name, word))
+        return candidates
 
     def still(self, left: Iterable[Left]) -> list[Left]:
-        """Ask again: what has ended since was not left."""
+        """Return the candidates that are still open; the others have ended regularly."""
         before = list(left)
         if not before:
             return []
         now = {
-            (tp, one.current_txn_start_offset) for tp, one in self._open({one.where.topic for one in before})
+            (tp, transaction.current_txn_start_offset)
+            for tp, transaction in self._open({transaction.where.topic for transaction in before})
         }
-        return [one for one in before if (one.where, one.producer.current_txn_start_offset) in now]
+        return [
+            transaction
+            for transaction in before
+            if (transaction.where, transaction.producer.current_txn_start_offset) in now
+        ]
 
     def _open(self, topics: Collection[str]) -> list[tuple[TopicPartition, ActiveProducer]]:
-        found: list[tuple[TopicPartition, ActiveProducer]] = []
+        open_producers: list[tuple[TopicPartition, ActiveProducer]] = []
         for topic in sorted(topics):
             try:
                 count = self._cluster.describe_topics([topic], wait=False)[topic].partitions
@@ -78,20 +83,23 @@ class LeftOpen:
                     [TopicPartition(topic, partition) for partition in range(count)]
                 )
             except (AuthorizationFailed, UnknownTopic) as error:
-                log.warning("%s cannot be looked at: %s", topic, error)
+                log.warning("Cannot check topic %s: %s", topic, error)
                 self.unseen.add(topic)
                 continue
-            found += [
-                (tp, one) for tp, producers in sorted(known.items()) for one in producers if one.is_open
+            open_producers += [
+                (tp, producer)
+                for tp, producers in sorted(known.items())
+                for producer in producers
+                if producer.is_open
             ]
-        return found
+        return open_producers
 
 
-def _is_under_way(word: TransactionDescription | None, one: ActiveProducer) -> bool:
-    """Return whether the coordinator will still end it."""
+def _is_under_way(word: TransactionDescription | None, producer: ActiveProducer) -> bool:
+    """Return whether the coordinator has yet to end the transaction."""
     return (
         word is not None
         and word.is_under_way
-        and word.producer_id == one.producer_id
-        and word.producer_epoch in (one.producer_epoch, one.producer_epoch + 1)
+        and word.producer_id == producer.producer_id
+        and word.producer_epoch in (producer.producer_epoch, producer.producer_epoch + 1)
     )

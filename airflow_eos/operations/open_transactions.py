@@ -1,4 +1,4 @@
-"""Transactions that are open: listed with their age, and ended by hand."""
+"""Lists open transactions with their age, and aborts them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class TransactionTimes:
-    """When an open transaction began, how long ago, and when it is ended by itself.
+    """Start, age and timeout of a transaction.
 
-    :param started: ISO, by the coordinator's clock; None where nothing is open.
-    :param age_seconds: by this machine's clock; None where nothing is open.
+    :param started: ISO, by the coordinator's clock; None if none is open.
+    :param age_seconds: by this machine's clock; None if none is open.
+    :param timeout_seconds: the coordinator aborts the transaction after this time.
     """
 
     started: str | None
@@ -35,7 +36,7 @@ class TransactionTimes:
 
     @classmethod
     def of(cls, status: TransactionStatus, now: dt.datetime) -> TransactionTimes:
-        """Read them from what a coordinator says; of one that is over it keeps the start."""
+        """Return the times from a coordinator's view, which has a start time even if none is open."""
         started, age = None, None
         if status.state in _OPEN and status.start_ms >= 0:
             moment = dt.datetime.fromtimestamp(status.start_ms / 1000, dt.timezone.utc)
@@ -54,7 +55,7 @@ class TransactionTimes:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that is open now."""
+    """An open transaction."""
 
     transactional_id: str
     producer_epoch: int
@@ -62,7 +63,7 @@ class OpenTransaction:
 
     @property
     def command(self) -> str:
-        """The command that ends it before its time-out does."""
+        """The command that aborts it before its timeout."""
         return abort_command(self.transactional_id, self.producer_epoch)
 
     def to_dict(self) -> dict[str, Any]:
@@ -76,14 +77,14 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class EndedTransaction:
-    """What was done to a transaction, or what would be.
+    """The result of an abort or of its dry run.
 
-    :param owner: the identity under which it is ended.
-    :param foreign: it is not of the prefix.
-    :param state_before: as the coordinator named it.
-    :param state: as it names it now; None: it has forgotten the id.
-    :param answer: of the coordinator, or why it was not asked.
-    :param done: it was asked to abort.
+    :param owner: the identity under which it is aborted.
+    :param foreign: its id does not have the prefix.
+    :param state_before: the coordinator's state before the abort.
+    :param state: the coordinator's state now; None if it does not know the id any more.
+    :param answer: the coordinator's answer, or why no request was sent.
+    :param done: whether the coordinator was asked to abort.
     """
 
     owner: ProducerIdentity
@@ -120,42 +121,42 @@ def abort_transaction(
     foreign: bool = False,
     execute: bool = True,
 ) -> EndedTransaction:
-    """End an open transaction by EndTxn(abort) under the very identity the coordinator names.
+    """Abort an open transaction by EndTxn under the producer id and epoch that the coordinator names.
 
-    Nothing is initialised: no epoch is taken. A live owner learns of it by an error at its next request, and
-    its run starts over or is retried.
+    It does not send InitProducerId. A live owner gets an error at its next request, and its run starts over
+    or is retried.
 
-    :param prefix: ids of this one are ours.
-    :param epoch: the producer epoch that a look before has shown: what began since is left alone.
-    :param foreign: end it although it is not of the prefix.
-    :param execute: False only says what is there, also of foreign ids.
+    :param prefix: prefix of this environment's ids.
+    :param epoch: the producer epoch that a dry run has shown, so that a newer transaction is not aborted.
+    :param foreign: abort it even if the id does not have the prefix.
+    :param execute: False for a dry run, which also accepts foreign ids.
     :raises ConfigurationError: the coordinator does not know the id; it is foreign; the epoch is another one.
     """
     with ControlPlane(Deployment(kafka)) as control:
-        found = control.cluster.describe_transaction(transactional_id)
-        if found is None:
+        before = control.cluster.describe_transaction(transactional_id)
+        if before is None:
             raise ConfigurationError(
                 f"the coordinator does not know the transactional id {transactional_id!r}; "
                 f"a cursor's is {keys.ID_FORMS['cursor']}; a run's is in its record, and its log has it "
                 "at 'Only writer of transaction'"
             )
         ours = keys.is_id_of(transactional_id, prefix)
-        is_open = found.state is TransactionState.ONGOING
-        # A transaction that is already being ended completes by itself, the way the coordinator has decided.
-        answer = "dry run" if is_open else "ending" if found.state in _OPEN else "nothing open"
-        owner = ProducerIdentity(transactional_id, found.producer_id, found.producer_epoch)
+        is_open = before.state is TransactionState.ONGOING
+        # A transaction that is already ending completes without a request, as the coordinator has decided.
+        answer = "dry run" if is_open else "ending" if before.state in _OPEN else "nothing open"
+        owner = ProducerIdentity(transactional_id, before.producer_id, before.producer_epoch)
         if is_open and execute:
-            _check_abort(transactional_id, prefix, found.producer_epoch, epoch, allowed=ours or foreign)
+            _check_abort(transactional_id, prefix, before.producer_epoch, epoch, allowed=ours or foreign)
             answer = control.transactions.abort(owner).value
             _settle(control, transactional_id)
         after = control.cluster.describe_transaction(transactional_id)
     return EndedTransaction(
         owner,
         foreign=not ours,
-        times=TransactionTimes.of(found, utc_now()),
-        state_before=found.state.value,
+        times=TransactionTimes.of(before, utc_now()),
+        state_before=before.state.value,
         state=after.state.value if after else None,
-        partitions=tuple(sorted(map(str, found.partitions))),
+        partitions=tuple(sorted(map(str, before.partitions))),
         answer=answer,
         done=is_open and execute,
     )
@@ -164,20 +165,20 @@ def abort_transaction(
 def oldest_open_transaction(
     kafka: Mapping[str, Any], transactional_ids: Sequence[str]
 ) -> OpenTransaction | None:
-    """Return the one of these transactions that is open for the longest time, None when none is."""
+    """Return the oldest open transaction of these ids; None if none is open."""
     with ControlPlane(Deployment(kafka)) as control:
-        found = _open_ones(control, transactional_ids)
-    return next(iter(found), None)
+        oldest_first = _open_ones(control, transactional_ids)
+    return next(iter(oldest_first), None)
 
 
 def open_transactions(kafka: Mapping[str, Any], prefix: str) -> list[OpenTransaction]:
     """Return the open transactions of a prefix, the oldest first.
 
-    Those that this principal may not Describe are left out.
+    Omits transactions that this principal may not Describe.
     """
     with ControlPlane(Deployment(kafka)) as control:
         ids = control.cluster.open_transactional_ids()
-        return _open_ones(control, sorted(one for one in ids if keys.is_id_of(one, prefix)))
+        return _open_ones(control, sorted(name for name in ids if keys.is_id_of(name, prefix)))
 
 
 def _open_ones(control: ControlPlane, transactional_ids: Sequence[str]) -> list[OpenTransaction]:
@@ -191,12 +192,12 @@ def _open_ones(control: ControlPlane, transactional_ids: Sequence[str]) -> list[
 
 
 def abort_command(transactional_id: str, epoch: int) -> str:
-    """Return the command that ends an open transaction before its time-out does."""
+    """Return the command that aborts an open transaction before its timeout."""
     return f"airflow eos abort --transactional-id {shlex.quote(transactional_id)} --epoch {epoch} --yes"
 
 
 def _check_abort(name: str, prefix: str, epoch: int, expected: int | None, *, allowed: bool) -> None:
-    """Refuse to end what nobody has looked at, or what is somebody else's."""
+    """Refuse to abort a foreign transaction, or another one than the dry run has shown."""
     if not allowed:
         raise ConfigurationError(
             f"{name!r} is not of the prefix {prefix!r}: another environment or application owns the "
@@ -210,10 +211,10 @@ def _check_abort(name: str, prefix: str, epoch: int, expected: int | None, *, al
 
 
 def _settle(control: ControlPlane, transactional_id: str) -> None:
-    """Wait until markers are written everywhere; a time-out is no failure."""
+    """Wait until all markers are written; a timeout does not raise."""
     deadline = time.monotonic() + _SETTLE_SECONDS
     while time.monotonic() < deadline:
-        found = control.cluster.describe_transaction(transactional_id)
-        if found is None or found.state not in _OPEN:
+        status = control.cluster.describe_transaction(transactional_id)
+        if status is None or status.state not in _OPEN:
             return
         time.sleep(_POLL_SECONDS)

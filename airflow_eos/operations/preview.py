@@ -1,4 +1,4 @@
-"""What a run would read, if it started now: nothing is fenced, pinned or committed."""
+"""Shows what a run would read if it started now, without fencing, pinning or committing."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunPreview:
-    """What a run would read.
+    """The plan of a run that started now.
 
-    :param plan: as the run would make it now.
-    :param notes: those of the plan, and where a record in the ledger is of other work.
-    :param committed: the run's record; None: it is not committed.
+    :param plan: the plan that the run would make now.
+    :param notes: notes of the plan, and differences from other work with the same run key.
+    :param committed: the run's record; None if it is not committed.
     """
 
     run_key: str
@@ -50,21 +50,21 @@ class RunPreview:
 
 
 def preview(spec: RunSpec) -> RunPreview:
-    """Return ids, ranges and notes of the run a spec describes, and its record where it is committed.
+    """Return ids, ranges and notes of a spec's run, and its record if it is committed.
 
-    :raises PlanError: what a run would raise: pruned, no starting point, a moved cursor, ...
+    :raises PlanError: the run would raise it: pruned, no starting point, a moved cursor, ...
     """
     key = keys.run_key(spec)
     record_key = keys.run_record_key(key)
     with ControlPlane(spec) as control, control.refusing_lost_ledger():
         known = control.verify_ledger_of_run(may_create=MayCreate.NEVER)
         whole = keys.whole_run_key(key)
-        found = control.authority.peek(
+        values = control.authority.peek(
             [record_key, keys.pruned_key(spec.pipeline, whole)], routing=spec.pipeline
         )
-        value = found.get(record_key)
+        value = values.get(record_key)
         if value is None:
-            laws.not_pruned(whole, spec.pipeline, found)
+            laws.not_pruned(whole, spec.pipeline, values)
         record = None if value is None else RunRecord.from_json(value, record_key)
         boundaries = Unpinned(control, spec.prefix)
         planner = Planner(spec, control.cluster, control.authority, boundaries, known, utc_now)
@@ -74,11 +74,11 @@ def preview(spec: RunSpec) -> RunPreview:
 
 
 def _other_work(spec: RunSpec, record: RunRecord | None) -> list[str]:
-    """Say where the record is of other work; a spec without a sink does not ask for one."""
+    """Return how the record's work differs; the sink is not compared if the spec has none."""
     recorded = None if record is None else WorkDefinition.recorded(record)
-    found = [] if recorded is None else differences(recorded, WorkDefinition.of(spec))
+    differing = [] if recorded is None else differences(recorded, WorkDefinition.of(spec))
     return [
-        f"the ledger's record is of other work: {one}"
-        for one in found
-        if spec.sink_topic is not None or one.field != SINK
+        f"the ledger's record is of other work: {difference}"
+        for difference in differing
+        if spec.sink_topic is not None or difference.field != SINK
     ]

@@ -1,9 +1,9 @@
-"""Removes old run records from a ledger, and leaves behind that they were there.
+"""Removes old run records from a ledger, and records that these runs were committed.
 
-In one transaction per batch: tombstones for the records of some runs, the digests of their keys, and what
-they have read (:mod:`airflow_eos.ledger.records.horizon`). All stand in the pipeline's own partition, so a
-look-up sees both or neither, and a run that is asked for again is refused, never done again. Two prunings at
-the same time fence each other; one that dies leaves no batch behind.
+One transaction per batch writes tombstones for the records of some runs, the digests of their keys, and the
+offsets they have read (:mod:`airflow_eos.ledger.records.horizon`). All of them are in the pipeline's
+partition, so a look-up sees either the record or the digest, and a pruned run that starts again is refused
+instead of repeated. Concurrent prunings fence each other; a crash leaves no partial batch.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ BATCH_RECORDS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class OldRun:
-    """A committed run: rounds and reprocessings belong to it. Its records are read again when they go.
+    """A committed run with its rounds and reprocessings. Its records are read again when they are pruned.
 
-    :param key: of the whole run.
-    :param run_keys: of its records, in the order of their commits.
-    :param staged_at: the latest of theirs, by the clocks of their drivers.
-    :param offset: of the last one.
-    :param transactional_id: of the last one.
-    :param producers: id and epoch of each.
-    :param written: where they have written.
+    :param key: key of the whole run.
+    :param run_keys: run keys of its records, in commit order.
+    :param staged_at: latest time of its records, by the drivers' clocks.
+    :param offset: offset of the last record.
+    :param transactional_id: transactional id of the last record.
+    :param producers: producer id and epoch of each record.
+    :param written: partitions that the run wrote to.
     """
 
     pipeline: str
@@ -61,8 +61,8 @@ class OldRun:
 class Pruner:
     """Prunes one ledger, partition by partition.
 
-    :param prefix: the ledger's.
-    :param min_age: younger records are not pruned, by the clock of the broker.
+    :param prefix: the ledger's prefix.
+    :param min_age: records that are younger, by the broker's clock, are not pruned.
     """
 
     def __init__(
@@ -83,65 +83,66 @@ class Pruner:
         self._at_cursors: set[tuple[str, str]] | None = None
 
     def old_runs(self, partition: int, before: str, pipeline: str | None = None) -> list[OldRun]:
-        """Return the runs whose records are no longer needed, in the order of their commits.
+        """Return the runs whose records are no longer needed, in commit order.
 
-        What stays: runs with a record from ``before`` on or one that is being written, runs whose rounds have
-        not ended, the last run of each pipeline and of each cursor, the run that a cursor names, runs whose
-        transaction some leader holds for open.
+        It keeps runs with a record at or after ``before`` or in an open transaction, runs whose rounds have
+        not ended, the last run of each pipeline and of each cursor, the run that a cursor names, and runs
+        whose transaction is open on a leader.
 
-        Two clocks must say that a record is old: its writer's (``staged_at``) and the broker's that took it.
+        A record is old only by two clocks: its writer's (``staged_at``) and that of the broker.
 
-        :param before: UTC, as records write it.
+        :param before: UTC, in the format of run records.
         """
         answer = answer_of(self._ledger.view(partition, (), (keys.RUN_RECORDS,)))
-        busy = {keys.whole_run_key(one.key.removeprefix(keys.RUN_RECORDS)) for one in answer.open_records}
+        busy = {keys.whole_run_key(entry.key.removeprefix(keys.RUN_RECORDS)) for entry in answer.open_records}
         since = self._first_since(partition, _moment(before))
         runs = _runs_of(answer.committed, busy)
         kept = _last_ones(runs) | self._named_by_cursors()
         chosen = [
-            one
-            for one in runs
-            if one.key not in busy
-            and (one.pipeline, one.key) not in kept
-            and one.staged_at < before
-            and (since is None or one.offset < since)
-            and any(map(keys.ends_run, one.run_keys))
-            and (pipeline is None or one.pipeline == pipeline)
+            run
+            for run in runs
+            if run.key not in busy
+            and (run.pipeline, run.key) not in kept
+            and run.staged_at < before
+            and (since is None or run.offset < since)
+            and any(map(keys.ends_run, run.run_keys))
+            and (pipeline is None or run.pipeline == pipeline)
         ]
         hanging = self._open_somewhere(chosen, partition)
-        return [one for one in chosen if hanging.isdisjoint(one.producers)]
+        return [run for run in chosen if hanging.isdisjoint(run.producers)]
 
     def _first_since(self, partition: int, moment: dt.datetime) -> int | None:
-        """Return the first offset that the broker wrote at that moment or later; None: there is none."""
+        """Return the first offset that the broker wrote at that moment or later; None if there is none."""
         tp = TopicPartition(self._ledger.topic, partition)
-        timestamp = max(int(moment.timestamp() * 1000), 0)  # below 0 are questions of another kind
+        timestamp = max(int(moment.timestamp() * 1000), 0)  # negative values have special meanings
         first = self._cluster.offsets_for_time([tp], timestamp, markers=True)[tp]
         return None if first is None else first.offset
 
     def prune(self, partition: int, before: str, runs: Sequence[OldRun]) -> int:
-        """Remove the records of runs; return of how many runs.
+        """Remove the records of runs; return the number of runs.
 
-        :param runs: of this partition, as :meth:`old_runs` has found them.
-        :raises ConfigurationError: to the broker that moment is not ``min_age`` ago; nothing is removed.
-        :raises RunFenced: another prunes the partition.
-        :raises NotYetVisible: a batch is committed, and its marker is missing.
+        :param runs: runs of this partition, from :meth:`old_runs`.
+        :raises ConfigurationError: by the broker's clock, ``before`` is not ``min_age`` ago; nothing is
+            removed.
+        :raises RunFenced: another process is pruning the partition.
+        :raises NotYetVisible: a batch is committed, but its marker is missing.
         """
         done = 0
         by_pipeline: defaultdict[str, list[OldRun]] = defaultdict(list)
         for run in runs:
             by_pipeline[run.pipeline].append(run)
-        for pipeline, its in sorted(by_pipeline.items()):
-            for batch in _batches(its):
+        for pipeline, pipeline_runs in sorted(by_pipeline.items()):
+            for batch in _batches(pipeline_runs):
                 done += self._prune(partition, before, pipeline, batch)
         return done
 
     def _prune(self, partition: int, before: str, pipeline: str, batch: Sequence[OldRun]) -> int:
         name = keys.prune_transactional_id(self._prefix, self._ledger.topic, partition)
         with self._writer.fenced(name, [TopicPartition(self._ledger.topic, partition)]) as transaction:
-            buckets = {keys.pruned_key(pipeline, one.key) for one in batch}
+            buckets = {keys.pruned_key(pipeline, run.key) for run in batch}
             horizon_key = keys.horizon_key(pipeline)
             known = self._authority.settle_in(partition, [*buckets, horizon_key, *_record_keys(batch)])
-            new = [one for one in batch if not _is_pruned(known, pipeline, one.key)]
+            new = [run for run in batch if not _is_pruned(known, pipeline, run.key)]
             if not new:
                 return 0
             producer = transaction.identity.producer_id, transaction.identity.producer_epoch
@@ -162,7 +163,7 @@ class Pruner:
         return len(new)
 
     def _is_past(self, partition: int, before: str) -> None:
-        """Refuse where the clock of whoever prunes is ahead: what is staged now has the broker's time."""
+        """Refuse if this machine's clock is ahead; the staged messages have the broker's time."""
         if self._first_since(partition, _moment(before) + self._min_age) is None:
             raise ConfigurationError(
                 f"{before} is less than {self._min_age} ago by the clock of the broker that leads ledger "
@@ -170,25 +171,25 @@ class Pruner:
             )
 
     def _named_by_cursors(self) -> set[tuple[str, str]]:
-        """Return the runs that moved the cursors last; groups have partitions of their own."""
+        """Return the runs that last moved each cursor; cursors may be in any ledger partition."""
         if self._at_cursors is not None:
             return self._at_cursors
         named = self._at_cursors = set()
         for partition in range(self._ledger.describe().partitions):
-            found = answer_of(self._ledger.view(partition, (), (keys.CURSORS,))).committed
-            for key, value in found.items():
+            cursors = answer_of(self._ledger.view(partition, (), (keys.CURSORS,))).committed
+            for key, value in cursors.items():
                 try:
                     cursor = CursorRecord.from_json(value, key)
                 except LedgerUnreadable as error:
-                    log.warning("left alone: %s", error)
+                    log.warning("Skipped: %s", error)
                     continue
                 named.add((cursor.pipeline, keys.whole_run_key(cursor.run_key)))
         return named
 
     def _open_somewhere(self, runs: Sequence[OldRun], partition: int) -> set[tuple[int, int]]:
-        """Return id and epoch of the producers that have a transaction open where these runs have written.
+        """Return id and epoch of producers with an open transaction in partitions that these runs wrote to.
 
-        Whoever ends what a broker forgot asks the ledger how it was decided.
+        Their records must stay, because repair reads in the ledger how such a transaction was decided.
         """
         written = frozenset[TopicPartition]().union(*(run.written for run in runs))
         there: list[TopicPartition] = [TopicPartition(self._ledger.topic, partition)]
@@ -200,15 +201,15 @@ class Pruner:
             there += sorted(written & set(known))
         producers = self._cluster.describe_producers(there)
         return {
-            (one.producer_id, one.producer_epoch)
+            (producer.producer_id, producer.producer_epoch)
             for known in producers.values()
-            for one in known
-            if one.is_open
+            for producer in known
+            if producer.is_open
         }
 
 
 class _Facts(NamedTuple):
-    """What is kept of a record while all of a partition are looked at."""
+    """The needed fields of a record, to save memory while a whole partition is read."""
 
     offset: int
     staged_at: str
@@ -219,7 +220,7 @@ class _Facts(NamedTuple):
 
 
 def _runs_of(committed: Mapping[str, str], busy: Iterable[str]) -> list[OldRun]:
-    """Return the runs in the order of their commits; one with a record that cannot be read is left out."""
+    """Return the runs in commit order; omits runs with an unreadable record."""
     left_out = set(busy)
     grouped: defaultdict[tuple[str, str], list[_Facts]] = defaultdict(list)
     places: dict[frozenset[TopicPartition], frozenset[TopicPartition]] = {}
@@ -228,14 +229,14 @@ def _runs_of(committed: Mapping[str, str], busy: Iterable[str]) -> list[OldRun]:
         try:
             record = RunRecord.from_json(value, key)
         except LedgerUnreadable as error:
-            log.warning("left alone: %s", error)
+            log.warning("Skipped: %s", error)
             left_out.add(keys.whole_run_key(name))
             continue
         if record.run_key != name:
             left_out.add(keys.whole_run_key(name))
             continue
         by = record.producer
-        written = frozenset(TopicPartition(one.topic, one.partition) for one in record.receipts)
+        written = frozenset(TopicPartition(receipt.topic, receipt.partition) for receipt in record.receipts)
         grouped[record.pipeline, keys.whole_run_key(name)].append(
             _Facts(
                 value.where[1] if isinstance(value, LedgerText) else sys.maxsize,
@@ -243,42 +244,42 @@ def _runs_of(committed: Mapping[str, str], busy: Iterable[str]) -> list[OldRun]:
                 name,
                 by.transactional_id,
                 (by.producer_id, by.producer_epoch),
-                places.setdefault(written, written),  # runs of a pipeline write to the same ones
+                places.setdefault(written, written),  # share equal sets to save memory
             )
         )
-    found = []
+    runs = []
     for (pipeline, key), records in grouped.items():
         if key in left_out:
             continue
         records.sort()
         last = records[-1]
-        found.append(
+        runs.append(
             OldRun(
                 pipeline,
                 key,
-                tuple(one.run_key for one in records),
-                max(one.staged_at for one in records),
+                tuple(facts.run_key for facts in records),
+                max(facts.staged_at for facts in records),
                 last.offset,
                 last.transactional_id,
-                frozenset(one.producer for one in records),
-                frozenset[TopicPartition]().union(*(one.written for one in records)),
+                frozenset(facts.producer for facts in records),
+                frozenset[TopicPartition]().union(*(facts.written for facts in records)),
             )
         )
-    return sorted(found, key=lambda one: (one.offset, one.key))
+    return sorted(runs, key=lambda run: (run.offset, run.key))
 
 
 def _last_ones(runs: Sequence[OldRun]) -> set[tuple[str, str]]:
     """Return the last run of each pipeline, and of each cursor."""
     last: dict[tuple[str, str], tuple[str, str]] = {}
-    for one in runs:
-        last[one.pipeline, ""] = one.pipeline, one.key
-        if keys.is_cursor_id(one.transactional_id):
-            last[one.pipeline, one.transactional_id] = one.pipeline, one.key
+    for run in runs:
+        last[run.pipeline, ""] = run.pipeline, run.key
+        if keys.is_cursor_id(run.transactional_id):
+            last[run.pipeline, run.transactional_id] = run.pipeline, run.key
     return set(last.values())
 
 
 def _record_keys(runs: Sequence[OldRun]) -> list[str]:
-    return [keys.run_record_key(one) for run in runs for one in run.run_keys]
+    return [keys.run_record_key(run_key) for run in runs for run_key in run.run_keys]
 
 
 def _is_pruned(known: Mapping[str, str], pipeline: str, run_key: str) -> bool:
@@ -291,8 +292,8 @@ def _digests(
 ) -> dict[str, str]:
     """Return the new values of the buckets of these runs, by key."""
     buckets: defaultdict[str, set[str]] = defaultdict(set)
-    for one in runs:
-        buckets[keys.pruned_key(pipeline, one.key)].add(keys.pruned_digest(one.key))
+    for run in runs:
+        buckets[keys.pruned_key(pipeline, run.key)].add(keys.pruned_digest(run.key))
     values = {}
     for key, digests in buckets.items():
         earlier = PrunedRuns.from_json(known[key], key) if key in known else PrunedRuns()
@@ -301,10 +302,10 @@ def _digests(
 
 
 def _beyond(value: str | None, before: str, pipeline: str, going: Mapping[str, str], runs: int) -> Horizon:
-    """Return what the pruned runs of a pipeline covered, these among them.
+    """Return the horizon of a pipeline after these runs are pruned.
 
-    :param going: their records, by key, in the order of their commits.
-    :param runs: how many.
+    :param going: records of these runs by key, in commit order.
+    :param runs: number of these runs.
     """
     known = Horizon(pipeline) if value is None else Horizon.from_json(value, keys.horizon_key(pipeline))
     read = Earlier.from_dict(known.read)
@@ -324,8 +325,8 @@ def _beyond(value: str | None, before: str, pipeline: str, going: Mapping[str, s
         read.to_dict(),
         tuple(
             (*of, *span)
-            for of, its in sorted(spans.items(), key=lambda one: (one[0][0], one[0][1] or 0))
-            for span in _joined(its)
+            for of, covered in sorted(spans.items(), key=lambda item: (item[0][0], item[0][1] or 0))
+            for span in _joined(covered)
         ),
     )
 
@@ -335,22 +336,22 @@ def _moment(text: str) -> dt.datetime:
 
 
 def _joined(spans: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Join spans of time that touch; texts of one form sort as the moments do."""
-    found: list[tuple[str, str]] = []
+    """Join adjacent spans of time; the texts have a fixed format, so they sort chronologically."""
+    joined: list[tuple[str, str]] = []
     for start, end in sorted(spans):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], end)
         else:
-            found.append((start, end))
-    return found
+            joined.append((start, end))
+    return joined
 
 
 def _batches(runs: Sequence[OldRun]) -> Iterable[Sequence[OldRun]]:
     batch: list[OldRun] = []
     records = 0
-    for one in runs:
-        batch.append(one)
-        records += len(one.run_keys)
+    for run in runs:
+        batch.append(run)
+        records += len(run.run_keys)
         if records >= BATCH_RECORDS:
             yield batch
             batch, records = [], 0

@@ -1,4 +1,4 @@
-"""The ledger outside a run: make it, list what it holds."""
+"""Creates a ledger, and lists its records, outside of runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_NAMES_SHOWN = 10  # in one message
+_NAMES_SHOWN = 10  # in an error
 
 
 def create_ledger(
@@ -36,12 +36,12 @@ def create_ledger(
     *,
     adopt_new: bool = False,
 ) -> LedgerId:
-    """Create the ledger topic and fix its identity; does nothing when both are there.
+    """Create the ledger topic and pin its identity, unless both exist.
 
-    :param adopt_new: also where a ledger was used before and is lost: its runs may be written again.
+    :param adopt_new: also create it if an earlier ledger was lost; its runs may then be written again.
     :returns: topic id and number of partitions.
-    :raises LedgerMissing: there is none, there was one, and ``adopt_new`` is false.
-    :raises LedgerReplaced: when the topic is not the one that was initialised, or lost its identity.
+    :raises LedgerMissing: there is no ledger, there was one, and ``adopt_new`` is false.
+    :raises LedgerReplaced: the topic is not the one that was initialised, or lost its identity.
     """
     with ControlPlane(Deployment(kafka, settings or LedgerSettings(), prefix)) as control:
         return control.verify_ledger(
@@ -52,11 +52,11 @@ def create_ledger(
 def partition_counts(kafka: Mapping[str, Any], topics: Sequence[str]) -> dict[str, int]:
     """Return the number of partitions of each topic.
 
-    :raises UnknownTopic: naming those that do not exist.
+    :raises UnknownTopic: names the topics that do not exist.
     """
     with ControlPlane(Deployment(kafka)) as control:
-        found = control.cluster.describe_topics(topics)
-        return {name: found[name].partitions for name in topics}
+        descriptions = control.cluster.describe_topics(topics)
+        return {name: descriptions[name].partitions for name in topics}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +66,19 @@ class PrunedRun:
     run_id: str
 
     def summary(self) -> dict[str, Any]:
-        """Return what commands show of it."""
+        """Return the form that commands show."""
         return {"state": "PRUNED", "run_id": self.run_id}
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerStatus:
-    """What a ledger says of itself, of groups and of runs.
+    """The identity of a ledger, and its records of groups and runs.
 
-    None is what it does not hold; an error stands for a record that cannot be read.
+    A value is None if the ledger has no such record, an error if the record is unreadable.
 
-    :param topic: of the ledger.
-    :param cursors: by consumer group.
-    :param runs: by ``<pipeline>/<run id>``.
+    :param topic: the ledger topic.
+    :param cursors: cursors by consumer group.
+    :param runs: runs by ``<pipeline>/<run id>``.
     """
 
     topic: str
@@ -104,9 +104,9 @@ def ledger_status(
     runs: Sequence[tuple[str, str]] = (),
     prefix: str = DEFAULT_PREFIX,
 ) -> LedgerStatus:
-    """Return what the ledger says: its identity, the cursors of groups, and runs given as (pipeline, run id).
+    """Return the ledger's identity, the cursors of groups, and runs given as (pipeline, run id).
 
-    :raises LedgerMissing: when there is no initialised ledger.
+    :raises LedgerMissing: there is no initialised ledger.
     """
     settings = settings or LedgerSettings()
     with ControlPlane(Deployment(kafka, settings, prefix)) as control:
@@ -142,7 +142,7 @@ def _run_of(
 def pruned_runs(
     kafka: Mapping[str, Any], settings: LedgerSettings, pipeline: str, *, prefix: str = DEFAULT_PREFIX
 ) -> int:
-    """Return of how many runs of a pipeline the records were pruned."""
+    """Return the number of runs of a pipeline whose records were pruned."""
     key = keys.horizon_key(pipeline)
     with ControlPlane(Deployment(kafka, settings, prefix)) as control:
         value = control.authority.peek([key], routing=pipeline).get(key)
@@ -157,9 +157,9 @@ def refuse_pruned(
     *,
     prefix: str = DEFAULT_PREFIX,
 ) -> None:
-    """Do nothing, unless the record of a run was pruned.
+    """Raise if the record of a run was pruned.
 
-    :raises LedgerPruned: it was.
+    :raises LedgerPruned: it was pruned.
     """
     with ControlPlane(Deployment(kafka, settings, prefix)) as control:
         _refuse_pruned(control, pipeline, run_key)
@@ -167,8 +167,8 @@ def refuse_pruned(
 
 def _refuse_pruned(control: ControlPlane, pipeline: str, run_key: str) -> None:
     whole = keys.whole_run_key(run_key)
-    found = control.authority.peek([keys.pruned_key(pipeline, whole)], routing=pipeline)
-    laws.not_pruned(whole, pipeline, found)
+    values = control.authority.peek([keys.pruned_key(pipeline, whole)], routing=pipeline)
+    laws.not_pruned(whole, pipeline, values)
 
 
 def _is_pruned(control: ControlPlane, pipeline: str, run_id: str) -> bool:
@@ -180,14 +180,14 @@ def _is_pruned(control: ControlPlane, pipeline: str, run_id: str) -> bool:
 
 
 def _horizons(values: Iterable[tuple[str, str]]) -> list[Horizon]:
-    found = []
+    horizons = []
     for key, value in values:
         if key.startswith(keys.HORIZONS):
             try:
-                found.append(Horizon.from_json(value, key))
+                horizons.append(Horizon.from_json(value, key))
             except LedgerUnreadable as error:
                 log.warning("left out: %s", error)
-    return found
+    return horizons
 
 
 def _run_summary(run: RunRecord | PrunedRun | LedgerUnreadable | None) -> dict[str, Any] | None:
@@ -212,19 +212,19 @@ def _cursor_summary(cursor: CursorRecord | LedgerUnreadable | None) -> dict[str,
 def run_records(
     kafka: Mapping[str, Any], settings: LedgerSettings, *, pipeline: str, prefix: str = DEFAULT_PREFIX
 ) -> tuple[list[RunRecord], list[str]]:
-    """Return the committed runs of a pipeline, in the order of their commits, and what cannot be read."""
+    """Return the committed runs of a pipeline in commit order, and the errors of unreadable records."""
     unreadable: list[str] = []
-    found = _records(kafka, settings, pipeline, None, prefix)
-    return readable_runs(((key, value) for _, key, value in found), unreadable), unreadable
+    records = _records(kafka, settings, pipeline, None, prefix)
+    return readable_runs(((key, value) for _, key, value in records), unreadable), unreadable
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerNames:
-    """Whose records a ledger holds.
+    """The pipelines and groups with records in a ledger.
 
     :param runs: the latest run of each pipeline.
-    :param groups: consumer groups that have a cursor.
-    :param gaps: between the committed intervals of pipelines.
+    :param groups: consumer groups with a cursor.
+    :param gaps: gaps between the committed intervals of pipelines.
     """
 
     runs: Mapping[str, RunRecord]
@@ -235,21 +235,21 @@ class LedgerNames:
 def ledger_names(
     kafka: Mapping[str, Any], settings: LedgerSettings, *, prefix: str = DEFAULT_PREFIX
 ) -> LedgerNames:
-    """Return the pipelines and groups of a ledger, sorted; what cannot be read is left out.
+    """Return the pipelines and groups of a ledger, sorted; omits unreadable records.
 
     It reads the whole ledger.
     """
-    found = [(key, value) for _, key, value in _records(kafka, settings, None, None, prefix)]
-    runs = readable_runs(one for one in found if keys.is_run_record(one[0]))
-    cursors = {_group_of(*one) for one in found if keys.is_cursor_record(one[0])}
-    latest = {one.pipeline: one for one in runs}
+    values = [(key, value) for _, key, value in _records(kafka, settings, None, None, prefix)]
+    runs = readable_runs((key, value) for key, value in values if keys.is_run_record(key))
+    cursors = {_group_of(key, value) for key, value in values if keys.is_cursor_record(key)}
+    latest = {run.pipeline: run for run in runs}
     return LedgerNames(
-        dict(sorted(latest.items())), tuple(sorted(cursors - {""})), tuple(gaps(runs, _horizons(found)))
+        dict(sorted(latest.items())), tuple(sorted(cursors - {""})), tuple(gaps(runs, _horizons(values)))
     )
 
 
 def _group_of(key: str, value: str) -> str:
-    """Return the group of a cursor, empty where it cannot be read."""
+    """Return the group of a cursor; empty if the record is unreadable."""
     try:
         return CursorRecord.from_json(value, key).group
     except LedgerUnreadable as error:
@@ -260,7 +260,7 @@ def _group_of(key: str, value: str) -> str:
 def no_such_pipeline(
     kafka: Mapping[str, Any], settings: LedgerSettings, pipeline: str, *, prefix: str = DEFAULT_PREFIX
 ) -> ConfigurationError:
-    """Return the error for a pipeline without a run, with the names that are like it."""
+    """Return the error for a pipeline without a run, with similar names."""
     known = tuple(ledger_names(kafka, settings, prefix=prefix).runs)
     return ConfigurationError(
         f"the ledger {settings.topic!r} has no run of the pipeline {pipeline!r}; {near(pipeline, known)}"
@@ -268,7 +268,7 @@ def no_such_pipeline(
 
 
 def near(name: str, known: Sequence[str]) -> str:
-    """Say which names are like one that is not there, or which there are at all."""
+    """Return a hint with the names that are similar to an unknown one, or with all names."""
     if not known:
         return "it has none of any"
     like = get_close_matches(name, known, n=3, cutoff=0.6)
@@ -278,10 +278,10 @@ def near(name: str, known: Sequence[str]) -> str:
 
 
 def readable_runs(values: Iterable[tuple[str, str]], unreadable: list[str] | None = None) -> list[RunRecord]:
-    """Return the run records among some ledger values; what cannot be read is left out.
+    """Return the run records of ledger values; omits unreadable ones.
 
-    :param values: each with its key.
-    :param unreadable: why is added to it; default: to the log.
+    :param values: pairs of key and value.
+    :param unreadable: receives the errors of unreadable records; default: they are logged.
     """
     records: list[RunRecord] = []
     for key, value in values:
@@ -303,7 +303,7 @@ def _readable(key: str, value: str) -> RunRecord | LedgerUnreadable:
 
 
 def _parsed(value: str) -> Any:
-    """Return the JSON of a value; what is none as text."""
+    """Return a value parsed as JSON; as text if it is not JSON."""
     try:
         return json.loads(value)
     except (ValueError, RecursionError):
@@ -314,7 +314,7 @@ def _parsed(value: str) -> Any:
 class LedgerRecord:
     """A committed record of the ledger.
 
-    :param value: its JSON, parsed; text where it is not JSON.
+    :param value: the parsed JSON; text if it is not JSON.
     """
 
     key: str
@@ -338,15 +338,15 @@ def ledger_records(
 ) -> list[LedgerRecord]:
     """Return the latest committed records of the ledger, sorted by key.
 
-    :param pipeline: only the runs of this pipeline; default: everything, which reads the whole ledger.
+    :param pipeline: only the runs of this pipeline; default: all records, which reads the whole ledger.
     :param key: only this key, such as ``run:<run key>`` or ``cursor:<group>``.
-    :param latest: at least so many of the newest records of each partition, if it has them; reads no more
-        than it needs for them.
-    :raises LedgerMissing: when there is no initialised ledger.
+    :param latest: at least this many of the newest records of each partition, if it has them; reads no more
+        than necessary.
+    :raises LedgerMissing: there is no initialised ledger.
     """
-    found = _records(kafka, settings or LedgerSettings(), pipeline, key, prefix, latest)
+    values = _records(kafka, settings or LedgerSettings(), pipeline, key, prefix, latest)
     records = (
-        LedgerRecord(name, partition, value.where[1], _parsed(value)) for partition, name, value in found
+        LedgerRecord(name, partition, value.where[1], _parsed(value)) for partition, name, value in values
     )
     return sorted(records, key=lambda record: record.key)
 
@@ -359,10 +359,10 @@ def _records(
     prefix: str,
     latest: int | None = None,
 ) -> list[tuple[int, str, LedgerText]]:
-    """Return partition, key and value of the records that :func:`ledger_records` is asked for.
+    """Return partition, key and value of the records, see :func:`ledger_records`.
 
-    They come in the order of the log, so that those of a pipeline, which share a partition, come in the order
-    in which its runs staged them, whatever the drivers' clocks said.
+    They are in log order. The records of a pipeline share a partition, so they are in the order in which its
+    runs staged them, independent of the drivers' clocks.
     """
     names: list[str] = [] if key is None else [key]
     with ControlPlane(Deployment(kafka, settings, prefix)) as control:
@@ -371,11 +371,13 @@ def _records(
         prefixes: tuple[str, ...] = keys.RECORD_KINDS if key is None else ()
         if pipeline is not None:
             wanted = [control.ledger.partition_for(pipeline)]
-            prefixes = tuple(keys.run_record_key(one) for one in keys.run_key_prefixes(pipeline))
+            prefixes = tuple(keys.run_record_key(number) for number in keys.run_key_prefixes(pipeline))
         if latest is None or key is not None:
-            views = ((one, answer_of(control.ledger.view(one, names, prefixes))) for one in wanted)
+            views = ((number, answer_of(control.ledger.view(number, names, prefixes))) for number in wanted)
         else:
-            views = ((one, answer_of(control.ledger.latest(one, prefixes, latest))) for one in wanted)
+            views = (
+                (number, answer_of(control.ledger.latest(number, prefixes, latest))) for number in wanted
+            )
         records = [
             (partition, name, value)
             for partition, answer in views

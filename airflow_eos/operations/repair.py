@@ -1,8 +1,8 @@
-"""Finds transactions that hang in partitions, and ends them as they were decided.
+"""Finds hanging transactions, and ends them as they were decided.
 
-A run ends what its own transactional id left open, as far as it may (:mod:`airflow_eos.run.unfinished`). This
-is for what no run will come across again, and needs the right to write markers (ClusterAction on the
-cluster).
+A run ends open transactions of its own transactional id, as far as it may
+(:mod:`airflow_eos.run.unfinished`). Repair is for transactions that no run will encounter again; it needs the
+permission to write markers (ClusterAction on the cluster).
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ Decision = Literal["commit", "abort", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Hanging:
-    """A transaction that a leader holds for open although nobody will end it.
+    """A transaction that is open on a leader although no coordinator will end it.
 
-    :param start_offset: where it begins: readers do not get past it.
-    :param decision: how it was decided; ``unknown`` is left alone unless somebody says what to assume.
-    :param because: what says so.
+    :param start_offset: its first offset, beyond which readers cannot read.
+    :param decision: how it was decided; ``unknown`` ones are not ended unless the user says what to assume.
+    :param because: the evidence for the decision.
     :param done: whether its markers were written.
-    :param advice: what to do where they were not.
+    :param advice: what to do if they were not.
     """
 
     partition: str
@@ -64,33 +64,37 @@ def repair(
     assume: Decision = "unknown",
     execute: bool = False,
 ) -> list[Hanging]:
-    """Return the hanging transactions of our prefix in the ledger, in the topics, and in groups' offsets.
+    """Return the hanging transactions of a prefix in the ledger, in topics, and in groups' offsets.
 
-    :param topics: where to look; default: every topic that the ledger's runs wrote to.
-    :param assume: for those of which nobody can tell how they were decided.
-    :param execute: write the missing markers; False only says what is there.
-    :raises LedgerMissing: when there is no initialised ledger.
+    :param topics: topics to check; default: every topic that the ledger's runs wrote to.
+    :param assume: the decision to assume for transactions whose decision is unknown.
+    :param execute: write the missing markers; False for a dry run.
+    :raises LedgerMissing: there is no initialised ledger.
     """
     with ControlPlane(Deployment(kafka, settings or LedgerSettings(), prefix)) as control:
         partitions = control.verify_ledger().partitions
         runs = _Runs(control, partitions)
         wanted = set(topics) or runs.topics
-        found = [
-            one if one.decision != "unknown" else replace(one, decision=assume)
-            for one in _Search(control, prefix, runs).hanging({*wanted, settings.topic, OFFSETS_TOPIC})
+        hanging_transactions = [
+            transaction if transaction.decision != "unknown" else replace(transaction, decision=assume)
+            for transaction in _Search(control, prefix, runs).hanging(
+                {*wanted, settings.topic, OFFSETS_TOPIC}
+            )
         ]
-        return [ended(control, one) if execute else one for one in found]
+        return [
+            ended(control, transaction) if execute else transaction for transaction in hanging_transactions
+        ]
 
 
 def hanging(control: ControlPlane, prefix: str, topics: Collection[str], partitions: int) -> list[Hanging]:
-    """Return what hangs in some topics; the ledger is read only where something does."""
+    """Return the hanging transactions in some topics; reads the ledger only if there are any."""
     return _Search(control, prefix, _Runs(control, partitions)).hanging(set(topics))
 
 
 class _Runs:
-    """The runs of a ledger, read when they are asked for.
+    """The runs of a ledger, read at the first use.
 
-    :param partitions: of the ledger.
+    :param partitions: number of ledger partitions.
     """
 
     def __init__(self, control: ControlPlane, partitions: int) -> None:
@@ -98,7 +102,7 @@ class _Runs:
         self._partitions = partitions
         self._read: tuple[list[RunRecord], list[RunRecord]] | None = None
         self._incomplete: list[str] = []
-        # Producer id and epoch of all records, also of those that a newer version wrote and this cannot read.
+        # Producer id and epoch of all records, including those that only a newer version can read.
         self._writers: tuple[set[tuple[int, int] | None], set[tuple[int, int] | None]] = set(), set()
 
     @property
@@ -106,7 +110,7 @@ class _Runs:
         return {receipt.topic for record in self._records()[0] for receipt in record.receipts}
 
     def unaccounted(self) -> str:
-        """Return why a run that the ledger does not hold may be committed all the same; empty: it is not."""
+        """Return why a run without a ledger record may still be committed; empty if it cannot be."""
         self._records()
         return "; ".join(self._incomplete)
 
@@ -115,14 +119,14 @@ class _Runs:
         return (producer_id, epoch) in self._writers[0]
 
     def hangs_unread(self, producer_id: int, epoch: int) -> bool:
-        """Return whether its run record hangs with it, and cannot be read."""
+        """Return whether the run record is part of the hanging transaction, and unreadable."""
         return self.undecided(producer_id, epoch) is None and (producer_id, epoch) in self._writers[1]
 
     def undecided(self, producer_id: int, epoch: int) -> RunRecord | None:
-        return next((one for one in self._records()[1] if _made_by(one, producer_id, epoch)), None)
+        return next((record for record in self._records()[1] if _made_by(record, producer_id, epoch)), None)
 
     def transactional_id(self, producer_id: int) -> str | None:
-        """Return whose id it was: coordinators forget ids that are not used."""
+        """Return the transactional id of a producer id from run records: coordinators forget unused ids."""
         both = (record for records in self._records() for record in records)
         return next(
             (r.producer.transactional_id for r in both if r.producer.producer_id == producer_id), None
@@ -143,10 +147,10 @@ class _Runs:
                         f"{view.no_evidence[min(view.no_evidence)]}, which is not signed or no run wrote"
                     )
                 self._writers[0].update(map(named_writer, answer.committed.values()))
-                self._writers[1].update(named_writer(one.value or "") for one in answer.open_records)
+                self._writers[1].update(named_writer(entry.value or "") for entry in answer.open_records)
                 committed += readable_runs(answer.committed.items())
                 undecided += readable_runs(
-                    (one.key, one.value) for one in answer.open_records if one.value is not None
+                    (entry.key, entry.value) for entry in answer.open_records if entry.value is not None
                 )
             self._read = committed, undecided
         return self._read
@@ -160,30 +164,32 @@ class _Search:
 
     def hanging(self, topics: Collection[str]) -> list[Hanging]:
         left = LeftOpen(self._control.cluster, self._prefix, self._runs.transactional_id)
-        found = [(one, self._described(one)) for one in left.found(topics)]
-        still = left.still(one for one, _ in found)
-        return [described for one, described in found if one in still]
+        candidates = [(transaction, self._described(transaction)) for transaction in left.found(topics)]
+        still = left.still(transaction for transaction, _ in candidates)
+        return [described for transaction, described in candidates if transaction in still]
 
     def _described(self, left: Left) -> Hanging:
-        one = left.producer
-        decision, because = self._decision(one, left.word)
+        producer = left.producer
+        decision, because = self._decision(producer, left.word)
         return Hanging(
             partition=str(left.where),
-            start_offset=one.current_txn_start_offset,
-            producer_id=one.producer_id,
-            producer_epoch=one.producer_epoch,
+            start_offset=producer.current_txn_start_offset,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
             transactional_id=left.transactional_id,
             decision=decision,
             because=because,
         )
 
-    def _decision(self, one: ActiveProducer, word: TransactionDescription | None) -> tuple[Decision, str]:
-        producer_id, epoch = one.producer_id, one.producer_epoch
+    def _decision(
+        self, producer: ActiveProducer, word: TransactionDescription | None
+    ) -> tuple[Decision, str]:
+        producer_id, epoch = producer.producer_id, producer.producer_epoch
         if self._runs.committed(producer_id, epoch):
             return "commit", "the ledger holds its run"
-        said = coordinator_said(word, producer_id, epoch)
-        if said is not None:
-            return "commit" if said else "abort", "its coordinator says so"
+        is_committed = coordinator_said(word, producer_id, epoch)
+        if is_committed is not None:
+            return "commit" if is_committed else "abort", "its coordinator says so"
         undecided = self._runs.undecided(producer_id, epoch)
         if self._runs.hangs_unread(producer_id, epoch):
             return "unknown", "its run record hangs with it and cannot be read: upgrade airflow-eos"
@@ -197,32 +203,32 @@ class _Search:
         return "unknown", f"the record of {undecided.run_key} hangs with it, and nothing else tells"
 
 
-def ended(control: ControlPlane, one: Hanging) -> Hanging:
-    """Write the markers of one hanging transaction; return it with what came of it."""
-    topic, _, partition = one.partition.rpartition("-")
-    if one.decision == "unknown":
-        return replace(one, advice="look at its output, then say --assume commit or --assume abort")
+def ended(control: ControlPlane, transaction: Hanging) -> Hanging:
+    """Write the markers of a hanging transaction; return it with the result."""
+    topic, _, partition = transaction.partition.rpartition("-")
+    if transaction.decision == "unknown":
+        return replace(transaction, advice="look at its output, then say --assume commit or --assume abort")
     try:
         control.transactions.write_markers(
-            one.producer_id,
-            one.producer_epoch,
+            transaction.producer_id,
+            transaction.producer_epoch,
             [TopicPartition(topic, int(partition))],
-            commit=one.decision == "commit",
+            commit=transaction.decision == "commit",
         )
     except ProducerFenced:
-        return replace(one, advice="a newer attempt has written there since: its end decides")
+        return replace(transaction, advice="a newer attempt has written there since: its end decides")
     except AuthorizationFailed as error:
         tool = (
             f"kafka-transactions.sh --bootstrap-server ... abort --topic {topic} --partition {partition} "
-            f"--start-offset {one.start_offset}"
+            f"--start-offset {transaction.start_offset}"
         )
         advice = (
             f"{error}, or have somebody run: {tool}"
-            if one.decision == "abort"
+            if transaction.decision == "abort"
             else f"{error}. Kafka's own tool can only abort, which would lose what is committed"
         )
-        return replace(one, advice=advice)
-    return replace(one, done=True)
+        return replace(transaction, advice=advice)
+    return replace(transaction, done=True)
 
 
 def _made_by(record: RunRecord, producer_id: int, epoch: int) -> bool:

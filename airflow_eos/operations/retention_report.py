@@ -1,4 +1,4 @@
-"""The doctor's look at retention and timestamps: what brokers delete, and what they let in."""
+"""The doctor's checks of retention and timestamps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_eos.run.retention import is_stamped_by_broker, kept
 from airflow_eos.wording import moment_text, span_text
 
 Finding = tuple[str, Literal["ok", "warn", "unknown"], str, str]
-"""Name, status, what was found, advice."""
+"""Name, status, finding, advice."""
 
 _AFTER = "message.timestamp.after.max.ms"
 
@@ -27,17 +27,17 @@ def findings(
     oldest: dt.datetime | None,
     now: dt.datetime,
 ) -> Iterator[Finding]:
-    """Compare what topics keep with the records that are there, and with what is asked for.
+    """Compare the retention of topics with their oldest records, and with the oldest interval.
 
-    :param oldest: start of the oldest interval to be read; None: no interval is meant.
+    :param oldest: start of the oldest interval to read; None if runs do not read intervals.
     """
     begins = [] if oldest is None else [timestamp_of(oldest)]
     for topic in sources:
         partitions = _partitions(cluster, topic)
         if not partitions:
-            continue  # said elsewhere
-        found = cluster.offsets_for_time(partitions, 0)
-        record = min((one.timestamp for one in found.values() if one is not None), default=None)
+            continue  # another check reports it
+        firsts = cluster.offsets_for_time(partitions, 0)
+        record = min((first.timestamp for first in firsts.values() if first is not None), default=None)
         begins += [] if record is None else [record]
         settings = cluster.topic_settings(topic)
         yield _source(topic, settings, record, oldest, now)
@@ -65,25 +65,30 @@ def _source(
     name, keeps = f"topic {topic} retention", kept(settings)
     if settings is None or keeps is None:
         return _kept(name, topic, settings)
-    said = f"keeps records for {span_text(keeps)}"
+    retention = f"keeps records for {span_text(keeps)}"
     limit = timestamp_of(now - keeps)
     advice = "raise retention.ms, or set it to -1 while history is loaded: what is deleted unread is lost"
     if record is not None and record < limit:
-        return name, "warn", f"{said}, and holds some of {moment_text(record)}: they are about to go", advice
+        return (
+            name,
+            "warn",
+            f"{retention}, and holds some of {moment_text(record)}: they are about to go",
+            advice,
+        )
     if oldest is not None and timestamp_of(oldest) < limit:
-        return name, "warn", f"{said}, the interval begins at {utc_text(oldest)}", advice
-    return name, "ok", said, ""
+        return name, "warn", f"{retention}, the interval begins at {utc_text(oldest)}", advice
+    return name, "ok", retention, ""
 
 
 def _sink(topic: str, settings: Mapping[str, str] | None, begins: int | None, now: dt.datetime) -> Finding:
     name, keeps = f"topic {topic} retention", kept(settings)
     if settings is None or keeps is None:
         return _kept(name, topic, settings)
-    said = f"keeps records for {span_text(keeps)}"
+    retention = f"keeps records for {span_text(keeps)}"
     if begins is None or begins >= timestamp_of(now - keeps) or is_stamped_by_broker(settings):
-        return name, "ok", said, ""
+        return name, "ok", retention, ""
     advice = "raise retention.ms, or return a timestamp column: output with its input's timestamps is deleted"
-    return name, "warn", f"{said}, the input begins at {moment_text(begins)}", advice
+    return name, "warn", f"{retention}, the input begins at {moment_text(begins)}", advice
 
 
 def _kept(name: str, topic: str, settings: Mapping[str, str] | None) -> Finding:
@@ -97,11 +102,11 @@ def _timestamps(topic: str, settings: Mapping[str, str]) -> Finding:
     if is_stamped_by_broker(settings):
         return name, "ok", "given by the brokers (LogAppendTime)", ""
     limit = settings.get(_AFTER)
-    found = f"given by producers (CreateTime), {_AFTER}={limit}"
+    stamped = f"given by producers (CreateTime), {_AFTER}={limit}"
     if limit is not None and int(limit) <= FUTURE_TOLERANCE / dt.timedelta(milliseconds=1):
-        return name, "ok", found, ""
+        return name, "ok", stamped, ""
     advice = (
         f"set {_AFTER}={FUTURE_TOLERANCE // dt.timedelta(milliseconds=1)}, or "
         "message.timestamp.type=LogAppendTime: one record of the far future stops every data interval"
     )
-    return name, "warn", found, advice
+    return name, "warn", stamped, advice

@@ -1,4 +1,4 @@
-"""What is done to a ledger by hand: a record dismissed, records signed, indexed, pruned."""
+"""Upkeep of a ledger by commands: dismiss a record, sign, index, prune."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from airflow_eos.ports import Ledger
 
 @dataclass(frozen=True, slots=True)
 class DismissedRecord:
-    """A ledger record that no run wrote, and whether a tombstone stands over it now."""
+    """A ledger record that no run wrote, and whether a tombstone was written over it."""
 
     key: str
     partition: int
@@ -44,7 +44,7 @@ class DismissedRecord:
 
 @dataclass(frozen=True, slots=True)
 class SignedLedger:
-    """Below which offsets records need no signature of today, and whether the ledger says so now."""
+    """The offsets below which records need no current signature, and whether the ledger says so now."""
 
     signed: SignedFrom
     done: bool
@@ -60,11 +60,11 @@ class SignedLedger:
 
 @dataclass(frozen=True, slots=True)
 class IndexedPartition:
-    """What the index of a ledger partition speaks for.
+    """The index of a ledger partition after an update.
 
-    :param through: the offset behind the last record that is indexed.
-    :param keys: that were added or moved.
-    :param leaves: of the whole index.
+    :param through: the index covers all records below this offset.
+    :param keys: number of keys that were added or moved.
+    :param leaves: number of leaves in the index.
     """
 
     partition: int
@@ -84,7 +84,7 @@ class IndexedPartition:
 
 @dataclass(frozen=True, slots=True)
 class PrunedLedger:
-    """How many runs, and records of them, were removed from each pipeline, or would be.
+    """Number of runs, and of their records, that were or would be removed, by pipeline.
 
     :param before: moment (ISO, UTC) before which the runs committed.
     """
@@ -111,23 +111,24 @@ def dismiss_record(
     prefix: str = DEFAULT_PREFIX,
     execute: bool = True,
 ) -> DismissedRecord:
-    """Write a tombstone over a ledger record that no run wrote, or garbage, where there is none of ours.
+    """Write a tombstone over a foreign or unreadable ledger record, unless a run's own record is there.
 
-    The key is unused then: a run that it names is done (again). A run may be at work under the key, and under
-    a transactional id that nobody can tell from it. So the tombstone is staged first, and the key is looked
-    at behind it: a record that stands below it is seen, and one that comes later is the key's last word.
+    The key is then unused, so a run with that key runs (again). A run may be active under the key, with a
+    transactional id that cannot be derived from it. Therefore the tombstone is staged first and the key is
+    checked afterwards: the check sees a record below the tombstone, and a later record replaces the
+    tombstone.
 
-    :param key: as the ledger has it, such as ``run:<run key>``.
+    :param key: key in the ledger, such as ``run:<run key>``.
     :param routing: the pipeline of a run, the group of a cursor.
-    :param execute: False only says what is there.
-    :raises ConfigurationError: no such record, or one of ours is there too, which is what counts; or the
+    :param execute: False for a dry run.
+    :raises ConfigurationError: there is no such record, or a run's own record is there and counts; or the
         ledger is signed and the settings have no key.
-    :raises OutcomeUnknown: a run that is at work has written a record of the key.
-    :raises NotYetVisible: the tombstone is committed, and its marker is missing.
+    :raises OutcomeUnknown: an active run has written a record of the key.
+    :raises NotYetVisible: the tombstone is committed, but its marker is missing.
     """
     with ControlPlane(Deployment(kafka, settings, prefix)) as control, control.refusing_lost_ledger():
         tp = control.authority.place(routing)
-        # Not verified: its identity may be what has to go.
+        # The ledger is not verified, because its identity may be the record to dismiss.
         refuse_unsigned(is_signed(control.authority, settings), settings)
         offset = _dismissible(control.ledger, tp, key)
         if execute:
@@ -148,11 +149,11 @@ def write_tombstone(ledger: Ledger, writer: LedgerWriter, prefix: str, tp: Topic
 def _dismissible(ledger: Ledger, tp: TopicPartition, key: str, own: ProducerIdentity | None = None) -> int:
     """Return the offset of the record that no run wrote.
 
-    :param own: whose open records are ours.
+    :param own: the writer whose open records are ignored.
     """
     view = ledger.view(tp.partition, [key])
     answer = answer_of(view)
-    at_work = [one for one in answer.open_records if own is None or one.producer_id != own.producer_id]
+    at_work = [entry for entry in answer.open_records if own is None or entry.producer_id != own.producer_id]
     if at_work:
         raise OutcomeUnknown(
             f"a run of {key!r} is at work: its record stands at offset {at_work[0].offset} of {tp}, in a "
@@ -160,7 +161,7 @@ def _dismissible(ledger: Ledger, tp: TopicPartition, key: str, own: ProducerIden
         )
     offset, value = view.no_evidence.get(key), answer.committed.get(key)
     if isinstance(value, LedgerText) and not has_version(value):
-        # In somebody's transaction; a run's record may have been there.
+        # Not a value of this package, although written in a transaction; it may have replaced a run's record.
         offset, value = value.where[1], None
     if offset is None or value is not None:
         raise ConfigurationError(
@@ -177,23 +178,23 @@ def sign_ledger(
     prefix: str = DEFAULT_PREFIX,
     execute: bool = True,
 ) -> SignedLedger:
-    """Let what a ledger holds now count as it is signed now, and nothing that is written later.
+    """Accept the present records of a ledger as they are signed now, and require signatures from now on.
 
-    Of a ledger that was used before it had a key all records count that it holds. Where its identity, or its
-    last record of this kind, has a signature of version 1, records count that have such a signature; which
-    ones need none does not change.
+    If the ledger was used before it had a key, all its present records are accepted without a signature. If
+    its identity, or its last record of this kind, has a signature of version 1, present records with such a
+    signature are accepted; the offsets below which records need no signature do not change.
 
-    :param execute: False only says from which offsets on records would have to be signed.
+    :param execute: False for a dry run.
     :raises ConfigurationError: the settings have no key.
     :raises LedgerMissing: there is no ledger.
-    :raises OutcomeUnknown: runs kept writing to the ledger: on which side of the signature they stand would
-        not be known.
-    :raises NotYetVisible: it is committed, and its marker is missing.
+    :raises OutcomeUnknown: runs kept writing to the ledger, so that the boundary between unsigned and signed
+        records is not certain.
+    :raises NotYetVisible: it is committed, but its marker is missing.
     """
     with ControlPlane(Deployment(kafka, settings, prefix)) as control, control.refusing_lost_ledger():
         if not control.ledger.key:
             raise ConfigurationError("there is no key to sign with: set [eos] ledger_key")
-        # Not verified: its identity may be what lacks the signature.
+        # The ledger is not verified, because its identity may lack the signature.
         partitions = control.ledger.describe().topic_partitions
         name = keys.ledger_transactional_id(prefix, settings.topic)
         left = _SIGN_ATTEMPTS
@@ -222,15 +223,15 @@ _SIGN_PAUSE_SECONDS = 1.0
 def _nothing_else(
     control: ControlPlane, ends: Mapping[TopicPartition, int], place: TopicPartition, own: ProducerIdentity
 ) -> None:
-    """Check that nobody else is writing to the ledger, or has written since its ends were taken.
+    """Check that no other producer is writing to the ledger, or has written since its ends were read.
 
-    :param place: where one record of our own is staged.
-    :raises OutcomeUnknown: somebody is.
+    :param place: the partition in which this call's own record is staged.
+    :raises OutcomeUnknown: another producer is writing, or has written.
     """
     busy = {
         tp
         for tp, producers in control.cluster.describe_producers(sorted(ends)).items()
-        if any(one.is_open and one.producer_id != own.producer_id for one in producers)
+        if any(producer.is_open and producer.producer_id != own.producer_id for producer in producers)
     }
     now = control.cluster.log_ends(sorted(ends))
     busy |= {tp for tp, end in ends.items() if now[tp] > (end + 1 if tp == place else end)}
@@ -242,23 +243,25 @@ def _nothing_else(
 
 
 def _signed_from(ledger: KafkaLedger, ends: Mapping[int, int]) -> SignedFrom:
-    """Return which of the records below the ends of the partitions are to be believed."""
+    """Return which of the records below the ends of the partitions to accept."""
     version_1 = ledger.signed_by_version_1(0, (keys.SIGNED_KEY, keys.LEDGER_IDENTITY_KEY))
     if not version_1:
         return SignedFrom(ends)
     value = version_1.get(keys.SIGNED_KEY)
     before = {} if value is None else SignedFrom.from_json(value, keys.SIGNED_KEY).unsigned_below
-    # Another cluster's record, replayed here, must not reach behind what this ledger holds.
-    return SignedFrom({one: min(offset, ends.get(one, 0)) for one, offset in before.items()}, ends)
+    # A record replayed from another cluster must not accept records beyond the present ends.
+    return SignedFrom(
+        {partition: min(offset, ends.get(partition, 0)) for partition, offset in before.items()}, ends
+    )
 
 
 def index_ledger(
     kafka: Mapping[str, Any], settings: LedgerSettings, *, prefix: str = DEFAULT_PREFIX
 ) -> list[IndexedPartition]:
-    """Index all that is decided in each partition of the ledger, whatever has to be read for it.
+    """Index all decided records of each ledger partition, without a limit on reading.
 
     :raises LedgerMissing: there is no ledger.
-    :raises OutcomeUnknown: others kept writing the index of a partition.
+    :raises OutcomeUnknown: other processes kept writing the index of a partition.
     """
     with ControlPlane(Deployment(kafka, settings, prefix)) as control:
         known = control.verify_ledger(to_write=True)
@@ -271,7 +274,7 @@ def index_ledger(
 
 
 MIN_AGE = dt.timedelta(days=1)
-"""Younger records are not pruned: a retry, or an answer that was lost, may still need them."""
+"""Younger records are not pruned, because a retry, for example after a lost answer, may still need them."""
 
 
 def prune_ledger(
@@ -283,17 +286,17 @@ def prune_ledger(
     prefix: str = DEFAULT_PREFIX,
     execute: bool = True,
 ) -> PrunedLedger:
-    """Remove the records of runs that committed before a moment; it reads the whole ledger.
+    """Remove the records of runs that committed before a moment; reads the whole ledger.
 
     See :class:`~airflow_eos.operations.pruner.Pruner`.
 
-    :param before: aware.
-    :param pipeline: only its runs.
-    :param execute: False only says how many there are.
+    :param before: aware datetime.
+    :param pipeline: only runs of this pipeline.
+    :param execute: False for a dry run.
     :raises ConfigurationError: the moment is less than a day ago, or the ledger is signed and the settings
         have no key.
     :raises LedgerMissing: there is no ledger.
-    :raises RunFenced: another prunes the same partition.
+    :raises RunFenced: another process is pruning the same partition.
     """
     if before > utc_now() - MIN_AGE:
         raise ConfigurationError(

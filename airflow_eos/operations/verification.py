@@ -1,4 +1,4 @@
-"""Reads a run's output again, as a consumer would, and compares it with the ledger's receipts."""
+"""Reads a run's output as a consumer would, and compares it with the receipts in the ledger."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Outcome = Literal["ok", "mismatch", "compacted", "expired", "table"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One target partition of one run.
+    """The result for one target partition of one run.
 
-    :param outcome: ``expired``: retention has deleted some of it since, nothing can be said; ``compacted``:
-        the topic is, and what is gone may have been replaced by a later record of its key; ``table``: the
-        rows are in a table, which is not read here.
-    :param recorded: records the ledger says were written.
-    :param found: records a ``read_committed`` consumer sees of this run.
-    :param detail: what is wrong; empty otherwise.
+    :param outcome: ``expired``: retention has deleted some of the output, so it cannot be verified;
+        ``compacted``: the topic is compacted, and later records of their keys may have replaced missing ones;
+        ``table``: the rows are in a table, which is not read here.
+    :param recorded: number of records written, according to the ledger.
+    :param found: number of the run's records that a ``read_committed`` consumer gets.
+    :param detail: what is wrong; empty if nothing is.
     """
 
     run_key: str
@@ -56,12 +56,12 @@ def verify_output(
 ) -> list[Finding]:
     """Compare every receipt of a run with the log: checksums, number of records, sequence, visibility.
 
-    Records of other producers may lie in between; the run's are those of its producer id and epoch.
+    Records of other producers may be in between; the run's records have its producer id and epoch.
 
-    :param seconds: how long it may take; default: as long as it takes.
+    :param seconds: time limit; None for no limit.
     :raises EosError: the log cannot be read.
-    :raises AuthorizationFailed: a topic of the receipts may not be read; nothing was looked at.
-    :raises TimeoutError: it took longer.
+    :raises AuthorizationFailed: Read on a topic of the receipts is missing; nothing was read.
+    :raises TimeoutError: it took longer than ``seconds``.
     """
     deadline = None if seconds is None else time.monotonic() + seconds
 
@@ -72,7 +72,7 @@ def verify_output(
     with Link(kafka) as link, KafkaCluster(kafka, link=link) as cluster:
         _may_be_read(cluster, {receipt.topic for receipt in record.receipts})
         with link.connections() as connections:
-            # Asked only where records are missing, and then once for all partitions of a topic.
+            # Requested only if records are missing, once per topic.
             settings_of = cache(cluster.topic_settings)
             return [
                 *(_verify(settings_of, connections, record, receipt, in_time) for receipt in record.receipts),
@@ -90,7 +90,7 @@ def _in_tables(record: RunRecord) -> list[Finding]:
 
 
 def _may_be_read(cluster: KafkaCluster, topics: Collection[str]) -> None:
-    """Refuse before anything is looked at, so that no finding tells of a topic that may not be read."""
+    """Refuse before reading, so that no finding reveals anything about a topic without Read permission."""
     if not topics:
         return
     for topic, operations in sorted(cluster.topic_operations(topics).items()):
@@ -108,9 +108,9 @@ def _verify(
     in_time()
     tp = TopicPartition(receipt.topic, receipt.partition)
 
-    def finding(outcome: Outcome, found: int, detail: str = "") -> Finding:
+    def finding(outcome: Outcome, count: int, detail: str = "") -> Finding:
         return Finding(
-            record.run_key, receipt.topic, receipt.partition, outcome, receipt.records, found, detail
+            record.run_key, receipt.topic, receipt.partition, outcome, receipt.records, count, detail
         )
 
     if not receipt.records:
@@ -122,21 +122,21 @@ def _verify(
     if stable <= receipt.last_offset:
         detail = f"the last stable offset is {stable}, the run wrote up to {receipt.last_offset}"
         return finding("mismatch", 0, f"{detail}: the log was truncated, or the topic made again")
-    found, gap = _count(connections, record, receipt, in_time)
-    gone = receipt.records - found
+    visible, gap = _count(connections, record, receipt, in_time)
+    gone = receipt.records - visible
     if not gone and not gap:
-        return finding("ok", found)
+        return finding("ok", visible)
     if gone > 0:
         missing = f"{counted(gone, 'record')} {'is' if gone == 1 else 'are'}"
         settings = settings_of(receipt.topic)
         if is_compacted(settings):
             because = "the topic is compacted, later records of their keys may have replaced them"
-            return finding("compacted", found, f"{missing} gone: {because}")
+            return finding("compacted", visible, f"{missing} gone: {because}")
         unread = "" if settings is not None else "whether the topic is compacted may not be read"
-        said = (f"{missing} missing", gap, unread)
+        problems = (f"{missing} missing", gap, unread)
     else:
-        said = (f"{-gone:,} more than were written" if gone else "", gap, "")
-    return finding("mismatch", found, "; ".join(filter(None, said)))
+        problems = (f"{-gone:,} more than were written" if gone else "", gap, "")
+    return finding("mismatch", visible, "; ".join(filter(None, problems)))
 
 
 def _count(
@@ -145,15 +145,15 @@ def _count(
     receipt: PartitionReceipt,
     in_time: Callable[[], None],
 ) -> tuple[int, str]:
-    """Return how many records of the run a consumer sees, and where the first batch is out of sequence."""
-    found, expected, gap = 0, 0, ""
+    """Return how many of the run's records a consumer gets, and where the first batch is out of sequence."""
+    records, expected, gap = 0, 0, ""
     answers = fetch_answers(
         connections, receipt.topic, receipt.partition, receipt.first_offset, receipt.last_offset + 1
     )
     identity = (record.producer.producer_id, record.producer.producer_epoch)
     for answer in answers:
         in_time()
-        # Control batches and aborted transactions are left out: what a consumer sees remains.
+        # Without control batches and aborted transactions, as for a read_committed consumer.
         for batch in data_batches(answer.batches, answer.aborted):
             header = batch.header
             if (header.producer_id, header.producer_epoch) != identity:
@@ -164,20 +164,22 @@ def _count(
             if header.base_sequence != expected and not gap:
                 gap = f"offset {header.base_offset} has sequence {header.base_sequence}, not {expected}"
             expected = (header.base_sequence + header.last_offset_delta + 1) % 2**31
-            found += header.record_count
-    return found, gap
+            records += header.record_count
+    return records, gap
 
 
 def verified_counts(findings: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Return how many records were compared, and how many cannot be any more: ``records``, ``expired``.
+    """Return the number of records compared, and of records that no longer can be: ``records``, ``expired``.
 
-    What compaction may have taken counts as expired.
+    Records that compaction may have removed count as expired.
 
-    :param findings: as :meth:`Finding.to_dict` gives them.
+    :param findings: results of :meth:`Finding.to_dict`.
     """
     return {
-        "records": sum(one["found"] for one in findings),
+        "records": sum(finding["found"] for finding in findings),
         "expired": sum(
-            one["recorded"] - one["found"] for one in findings if one["outcome"] in ("expired", "compacted")
+            finding["recorded"] - finding["found"]
+            for finding in findings
+            if finding["outcome"] in ("expired", "compacted")
         ),
     }
