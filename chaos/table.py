@@ -38,9 +38,9 @@ class Cell(NamedTuple):
         return f"{self.fault.value} at {self.state.value}"
 
 
-_NO_PRODUCE = "no Produce request is sent between this state and the next"
-_NO_TRANSACTION = "EndTxn is sent for an open transaction only: none is open yet"
-_ENDED = "EndTxn was answered before this state"
+_NO_PRODUCE = "no Produce request before the next state"
+_NO_TRANSACTION = "no open transaction, so no EndTxn"
+_ENDED = "EndTxn was answered before"
 
 UNREACHABLE: dict[Cell, str] = {
     **{
