@@ -281,27 +281,36 @@ def refuse_caches_in_memory_only(spark: SparkSession, sealed: DataFrame) -> None
 
 
 def refuse_caches_filled_by_several(spark: Any, sealed: Any) -> None:
-    """Refuse a plan whose tasks may fill a cache side by side, on a cluster.
+    """Refuse a plan that reads at several places what is not in a cache yet, on a cluster.
 
-    Adaptive execution fills a cache by a job of its own, before anything reads it. Without it, the tasks of
-    two places that read it each compute the blocks that they do not find, on executors of their own; so do
-    speculative tasks.
+    Each place makes a stage, or tasks, of its own, and those compute the blocks that they do not find: two
+    executors may compute the same one side by side, and each keeps its own.
 
     :raises ConfigurationError: naming the ways on.
     """
-    if _plan_with_caches(spark, sealed).count(_CACHE) <= 1:
+    if _unfilled_caches(spark, sealed) <= 1 or _is_repeatable(spark):
         return
-    adaptive = str(spark.conf.get("spark.sql.adaptive.enabled", "true")).lower() == "true"
-    speculative = str(spark.sparkContext.getConf().get("spark.speculation", "false")).lower() == "true"
-    if (adaptive and not speculative) or _is_repeatable(spark):
-        return
-    setting = "spark.speculation=true" if adaptive else "spark.sql.adaptive.enabled=false"
     raise ConfigurationError(
-        f"the transform reads cached DataFrames at several places, and with {setting} executors may compute "
-        "a block side by side: rows of an unrepeatable transform could be missing or come twice. Use "
-        "localCheckpoint() in place of a cache, or change the setting; if the transform gives the same rows "
-        f"each time it is evaluated, set {REPEATABLE}=true"
+        "the transform caches DataFrames and reads them at several places: executors may compute the same "
+        "block side by side, and rows of an unrepeatable transform could be missing or come twice. Use "
+        "localCheckpoint() in place of the cache, or count() what is cached before it is used; if the "
+        f"transform gives the same rows each time it is evaluated, set {REPEATABLE}=true"
     )
+
+
+def _unfilled_caches(spark: Any, sealed: Any) -> int:
+    """Return at how many places a plan of a classic session reads a cache that may not be filled once.
+
+    Speculative tasks leave two copies of a block that they fill.
+    """
+    if spark._jsparkSession.sharedState().cacheManager().isEmpty():  # noqa: SLF001
+        return 0
+    leaves = sealed._jdf.queryExecution().optimizedPlan().collectLeaves()  # noqa: SLF001
+    every = [leaves.apply(number) for number in range(leaves.size())]
+    caches = [leaf for leaf in every if leaf.getClass().getSimpleName() == _CACHE]
+    if str(spark.sparkContext.getConf().get("spark.speculation", "false")).lower() == "true":
+        return len(caches)
+    return sum(not leaf.cacheBuilder().isCachedColumnBuffersLoaded() for leaf in caches)
 
 
 def _plan_with_caches(spark: Any, sealed: Any) -> str:

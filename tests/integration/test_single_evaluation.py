@@ -170,11 +170,11 @@ def test_two_evaluations_in_the_middle_of_a_transform_are_sealed_again(experimen
 
 def _is_admitted(spark, shape):
     """Whether a session tells of the shape that it was evaluated once."""
-    if not is_connect(spark):
-        return shape is not cached_halves or spark.conf.get("spark.sql.adaptive.enabled") == "true"
-    if shape is random_values_without_a_shuffle:
+    if shape is cached_halves:
+        return False
+    if not is_connect(spark) or shape is random_values_without_a_shuffle:
         return True
-    return shape is not cached_halves and spark_version(spark) >= (4, 2)
+    return spark_version(spark) >= (4, 2)
 
 
 def _is_refused(run):
