@@ -60,5 +60,5 @@ def call(name: str, target: Deployment | None, options: Namespace) -> Outcome:
         spark_commands.warm_spark,
         spark_commands.spark_server,
     )
-    found: Outcome = next(one for one in functions if one.__name__ == name)(target, options)
-    return found
+    outcome: Outcome = next(function for function in functions if function.__name__ == name)(target, options)
+    return outcome

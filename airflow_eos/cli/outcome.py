@@ -81,7 +81,7 @@ def _upright(number: int, row: Row, width: int) -> str:
     lines = [f"--- {number} ---"]
     for name, text in cells.items():
         first, *more = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
-        lines += [f"{name.ljust(indent - 3)} | {first}".rstrip(), *(f"{' ' * indent}{one}" for one in more)]
+        lines += [f"{name.ljust(indent - 3)} | {first}".rstrip(), *(f"{' ' * indent}{line}" for line in more)]
     return "\n".join(lines)
 
 
