@@ -1,4 +1,4 @@
-"""What the commands do: each takes a target and its options, and returns an outcome."""
+"""The functions of the commands: each takes a target and its options, and returns an outcome."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def verify(target: Deployment, options: Namespace) -> Outcome:
 
 
 def abort(target: Deployment, options: Namespace) -> Outcome:
-    """End a transaction."""
+    """Abort a transaction."""
     from airflow_eos.operations.open_transactions import abort_transaction
 
     if bool(options.transactional_id) == bool(options.group):
@@ -188,7 +188,7 @@ def abort(target: Deployment, options: Namespace) -> Outcome:
 
 
 def repair(target: Deployment, options: Namespace) -> Outcome:
-    """End what brokers forgot to end."""
+    """End hanging transactions."""
     from airflow_eos.operations.repair import repair as end_hanging
 
     transactions = end_hanging(
@@ -222,7 +222,7 @@ def dismiss(target: Deployment, options: Namespace) -> Outcome:
 
 
 def sign(target: Deployment, options: Namespace) -> Outcome:
-    """Say from where on records are signed."""
+    """Record from which offsets on the ledger is signed."""
     from airflow_eos.operations.upkeep import sign_ledger
 
     ledger = sign_ledger(target.kafka, target.ledger, prefix=target.prefix, execute=options.yes)
@@ -240,7 +240,7 @@ def sign(target: Deployment, options: Namespace) -> Outcome:
 
 
 def index(target: Deployment, options: Namespace) -> Outcome:
-    """Say what the index of each partition speaks for now."""
+    """Update the index of each ledger partition."""
     from airflow_eos.operations.upkeep import index_ledger
 
     del options

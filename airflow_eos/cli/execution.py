@@ -1,4 +1,4 @@
-"""Carries a command out: target, output, errors, exit code. The same for both command lines."""
+"""Runs a command: target, output, errors, exit code; shared by both command lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_eos.printable import printable
 
 
 def carry_out(command: Command, options: Namespace, find_target: Callable[[Namespace], Deployment]) -> int:
-    """Run one command, print what it found, and return the exit code.
+    """Run one command, print its outcome, and return the exit code.
 
     An error is one line on standard error; with ``--output json`` or ``yaml`` standard output holds an object
     with the only key ``error``.

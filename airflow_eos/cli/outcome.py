@@ -1,4 +1,4 @@
-"""What a command found, and how it is printed."""
+"""The outcome of a command, and its output formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`airflow eos status`: what there is, how far it is behind, which limits are passed."""
+"""`airflow eos status`: the ledger's contents, lag, and exceeded limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Spark driver that runs on a cluster: its state, and its end."""
+"""Polls and kills a Spark driver that runs on a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all sensors share: one condition, asked by the task itself or by the triggerer."""
+"""Base of all sensors: a condition, polled by the task itself or by the triggerer."""
 
 from __future__ import annotations
 

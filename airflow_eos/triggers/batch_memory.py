@@ -1,4 +1,4 @@
-"""What an asset's watcher has announced: the last batch, and how far in each partition."""
+"""The state of an asset's watcher: the last announced batch, and the announced end of each partition."""
 
 from __future__ import annotations
 

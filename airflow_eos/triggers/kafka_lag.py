@@ -1,4 +1,4 @@
-"""Fires when a consumer group has something to read."""
+"""Fires when a consumer group has unread records."""
 
 from __future__ import annotations
 
