@@ -1,4 +1,4 @@
-"""What the commands do: each takes a target and its options, and returns an outcome."""
+"""The functions of the commands: each takes a target and its options, and returns an outcome."""
 
 from __future__ import annotations
 
@@ -134,18 +134,18 @@ def verify(target: Deployment, options: Namespace) -> Outcome:
     if not records and not unreadable:
         raise no_such_pipeline(target.kafka, target.ledger, options.pipeline, prefix=target.prefix)
     if options.run_key:
-        missing = sorted(set(options.run_key) - {one.run_key for one in records})
+        missing = sorted(set(options.run_key) - {item.run_key for item in records})
         if missing:
             refuse_pruned(target.kafka, target.ledger, options.pipeline, missing[0], prefix=target.prefix)
             raise ConfigurationError(
                 f"the ledger has no run {missing[0]!r} of {options.pipeline!r}; "
                 "`airflow eos ledger --pipeline NAME` lists them"
             )
-        records = [one for one in records if one.run_key in options.run_key]
+        records = [item for item in records if item.run_key in options.run_key]
     if options.last:
         records = records[-options.last :]
-    findings = [one.to_dict() for record in records for one in verify_output(target.kafka, record)]
-    wrong = [one for one in findings if one["outcome"] == "mismatch"]
+    findings = [item.to_dict() for record in records for item in verify_output(target.kafka, record)]
+    wrong = [item for item in findings if item["outcome"] == "mismatch"]
     data = {
         "pipeline": options.pipeline,
         "matches": not wrong and not unreadable,
@@ -156,14 +156,14 @@ def verify(target: Deployment, options: Namespace) -> Outcome:
         "unreadable": unreadable,
     }
     summary = {name: data[name] for name in ("pipeline", "matches", "runs", "pruned", "records", "expired")}
-    rows = {"unreadable": [{"record": one} for one in unreadable]} if unreadable else {}
+    rows = {"unreadable": [{"record": item} for item in unreadable]} if unreadable else {}
     return Outcome(
         data, {"summary": [summary], "findings": findings, **rows}, DONE if data["matches"] else FOUND
     )
 
 
 def abort(target: Deployment, options: Namespace) -> Outcome:
-    """End a transaction."""
+    """Abort a transaction."""
     from airflow_eos.operations.open_transactions import abort_transaction
 
     if bool(options.transactional_id) == bool(options.group):
@@ -188,10 +188,10 @@ def abort(target: Deployment, options: Namespace) -> Outcome:
 
 
 def repair(target: Deployment, options: Namespace) -> Outcome:
-    """End what brokers forgot to end."""
+    """End hanging transactions."""
     from airflow_eos.operations.repair import repair as end_hanging
 
-    found = end_hanging(
+    transactions = end_hanging(
         target.kafka,
         target.ledger,
         target.prefix,
@@ -199,8 +199,8 @@ def repair(target: Deployment, options: Namespace) -> Outcome:
         assume=options.assume or "unknown",
         execute=options.yes,
     )
-    rows: list[Row] = [one.to_dict() for one in found]
-    left = any(not one.done for one in found)
+    rows: list[Row] = [transaction.to_dict() for transaction in transactions]
+    left = any(not transaction.done for transaction in transactions)
     return Outcome({"hanging": rows}, {"hanging": rows}, FOUND if left else DONE)
 
 
@@ -222,7 +222,7 @@ def dismiss(target: Deployment, options: Namespace) -> Outcome:
 
 
 def sign(target: Deployment, options: Namespace) -> Outcome:
-    """Say from where on records are signed."""
+    """Record from which offsets on the ledger is signed."""
     from airflow_eos.operations.upkeep import sign_ledger
 
     ledger = sign_ledger(target.kafka, target.ledger, prefix=target.prefix, execute=options.yes)
@@ -240,7 +240,7 @@ def sign(target: Deployment, options: Namespace) -> Outcome:
 
 
 def index(target: Deployment, options: Namespace) -> Outcome:
-    """Say what the index of each partition speaks for now."""
+    """Update the index of each ledger partition."""
     from airflow_eos.operations.upkeep import index_ledger
 
     del options
@@ -305,10 +305,10 @@ def reset_offsets(target: Deployment, options: Namespace) -> Outcome:
 
 
 def _offset(text: str) -> tuple[TopicPartition, int]:
-    found = re.fullmatch(r"([A-Za-z0-9._\-]+):(\d+)=(\d+)", text)
-    if found is None:
+    match = re.fullmatch(r"([A-Za-z0-9._\-]+):(\d+)=(\d+)", text)
+    if match is None:
         raise WrongUsage(f"--offset {text!r} must be TOPIC:PARTITION=OFFSET, for example orders:0=1200")
-    return TopicPartition(found[1], int(found[2])), int(found[3])
+    return TopicPartition(match[1], int(match[2])), int(match[3])
 
 
 def _ranges(options: Namespace) -> Cursor | Interval:

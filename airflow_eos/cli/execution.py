@@ -1,4 +1,4 @@
-"""Carries a command out: target, output, errors, exit code. The same for both command lines."""
+"""Runs a command: target, output, errors, exit code; shared by both command lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_eos.printable import printable
 
 
 def carry_out(command: Command, options: Namespace, find_target: Callable[[Namespace], Deployment]) -> int:
-    """Run one command, print what it found, and return the exit code.
+    """Run one command, print its outcome, and return the exit code.
 
     An error is one line on standard error; with ``--output json`` or ``yaml`` standard output holds an object
     with the only key ``error``.
@@ -60,5 +60,5 @@ def call(name: str, target: Deployment | None, options: Namespace) -> Outcome:
         spark_commands.warm_spark,
         spark_commands.spark_server,
     )
-    found: Outcome = next(one for one in functions if one.__name__ == name)(target, options)
-    return found
+    outcome: Outcome = next(function for function in functions if function.__name__ == name)(target, options)
+    return outcome

@@ -32,20 +32,20 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:
-        one = commands.add_parser(command.name, help=command.help, description=command.description)
+        subparser = commands.add_parser(command.name, help=command.help, description=command.description)
         if command.cluster:
-            _add_connection(one)
+            _add_connection(subparser)
         # Settings of Airflow's.
-        one.set_defaults(
+        subparser.set_defaults(
             encrypted_spark=False, class_data_folder=None, spark_server_folder=None, send_gauges=None
         )
         for option in command.all_options:
-            one.add_argument(option.flag, help=option.help, **option.settings)
+            subparser.add_argument(option.flag, help=option.help, **option.settings)
     return root
 
 
-def _add_connection(one: argparse.ArgumentParser) -> None:
-    where = one.add_mutually_exclusive_group(required=True)
+def _add_connection(subparser: argparse.ArgumentParser) -> None:
+    where = subparser.add_mutually_exclusive_group(required=True)
     where.add_argument("--bootstrap-servers", metavar="HOST:PORT", help="brokers without authentication")
     where.add_argument(
         "--config",
@@ -53,7 +53,7 @@ def _add_connection(one: argparse.ArgumentParser) -> None:
         help="JSON file with client settings in librdkafka's names, as in a Kafka connection's extra; "
         "- reads standard input. Keeps passwords off the command line",
     )
-    one.add_argument(
+    subparser.add_argument(
         "--ledger-key-file",
         metavar="FILE",
         help="file with the ledger's key, where it has one: what [eos] ledger_key is in Airflow",
@@ -63,7 +63,7 @@ def _add_connection(one: argparse.ArgumentParser) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     options = parser().parse_args(arguments)
-    command = next(one for one in COMMANDS if one.name == options.command)
+    command = next(candidate for candidate in COMMANDS if candidate.name == options.command)
     return carry_out(command, options, _target)
 
 

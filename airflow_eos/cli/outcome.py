@@ -1,4 +1,4 @@
-"""What a command found, and how it is printed."""
+"""The outcome of a command, and its output formats."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _upright(number: int, row: Row, width: int) -> str:
     lines = [f"--- {number} ---"]
     for name, text in cells.items():
         first, *more = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
-        lines += [f"{name.ljust(indent - 3)} | {first}".rstrip(), *(f"{' ' * indent}{one}" for one in more)]
+        lines += [f"{name.ljust(indent - 3)} | {first}".rstrip(), *(f"{' ' * indent}{line}" for line in more)]
     return "\n".join(lines)
 
 

@@ -42,14 +42,14 @@ def record_row(record: LedgerRecord) -> Row:
             return {"key": record.key, "at": "", "what": f"unreadable, {place}: {error}"}
         interval = recorded_interval(run)
         of_interval = "" if interval is None else f"[{interval[0]}, {interval[1]}): "
-        what = f"{of_interval}{run.counts} by {run.run_id}, try {run.try_number}"
-        return {"key": record.key, "at": run.staged_at, "what": what}
+        summary = f"{of_interval}{run.counts} by {run.run_id}, try {run.try_number}"
+        return {"key": record.key, "at": run.staged_at, "what": summary}
     return {"key": record.key, "at": "", "what": _short(record.value)}
 
 
 def _short(value: Any) -> str:
     text = str(value)
     if isinstance(value, Mapping):
-        text = ", ".join(f"{name}={one}" for name, one in value.items() if name != "v")
+        text = ", ".join(f"{name}={field}" for name, field in value.items() if name != "v")
     limit = 100
     return text if len(text) <= limit else f"{text[: limit - 3]}..."

@@ -1,4 +1,4 @@
-"""`airflow eos status`: what there is, how far it is behind, which limits are passed."""
+"""`airflow eos status`: the ledger's contents, lag, and exceeded limits."""
 
 from __future__ import annotations
 
@@ -33,66 +33,67 @@ def status(target: Deployment, options: Namespace) -> Outcome:
     names = ledger_names(target.kafka, target.ledger, prefix=target.prefix) if everything else None
     groups = names.groups if names else options.group
     known = ledger_status(target.kafka, target.ledger, groups=groups, runs=asked_runs, prefix=target.prefix)
-    found = known.to_dict()
+    answer = known.to_dict()
     groups_or_all = everything or bool(options.group)
     transactions = open_transactions(target.kafka, target.prefix) if groups_or_all else []
-    found["open_transactions"] = [transaction.to_dict() for transaction in transactions]
+    answer["open_transactions"] = [transaction.to_dict() for transaction in transactions]
     if not everything:
-        found["open_transactions"] = _of_groups(found["open_transactions"], target.prefix, options.group)
+        answer["open_transactions"] = _of_groups(answer["open_transactions"], target.prefix, options.group)
     exceeded: list[Row] = []
     for group, cursor in known.cursors.items():
         if isinstance(cursor, CursorRecord):
-            found["cursors"][group] |= _progress(target, group, cursor)
+            answer["cursors"][group] |= _progress(target, group, cursor)
         if cursor is not None:
-            exceeded += _exceeded(group, found["cursors"][group], options)
-    missing = _missing(target, found)
+            exceeded += _exceeded(group, answer["cursors"][group], options)
+    missing = _missing(target, answer)
     latest = names.runs if names else {}
     if everything:
-        found["pipelines"] = {name: record.summary() for name, record in latest.items()}
-        found["gaps"] = [one.to_dict() for one in names.gaps] if names else []
-        exceeded += _exceeded_gaps(found, options)
-    exceeded += _exceeded_open(found, options)
-    found |= {"missing": [one["not in the ledger"] for one in missing], "exceeded": exceeded}
+        answer["pipelines"] = {name: record.summary() for name, record in latest.items()}
+        answer["gaps"] = [entry.to_dict() for entry in names.gaps] if names else []
+        exceeded += _exceeded_gaps(answer, options)
+    exceeded += _exceeded_open(answer, options)
+    answer |= {"missing": [entry["not in the ledger"] for entry in missing], "exceeded": exceeded}
     tables = {
-        "ledger": [found["ledger"]],
-        "cursors": [_cursor_row(group, one) for group, one in found["cursors"].items()],
+        "ledger": [answer["ledger"]],
+        "cursors": [_cursor_row(group, entry) for group, entry in answer["cursors"].items()],
         "behind open transactions": [
-            row for group, one in found["cursors"].items() for row in _waiting_rows(group, one)
+            row for group, entry in answer["cursors"].items() for row in _waiting_rows(group, entry)
         ],
         "pipelines, their latest runs": [
-            {"pipeline": name, "at": one.staged_at, **run_row(one.summary())} for name, one in latest.items()
+            {"pipeline": name, "at": entry.staged_at, **run_row(entry.summary())}
+            for name, entry in latest.items()
         ],
         "runs": [
-            run_row({"run_key": name, **(one or {"state": "no record"})})
-            for name, one in found["runs"].items()
+            run_row({"run_key": name, **(entry or {"state": "no record"})})
+            for name, entry in answer["runs"].items()
         ],
-        "open transactions": found.get("open_transactions", []),
-        "gaps between committed intervals": found.get("gaps", []),
+        "open transactions": answer.get("open_transactions", []),
+        "gaps between committed intervals": answer.get("gaps", []),
         "missing": missing,
         "limits passed": exceeded,
     }
     shown = {title: rows for title, rows in tables.items() if rows}
     if options.send_metrics:
-        options.send_gauges(gauges(found, target.prefix))
-    return Outcome(found, shown, FOUND if missing or exceeded else DONE)
+        options.send_gauges(gauges(answer, target.prefix))
+    return Outcome(answer, shown, FOUND if missing or exceeded else DONE)
 
 
-def gauges(found: Mapping[str, Any], prefix: str) -> list[Gauge]:
+def gauges(answer: Mapping[str, Any], prefix: str) -> list[Gauge]:
     """Return what `status` found as metrics: name, value and tags; what cannot be known is left out."""
     sent: list[Gauge] = []
-    for group, cursor in found["cursors"].items():
+    for group, cursor in answer["cursors"].items():
         if (cursor or {}).get("lag") is not None:
             sent.append(("eos.group.lag", cursor["lag"], {"group": group}))
-            undecided = sum(one["end"] - one["start"] for one in cursor["waiting"])
+            undecided = sum(item["end"] - item["start"] for item in cursor["waiting"])
             sent.append(("eos.group.undecided", undecided, {"group": group}))
         if "open_transaction" in (cursor or {}):
             open_now = cursor["open_transaction"]
             age = open_now["age_seconds"] if open_now else 0
             sent.append(("eos.group.open_transaction", age, {"group": group}))
-    for pipeline in found["pipelines"]:
-        count = sum(one["pipeline"] == pipeline for one in found["gaps"])
+    for pipeline in answer["pipelines"]:
+        count = sum(item["pipeline"] == pipeline for item in answer["gaps"])
         sent.append(("eos.pipeline.gaps", count, {"pipeline": pipeline}))
-    oldest = next(iter(found["open_transactions"]), None)
+    oldest = next(iter(answer["open_transactions"]), None)
     sent.append(("eos.open_transaction", oldest["age_seconds"] if oldest else 0, {"prefix": prefix}))
     return sent
 
@@ -100,52 +101,52 @@ def gauges(found: Mapping[str, Any], prefix: str) -> list[Gauge]:
 def _of_groups(transactions: Iterable[Row], prefix: str, groups: Sequence[str]) -> list[Row]:
     """Return the open transactions of the cursors of groups, also of one that has not committed yet."""
     return [
-        one
-        for one in transactions
-        if any(keys.belongs_to(one["transactional_id"], prefix, "", group) for group in groups)
+        transaction
+        for transaction in transactions
+        if any(keys.belongs_to(transaction["transactional_id"], prefix, "", group) for group in groups)
     ]
 
 
-def _exceeded_open(found: Mapping[str, Any], options: Namespace) -> list[Row]:
+def _exceeded_open(answer: Mapping[str, Any], options: Namespace) -> list[Row]:
     """Return the limits that transactions have passed which no cursor in the ledger has."""
-    open_now = [(cursor or {}).get("open_transaction") for cursor in found["cursors"].values()]
-    cursors = {one["transactional_id"] for one in open_now if one}
+    open_now = [(cursor or {}).get("open_transaction") for cursor in answer["cursors"].values()]
+    cursors = {transaction["transactional_id"] for transaction in open_now if transaction}
     return [
         {
-            "transactional_id": one["transactional_id"],
+            "transactional_id": transaction["transactional_id"],
             "limit": "max-open",
             "allowed": options.max_open,
-            "found": one["age_seconds"],
+            "found": transaction["age_seconds"],
         }
-        for one in found["open_transactions"]
+        for transaction in answer["open_transactions"]
         if options.max_open is not None
-        and one["age_seconds"] > options.max_open
-        and one["transactional_id"] not in cursors
+        and transaction["age_seconds"] > options.max_open
+        and transaction["transactional_id"] not in cursors
     ]
 
 
-def _exceeded_gaps(found: Mapping[str, Any], options: Namespace) -> list[Row]:
+def _exceeded_gaps(answer: Mapping[str, Any], options: Namespace) -> list[Row]:
     """Return the limits that pipelines have passed."""
     rows: list[Row] = []
-    for pipeline, count in sorted(Counter(one["pipeline"] for one in found["gaps"]).items()):
+    for pipeline, count in sorted(Counter(gap["pipeline"] for gap in answer["gaps"]).items()):
         if options.max_gaps is not None and count > options.max_gaps:
             limit = {"limit": "max-gaps", "allowed": options.max_gaps, "found": count}
             rows.append({"pipeline": pipeline, **limit})
     return rows
 
 
-def _missing(target: Deployment, found: Mapping[str, Any]) -> list[Row]:
+def _missing(target: Deployment, answer: Mapping[str, Any]) -> list[Row]:
     """Return which of the groups and runs that were named are not in the ledger, with what is there."""
     from airflow_eos.operations.queries import ledger_names, near
 
-    groups = [name for name, one in found["cursors"].items() if one is None]
-    runs = [name for name, one in found["runs"].items() if one is None]
+    groups = [name for name, entry in answer["cursors"].items() if entry is None]
+    runs = [name for name, entry in answer["runs"].items() if entry is None]
     if not groups and not runs:
         return []
     known = ledger_names(target.kafka, target.ledger, prefix=target.prefix)
     rows = []
     for name in groups:
-        begun = _of_groups(found["open_transactions"], target.prefix, [name])
+        begun = _of_groups(answer["open_transactions"], target.prefix, [name])
         there = near(name, known.groups)
         if begun:
             age = begun[0]["age_seconds"]
@@ -192,15 +193,15 @@ def _progress(target: Deployment, group: str, cursor: CursorRecord) -> dict[str,
 def _exceeded(group: str, cursor: Mapping[str, Any], options: Namespace) -> list[Row]:
     """Return the limits that a group has passed; what cannot be known is not within one."""
     own = [cursor["open_transaction"]] if cursor.get("open_transaction") else []
-    ages = [one["age_seconds"] for one in (*own, *cursor.get("waiting", ()))]
+    ages = [transaction["age_seconds"] for transaction in (*own, *cursor.get("waiting", ()))]
     facts = {
         "max-lag": (options.max_lag, cursor.get("lag_to_end")),
         "max-open": (options.max_open, None if None in ages else max(ages, default=0)),
     }
     return [
-        {"group": group, "limit": name, "allowed": allowed, "found": found}
-        for name, (allowed, found) in facts.items()
-        if allowed is not None and (found is None or found > allowed or "unreadable" in cursor)
+        {"group": group, "limit": name, "allowed": allowed, "found": value}
+        for name, (allowed, value) in facts.items()
+        if allowed is not None and (value is None or value > allowed or "unreadable" in cursor)
     ]
 
 
@@ -219,4 +220,4 @@ def _cursor_row(group: str, cursor: Mapping[str, Any] | None) -> Row:
 
 
 def _waiting_rows(group: str, cursor: Mapping[str, Any] | None) -> list[Row]:
-    return [{"group": group, "waits": one["text"]} for one in (cursor or {}).get("waiting", ())]
+    return [{"group": group, "waits": waiting["text"]} for waiting in (cursor or {}).get("waiting", ())]

@@ -1,4 +1,4 @@
-"""A Spark driver that runs on a cluster: its state, and its end."""
+"""Polls and kills a Spark driver that runs on a cluster."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class _Standalone:
         if not answer["success"]:
             raise RuntimeError(f"driver {self._driver_id} was not killed: {answer.get('message')}")
 
-    def _ask(self, method: str, what: str, timeout: float) -> dict[str, Any]:
+    def _ask(self, method: str, endpoint: str, timeout: float) -> dict[str, Any]:
         """Ask one master after the other: in a group of masters only the leader knows.
 
         :param timeout: seconds for all. Each gets its share of what is left: one that hangs leaves some for
@@ -170,18 +170,18 @@ class _Standalone:
         for asked, base in enumerate(self._bases):
             share = max(deadline - time.monotonic(), _LEAST) / (len(self._bases) - asked)
             try:
-                answer = requests.request(method, f"{base}/{what}/{self._driver_id}", timeout=share)
+                answer = requests.request(method, f"{base}/{endpoint}/{self._driver_id}", timeout=share)
                 answer.raise_for_status()
-                said = {"success": False, **answer.json()}
+                answered = {"success": False, **answer.json()}
             except (requests.RequestException, ValueError) as error:
                 failure = error
                 continue
-            if said["success"]:
-                return said
-            if _NOT_LEADING in str(said.get("message")):
-                failure = RuntimeError(f"{base}: {said['message']}")
+            if answered["success"]:
+                return answered
+            if _NOT_LEADING in str(answered.get("message")):
+                failure = RuntimeError(f"{base}: {answered['message']}")
             else:
-                refusal = said
+                refusal = answered
         if refusal is not None:
             return refusal
         assert failure is not None
@@ -210,8 +210,8 @@ class _Yarn:
         auth = hook._resolved_yarn_rm_auth  # noqa: SLF001
         answer = requests.put(url, json={"state": "KILLED"}, auth=auth, timeout=max(timeout, _LEAST))
         if not answer.ok:
-            said = f"HTTP {answer.status_code}: {answer.text[:200]}"
-            raise RuntimeError(f"application {self._driver_id} was not killed: {said}")
+            reply = f"HTTP {answer.status_code}: {answer.text[:200]}"
+            raise RuntimeError(f"application {self._driver_id} was not killed: {reply}")
 
 
 class _Pod:

@@ -137,6 +137,6 @@ class RunCommittedSensor(WaitingSensor):
             ranges=ranges,
             source_partition=self.source_partition,
         )
-        said = WorkDefinition.of(spec).to_dict()
+        work = WorkDefinition.of(spec).to_dict()
         known = (*(("topics",) if self.topics else ()), "interval", "ranges")
-        return keys.run_key(spec), {name: said[name] for name in known if name in said}
+        return keys.run_key(spec), {name: work[name] for name in known if name in work}

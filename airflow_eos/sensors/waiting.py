@@ -1,4 +1,4 @@
-"""What all sensors share: one condition, asked by the task itself or by the triggerer."""
+"""Base of all sensors: a condition, polled by the task itself or by the triggerer."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ class WaitingSensor(CheckedParameters, BaseSensorOperator):
         """Return the answer, or defer until there is one."""
         if not self.deferrable:
             return super().execute(context)
-        found = self._first_poke(context)
-        if found is not None and found.is_done:
-            return found.xcom_value
+        poke = self._first_poke(context)
+        if poke is not None and poke.is_done:
+            return poke.xcom_value
         return self.defer(
             trigger=self.make_trigger(context),
             method_name="execute_complete",

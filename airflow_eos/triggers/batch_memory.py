@@ -1,4 +1,4 @@
-"""What an asset's watcher has announced: the last batch, and how far in each partition."""
+"""The state of an asset's watcher: the last announced batch, and the announced end of each partition."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ class BatchMemory:
         :param unplaced: partitions without a position, where the group begins at the end of the log.
         """
         pending = []
-        for one in unread:
-            tp = one.topic_partition
-            start = one.start
+        for offsets in unread:
+            tp = offsets.topic_partition
+            start = offsets.start
             if tp in unplaced:
                 # The end moves from look to look: the first one stands until a run has fixed a position.
-                start = min(self.positions.get(tp, one.end), one.end)
+                start = min(self.positions.get(tp, offsets.end), offsets.end)
             announced = self.announced.get(tp)
-            if announced is not None and (start < self.positions.get(tp, 0) or one.end < announced):
+            if announced is not None and (start < self.positions.get(tp, 0) or offsets.end < announced):
                 announced = None
                 del self.announced[tp]
             self.positions[tp] = start
             begin = start if announced is None else max(start, announced)
-            pending.append(OffsetRange(one.topic, one.partition, begin, one.end))
+            pending.append(OffsetRange(offsets.topic, offsets.partition, begin, offsets.end))
         return pending
 
     def announce(
@@ -65,18 +65,20 @@ class BatchMemory:
         from airflow_eos.ledger.keys import ranges_digest
         from airflow_eos.run.round_size import bounded
 
-        ends = bounded({one.topic_partition: (one.start, one.end) for one in pending}, max_records)
+        ends = bounded(
+            {offsets.topic_partition: (offsets.start, offsets.end) for offsets in pending}, max_records
+        )
         ranges = [
-            OffsetRange(one.topic, one.partition, one.start, ends[one.topic_partition])
-            for one in sorted(pending)
-            if ends[one.topic_partition] > one.start or one.topic_partition in unplaced
+            OffsetRange(offsets.topic, offsets.partition, offsets.start, ends[offsets.topic_partition])
+            for offsets in sorted(pending)
+            if ends[offsets.topic_partition] > offsets.start or offsets.topic_partition in unplaced
         ]
-        self.announced.update({one.topic_partition: one.end for one in ranges})
+        self.announced.update({offsets.topic_partition: offsets.end for offsets in ranges})
         self.batch = {
             "batch": ranges_digest(ranges),
             "group_id": group_id,
-            "records": sum(one.span for one in ranges),
-            "ranges": [one.to_list() for one in ranges],
+            "records": sum(offsets.span for offsets in ranges),
+            "ranges": [offsets.to_list() for offsets in ranges],
         }
         return self.batch
 
@@ -85,14 +87,14 @@ class BatchMemory:
 
         :param unplaced: partitions without a position: of an empty range nothing else tells.
         """
-        ends = {one.topic_partition: one.end for one in unread}
-        ranges = [OffsetRange.from_list(one) for one in (self.batch or {}).get("ranges", [])]
+        ends = {offsets.topic_partition: offsets.end for offsets in unread}
+        ranges = [OffsetRange.from_list(offsets) for offsets in (self.batch or {}).get("ranges", [])]
         return bool(ranges) and all(
-            one.topic_partition in ends
-            and self.positions[one.topic_partition] <= one.start
-            and ends[one.topic_partition] >= one.end
-            and (one.span > 0 or one.topic_partition in unplaced)
-            for one in ranges
+            offsets.topic_partition in ends
+            and self.positions[offsets.topic_partition] <= offsets.start
+            and ends[offsets.topic_partition] >= offsets.end
+            and (offsets.span > 0 or offsets.topic_partition in unplaced)
+            for offsets in ranges
         )
 
     def to_state(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A condition that is asked again and again: by a trigger in the triggerer, or by a sensor that pokes."""
+"""A condition that is polled by a trigger in the triggerer, or by a sensor that pokes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fires when a consumer group has something to read."""
+"""Fires when a consumer group has unread records."""
 
 from __future__ import annotations
 
@@ -63,21 +63,23 @@ class KafkaLagTrigger(ConditionTrigger):
         from airflow_eos.engine.lag import unread
 
         ledger = None if self.ledger_topic is None else settings.ledger_to_ask(self.ledger_topic)
-        found = unread(kafka, self.group_id, self.topics, start=self.start, ledger=ledger)
+        group_unread = unread(kafka, self.group_id, self.topics, start=self.start, ledger=ledger)
         enough = self.min_records
         if self.any_after is not None and utc_now() >= dt.datetime.fromisoformat(self.any_after):
             enough = 1
-        log.info("Group %s has %d offsets to read, waiting for %d", self.group_id, found.offsets, enough)
-        if self.start == "latest" and found.without_position:
+        log.info(
+            "Group %s has %d offsets to read, waiting for %d", self.group_id, group_unread.offsets, enough
+        )
+        if self.start == "latest" and group_unread.without_position:
             log.info(
                 "Group %s has no position in %d partitions: its next run fixes it",
                 self.group_id,
-                len(found.without_position),
+                len(group_unread.without_position),
             )
-        elif found.offsets < enough:
+        elif group_unread.offsets < enough:
             return None
-        ranges = [one.to_list() for one in found.ranges if one.span]
-        return {"group_id": self.group_id, "lag": found.offsets, "ranges": ranges}
+        ranges = [offsets.to_list() for offsets in group_unread.ranges if offsets.span]
+        return {"group_id": self.group_id, "lag": group_unread.offsets, "ranges": ranges}
 
 
 def utc_now() -> dt.datetime:

@@ -107,7 +107,7 @@ class OffsetRangeTrigger(CheckedParameters, BaseEventTrigger):
         waiting_since: float | None = None
         while True:
             try:
-                found = await asyncio.to_thread(self._look)
+                group_unread = await asyncio.to_thread(self._look)
             except EosError as error:
                 log.warning("Asking again in %.0f s: %s: %s", self.poll_interval, type(error).__name__, error)
                 await asyncio.sleep(self.poll_interval)
@@ -117,12 +117,12 @@ class OffsetRangeTrigger(CheckedParameters, BaseEventTrigger):
                 log.exception("Asking again in %.0f s", self.poll_interval)
                 await asyncio.sleep(self.poll_interval)
                 continue
-            unplaced = found.without_position if self.start == "latest" else frozenset()
-            pending = memory.pending(found.ranges, unplaced)
-            if restored and memory.batch is not None and memory.is_unread(found.ranges, unplaced):
+            unplaced = group_unread.without_position if self.start == "latest" else frozenset()
+            pending = memory.pending(group_unread.ranges, unplaced)
+            if restored and memory.batch is not None and memory.is_unread(group_unread.ranges, unplaced):
                 yield TriggerEvent(memory.batch)
             restored = False
-            waiting = sum(one.span for one in pending)
+            waiting = sum(offsets.span for offsets in pending)
             if not waiting:
                 waiting_since = None
             elif waiting_since is None:

@@ -1,4 +1,4 @@
-"""Fires when the ledger says that a run is committed."""
+"""Fires when a run is committed, according to the ledger."""
 
 from __future__ import annotations
 

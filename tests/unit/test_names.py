@@ -17,9 +17,9 @@ CEILINGS = {
     "spark spark_host": 48,
     "ui": 66,
     "run": 73,
-    "cli": 51,
+    "cli": 0,
     "broker": 0,
-    "operators triggers sensors hooks links decorators": 46,
+    "operators triggers sensors hooks links decorators": 26,
     "modules beside the packages": 17,
 }
 """How many values of the packages have a vague name: lower a number when you have made it smaller."""
