@@ -14,7 +14,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from airflow_eos.exceptions import LedgerTampered, LedgerTruncated, OutcomeUnknown
-from airflow_eos.ledger.keys import is_ever_written
+from airflow_eos.ledger.keys import is_ever_written, pruned_digest, pruned_key
+from airflow_eos.ledger.records.pruned import PrunedRuns
 from airflow_eos.model.ledger import LedgerEntry, LedgerView
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.ports import Ledger
@@ -163,6 +164,15 @@ class Authority:
                     key,
                     f"; it {LACKS_SIGNATURE}" if key in view.unsigned else "",
                 )
+
+
+def is_pruned(run_key: str, pipeline: str, values: Mapping[str, str]) -> bool:
+    """Return whether the record of a whole run was pruned: the run is committed.
+
+    :param values: by ledger key, among them that of :func:`~airflow_eos.ledger.keys.pruned_key`.
+    """
+    key = pruned_key(pipeline, run_key)
+    return key in values and pruned_digest(run_key) in PrunedRuns.from_json(values[key], key).digests
 
 
 def nothing_is_forged(

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from airflow_eos.coverage.folded import Earlier
 from airflow_eos.exceptions import ConfigurationError, LedgerUnreadable, UnknownTopic
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.authority import Authority, answer_of
+from airflow_eos.ledger.authority import Authority, answer_of, is_pruned
 from airflow_eos.ledger.records.cursor import CursorRecord
 from airflow_eos.ledger.records.horizon import Horizon
 from airflow_eos.ledger.records.pruned import PrunedRuns
@@ -142,7 +142,7 @@ class Pruner:
             buckets = {keys.pruned_key(pipeline, run.key) for run in batch}
             horizon_key = keys.horizon_key(pipeline)
             known = self._authority.settle_in(partition, [*buckets, horizon_key, *_record_keys(batch)])
-            new = [run for run in batch if not _is_pruned(known, pipeline, run.key)]
+            new = [run for run in batch if not is_pruned(run.key, pipeline, known)]
             if not new:
                 return 0
             producer = transaction.identity.producer_id, transaction.identity.producer_epoch
@@ -280,11 +280,6 @@ def _last_ones(runs: Sequence[OldRun]) -> set[tuple[str, str]]:
 
 def _record_keys(runs: Sequence[OldRun]) -> list[str]:
     return [keys.run_record_key(run_key) for run in runs for run_key in run.run_keys]
-
-
-def _is_pruned(known: Mapping[str, str], pipeline: str, run_key: str) -> bool:
-    key = keys.pruned_key(pipeline, run_key)
-    return key in known and keys.pruned_digest(run_key) in PrunedRuns.from_json(known[key], key).digests
 
 
 def _digests(

@@ -52,6 +52,7 @@ from airflow_eos.exceptions import (
     TopicRecreated,
 )
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import is_pruned
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.pruned import PrunedRuns
 from airflow_eos.ledger.records.run import RunRecord
@@ -331,12 +332,6 @@ def not_pruned(run_key: str, pipeline: str, found: Mapping[str, str]) -> None:
             "(`airflow eos prune`): what it read and wrote is not known any more, and it is not done again. "
             "To do it again on purpose give the task another `pipeline`, or the Dag run another id"
         )
-
-
-def is_pruned(run_key: str, pipeline: str, values: Mapping[str, str]) -> bool:
-    """Return whether the ledger says that a run was pruned, and so committed; as :func:`not_pruned`."""
-    key = keys.pruned_key(pipeline, run_key)
-    return key in values and keys.pruned_digest(run_key) in PrunedRuns.from_json(values[key], key).digests
 
 
 def broker_verifies(verification: bool | None) -> None:

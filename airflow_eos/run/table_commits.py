@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import DifferentWork
 from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import is_pruned
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run import TABLE, RunRecord
 from airflow_eos.ledger.writer import LedgerTransaction
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import SealedManifest
 from airflow_eos.model.plan import RunPlan
-from airflow_eos.run import laws
 from airflow_eos.run.commit_entry import CommitEntry
 from airflow_eos.run.planner import Planned
 from airflow_eos.run.publishing import Claim, Publisher
@@ -216,7 +216,7 @@ class TableCommits:
         return frozenset(
             key
             for key in run_keys
-            if keys.run_record_key(key) in known or laws.is_pruned(keys.whole_run_key(key), pipeline, known)
+            if keys.run_record_key(key) in known or is_pruned(keys.whole_run_key(key), pipeline, known)
         )
 
     def _write(self, session: ProducerSession, message: LedgerMessage) -> None:

@@ -145,6 +145,7 @@ def _whole_time(transaction: Any, open_for: float) -> float:
     return float(transaction.total_seconds())
 
 
+_TABLES = "tests/integration/test_table_runs.py::"
 _LAWS = "airflow_eos.run.laws:"
 _PROTOCOL = "airflow_eos.run.protocol:RunProtocol."
 _ACCOUNTABLE = "airflow_eos.run.log_coverage:"
@@ -169,7 +170,7 @@ REMOVALS: dict[str, Removal] = {
     ),
     "end-before": Removal(
         "1",
-        "an acknowledgement of the past is another attempt's",
+        "an acknowledgement of old offsets is another attempt's",
         "airflow_eos.wire.partition_queue:PartitionQueue._accept",
         _blind_to_the_past,
         (
@@ -200,7 +201,7 @@ REMOVALS: dict[str, Removal] = {
     ),
     "ask-again": Removal(
         "3",
-        "a no counts after the fence only",
+        "a no counts only after the fence",
         f"{_PROTOCOL}_ask_again",
         _nothing,
         (
@@ -218,7 +219,7 @@ REMOVALS: dict[str, Removal] = {
     ),
     "not_pruned": Removal(
         "3",
-        "a pruned record is no no",
+        "a pruned record is not a no",
         "airflow_eos.run.laws:not_pruned",
         _nothing,
         (
@@ -228,7 +229,7 @@ REMOVALS: dict[str, Removal] = {
     ),
     "nothing_is_forged": Removal(
         "3",
-        "a no does not count where a stranger wrote",
+        "a no does not count where others wrote",
         "airflow_eos.ledger.authority:nothing_is_forged",
         _nothing,
         (
@@ -238,7 +239,7 @@ REMOVALS: dict[str, Removal] = {
     ),
     "written-by-its-producer": Removal(
         "3",
-        "a record in no transaction of its producer is none",
+        "a record outside its producer's transactions does not count",
         "airflow_eos.broker.ledger_log.scan:is_evidence",
         lambda header, value: True,
         (
@@ -250,7 +251,7 @@ REMOVALS: dict[str, Removal] = {
     ),
     "signed": Removal(
         "3",
-        "where a ledger has a key, only what is signed counts",
+        "in a ledger with a key only signed records count",
         "airflow_eos.model.signature:LedgerKey.made",
         lambda self, *_: True,
         (
@@ -263,7 +264,7 @@ REMOVALS: dict[str, Removal] = {
     ),
     "nothing_is_missing": Removal(
         "3",
-        "a no counts of a whole partition only",
+        "a no counts only of a complete partition",
         "airflow_eos.ledger.authority:nothing_is_missing",
         _nothing,
         (
@@ -273,7 +274,7 @@ REMOVALS: dict[str, Removal] = {
     ),
     "witnesses": Removal(
         "3",
-        "an empty ledger that is remembered is no new one",
+        "an empty ledger that is remembered is not a new one",
         "airflow_eos.ledger.witnesses:Witnesses.testify",
         lambda self: Testimony(),
         (
@@ -322,7 +323,7 @@ REMOVALS: dict[str, Removal] = {
     ),
     "begins_with_receipts": Removal(
         "12",
-        "the proof finds what was left open",
+        "the proof detects an earlier open transaction",
         f"{_LAWS}begins_with_receipts",
         _nothing,
         (f"{_SEARCHES}test_law_12_the_proof_finds_what_was_left_open",),
@@ -464,6 +465,13 @@ REMOVALS: dict[str, Removal] = {
         _nothing,
         (f"{_SEARCH}[other_dag]", "tests/integration/test_run_cursor.py::test_a_group_has_one_owner"),
     ),
+    "no_open_intent": Removal(
+        "7",
+        "what may be in a table is settled before the cursor moves on",
+        f"{_LAWS}no_open_intent",
+        _nothing,
+        (f"{_TABLES}test_what_is_open_in_one_table_is_not_read_on_into_another_sink",),
+    ),
     "same_work": Removal(
         "7",
         "a record answers for its own work only",
@@ -514,7 +522,7 @@ REMOVALS: dict[str, Removal] = {
     ),
     "sealed-once": Removal(
         "S5",
-        "what is sent was evaluated once and kept",
+        "sent batches were evaluated once and kept",
         "airflow_eos.spark.blocks:checkpointed",
         lambda frame, level: frame,
         (f"{_DELIVERY}test_rand_on_spark_survives_a_lost_send_as_one_result_set",),
@@ -529,7 +537,7 @@ REMOVALS: dict[str, Removal] = {
     ),
     "counted-attempts": Removal(
         "S5",
-        "a send writes the attempts that were counted",
+        "a send writes only the counted attempts",
         "airflow_eos.spark.send_task:_pieces",
         _whatever_was_counted,
         (
