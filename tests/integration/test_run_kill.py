@@ -133,7 +133,7 @@ def test_a_kill_while_the_session_is_made_ends_the_run(full):
         return Session()
 
     class Sealing(LocalPlane):
-        def seal(self, plan):
+        def seal(self, plan, _writer):
             sealed.append(plan)
             return super().seal(plan)
 

@@ -78,7 +78,7 @@ class LocalDataPlane:
     def preflight(self, _plan: Any = None) -> Mapping[str, Any]:
         return {"data_plane": "local"}
 
-    def seal(self, plan: Any) -> LocalSealed:
+    def seal(self, plan: Any, _writer: None = None) -> LocalSealed:
         rows: list[Row] = []
         counts: dict[TopicPartition, int] = {}
         with BrokerConnections(self._config) as connections:

@@ -24,6 +24,11 @@ PARTITIONS = 4
 FLIGHTS, DAILY, BROKEN, NEVER = "flights.classify", "calls.daily", "orders.enrich", "payments.settle"
 BROKEN_LEDGER = "audit.copy"
 """One of whose records is not in the ledger."""
+STATES = (
+    *(State.ASKED, State.FENCED, State.CHECKED, State.PLANNED, State.SEALED),
+    *(State.OPEN, State.WRITTEN, State.STAGED, State.PROVEN),
+)
+"""Of a run whose sink is a topic."""
 TRACE = (0.05, 0.4, 0.45, 0.6, 0.7, 0.75, 0.95, 0.97, 1.0)
 """When a run comes to each state, as a share of its time."""
 
@@ -71,8 +76,7 @@ class Night:
             "started_at": text_of(began),
             "staged_at": text_of(began + dt.timedelta(seconds=took)),
             "trace": tuple(
-                (state.value, round(share * took, 3))
-                for state, share in zip(list(State)[: len(TRACE)], TRACE, strict=True)
+                (state.value, round(share * took, 3)) for state, share in zip(STATES, TRACE, strict=True)
             ),
             "details": details,
         }
