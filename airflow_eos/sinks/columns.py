@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.exceptions import ProcessFailed, RecordRefused
+from airflow_eos.model.arrow_result import returned_table, without_dictionary
 from airflow_eos.model.kinds import did_you_mean
 
 _FINER = {"s": 0, "ms": 1, "us": 2, "ns": 3}
@@ -57,7 +58,7 @@ def table_columns(result: Any, wanted: pa.Schema, name: str) -> pa.Table | None:
     :raises ProcessFailed: see :func:`check_types`.
     :raises RecordRefused: a value is missing where the table requires one, or does not fit.
     """
-    table = _arrow(result)
+    table = returned_table(result)
     if table is None:
         return None
     check_types(table.schema, wanted, name)
@@ -69,7 +70,7 @@ def table_columns(result: Any, wanted: pa.Schema, name: str) -> pa.Table | None:
 def _column(table: pa.Table, field: pa.Field, name: str) -> pa.ChunkedArray:
     if field.name not in table.column_names:
         return pa.chunked_array([pa.nulls(table.num_rows, field.type)])
-    column = _plain(table.column(field.name))
+    column = without_dictionary(table.column(field.name))
     missing = _missing(column, field)
     if missing:
         raise RecordRefused(
@@ -111,25 +112,6 @@ def _parts(chunk: pa.Array, kind: pa.DataType) -> list[tuple[pa.Array, pa.Field]
         keys, items = (chunk.keys, chunk.items) if entries is None else (entries.field(0), entries.field(1))
         return [(keys, kind.key_field), (items, kind.item_field)]
     return [(chunk.flatten(), kind.value_field)]
-
-
-def _arrow(result: Any) -> pa.Table | None:
-    if result is None or isinstance(result, pa.Table):
-        return result
-    if isinstance(result, pa.RecordBatch):
-        return pa.Table.from_batches([result])
-    if type(result).__module__.split(".")[0] == "pandas" and hasattr(result, "columns"):
-        return pa.Table.from_pandas(result, preserve_index=False)
-    if hasattr(result, "__arrow_c_stream__"):
-        return pa.table(result)
-    raise ProcessFailed(
-        f"an Arrow process returned {type(result).__name__}; it must return a pyarrow RecordBatch or Table, "
-        "a pandas or polars data frame, or None"
-    )
-
-
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 def widens(given: pa.DataType, wanted: pa.DataType) -> bool:  # noqa: C901, PLR0911 - one rule per kind of type

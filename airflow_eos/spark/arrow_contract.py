@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.exceptions import ProcessFailed
+from airflow_eos.model.arrow_result import returned_table, without_dictionary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ def sink_rows(result: Any, sink_topic: str | None, source_topics: Sequence[str])
     :param result: a pyarrow record batch or table, a pandas or polars data frame, or None.
     :raises ProcessFailed: naming column, type and what to do.
     """
-    table = _table(result)
+    table = returned_table(result)
     if table is None:
         return None
     names = table.column_names
@@ -36,7 +37,7 @@ def sink_rows(result: Any, sink_topic: str | None, source_topics: Sequence[str])
             continue
         if names.count(name) > 1:
             raise ProcessFailed(f"process returned two columns named {name!r}; drop one")
-        columns[name] = convert(name, _plain(table.column(name)))
+        columns[name] = convert(name, without_dictionary(table.column(name)))
     if "value" not in columns:
         raise ProcessFailed(
             f"process returned no column 'value', but {sorted(names)}; the sink needs it: string or binary"
@@ -48,27 +49,6 @@ def sink_rows(result: Any, sink_topic: str | None, source_topics: Sequence[str])
     if "topic" in columns and sink_topic is not None:
         columns["topic"] = _routed(columns["topic"], sink_topic, source_topics)
     return pa.table(columns) if table.num_rows else None
-
-
-def _table(result: Any) -> pa.Table | None:
-    if result is None:
-        return None
-    if isinstance(result, pa.Table):
-        return result
-    if isinstance(result, pa.RecordBatch):
-        return pa.Table.from_batches([result])
-    if type(result).__module__.split(".")[0] == "pandas" and hasattr(result, "columns"):
-        return pa.Table.from_pandas(result, preserve_index=False)
-    if hasattr(result, "__arrow_c_stream__"):
-        return pa.table(result)
-    raise ProcessFailed(
-        f"an Arrow process returned {type(result).__name__}; it must return a pyarrow RecordBatch or Table, "
-        "a pandas or polars data frame, or None"
-    )
-
-
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 def _routed(topic: pa.ChunkedArray, sink_topic: str, source_topics: Sequence[str]) -> pa.ChunkedArray:

@@ -1,0 +1,33 @@
+"""What an Arrow process may return, whatever the sink: data frames of several libraries, as one type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_eos.exceptions import ProcessFailed
+
+
+def returned_table(result: Any) -> pa.Table | None:
+    """Return what an Arrow process returned as a table; None: no rows.
+
+    :raises ProcessFailed: it is not a table, a record batch or a data frame.
+    """
+    if result is None or isinstance(result, pa.Table):
+        return result
+    if isinstance(result, pa.RecordBatch):
+        return pa.Table.from_batches([result])
+    if type(result).__module__.split(".")[0] == "pandas" and hasattr(result, "columns"):
+        return pa.Table.from_pandas(result, preserve_index=False)
+    if hasattr(result, "__arrow_c_stream__"):
+        return pa.table(result)
+    raise ProcessFailed(
+        f"an Arrow process returned {type(result).__name__}; it must return a pyarrow RecordBatch or Table, "
+        "a pandas or polars data frame, or None"
+    )
+
+
+def without_dictionary(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the values of a column that may be encoded by a dictionary."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
