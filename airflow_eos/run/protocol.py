@@ -37,7 +37,6 @@ from airflow_eos.ledger.topic_check import refuse_unsigned
 from airflow_eos.model.kafka import EndTxnAnswer, ProducerIdentity, TransactionDescription
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
-from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import ProducerSession, Sealed, SealedBlockLost
 from airflow_eos.run import grants, laws, marks, rounds
@@ -119,9 +118,8 @@ class RunProtocol:
             sleep=collaborators.sleep,
         )
         self._targets = Targets(collaborators.cluster)
-        self._tables = (
-            None if collaborators.table is None else TableCommits(spec, collaborators, collaborators.table)
-        )
+        table = collaborators.table
+        self._tables = None if table is None else TableCommits(spec, collaborators, table, self._started_at)
         self._identity: ProducerIdentity | None = None
 
     @property
@@ -241,7 +239,7 @@ class RunProtocol:
         if self._tables is not None and work.sealed is not None and work.sealed.files:
             if work.intent is None:
                 return self._pin(work, entry, session)
-            return self._publish(work, entry, session)
+            return self._publish(work, session)
         return self._commit(work, entry, session)
 
     # -- a table as the sink --
@@ -265,7 +263,7 @@ class RunProtocol:
         self._trace.enter(State.INTENT)
         return self._prove_ours(work, session)
 
-    def _publish(self, work: _Work, entry: CommitEntry, session: ProducerSession) -> RunRecord | None:
+    def _publish(self, work: _Work, session: ProducerSession) -> RunRecord | None:
         """Put the rows into the table, then commit what the INTENT says."""
         assert self._tables is not None
         assert work.sealed is not None
@@ -277,8 +275,8 @@ class RunProtocol:
             return self._superseded(work, fenced)
         work.published = True
         self._trace.enter(State.PUBLISHED)
-        entry = self._tables.entry(entry, work.intent, work.transactional_id, receipt)
-        return self._commit(work, entry, session)
+        published = self._tables.entry(work.intent, work.transactional_id, receipt)
+        return self._commit(work, published, session)
 
     def _settle(self, work: _Work, intent: Intent, session: ProducerSession) -> RunRecord | None:
         """Find out what became of an earlier attempt's INTENT, and end it; then this run begins anew."""
@@ -292,16 +290,7 @@ class RunProtocol:
                 return self._aborted(work, session, failure)
             return self._prove_ours(work, session)
         self._trace.enter(State.PUBLISHED)
-        like = CommitEntry(
-            self._spec,
-            self._collaborators,
-            self._started_at,
-            intent.key,
-            Planned(RunPlan(intent.record.mode, (), {}, intent.offsets_group, advances=False), {}),
-            SealedManifest(()),
-            {},
-        )
-        entry = self._tables.entry(like, intent, work.transactional_id, receipt)
+        entry = self._tables.entry(intent, work.transactional_id, receipt)
         if self._commit(work, entry, session, is_own=False) is None:
             return None
         self._forget(work)

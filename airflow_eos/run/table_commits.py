@@ -21,6 +21,8 @@ from airflow_eos.run.planner import Planned
 from airflow_eos.run.publishing import Claim, Publisher
 
 if TYPE_CHECKING:
+    import datetime as dt
+
     from airflow_eos.model.kafka import ProducerIdentity
     from airflow_eos.model.output import PartitionReceipt
     from airflow_eos.model.spec import RunSpec
@@ -78,12 +80,16 @@ class TableCommits:
     """The table side of one run.
 
     :param table: the run's sink.
+    :param started_at: when the attempt began.
     """
 
-    def __init__(self, spec: RunSpec, collaborators: Collaborators, table: TableSink) -> None:
+    def __init__(
+        self, spec: RunSpec, collaborators: Collaborators, table: TableSink, started_at: dt.datetime
+    ) -> None:
         self._spec = spec
         self._collaborators = collaborators
         self._table = table
+        self._started_at = started_at
         self._version: TableVersion | None = None
         self._publisher = Publisher(table, self._committed, sleep=collaborators.sleep)
 
@@ -142,23 +148,19 @@ class TableCommits:
             messages=tuple(entry.messages(record)[1:]),
         )
 
-    def entry(
-        self, like: CommitEntry, intent: Intent, transactional_id: str, receipt: TableReceipt
-    ) -> TableEntry:
-        """Return what the commit of a published run says.
+    def entry(self, intent: Intent, transactional_id: str, receipt: TableReceipt) -> TableEntry:
+        """Return what the commit of a published run says, whichever attempt makes it.
 
         The rows are in the table, so nothing that has changed since keeps their record back: not a group that
         somebody else has moved, nor a topic that was made again. The plan was checked before it was
         published, and the next one will be.
-
-        :param like: of the attempt that makes it.
         """
         record = intent.record
         plan = RunPlan(record.mode, record.ranges, {}, intent.offsets_group, advances=False)
         return TableEntry(
-            spec=like.spec,
-            collaborators=like.collaborators,
-            started_at=like.started_at,
+            spec=self._spec,
+            collaborators=self._collaborators,
+            started_at=self._started_at,
             key=intent.key,
             planned=Planned(plan, {}),
             manifest=SealedManifest(()),
