@@ -17,7 +17,7 @@ from airflow_eos.operators.author_signals import asked_of_airflow
 from airflow_eos.operators.child_processes import terminate_children
 from airflow_eos.operators.last_answer import outcome
 from airflow_eos.operators.run_parameters import RunParameters
-from airflow_eos.operators.spark_encryption import check_encryption
+from airflow_eos.operators.spark_encryption import check_encryption, owners_of_credentials
 from airflow_eos.operators.submitted_files import SubmittedFiles, joined, split_process
 from airflow_eos.operators.telemetry import RunTelemetry
 from airflow_eos.run.kill import KILL_SECONDS, KillBudget
@@ -353,7 +353,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         self._end_what_starts_late(hook)
         self._check_deferrable(hook)
         known = {**hook._conf, "spark.master": hook._connection["master"]}  # noqa: SLF001
-        check_encryption(known, ClientConfig.of(mine.kafka), f"{ADVICE}; {_ONLY_CONF}")
+        check_encryption(known, ClientConfig.of(mine.kafka), f"{ADVICE}; {_ONLY_CONF}", sink=mine.sink)
         if not in_cluster:
             # The driver runs here, by this Python; a python3 on PATH may be any other.
             os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -368,11 +368,13 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             self.application = str(mine.with_specification(application))
             return
         self.files = joined(self.files, str(mine.spec))
-        if ClientConfig.of(mine.kafka).has_secrets:
+        owners = owners_of_credentials(ClientConfig.of(mine.kafka), mine.sink)
+        if owners:
             self.log.warning(
-                "Application %s is no file here: the specification with the Kafka credentials goes by "
+                "Application %s is no file here: the specification with the credentials of %s goes by "
                 "--files, to the folder of every executor; use process, or an application beside the Dag",
                 self.application,
+                " and of ".join(owners),
             )
 
     def _end_what_starts_late(self, hook: Any) -> None:
