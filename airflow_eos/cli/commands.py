@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_eos.cli.definition import DONE, FOUND
 from airflow_eos.cli.outcome import Outcome, Row, WrongUsage
@@ -18,6 +18,9 @@ from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
 from airflow_eos.model.spec import Deployment, RunSpec
 from airflow_eos.wire.client_config import ClientConfig
+
+if TYPE_CHECKING:
+    from airflow_eos.ports import TableSink
 
 
 def init(target: Deployment, options: Namespace) -> Outcome:
@@ -206,10 +209,13 @@ def repair(target: Deployment, options: Namespace) -> Outcome:
 
 def dismiss(target: Deployment, options: Namespace) -> Outcome:
     """Make a key unused."""
+    from airflow_eos.operations.open_intents import is_intent
     from airflow_eos.operations.upkeep import dismiss_record
 
     if not options.key or options.routing is None:
         raise WrongUsage("give --key and --routing")
+    if is_intent(options.key):
+        return _dismiss_intent(target, options)
     record = dismiss_record(
         target.kafka,
         target.ledger,
@@ -219,6 +225,27 @@ def dismiss(target: Deployment, options: Namespace) -> Outcome:
         execute=options.yes,
     ).to_dict()
     return Outcome(record, {"record": [record]})
+
+
+def _dismiss_intent(target: Deployment, options: Namespace) -> Outcome:
+    from airflow_eos.operations.open_intents import dismiss_intent
+
+    def table_of(text: str) -> TableSink:
+        from airflow_eos.model.table import IcebergTable
+        from airflow_eos.sinks.iceberg import IcebergSink
+
+        return IcebergSink(options.with_catalog(IcebergTable.from_text(text)), property_name="")
+
+    intent = dismiss_intent(
+        target.kafka,
+        target.ledger,
+        options.key,
+        None if options.table_gone else table_of,
+        routing=options.routing,
+        prefix=target.prefix,
+        execute=options.yes,
+    ).to_dict()
+    return Outcome(intent, {"intent": [intent]})
 
 
 def sign(target: Deployment, options: Namespace) -> Outcome:

@@ -37,7 +37,12 @@ def parser() -> argparse.ArgumentParser:
             _add_connection(subparser)
         # Settings of Airflow's.
         subparser.set_defaults(
-            encrypted_spark=False, class_data_folder=None, spark_server_folder=None, send_gauges=None
+            encrypted_spark=False,
+            class_data_folder=None,
+            spark_server_folder=None,
+            send_gauges=None,
+            # pyiceberg's own configuration names catalogs.
+            with_catalog=lambda table: table,
         )
         for option in command.all_options:
             subparser.add_argument(option.flag, help=option.help, **option.settings)

@@ -56,6 +56,19 @@ class IcebergTable:
         TEXT.check("IcebergTable(catalog=...)", self.catalog)
         (TEXT | NONE).check("IcebergTable(branch=...)", self.branch)
 
+    @classmethod
+    def from_text(cls, text: str) -> IcebergTable:
+        """Return the table that ``str`` has put into words.
+
+        :raises ConfigurationError: it is a table of another kind.
+        """
+        kind, _, place = text.partition(":")
+        catalog, _, name = place.partition("/")
+        name, _, branch = name.partition("@")
+        if kind != "iceberg":
+            raise ConfigurationError(f"{text!r} is not an Iceberg table")
+        return cls(name, catalog=catalog, branch=branch or None)
+
     @property
     def has_secrets(self) -> bool:
         """Whether Spark's tasks may get credentials, of the properties or issued by a REST catalog."""

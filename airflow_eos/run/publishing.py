@@ -42,6 +42,7 @@ class Claim:
 
     :param scope: by which the table knows the transactional id.
     :param lasting: see :class:`~airflow_eos.model.table.PublishedRun`.
+    :param intent_at: where the ledger has the INTENT, as options of `airflow eos dismiss`.
     """
 
     key: str
@@ -50,9 +51,10 @@ class Claim:
     layout: TableLayout
     lasting: bool
     summary: tuple[tuple[str, str], ...] = ()
+    intent_at: str = ""
 
     @classmethod
-    def of(cls, intent: Intent, transactional_id: str, branch: str | None) -> Claim:
+    def of(cls, intent: Intent, transactional_id: str, branch: str | None, intent_at: str) -> Claim:
         """Return the claim of an INTENT."""
         record = intent.record
         return cls(
@@ -70,6 +72,7 @@ class Claim:
                     json.dumps([wanted.to_list() for wanted in record.ranges], separators=(",", ":")),
                 ),
             ),
+            intent_at=intent_at,
         )
 
 
@@ -175,7 +178,8 @@ class Publisher:
         if version.layout.uuid != claim.layout.uuid:
             raise TableReplaced(
                 f"{self._table.name} had the id {claim.layout.uuid} when {claim.key} was about to publish in "
-                f"it, and has {version.layout.uuid} now: it was dropped and made again"
+                f"it, and has {version.layout.uuid} now: it was dropped and made again. Restore the old "
+                f"table, or, where it is lost for good: airflow eos dismiss {claim.intent_at}"
             )
 
     def _commit(
