@@ -215,4 +215,5 @@ class ControlPlane(Closeable):
             return None
         from airflow_eos.sinks.iceberg import IcebergSink
 
-        return IcebergSink(spec.sink, keys.table_property(known.topic_id, spec.group_id))
+        own = keys.table_property(known.topic_id, spec.group_id, spec.sink.branch)
+        return IcebergSink(spec.sink, own)
