@@ -192,6 +192,8 @@ class StatusStoreEvidence:
         """Refuse caches whose blocks may be computed twice in one stage; :meth:`check` sees all else."""
         refuse_caches_in_memory_only(self._spark, sealed)
         refuse_caches_filled_by_several(self._spark, sealed)
+        # The author's function may have filled a cache a moment ago.
+        self._cached = CachedBlocks(self._context)
 
     def check(self) -> None:
         """Look at all stages of the seal's jobs; the last of them counts the blocks.

@@ -266,6 +266,7 @@ CACHED_JOBS = [(1, 0, (1, 2), 10)], [(2, None, (1, 2), 0), (4, 0, (5, 6), 0)]
         (["0", "1"], ["1", "2"], 2),
         ([], ["0", "1"], 1),
         ([], ["0", "1", "2"], 2),
+        (["0", "1"], ["0", "1"], 1),
     ],
 )
 def test_a_cached_block_at_a_new_place_is_an_inconsistent_seal(before, after, copies):
