@@ -17,7 +17,15 @@ from airflow.sdk.log import mask_secret
 
 from airflow_eos.exceptions import ConfigurationError
 
-_SECRET_PARTS = ("credential", "token", "secret", "password", "key")
+_SECRET_PARTS = (
+    "auth",  # header.Authorization
+    "connection-string",
+    "credential",
+    "key",
+    "password",
+    "secret",
+    "token",
+)
 
 
 def catalog_properties(conn_id: str) -> dict[str, str]:
@@ -44,7 +52,7 @@ def catalog_properties(conn_id: str) -> dict[str, str]:
             f"type {properties['type']}"
         )
     for name, value in properties.items():
-        # An address may hold a password.
-        if any(part in name for part in _SECRET_PARTS) or "@" in value:
+        # An address may hold a password, or the signature of a shared access.
+        if any(part in name.lower() for part in _SECRET_PARTS) or "@" in value or "sig=" in value:
             mask_secret(value)
     return properties
