@@ -19,11 +19,10 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.table import is_secret
 
 if TYPE_CHECKING:
     from airflow_eos.model.table import IcebergTable
-
-_SECRET_PARTS = ("credential", "token", "secret", "password", "key")
 
 
 def with_connection(sink: IcebergTable | None) -> IcebergTable | None:
@@ -55,7 +54,6 @@ def catalog_properties(conn_id: str) -> dict[str, str]:
             f"type {properties['type']}"
         )
     for name, value in properties.items():
-        # An address may hold a password.
-        if any(part in name for part in _SECRET_PARTS) or "@" in value:
+        if is_secret(name, value):
             mask_secret(value)
     return properties

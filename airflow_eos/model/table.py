@@ -13,6 +13,12 @@ from airflow_eos.model.versioned import integer, text
 
 PUBLISHED_VERSION = 1
 PublishedState = Literal["published", "barred"]
+_SECRET_PARTS = ("credential", "token", "secret", "password", "key")
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether a property of a catalog or of its storage may hold a credential."""
+    return any(part in name.lower() for part in _SECRET_PARTS) or "@" in value  # an address with a password
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,12 @@ class IcebergTable:
             )
         TEXT.check("IcebergTable(catalog=...)", self.catalog)
         (TEXT | NONE).check("IcebergTable(branch=...)", self.branch)
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether Spark's tasks may get credentials, of the properties or issued by a REST catalog."""
+        known = self.properties or {}
+        return known.get("type", "rest") == "rest" or any(is_secret(*item) for item in known.items())
 
     def __str__(self) -> str:
         return f"iceberg:{self.catalog}/{self.name}" + (f"@{self.branch}" if self.branch else "")

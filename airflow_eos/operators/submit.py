@@ -353,7 +353,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         self._end_what_starts_late(hook)
         self._check_deferrable(hook)
         known = {**hook._conf, "spark.master": hook._connection["master"]}  # noqa: SLF001
-        check_encryption(known, ClientConfig.of(mine.kafka), f"{ADVICE}; {_ONLY_CONF}")
+        check_encryption(known, ClientConfig.of(mine.kafka), f"{ADVICE}; {_ONLY_CONF}", sink=mine.sink)
         if not in_cluster:
             # The driver runs here, by this Python; a python3 on PATH may be any other.
             os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

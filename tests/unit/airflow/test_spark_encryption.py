@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.table import IcebergTable
 from airflow_eos.operations.executors import credentials_on_the_way
 from airflow_eos.operators.spark_encryption import check_encryption
 from airflow_eos.spark.encryption import local_defaults, settings_in_force, way_in_clear
@@ -82,6 +83,43 @@ def test_they_are_refused_where_the_configuration_says_so(monkeypatch: pytest.Mo
     check_encryption({"spark.master": "local[2]", **local_defaults("local[2]")}, SECRET)
     with pytest.raises(ConfigurationError, match=r"local\[2\], without spark.authenticate"):
         check_encryption({"spark.master": "local[2]"}, SECRET)
+
+
+NO_SECRET = ClientConfig.of({"bootstrap.servers": "a:1"})
+LOCAL_FILES = {"type": "sql", "uri": "sqlite:////tmp/c.db", "warehouse": "file:///tmp"}
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {**LOCAL_FILES, "s3.secret-access-key": "hunter2"},
+        {**LOCAL_FILES, "uri": "postgresql://me:hunter2@db/catalog"},
+        {"type": "rest", "uri": "https://catalog.example.com"},
+    ],
+    ids=["of the storage", "in an address", "issued by a REST catalog"],
+)
+def test_credentials_of_a_table_are_as_those_of_kafka(
+    properties: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The tasks that write data files have them; a broker without credentials changes nothing."""
+    sink = IcebergTable("db.t", catalog="c", properties=properties)
+    check_encryption(OPEN, NO_SECRET, sink=sink)
+    assert "credentials of the storage of iceberg:c/db.t travel in clear" in caplog.text
+    check_encryption(LOCAL, SECRET, sink=sink)
+    monkeypatch.setenv("AIRFLOW__EOS__REQUIRE_ENCRYPTED_SPARK", "True")
+    with pytest.raises(ConfigurationError, match=r"storage of iceberg:c/db\.t travel in clear"):
+        check_encryption(OPEN, NO_SECRET, sink=sink)
+    with pytest.raises(
+        ConfigurationError, match=r"the Kafka connection and of the storage of iceberg:c/db\.t"
+    ):
+        check_encryption(OPEN, SECRET, sink=sink)
+    assert "hunter2" not in caplog.text
+
+
+def test_a_table_on_local_files_has_no_credentials(caplog: pytest.LogCaptureFixture) -> None:
+    """There is nothing to say."""
+    check_encryption(OPEN, NO_SECRET, sink=IcebergTable("db.t", catalog="c", properties=LOCAL_FILES))
+    assert not caplog.records
 
 
 class Session:
