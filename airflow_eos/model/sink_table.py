@@ -7,6 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+_SECRET_PARTS = ("credential", "token", "secret", "password", "key")
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether a property of a table's connection is kept out of logs."""
+    return any(part in name for part in _SECRET_PARTS) or "@" in value  # an address may hold a password
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkTable(ABC):
@@ -22,6 +29,11 @@ class SinkTable(ABC):
     """Short name: of the extra that installs what the kind needs, and in the JSON form of a run."""
 
     properties: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether credentials go to the tasks that write the table."""
+        return any(is_secret(name, value) for name, value in (self.properties or {}).items())
 
     @property
     @abstractmethod
