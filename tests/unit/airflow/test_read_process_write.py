@@ -548,6 +548,7 @@ FINAL = {
     "RecordRefused",
     "RecordTooLarge",
     "RunAlreadyCommitted",
+    "TableRefused",
     "TableReplaced",
     "TimeoutsInconsistent",
     "TopicRecreated",
