@@ -213,6 +213,6 @@ class ControlPlane(Closeable):
     def _table(spec: RunSpec, known: LedgerId) -> TableSink | None:
         if spec.sink is None:
             return None
-        from airflow_eos.sinks.iceberg import IcebergSink
+        from airflow_eos.sinks.opening import open_table
 
-        return IcebergSink(spec.sink, keys.table_property(known.topic_id, spec.group_id))
+        return open_table(spec.sink, keys.table_property(known.topic_id, spec.group_id))

@@ -11,31 +11,20 @@ extra                     as it is: ``type`` (default: ``rest``), ``warehouse``,
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from airflow_eos.exceptions import ConfigurationError
 
-if TYPE_CHECKING:
-    from airflow_eos.model.table import IcebergTable
-
 _SECRET_PARTS = ("credential", "token", "secret", "password", "key")
 
 
-def with_connection(sink: IcebergTable | None) -> IcebergTable | None:
-    """Return a sink with the properties of its catalog's connection, which are masked in logs.
+def catalog_properties(conn_id: str) -> dict[str, str]:
+    """Return what a connection says of a catalog; see the module. Secrets are masked in logs.
 
     :raises ConfigurationError: there is no such connection, or it names no catalog.
     """
-    return None if sink is None else replace(sink, properties=catalog_properties(sink.catalog))
-
-
-def catalog_properties(conn_id: str) -> dict[str, str]:
-    """Return what a connection says of a catalog; see the module."""
     try:
         connection = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as error:

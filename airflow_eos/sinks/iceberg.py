@@ -14,13 +14,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import ConfigurationError, EosError, OutcomeUnknown, UnknownTable
-from airflow_eos.model.table import IcebergTable, PublishedRuns, TableLayout, TableReceipt
+from airflow_eos.model.table import PublishedRuns, TableLayout, TableReceipt
 from airflow_eos.ports import TableMoved
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
+    from airflow_eos.model.iceberg_table import IcebergTable
     from airflow_eos.model.table import DataFileMade
     from airflow_eos.sinks.iceberg_files import IcebergFiles
 

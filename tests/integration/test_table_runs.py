@@ -8,8 +8,8 @@ from confluent_kafka import Consumer, TopicPartition
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import DifferentWork, RunFailed, RunFenced, TableReplaced
 from airflow_eos.ledger import keys
+from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.ranges import Cursor
-from airflow_eos.model.table import IcebergTable
 from airflow_eos.operations.cursor_reset import Reset, reset_cursor
 from airflow_eos.operations.verification import verify_output
 from airflow_eos.run.kill import Kill

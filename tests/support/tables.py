@@ -11,9 +11,10 @@ import duckdb
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 
+from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.output import SealedManifest
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.table import DataFileMade, IcebergTable
+from airflow_eos.model.table import DataFileMade
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_range

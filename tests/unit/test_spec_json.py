@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.model.spec_json import spec_from_json, spec_to_json
-from airflow_eos.model.table import IcebergTable
 from airflow_eos.wire.client_config import for_librdkafka
 
 DAY = Interval(

@@ -25,9 +25,9 @@ from airflow_eos.exceptions import (
     RunAlreadyCommitted,
     RunFenced,
 )
+from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.model.spec import LedgerSettings, MayCreate
-from airflow_eos.model.table import IcebergTable
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 from airflow_eos.operators.retriable import is_final
 from airflow_eos.operators.spark_session import TaskSession
