@@ -18,6 +18,7 @@ from airflow_eos.exceptions import LedgerMissing, LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.records.horizon import Horizon
+from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.reset import ResetRecord
 from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.kafka import TransactionState
@@ -170,7 +171,7 @@ class RunHistory(Closeable):
         self.reader = LedgerReader(
             self._ledger,
             self._link,
-            (keys.RUN_RECORDS, keys.RESETS, keys.HORIZONS),
+            (keys.RUN_RECORDS, keys.RESETS, keys.HORIZONS, keys.INTENTS),
             signed_key=keys.SIGNED_KEY,
         )
         self._runs_kept, self._characters_kept = runs_kept, characters_kept
@@ -179,6 +180,7 @@ class RunHistory(Closeable):
         self._dead: dict[str, tuple[int, int]] = {}
         self.pipelines: dict[str, PipelineHistory] = {}
         self._resets: dict[str, list[Reset]] = {}
+        self.intents: dict[str, Intent] = {}
         self.unreadable: list[str] = []
 
     def close(self) -> None:
@@ -284,6 +286,7 @@ class RunHistory(Closeable):
         self.pipelines.clear()
         self._characters = 0
         self._resets.clear()
+        self.intents.clear()
         self.unreadable.clear()
 
     def _read(self) -> bool:
@@ -309,6 +312,7 @@ class RunHistory(Closeable):
         if known is not None and known[1] >= one.offset:
             return False
         self._dead[one.key] = (one.partition, one.offset)
+        self.intents.pop(one.key, None)
         if not keys.is_run_record(one.key):
             return False
         name = one.key.removeprefix(keys.RUN_RECORDS)
@@ -328,6 +332,8 @@ class RunHistory(Closeable):
             elif one.key.startswith(keys.HORIZONS):
                 horizon = Horizon.from_json(value, one.key)
                 self._pipeline(horizon.pipeline).prune(_read_by_pruned(one.key, horizon))
+            elif one.key.startswith(keys.INTENTS):
+                self.intents[one.key] = Intent.from_json(value, one.key)
             else:
                 self._add_reset(one.key, value)
         except LedgerUnreadable as error:

@@ -23,6 +23,7 @@ from airflow_eos.ui.lane_drawing import lane_of
 from airflow_eos.ui.moments import age_text
 from airflow_eos.ui.pipeline_rows import Damaged, ledger_warnings, pipeline_row
 from airflow_eos.ui.records import flat, run_row, task_key, task_of_record, texts
+from airflow_eos.ui.table_rows import intent_rows, table_of, table_row
 from airflow_eos.ui.timeline import shares_of, states_of
 from airflow_eos.ui.viewer import Viewer, not_shown
 from airflow_eos.wording import counted
@@ -68,6 +69,8 @@ def pipeline_view(
     lanes = sorted(coverage.lanes, key=lambda lane: not any(it.kind in WRONG for it in lane.segments))
     return {
         **pipeline_row(viewer, pipeline, coverage, now, damaged),
+        "table": table_of(visible.values()),
+        "intents": intent_rows(history.intents.values(), viewer, name),
         "problems": [place(*problem) for problem in coverage.problems],
         "damaged": [_named(record) for record in visible.values() if (name, record.run_key) in damaged],
         "lanes": [lane_of(lane, visible) for lane in lanes[:LANES_SHOWN]],
@@ -151,6 +154,7 @@ def run_view(
             for one in record.ranges
         ],
         "receipts": [receipt.to_dict() for receipt in record.receipts],
+        "table": table_row(record),
         "states": states_of(record),
         "notes": texts(record.details.get("notes")),
         "versions": flat(record.details.get("versions")),
