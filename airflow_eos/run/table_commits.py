@@ -200,7 +200,7 @@ class TableCommits:
 
     @property
     def _branch(self) -> str | None:
-        return None if self._spec.sink is None else self._spec.sink.branch
+        return None if self._spec.sink is None else self._spec.sink.branch_name
 
     def _claim(self, intent: Intent, transactional_id: str) -> Claim:
         return Claim.of(intent, transactional_id, self._branch)

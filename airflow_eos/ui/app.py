@@ -38,7 +38,7 @@ from airflow_eos.ui.viewer import NOT_SHOWN, Viewer, not_shown
 
 if TYPE_CHECKING:
     from airflow_eos.model.spec import Deployment
-    from airflow_eos.ui.committed_runs import CommittedRuns
+    from airflow_eos.ui.known_runs import KnownRuns
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def _now() -> dt.datetime:
     return dt.datetime.now(dt.timezone.utc)
 
 
-def _ask(request: Request, viewer: Viewer, question: Callable[[CommittedRuns], T]) -> T:
+def _ask(request: Request, viewer: Viewer, question: Callable[[KnownRuns], T]) -> T:
     """Ask the desk, unless no answer could be shown: such a user keeps nobody else waiting.
 
     :raises Trouble: there is no answer, or this user may see no Dag.
@@ -263,7 +263,7 @@ def _pipelines(
     trouble: Trouble | None = None
     open_now = OpenNow()
 
-    def answer(history: CommittedRuns) -> tuple[LedgerRows, OpenNow]:
+    def answer(history: KnownRuns) -> tuple[LedgerRows, OpenNow]:
         return ledger_rows(history, viewer, now, damaged=damaged), OpenNow.beside(history, viewer, prefix)
 
     try:
@@ -285,7 +285,7 @@ def _pipeline(
     damaged, now = _damaged(request), _now()
     trouble: Trouble | None = None
 
-    def answer(history: CommittedRuns) -> tuple[dict[str, Any], Tasks]:
+    def answer(history: KnownRuns) -> tuple[dict[str, Any], Tasks]:
         view = views.pipeline_view(history, viewer, name, now, page=page, find=find, damaged=damaged)
         return view, views.tasks_of(history, viewer, name)
 
@@ -340,7 +340,7 @@ def _health(request: Request, viewer: Viewer) -> dict[str, Any]:
     prefix, now = settings.default_prefix(), _now()
     attempts = _attempts(viewer, now, None, None) or ()
 
-    def answer(history: CommittedRuns) -> dict[str, Any]:
+    def answer(history: KnownRuns) -> dict[str, Any]:
         open_now = OpenNow.beside(history, viewer, prefix)
         rows = open_now.rows(viewer, attempts, prefix, now)
         check = check_of(rows, open_now.unseen)

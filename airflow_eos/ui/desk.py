@@ -20,7 +20,7 @@ from airflow_eos.ui.trouble import Trouble, trouble_of
 if TYPE_CHECKING:
     from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.model.spec import Deployment
-    from airflow_eos.ui.committed_runs import CommittedRuns
+    from airflow_eos.ui.known_runs import KnownRuns
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class Desk:
         """Runs, by pipeline and run key, whose output was not what they wrote when verified here last."""
         return self._damaged
 
-    def ask(self, question: Callable[[CommittedRuns], T], user: str = "") -> T:
+    def ask(self, question: Callable[[KnownRuns], T], user: str = "") -> T:
         """Answer from the ledger as it is now, give or take a second.
 
         :param user: who asks; only a few questions of one user wait at a time.

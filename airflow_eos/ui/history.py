@@ -16,12 +16,13 @@ from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import LedgerMissing, LedgerUnreadable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.horizon import Horizon
+from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.reset import ResetRecord
 from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.ledger import LedgerText
 from airflow_eos.model.spec import Deployment
 from airflow_eos.ui.broker_answers import BrokerAnswers
-from airflow_eos.ui.committed_runs import AskBrokers, CommittedRuns
+from airflow_eos.ui.known_runs import AskBrokers, KnownRuns
 from airflow_eos.wire.client_config import ClientConfig
 
 log = logging.getLogger(__name__)
@@ -138,11 +139,12 @@ class PipelineHistory:
         return self.runs.pop(run_key, None)
 
 
-class RunHistory(CommittedRuns, Closeable):
+class RunHistory(KnownRuns, Closeable):
     """Keeps the committed runs of a ledger in memory: :meth:`refresh` reads what is new. Nothing is written.
 
     Bounded by :data:`RUNS_KEPT` and :data:`CHARACTERS_KEPT`. One thread at a time refreshes it. Others may
-    look at it meanwhile: a refresh changes copies, which replace :attr:`pipelines` when it ends.
+    look at it meanwhile: a refresh changes copies, which replace :attr:`pipelines` and :attr:`intents` when
+    it ends.
 
     :param deployment: where; its principal needs Read on the ledger and Describe on the topics.
     :param runs_kept: see :data:`RUNS_KEPT`.
@@ -159,10 +161,10 @@ class RunHistory(CommittedRuns, Closeable):
         reader = LedgerReader(
             self._ledger,
             self._link,
-            (keys.RUN_RECORDS, keys.RESETS, keys.HORIZONS),
+            (keys.RUN_RECORDS, keys.RESETS, keys.HORIZONS, keys.INTENTS),
             signed_key=keys.SIGNED_KEY,
         )
-        super().__init__(deployment, {}, reader, (), BrokerAnswers(deployment))
+        super().__init__(deployment, {}, {}, reader, (), BrokerAnswers(deployment))
         self._runs_kept, self._characters_kept = runs_kept, characters_kept
         self._verified = False
         self._characters = 0
@@ -170,6 +172,7 @@ class RunHistory(CommittedRuns, Closeable):
         self._next: dict[str, PipelineHistory] = {}
         self._copied: set[str] = set()
         self._resets: dict[str, tuple[Reset, ...]] = {}
+        self._next_intents: dict[str, Intent] = {}
 
     def close(self) -> None:
         """Close all connections."""
@@ -177,10 +180,16 @@ class RunHistory(CommittedRuns, Closeable):
         self._ledger.close()
         self._link.close()
 
-    def as_of_now(self, ask_brokers: AskBrokers) -> CommittedRuns:
+    def as_of_now(self, ask_brokers: AskBrokers) -> KnownRuns:
         """Return the runs as the last refresh left them, for a question that asks brokers in its own way."""
-        return CommittedRuns(
-            self._deployment, self.pipelines, self.reader, self.unreadable, self._brokers, ask_brokers
+        return KnownRuns(
+            self._deployment,
+            self.pipelines,
+            self.intents,
+            self.reader,
+            self.unreadable,
+            self._brokers,
+            ask_brokers,
         )
 
     def refresh(self) -> None:
@@ -203,6 +212,7 @@ class RunHistory(CommittedRuns, Closeable):
             self._verified = True
         for _ in range(2):
             self._next, self._copied = dict(self.pipelines), set()
+            self._next_intents = dict(self.intents)
             try:
                 if self.reader.look():
                     self._forget()
@@ -211,7 +221,8 @@ class RunHistory(CommittedRuns, Closeable):
                     self.reader.start_over()
                     self._forget()
             finally:
-                self.pipelines = self._next  # what was read before an error is not read again
+                # What was read before an error is not read again.
+                self.pipelines, self.intents = self._next, self._next_intents
             if not again:
                 return
 
@@ -219,6 +230,7 @@ class RunHistory(CommittedRuns, Closeable):
         self._next.clear()
         self._characters = 0
         self._resets.clear()
+        self._next_intents.clear()
         self.unreadable = ()
 
     def _read(self) -> bool:
@@ -244,6 +256,7 @@ class RunHistory(CommittedRuns, Closeable):
         if known is not None and known[1] >= one.offset:
             return False
         self._dead[one.key] = (one.partition, one.offset)
+        self._next_intents.pop(one.key, None)
         if not keys.is_run_record(one.key):
             return False
         name = one.key.removeprefix(keys.RUN_RECORDS)
@@ -265,6 +278,8 @@ class RunHistory(CommittedRuns, Closeable):
             elif one.key.startswith(keys.HORIZONS):
                 horizon = Horizon.from_json(value, one.key)
                 self._to_change(horizon.pipeline).prune(_read_by_pruned(one.key, horizon))
+            elif one.key.startswith(keys.INTENTS):
+                self._next_intents[one.key] = Intent.from_json(value, one.key)
             else:
                 self._add_reset(one.key, value)
         except LedgerUnreadable as error:

@@ -24,8 +24,8 @@ from airflow_eos.wording import counted
 if TYPE_CHECKING:
     from airflow_eos.coverage.coverage import Coverage
     from airflow_eos.ui.attempts import Attempt
-    from airflow_eos.ui.committed_runs import CommittedRuns
     from airflow_eos.ui.history import PipelineHistory
+    from airflow_eos.ui.known_runs import KnownRuns
     from airflow_eos.ui.viewer import Viewer
 
 log = logging.getLogger(__name__)
@@ -60,9 +60,7 @@ class LedgerRows:
     warnings: Sequence[str]
 
 
-def ledger_rows(
-    history: CommittedRuns, viewer: Viewer, now: dt.datetime, *, damaged: Damaged = ()
-) -> LedgerRows:
+def ledger_rows(history: KnownRuns, viewer: Viewer, now: dt.datetime, *, damaged: Damaged = ()) -> LedgerRows:
     """Return all pipelines of a user that have committed a run."""
     shown = viewer.pipelines(history)
     covered = zip(shown, history.summaries(shown), strict=True)
@@ -276,7 +274,7 @@ def _tasks(viewer: Viewer, pipelines: Iterable[PipelineHistory]) -> Iterable[tup
         yield task_key(newest), pipeline.name
 
 
-def ledger_warnings(history: CommittedRuns) -> list[str]:
+def ledger_warnings(history: KnownRuns) -> list[str]:
     """Return what a reader should know of the ledger that is behind a page."""
     reader = history.reader
     found = []

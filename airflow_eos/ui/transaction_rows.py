@@ -17,8 +17,8 @@ from airflow_eos.wording import counted
 
 if TYPE_CHECKING:
     from airflow_eos.ui.attempts import Attempt
-    from airflow_eos.ui.committed_runs import CommittedRuns
     from airflow_eos.ui.history import PipelineHistory
+    from airflow_eos.ui.known_runs import KnownRuns
     from airflow_eos.ui.viewer import Viewer
     from airflow_eos.wire.txn_requests import TransactionStatus
 
@@ -50,7 +50,7 @@ class OpenNow:
     unseen: str = ""
 
     @classmethod
-    def beside(cls, history: CommittedRuns, viewer: Viewer, prefix: str) -> OpenNow:
+    def beside(cls, history: KnownRuns, viewer: Viewer, prefix: str) -> OpenNow:
         """As :meth:`of`, for a page that shows more: it does without them where brokers do not tell."""
         try:
             return cls.of(history, viewer, prefix, seconds=SECONDS_BESIDE)
@@ -61,9 +61,7 @@ class OpenNow:
             return cls(unseen=f"a broker did not answer within {SECONDS_BESIDE:.0f} s")
 
     @classmethod
-    def of(
-        cls, history: CommittedRuns, viewer: Viewer, prefix: str, *, seconds: float | None = None
-    ) -> OpenNow:
+    def of(cls, history: KnownRuns, viewer: Viewer, prefix: str, *, seconds: float | None = None) -> OpenNow:
         """Ask brokers, and the ledger whose they are; those of other users' pipelines are left out.
 
         :param seconds: to wait for brokers; None: as long as the question has.

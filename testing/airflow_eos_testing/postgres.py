@@ -9,6 +9,7 @@ from pathlib import Path
 
 from airflow_eos_testing.exceptions import EmbeddedServerError
 from airflow_eos_testing.server import EmbeddedServer
+from airflow_eos_testing.session import Session, kill_session
 
 _SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=200")
 """The machine does not lose power in a test."""
@@ -22,6 +23,30 @@ class PostgresServer(EmbeddedServer):
 
     name = "PostgreSQL"
     folder_prefix = "airflow-eos-postgres-"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._crashed: list[Session] = []
+
+    def close(self) -> None:
+        """Kill the server and remove its folder; a second call does nothing."""
+        super().close()
+        while self._crashed:
+            self._crashed.pop().end()
+
+    def crash(self) -> None:
+        """Kill all of the server's processes at once, and start it again on the data that they left."""
+        assert self._session is not None, "PostgreSQL is not running"
+        kill_session(self.pid)
+        self._crashed.append(self._session)
+        # They name a process that is dead, and that its parent has not waited for yet.
+        for lock in ("data/postmaster.pid", ".s.PGSQL.5432.lock"):
+            (self.home / lock).unlink(missing_ok=True)
+        log = self.home / "server.log"
+        self._session = Session(
+            self._server(), env=self._environment(), home=self.home, log_path=log, keep=True
+        )
+        self._wait(self._session, log)
 
     def url(self, database: str = "postgres") -> str:
         """Return a SQLAlchemy URL without driver, ``postgresql://...``."""
@@ -52,8 +77,12 @@ class PostgresServer(EmbeddedServer):
         self.home.chmod(0o777)
         data = str(self.home / "data")
         self._run("initdb", "--auth=trust", "--encoding=utf8", "-U", "postgres", "-D", data)
+        return self._server()
+
+    def _server(self) -> list[str]:
         settings = [part for setting in _SETTINGS for part in ("-c", setting)]
-        return [*_as_nobody(), _program("postgres"), "-D", data, "-k", str(self.home), "-h", "", *settings]
+        places = ("-D", str(self.home / "data"), "-k", str(self.home), "-h", "")
+        return [*_as_nobody(), _program("postgres"), *places, *settings]
 
     def _answers(self) -> bool:
         try:

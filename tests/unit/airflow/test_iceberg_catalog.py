@@ -8,8 +8,9 @@ import pytest
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.hooks import iceberg_catalog
-from airflow_eos.hooks.iceberg_catalog import catalog_properties, with_connection
-from airflow_eos.model.table import IcebergTable
+from airflow_eos.hooks.iceberg_catalog import catalog_properties
+from airflow_eos.hooks.table_connections import with_connection
+from airflow_eos.model.iceberg_table import IcebergTable
 
 
 @pytest.fixture

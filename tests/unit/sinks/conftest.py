@@ -1,4 +1,4 @@
-"""A catalog in SQLite with its tables in files: pyiceberg's own, no server."""
+"""Tables of Iceberg in a catalog in SQLite, without a server, and of a PostgreSQL that the tests share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.support.postgres_tables import database, postgres_server
+
+__all__ = ["database", "postgres_server", "warehouse"]
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
 
 

@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from airflow_eos.exceptions import OutcomeUnknown, RunFenced, TableChanged, TableReplaced, UnknownTable
-from airflow_eos.model.table import IcebergTable
+from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.run import publishing
 from airflow_eos.run.publishing import Claim, Publisher
 from airflow_eos.sinks.iceberg import IcebergSink

@@ -11,7 +11,7 @@ from airflow_eos.coverage.incremental import Drawn
 from airflow_eos.coverage.segments import LogBounds
 from airflow_eos.ledger import keys
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
-from airflow_eos.ui.committed_runs import ask_directly
+from airflow_eos.ui.known_runs import ask_directly
 from tests.support.hand_reader import RUN, HandReader, history_by_hand
 
 

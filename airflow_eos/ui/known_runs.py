@@ -11,6 +11,7 @@ from airflow_eos.operations.health import Known, health
 
 if TYPE_CHECKING:
     from airflow_eos.broker.ledger_log.reader import LedgerReader
+    from airflow_eos.ledger.records.intent import Intent
     from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.model.spec import Deployment
     from airflow_eos.operations.checks import Check
@@ -44,10 +45,11 @@ def ask_directly(
     return call()
 
 
-class CommittedRuns:
+class KnownRuns:
     """The committed runs of a ledger as they were at one moment, and what brokers say of them now.
 
     :param pipelines: by name; nobody changes them.
+    :param intents: by key: what runs are about to publish in tables; nobody changes them.
     :param reader: which has read them.
     :param unreadable: what was wrong with records that could not be read.
     :param brokers: for what is not in memory.
@@ -58,6 +60,7 @@ class CommittedRuns:
         self,
         deployment: Deployment,
         pipelines: Mapping[str, PipelineHistory],
+        intents: Mapping[str, Intent],
         reader: LedgerReader,
         unreadable: Sequence[str],
         brokers: BrokerAnswers,
@@ -65,6 +68,7 @@ class CommittedRuns:
     ) -> None:
         self._deployment = deployment
         self.pipelines = pipelines
+        self.intents = intents
         self.reader = reader
         self.unreadable = unreadable
         self._brokers = brokers
