@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from airflow_eos.ui.trouble import TOO_MANY, Trouble
@@ -47,18 +46,6 @@ class Places:
         with self._lock:
             self._taken[user] -= 1
             self._taken += Counter()  # forgets users without a place
-
-    @contextmanager
-    def taken(self, user: str) -> Iterator[None]:
-        """Take a place for the duration of a context.
-
-        :raises Trouble: see :meth:`take`.
-        """
-        self.take(user)
-        try:
-            yield
-        finally:
-            self.free(user)
 
 
 class SharedCalls:

@@ -129,12 +129,20 @@ def test_one_users_questions_leave_places_to_others(desk, brokers):
     of_one_user, of_all = QUESTIONS_WAITING
     with ThreadPoolExecutor(of_all + 1) as threads:
         waiting = [threads.submit(desk.ask, runs_of("silent"), "a") for _ in range(of_one_user)]
-        wait_until(lambda: desk._waiting._taken["a"] == of_one_user)
+        wait_until(lambda: desk._questions._places._taken["a"] == of_one_user)
         with pytest.raises(Trouble) as trouble:
             desk.ask(runs_of("lively"), "a")
         assert trouble.value.status == 429
         assert desk.ask(runs_of("lively"), "b") == 1
         assert {type(question.exception()) for question in waiting} == {Trouble}
+
+
+def test_a_question_that_never_ends_by_itself_is_given_up(desk, brokers):
+    """Whatever it waits for; it keeps a place of its user."""
+    with pytest.raises(Trouble, match="silent"):
+        desk.ask(lambda history: brokers.released.wait(), "a")
+    assert desk._questions._places._taken["a"] == 1
+    assert desk.ask(runs_of("lively"), "b") == 1
 
 
 def test_calls_that_never_end_take_the_places_of_their_user_alone():
