@@ -134,7 +134,7 @@ def _refusal(control: ControlPlane, name: str, *, initialise: bool) -> Authoriza
     """
     try:
         if initialise:
-            control.transactions.fence(name).close()
+            control.transactions.fence(name, announced=False).close()
         else:
             control.transactions.abort(ProducerIdentity(name, _NOBODY, 0))
     except AuthorizationFailed as error:
