@@ -16,7 +16,7 @@ import pyarrow.csv
 
 from airflow_eos.exceptions import ProcessFailed, RecordRefused
 from airflow_eos.model.arrow_result import returned_table
-from airflow_eos.sinks.columns import check_types, table_columns
+from airflow_eos.sinks.columns import table_columns
 
 _TYPES = {
     "bool": pa.bool_(),
@@ -60,13 +60,6 @@ class TargetColumn:
     def required(self) -> bool:
         """Whether a row must have a value."""
         return self.not_null and not self.has_default and not self.computed
-
-    @property
-    def most_characters(self) -> int | None:
-        """Length that the type allows, in characters."""
-        if self.kind in ("varchar", "bpchar") and self.modifier >= _HEADER:
-            return self.modifier - _HEADER
-        return None
 
     def arrow_type(self, given: pa.DataType | None = None) -> pa.DataType:
         """Return the type of the values.
@@ -115,11 +108,6 @@ def wanted_schema(
     )
 
 
-def check_schema(columns: Sequence[TargetColumn], given: pa.Schema, key: Sequence[str], name: str) -> None:
-    """Compare the columns of a result with the table's; see :func:`airflow_eos.sinks.columns.check_types`."""
-    check_types(given, wanted_schema(columns, given, key, name), name)
-
-
 def rows_of(result: Any, columns: Sequence[TargetColumn], key: Sequence[str], name: str) -> pa.Table | None:
     """Return what a process returned in the table's columns and types; None when there are no rows.
 
@@ -143,9 +131,10 @@ def _check_text(values: pa.ChunkedArray, column: TargetColumn, name: str) -> Non
             f"process returned a NUL character in column {column.name!r}: {name} cannot hold it; remove it, "
             "or use a column of type bytea"
         )
-    most = column.most_characters
-    longest = 0 if most is None else pc.max(pc.utf8_length(values)).as_py() or 0
-    if most is not None and longest > most:
+    if column.kind not in ("varchar", "bpchar") or column.modifier < _HEADER:
+        return
+    longest = pc.max(pc.utf8_length(values)).as_py() or 0
+    if longest > column.modifier - _HEADER:
         raise RecordRefused(
             f"process returned a text of {longest} characters in column {column.name!r}, which {name} has as "
             f"{column.declared}: shorten it, or widen the column"

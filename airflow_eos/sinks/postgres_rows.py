@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from airflow_eos.exceptions import EnvironmentMismatch, RecordRefused, SendError, TableRefused
 from airflow_eos.model.table import DataFileMade
-from airflow_eos.sinks.postgres_columns import TargetColumn, check_schema, csv_chunks, rows_of
+from airflow_eos.sinks.columns import check_types
+from airflow_eos.sinks.postgres_columns import TargetColumn, csv_chunks, rows_of, wanted_schema
 from airflow_eos.sinks.postgres_session import FILE_SETTING, SCHEMA, connect, final_error, is_final
 
 _FLUSH_BYTES = 64 << 20
@@ -67,7 +68,7 @@ class PostgresRows:
 
     def check(self, given: pa.Schema) -> None:
         """Compare columns and types before anything is read."""
-        check_schema(self.target, given, self.key, self.name)
+        check_types(given, wanted_schema(self.target, given, self.key, self.name), self.name)
 
     def write(self, table: pa.Table) -> Sequence[DataFileMade]:
         """Stage rows.

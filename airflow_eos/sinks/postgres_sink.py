@@ -19,7 +19,7 @@ import psycopg
 from psycopg import sql
 
 from airflow_eos.closeable import Closeable
-from airflow_eos.exceptions import EosError, OutcomeUnknown, StagedRowsLost, TableRefused
+from airflow_eos.exceptions import EosError, OutcomeUnknown, SendError, StagedRowsLost, TableRefused
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.table import DataFileMade, PublishedRuns, TableReceipt
 from airflow_eos.ports import TableMoved
@@ -70,6 +70,8 @@ class PostgresSink(Closeable):
     def __init__(self, sink: PostgresTable, pipeline: str) -> None:
         self._sink = sink
         self._pipeline = pipeline
+        # Of all staging tables of the pipeline; then come run, time and a random number.
+        self._prefix = f"rows_{pipeline.removeprefix('eos.')[:10]}_"
         self._staging: set[str] = set()
 
     @property
@@ -94,26 +96,23 @@ class PostgresSink(Closeable):
 
     def writer(self, version: Any, label: str) -> PostgresRows:
         """Make the table that takes an attempt's rows, and return what stages them."""
-        pipeline = self._pipeline.removeprefix("eos.")[:10]
-        columns = sql.SQL(", ").join(
-            sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(column.declared))
-            for column in version.target.columns
-            if not column.computed
-        )
-        order = f", {ROW} bigint GENERATED ALWAYS AS IDENTITY" if self._sink.key else ""
-        with self._transaction() as connection:
-            self._drop(connection, self._left_behind(connection, pipeline, label))
-            ((now,),) = connection.execute("SELECT extract(epoch FROM now())::bigint")
-            staging = f"rows_{pipeline}_{label}_{now:x}_{secrets.token_hex(4)}"
-            connection.execute(
-                sql.SQL("CREATE UNLOGGED TABLE {} ({}, {})").format(
-                    sql.Identifier(SCHEMA, staging),
-                    columns,
-                    sql.SQL(
-                        f"{FILE} bigint NOT NULL DEFAULT current_setting('{FILE_SETTING}')::bigint{order}"
-                    ),
+        columns = [(column.name, column.declared) for column in version.target.columns if not column.computed]
+        columns.append((FILE, f"bigint NOT NULL DEFAULT current_setting('{FILE_SETTING}')::bigint"))
+        if self._sink.key:
+            columns.append((ROW, "bigint GENERATED ALWAYS AS IDENTITY"))
+        definitions = [sql.Identifier(name) + sql.SQL(f" {kind}") for name, kind in columns]
+        try:
+            with self._transaction() as connection:
+                self._drop(connection, self._left_behind(connection, label))
+                ((now,),) = connection.execute("SELECT to_hex(extract(epoch FROM now())::bigint)")
+                staging = f"{self._prefix}{label}_{now}_{secrets.token_hex(4)}"
+                connection.execute(
+                    sql.SQL("CREATE UNLOGGED TABLE {} ({})").format(
+                        sql.Identifier(SCHEMA, staging), sql.SQL(", ").join(definitions)
+                    )
                 )
-            )
+        except psycopg.Error as error:
+            raise SendError(f"{self.name}: no table for its staged rows can be made: {error}") from error
         self._staging.add(staging)
         return PostgresRows(
             self.name, self._sink.properties or {}, staging, version.target.columns, tuple(self._sink.key)
@@ -262,17 +261,16 @@ class PostgresSink(Closeable):
 
     # -- staging tables --
 
-    def _left_behind(self, connection: psycopg.Connection[Any], pipeline: str, label: str) -> set[str]:
+    def _left_behind(self, connection: psycopg.Connection[Any], label: str) -> set[str]:
         """Return what earlier attempts have staged: at this run, or at any of the pipeline long ago.
 
         The caller holds the fence of the run: whoever staged rows for it publishes nothing any more.
         """
         tables = connection.execute(
-            "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace AND relname ~ %s "
+            "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace AND starts_with(relname, %s) "
             "AND (split_part(relname, '_', 3) = %s OR "
-            "('x' || lpad(split_part(relname, '_', 4), 16, '0'))::bit(64)::bigint "
-            "< extract(epoch FROM now())::bigint - %s)",
-            (SCHEMA, f"^rows_{pipeline}_[0-9a-f]+_[0-9a-f]+_[0-9a-f]+$", label, _OLD_SECONDS),
+            "split_part(relname, '_', 4) < to_hex(extract(epoch FROM now())::bigint - %s))",
+            (SCHEMA, self._prefix, label, _OLD_SECONDS),
         )
         return {name for (name,) in tables}
 

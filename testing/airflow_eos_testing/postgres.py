@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -37,7 +40,13 @@ class PostgresServer(EmbeddedServer):
     def crash(self) -> None:
         """Kill all of the server's processes at once, and start it again on the data that they left."""
         assert self._session is not None, "PostgreSQL is not running"
+        processes = [self.pid, *_children(self.pid)]
+        for pid in processes:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         kill_session(self.pid)
+        while any(map(_is_running, processes)):
+            time.sleep(0.01)
         self._crashed.append(self._session)
         # They name a process that is dead, and that its parent has not waited for yet.
         for lock in ("data/postmaster.pid", ".s.PGSQL.5432.lock"):
@@ -100,6 +109,20 @@ class PostgresServer(EmbeddedServer):
         if done.returncode:
             raise EmbeddedServerError(f"{program} failed: {done.stderr.decode(errors='replace')[-2000:]}")
         return done.stdout
+
+
+def _children(pid: int) -> list[int]:
+    """Return the server's processes: each is in a session of its own."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(child) for child in children.split()]
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state not in "ZX"
 
 
 def _program(name: str) -> str:

@@ -6,6 +6,8 @@ counted by ``psql``.
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import uuid
 from dataclasses import replace
@@ -30,6 +32,7 @@ from airflow_eos.run.publishing import Claim, Publisher
 from airflow_eos.sinks import postgres_rows, postgres_sink
 from airflow_eos.sinks.opening import open_table
 from airflow_eos.sinks.postgres_sink import PostgresSink
+from airflow_eos_testing.postgres import PostgresServer
 from tests.support.postgres_tables import Database
 
 
@@ -486,6 +489,33 @@ def test_a_stray_task_that_still_writes_does_not_hold_the_publication_up(databas
     assert database.counts() == {"run/p/1": 2}
     attempt.sink.close()
     assert attempt.writer.staging not in database.staging()
+
+
+def test_what_is_published_survives_a_crash_of_the_server(monkeypatch):
+    """Also for a role that does not wait for the disk; the counter-test comes first: its run is lost."""
+    with PostgresServer() as server:
+        database = Database(server)
+        database.create()
+        assert database.sql("SHOW synchronous_commit") == [["off"]]
+        # Dropping a table waits for the disk, too; a stray task may keep the staging table.
+        monkeypatch.setattr(PostgresSink, "_drop", lambda *_: None)
+
+        def publish_and_crash(run, token):
+            attempt = Attempt(database, run, token)
+            database.sql("CHECKPOINT")
+            ((writer,),) = database.sql("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'")
+            os.kill(int(writer), signal.SIGSTOP)
+            attempt.publish()
+            server.crash()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                postgres_sink, "_SETTINGS", postgres_sink._SETTINGS.replace("'on', 'off'", "'on', ''")
+            )
+            publish_and_crash("lost", 10)
+        assert database.counts() == {}
+        publish_and_crash("kept", 20)
+        assert database.counts() == {"kept": 2}
 
 
 # -- upserts --
