@@ -70,14 +70,23 @@ class SharedCalls:
         with self._lock:
             future = self._under_way.get(name)
             if future is None:
-                self._places.take(user)
-                future = self._under_way[name] = Future()
-                threading.Thread(
-                    target=self._run, args=(name, future, call, user), name="airflow-eos-page", daemon=True
-                ).start()
+                future = Future()
+                self._begin(name, future, call, user)
+                self._under_way[name] = future
         if not wait([future], max(seconds, 0.0)).done:
             raise TimeoutError
         return future.result()
+
+    def _begin(self, name: Hashable, future: Future[T], call: Callable[[], T], user: str) -> None:
+        self._places.take(user)
+        thread = threading.Thread(
+            target=self._run, args=(name, future, call, user), name="airflow-eos-page", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no more threads
+            self._places.free(user)
+            raise
 
     def _run(self, name: Hashable, future: Future[T], call: Callable[[], T], user: str) -> None:
         result: T

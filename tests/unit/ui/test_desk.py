@@ -167,6 +167,20 @@ def test_calls_that_never_end_take_the_places_of_their_user_alone():
     assert calls.result(6, lambda: "answer", user="a", seconds=5) == "answer"
 
 
+def test_a_call_whose_thread_cannot_start_leaves_nothing_behind(monkeypatch):
+    """Neither a place nor a call that others wait for."""
+    calls = SharedCalls(Places(1, 1))
+
+    def refused(_thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError, match="new thread"):
+            calls.result("name", lambda: 1, user="a", seconds=5)
+    assert calls.result("name", lambda: 1, user="a", seconds=5) == 1
+
+
 def test_whoever_asks_after_an_answer_asks_anew():
     """An error is not kept, and a result neither."""
     calls = SharedCalls(Places(1, 1))
