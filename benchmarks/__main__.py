@@ -9,8 +9,9 @@ partitions, pipelines and runs at once, ``python -m benchmarks page`` each page 
 ``python -m benchmarks scale`` one run over 100,000,000 records, ``python -m benchmarks executors`` a run by
 its executor processes, ``python -m benchmarks way`` what a small run calls and sends, ``python -m
 benchmarks postgres_copy`` rows into PostgreSQL, ``python -m benchmarks tuning`` which options make Spark's
-own job fastest. ``python -m benchmarks fresh --workload parse`` compares jobs that parse JSON. Reports go to
-``--out``, as JSON and SVG.
+own job fastest, ``python -m benchmarks protection`` what it costs that the Spark of a task answers nobody
+else. ``python -m benchmarks fresh --workload parse`` compares jobs that parse JSON. Reports go to ``--out``,
+as JSON and SVG.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ MEASUREMENTS = {
     "executors": ("out", "rounds", "records"),
     "way": ("out",),
     "postgres_copy": ("out", "rounds"),
+    "protection": ("out", "rounds", "records"),
 }
 """The options that each is called with; its function and its module have its name."""
-RECORDS = {"curves": 20_000, "scale": 100_000_000}
+RECORDS = {"curves": 20_000, "protection": 1_000_000, "scale": 100_000_000}
 
 
 def main() -> int:

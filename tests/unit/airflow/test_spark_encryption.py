@@ -108,6 +108,34 @@ def test_they_are_refused_where_the_configuration_says_so(monkeypatch: pytest.Mo
         )
 
 
+NO_SECRET = ClientConfig.of({"bootstrap.servers": "a:1"})
+LOCAL_FILES = {"type": "sql", "uri": "sqlite:////tmp/c.db", "warehouse": "file:///tmp"}
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {**LOCAL_FILES, "s3.secret-access-key": "hunter2"},
+        {**LOCAL_FILES, "uri": "postgresql://me:hunter2@db/catalog"},
+        {"type": "rest", "uri": "https://catalog.example.com"},
+    ],
+    ids=["of the storage", "in an address", "issued by a REST catalog"],
+)
+def test_credentials_of_an_iceberg_table(
+    properties: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The tasks that write data files have them; a broker without credentials changes nothing."""
+    check_encryption(OPEN, NO_SECRET, sink=IcebergTable("db.t", catalog="c", properties=properties))
+    assert "credentials of the table's connection 'c' travel in clear" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
+def test_a_table_on_local_files_has_no_credentials(caplog: pytest.LogCaptureFixture) -> None:
+    """There is nothing to say."""
+    check_encryption(OPEN, NO_SECRET, sink=IcebergTable("db.t", catalog="c", properties=LOCAL_FILES))
+    assert not caplog.records
+
+
 class Session:
     """A session with these settings, and no Spark."""
 
