@@ -204,7 +204,7 @@ class SinkChanged(PlanError):
 class UnknownTable(PlanError):
     """The sink's table, branch or catalog does not exist, or is not of a kind that can be written.
 
-    Do: Create the table or the branch, or correct `IcebergTable(name, catalog=..., branch=...)`.
+    Do: Create the table or the branch, or correct the parameters of `sink`.
     """
 
 

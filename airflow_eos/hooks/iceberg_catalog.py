@@ -16,8 +16,7 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from airflow_eos.exceptions import ConfigurationError
-
-_SECRET_PARTS = ("credential", "token", "secret", "password", "key")
+from airflow_eos.model.sink_table import is_secret
 
 
 def catalog_properties(conn_id: str) -> dict[str, str]:
@@ -44,7 +43,6 @@ def catalog_properties(conn_id: str) -> dict[str, str]:
             f"type {properties['type']}"
         )
     for name, value in properties.items():
-        # An address may hold a password.
-        if any(part in name for part in _SECRET_PARTS) or "@" in value:
+        if is_secret(name, value):
             mask_secret(value)
     return properties

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from airflow_eos.hooks.delta_storage import storage_options
 from airflow_eos.hooks.iceberg_catalog import catalog_properties
+from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
 
 if TYPE_CHECKING:
@@ -22,5 +24,7 @@ def with_connection(sink: SinkTable | None) -> SinkTable | None:
             return None
         case IcebergTable():
             return replace(sink, properties=catalog_properties(sink.catalog))
+        case DeltaTable():
+            return replace(sink, properties=storage_options(sink))
         case _:
             raise NotImplementedError(f"{sink}: no connection is known for {sink.KIND!r} tables")

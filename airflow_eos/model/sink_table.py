@@ -7,6 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+_SECRET_PARTS = ("credential", "token", "secret", "password", "key")
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether a property of a table's connection is kept out of logs."""
+    return any(part in name for part in _SECRET_PARTS) or "@" in value  # an address may hold a password
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkTable(ABC):

@@ -49,7 +49,7 @@ class RunParameters(CheckedParameters):
     :param sink_topic: topic of rows without a ``topic`` column; None requires the column. (templated)
     :param sink: a table that the run appends to, in place of topics:
         :class:`~airflow_eos.model.iceberg_table.IcebergTable`, whose catalog is a connection of type
-        ``iceberg``.
+        ``iceberg``, or :class:`~airflow_eos.model.delta_table.DeltaTable`.
     :param dead_letter_topic: topic of the records on which ``process`` raises, with the error in their
         headers, in the run's transaction; without it such a record fails the run. (templated)
     :param max_dead_letters: so many of a run, or of a round, at most; with one more it fails.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
 
 if TYPE_CHECKING:
@@ -22,5 +23,9 @@ def open_table(sink: SinkTable, property_name: str) -> TableSink:
             from airflow_eos.sinks.iceberg import IcebergSink
 
             return IcebergSink(sink, property_name)
+        case DeltaTable():
+            from airflow_eos.sinks.delta import DeltaSink
+
+            return DeltaSink(sink, property_name)
         case _:
             raise NotImplementedError(f"{sink}: no module of airflow_eos.sinks writes {sink.KIND!r} tables")
