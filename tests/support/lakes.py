@@ -67,6 +67,13 @@ class DeltaLake:
         self.folder = folder / "t"
         self.create()
 
+    @classmethod
+    def at(cls, folder: Path) -> DeltaLake:
+        """Return the table that another process has made in a folder."""
+        lake = cls.__new__(cls)
+        lake.folder, lake._schema, lake._options = folder, SCHEMA, {}
+        return lake
+
     def create(self) -> None:
         deltalake.DeltaTable.create(
             str(self.folder), deltalake.Schema.from_arrow(self._schema), **self._options
@@ -96,6 +103,10 @@ class DeltaLake:
             return []
         query = f'select "{column}" from read_parquet(?) order by 1'
         return [value for (value,) in duckdb.connect().execute(query, [files]).fetchall()]
+
+    def scan(self) -> pa.Table:
+        """Return the rows as deltalake reads them: also of a log that was cleaned up."""
+        return pa.table(self.table.scan().read_all())
 
     def added(self) -> list[dict[str, Any]]:
         """Return the ``add`` actions that no later one removed, as the log has them."""
