@@ -68,6 +68,6 @@ def storage_options(sink: DeltaTable) -> dict[str, str]:
         options[names[field]] = value
     options.update({name: str(value) for name, value in connection.extra_dejson.items()})
     for name, value in options.items():
-        if is_secret(name.lower(), value):
+        if is_secret(name, value):
             mask_secret(value)
     return options

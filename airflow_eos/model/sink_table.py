@@ -12,7 +12,9 @@ _SECRET_PARTS = ("credential", "token", "secret", "password", "key")
 
 def is_secret(name: str, value: str) -> bool:
     """Return whether a property of a table's connection is kept out of logs."""
-    return any(part in name for part in _SECRET_PARTS) or "@" in value  # an address may hold a password
+    return (
+        any(part in name.lower() for part in _SECRET_PARTS) or "@" in value
+    )  # an address may hold a password
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

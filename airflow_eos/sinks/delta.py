@@ -136,8 +136,8 @@ class DeltaSink:
         metadata = table.metadata()
         layout = TableLayout(
             str(metadata.id),
-            _digest(table.schema().to_json()),
-            _digest(json.dumps(metadata.partition_columns)),
+            _digest(json.loads(table.schema().to_json())),
+            _digest(metadata.partition_columns),
         )
         return DeltaVersion(table, layout, self._application)
 
@@ -196,5 +196,6 @@ class DeltaSink:
                 )
 
 
-def _digest(text: str) -> int:
-    return int(hashlib.sha256(text.encode()).hexdigest()[:12], 16)
+def _digest(value: Any) -> int:
+    # Sorted: deltalake gives the metadata of a column in another order each time.
+    return int(hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12], 16)

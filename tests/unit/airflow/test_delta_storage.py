@@ -7,6 +7,7 @@ import json
 import pytest
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.hooks import delta_storage
 from airflow_eos.hooks.table_connections import with_connection
 from airflow_eos.model.delta_table import DeltaTable
 
@@ -48,6 +49,16 @@ def test_a_connection_has_the_options_of_its_store(connection, uri, expected):
     sink = with_connection(DeltaTable(uri, connection="lake"))
     assert sink.properties == expected
     assert "secret" not in repr(sink)
+
+
+@pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "aws_session_token", "azure_storage_sas_token"])
+def test_secrets_among_the_extras_are_masked(connection, monkeypatch, name):
+    """Options are read in capital letters, too; what is no secret stays readable."""
+    masked = []
+    monkeypatch.setattr(delta_storage, "mask_secret", masked.append)
+    connection(extra=json.dumps({name: "geheim", "aws_region": "eu-west-1"}))
+    with_connection(DeltaTable("s3://lake/t", connection="lake"))
+    assert masked == ["geheim"]
 
 
 def test_what_says_nothing_to_the_store_is_refused(connection):
