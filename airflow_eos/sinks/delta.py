@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_eos.sinks.delta_files import DeltaFiles
 
 _RECEIPT = tuple(field.name for field in fields(TableReceipt))
-_UNSAFE = ("aws_s3_allow_unsafe_rename", "mount_allow_unsafe_rename", "allow_unsafe_rename")
+_UNSAFE = ("mount_allow_unsafe_rename", "allow_unsafe_rename")
 _TRUE = ("1", "true", "on", "yes", "y")
 
 
@@ -186,7 +186,7 @@ class DeltaSink:
         return receipt
 
     def _refuse_unsafe(self) -> None:
-        """Refuse options with which a commit replaces another one's version of the log."""
+        """Refuse options with which a commit in a file system replaces another one's version of the log."""
         options = {name.lower(): value for name, value in (*os.environ.items(), *self._options.items())}
         for name in _UNSAFE:
             if options.get(name, "").lower() in _TRUE:

@@ -14,10 +14,11 @@ from airflow_eos.exceptions import UnknownTable
 if TYPE_CHECKING:
     import deltalake
 
-_NEWEST_WRITER = 7
+# deltalake writes no table of version 6, which may have identity columns; version 7 names features.
+WRITER_VERSIONS = (1, 2, 3, 4, 5, 7)
 # An append honours them as it is, or they ask for something only where properties or columns say so, which is
 # looked at below.
-_FEATURES = frozenset(
+FEATURES = frozenset(
     {
         "appendOnly",
         "changeDataFeed",
@@ -63,12 +64,11 @@ def refuse_unwritable(name: str, table: deltalake.DeltaTable) -> None:
 
 
 def _of_protocol(protocol: Any) -> Iterator[str]:
-    unknown = sorted(set(protocol.writer_features or ()) - _FEATURES)
+    unknown = sorted(set(protocol.writer_features or ()) - FEATURES)
     if unknown:
         yield f"has the table feature {unknown[0]!r}, which runs do not write; write another table"
-    if protocol.min_writer_version > _NEWEST_WRITER:
-        version = protocol.min_writer_version
-        yield f"needs writer version {version}; versions up to {_NEWEST_WRITER} are written"
+    if protocol.min_writer_version not in WRITER_VERSIONS:
+        yield f"needs writer version {protocol.min_writer_version}; written are {WRITER_VERSIONS}"
 
 
 def _of_properties(configuration: dict[str, str]) -> Iterator[str]:

@@ -6,15 +6,20 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import deltalake
 import pytest
 
 from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, RunFenced, TableChanged, UnknownTable
 from airflow_eos.model.delta_table import DeltaTable
+from airflow_eos.model.table import PublishedRun
 from airflow_eos.ports import TableMoved
 from airflow_eos.sinks import delta as delta_sink
 from airflow_eos.sinks.delta import DeltaSink
+from airflow_eos.sinks.delta_features import FEATURES, WRITER_VERSIONS
 from tests.support.lakes import DeltaLake
 from tests.unit.sinks.test_publishing import PROPERTY, Attempt, append, names
 
@@ -198,12 +203,10 @@ def test_a_token_is_read_of_the_version_that_was_looked_at(delta):
     assert "cursor" not in version.published.runs
     assert attempt.sink.load().published.runs["cursor"].token == 10
     with pytest.raises(TableMoved):
-        attempt.sink.commit(version, (), version.published.with_run("cursor", version_run()), {}, "cursor")
+        attempt.sink.commit(version, (), version.published.with_run("cursor", a_bar()), {}, "cursor")
 
 
-def version_run():
-    from airflow_eos.model.table import PublishedRun
-
+def a_bar():
     return PublishedRun("run/p/1", 11, None, lasting=True)
 
 
@@ -278,6 +281,16 @@ VARIANT = {
 }
 
 
+READERS_FEATURES = {
+    "columnMapping",
+    "deletionVectors",
+    "timestampNtz",
+    "v2Checkpoint",
+    "variantType",
+    "variantType-preview",
+}
+
+
 def field(name, kind, **metadata):
     return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
 
@@ -326,7 +339,7 @@ def test_what_a_run_would_not_honour_is_refused_by_name(tmp_path, fields, option
 def write_log(log, fields, configuration=None, partition_by=(), protocol=None):
     """Write a log's first version by hand: deltalake makes no table with some of these."""
     actions = [
-        {"protocol": protocol or {"minReaderVersion": 2, "minWriterVersion": 6}},
+        {"protocol": protocol or {"minReaderVersion": 2, "minWriterVersion": 5}},
         {
             "metaData": {
                 "id": "0f7a",
@@ -362,6 +375,46 @@ def test_a_feature_that_is_not_written_is_refused_by_name(tmp_path, feature):
         DeltaSink(DeltaTable(str(tmp_path)), PROPERTY).load()
 
 
+@pytest.mark.parametrize("version", [6, 8])
+def test_a_writer_version_that_is_not_written_is_refused(tmp_path, version):
+    """The library would refuse every commit."""
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    protocol = {"minReaderVersion": 1, "minWriterVersion": version}
+    write_log(log, [field("id", "long")], protocol=protocol)
+    with pytest.raises(UnknownTable, match=f"needs writer version {version}"):
+        DeltaSink(DeltaTable(str(tmp_path)), PROPERTY).load()
+
+
+PROTOCOLS_WRITTEN = [
+    *({"minReaderVersion": 2, "minWriterVersion": version} for version in WRITER_VERSIONS if version < 7),
+    *(
+        {
+            "minReaderVersion": 3,
+            "minWriterVersion": 7,
+            "readerFeatures": [feature] if feature in READERS_FEATURES else [],
+            "writerFeatures": [feature],
+        }
+        for feature in sorted(FEATURES)
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    PROTOCOLS_WRITTEN,
+    ids=lambda protocol: "".join(protocol.get("writerFeatures", ())) or protocol["minWriterVersion"],
+)
+def test_what_is_not_refused_is_committed(tmp_path, protocol):
+    """The library writes every version and feature that the sink lets pass."""
+    lake = DeltaLake.at(tmp_path)
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    write_log(log, [field("id", "long"), field("name", "string")], protocol=protocol)
+    Attempt(lake).publish()
+    assert names(lake) == {"run/p/1": 2}
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -378,15 +431,41 @@ def test_features_that_an_append_keeps_to_are_written(tmp_path, options):
     assert lake.scan()["name"].to_pylist() == ["run/p/1"] * 2
 
 
-@pytest.mark.parametrize("name", ["aws_s3_allow_unsafe_rename", "MOUNT_ALLOW_UNSAFE_RENAME"])
-def test_an_option_that_gives_up_the_compare_and_set_is_refused(delta, name, monkeypatch):
+@pytest.mark.parametrize("name", ["allow_unsafe_rename", "MOUNT_ALLOW_UNSAFE_RENAME"])
+def test_an_option_that_gives_up_the_compare_and_set_is_refused(name, monkeypatch):
     """Of the connection, or of the environment, which deltalake reads, too."""
     with pytest.raises(ConfigurationError, match=f"{name.lower()}='true'.*remove it"):
-        DeltaSink(DeltaTable("s3://lake/t", properties={name: "true"}), PROPERTY)
+        DeltaSink(DeltaTable("/lake/t", properties={name: "true"}), PROPERTY)
     monkeypatch.setenv(name.upper(), "true")
     with pytest.raises(ConfigurationError, match=f"{name.lower()}='true'"):
-        DeltaSink(DeltaTable("s3://lake/t"), PROPERTY)
-    DeltaSink(DeltaTable("s3://lake/t", properties={name: "false"}), PROPERTY)
+        DeltaSink(DeltaTable("/lake/t"), PROPERTY)
+    DeltaSink(DeltaTable("/lake/t", properties={name: "false"}), PROPERTY)
+
+
+@pytest.mark.parametrize("name", ["allow_unsafe_rename", "MOUNT_ALLOW_UNSAFE_RENAME"])
+def test_with_such_an_option_commits_that_succeeded_are_lost(tmp_path, monkeypatch, name):
+    """The counter-test: of commits that race, more than one succeeds on the same version."""
+    monkeypatch.setattr(DeltaSink, "_refuse_unsafe", lambda _: None)
+    for number in range(50):
+        lake = DeltaLake(tmp_path / str(number))
+        start = threading.Barrier(4)
+        with ThreadPoolExecutor(4) as pool:
+            succeeded = sum(pool.map(partial(bar_at_once, lake, {name: "true"}, start), range(4)))
+        if succeeded > lake.table.version():
+            return
+    pytest.fail("no commit was lost in 50 races")
+
+
+def bar_at_once(lake, options, start, scope):
+    """Commit to the version that all have looked at; return whether that succeeded."""
+    sink = DeltaSink(DeltaTable(str(lake.folder), properties=options), PROPERTY)
+    version = sink.load()
+    start.wait()
+    try:
+        sink.commit(version, (), version.published.with_run(str(scope), a_bar()), {}, str(scope))
+    except TableMoved:
+        return False
+    return True
 
 
 def test_a_table_that_is_not_there_is_named(tmp_path):
