@@ -216,6 +216,23 @@ class TableChanged(PlanError):
     """
 
 
+class TableRefused(PlanError):
+    """The database refused a run's rows: a constraint, a trigger, a limit; the message names it.
+
+    Safe: Nothing of this try is in the table, and offsets stay where they were. The same rows are refused
+    again. `skip_offsets` leaves records out: they stay unprocessed.
+    Do: Correct the process, or the rows of the table that are in the way, then clear the task.
+    """
+
+
+class StagedRowsLost(PlanError):
+    """Rows that tasks had staged for a table are gone: its server crashed, or somebody dropped them.
+
+    Safe: Nothing of this try is in the table, and offsets stay where they were.
+    Do: Let Airflow retry: the next try stages its rows again.
+    """
+
+
 class TableReplaced(PlanError):
     """The table was dropped and made again while a run was about to publish, or had published, in it.
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.kinds import NONE, TEXT
 from airflow_eos.model.sink_table import SinkTable
+
+_NAME = re.compile(r"iceberg:(?P<catalog>[^/]+)/(?P<name>[^@]+)(@(?P<branch>.+))?", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,12 @@ class IcebergTable(SinkTable):
         (TEXT | NONE).check("IcebergTable(branch=...)", self.branch)
 
     @property
+    def has_secrets(self) -> bool:
+        """Whether credentials go to the tasks: of the properties, or issued by a REST catalog."""
+        known = self.properties or {}
+        return known.get("type", "rest") == "rest" or super(IcebergTable, self).has_secrets
+
+    @property
     def connection_id(self) -> str:
         """Return the connection of the catalog."""
         return self.catalog
@@ -60,6 +69,12 @@ class IcebergTable(SinkTable):
     def branch_name(self) -> str | None:
         """Return the branch."""
         return self.branch
+
+    @classmethod
+    def named(cls, text: str) -> IcebergTable | None:
+        """Return the table that goes by a name, as run records have it; None if it is of another kind."""
+        match = _NAME.fullmatch(text)
+        return None if match is None else cls(match["name"], match["catalog"], match["branch"])
 
     def __str__(self) -> str:
         return f"iceberg:{self.catalog}/{self.name}" + (f"@{self.branch}" if self.branch else "")

@@ -180,7 +180,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
             ship_by_value(process)
             spark = session.start(plan.offsets, rows=not is_arrow_process(process))
             # Now, before anything secret is sent: spark-defaults.conf and servers have a say in it.
-            check_encryption(settings_in_force(spark, config), ClientConfig.of(spec.kafka))
+            check_encryption(settings_in_force(spark, config), ClientConfig.of(spec.kafka), sink=spec.sink)
             return spark
 
         from airflow_eos.engine import RunAttempt

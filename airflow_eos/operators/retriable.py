@@ -25,6 +25,7 @@ from airflow_eos.exceptions import (
     RecordRefused,
     RunAlreadyCommitted,
     RunFenced,
+    TableRefused,
     TableReplaced,
     TopicRecreated,
 )
@@ -45,6 +46,7 @@ FINAL: tuple[type[EosError], ...] = (
     OutputLost,
     RecordRefused,
     RunAlreadyCommitted,
+    TableRefused,
     TableReplaced,
     TopicRecreated,
 )

@@ -47,9 +47,10 @@ class RunParameters(CheckedParameters):
     :param topics: topics to read: one, a list, or the text of a list, as a template renders it. (templated)
     :param group_id: consumer group that holds the cursor. (templated)
     :param sink_topic: topic of rows without a ``topic`` column; None requires the column. (templated)
-    :param sink: a table that the run appends to, in place of topics:
+    :param sink: a table that the run writes to, in place of topics:
         :class:`~airflow_eos.model.iceberg_table.IcebergTable`, whose catalog is a connection of type
-        ``iceberg``, or :class:`~airflow_eos.model.delta_table.DeltaTable`.
+        ``iceberg``, :class:`~airflow_eos.model.delta_table.DeltaTable`, or
+        :class:`~airflow_eos.model.postgres_table.PostgresTable`, with a connection of type ``postgres``.
     :param dead_letter_topic: topic of the records on which ``process`` raises, with the error in their
         headers, in the run's transaction; without it such a record fails the run. (templated)
     :param max_dead_letters: so many of a run, or of a round, at most; with one more it fails.

@@ -353,7 +353,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         self._end_what_starts_late(hook)
         self._check_deferrable(hook)
         known = {**hook._conf, "spark.master": hook._connection["master"]}  # noqa: SLF001
-        check_encryption(known, ClientConfig.of(mine.kafka), f"{ADVICE}; {_ONLY_CONF}")
+        check_encryption(known, ClientConfig.of(mine.kafka), f"{ADVICE}; {_ONLY_CONF}", sink=mine.sink)
         if not in_cluster:
             # The driver runs here, by this Python; a python3 on PATH may be any other.
             os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -368,9 +368,9 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             self.application = str(mine.with_specification(application))
             return
         self.files = joined(self.files, str(mine.spec))
-        if ClientConfig.of(mine.kafka).has_secrets:
+        if ClientConfig.of(mine.kafka).has_secrets or (mine.sink is not None and mine.sink.has_secrets):
             self.log.warning(
-                "Application %s is no file here: the specification with the Kafka credentials goes by "
+                "Application %s is not a file here: the specification with the credentials goes by "
                 "--files, to the folder of every executor; use process, or an application beside the Dag",
                 self.application,
             )

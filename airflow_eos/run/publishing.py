@@ -160,6 +160,7 @@ class Publisher:
                 log.info("%s: another commit came first: %s", self._table.name, moved)
                 problem = moved
             except OutcomeUnknown as unknown:
+                log.warning("%s", unknown)
                 problem = unknown
             except EosError:
                 raise

@@ -22,6 +22,7 @@ from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, UnknownTa
 from airflow_eos.model.table import PublishedRun, PublishedRuns, TableLayout, TableReceipt
 from airflow_eos.ports import TableMoved
 from airflow_eos.sinks.delta_features import refuse_unwritable
+from airflow_eos.sinks.redaction import redacted
 
 if TYPE_CHECKING:
     import deltalake
@@ -125,13 +126,13 @@ class DeltaSink:
             table = DeltaTable(self._sink.uri, storage_options=self._options)
         except TableNotFoundError as error:
             raise UnknownTable(
-                f"{self.name} does not exist: create the table, or correct sink=DeltaTable(...) ({error})"
+                f"{self.name} does not exist: create the table, or correct sink=DeltaTable(...) "
+                f"({self._reason(error)})"
             ) from None
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - of any object store
             raise OutcomeUnknown(
-                f"{self.name}: the log could not be read ({type(error).__name__}: {error}); a retry reads it "
-                "again"
-            ) from error
+                f"{self.name}: the log could not be read ({self._reason(error)}); a retry reads it again"
+            ) from None  # its own text may hold addresses and keys of the store
         refuse_unwritable(self.name, table)
         metadata = table.metadata()
         layout = TableLayout(
@@ -182,8 +183,16 @@ class DeltaSink:
                 commit_properties=properties,
             )
         except CommitFailedError as error:
-            raise TableMoved(str(error)) from error
+            raise TableMoved(self._reason(error)) from None
+        except Exception as error:  # noqa: BLE001 - of any object store
+            raise OutcomeUnknown(
+                f"{self.name}: the store did not say what became of a commit ({self._reason(error)}); the "
+                "table is looked at"
+            ) from None
         return receipt
+
+    def _reason(self, error: Exception) -> str:
+        return redacted(f"{type(error).__name__}: {error}", self._options)
 
     def _refuse_unsafe(self) -> None:
         """Refuse options with which a commit in a file system replaces another one's version of the log."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.exceptions import ConfigurationError, EosError, OutcomeUnknown, UnknownTable
 from airflow_eos.model.table import PublishedRuns, TableLayout, TableReceipt
 from airflow_eos.ports import TableMoved
+from airflow_eos.sinks.redaction import redacted
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -89,11 +90,11 @@ class IcebergSink:
             ) from None
         except EosError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - of any catalog
             raise OutcomeUnknown(
-                f"{self.name}: the catalog did not say what the table holds ({type(error).__name__}: "
-                f"{error}); a retry asks again"
-            ) from error
+                f"{self.name}: the catalog did not say what the table holds ({self._reason(error)}); a retry "
+                "asks again"
+            ) from None  # its own text may hold addresses and keys of the catalog
         self._refuse_unwritable(table)
         metadata = table.metadata
         layout = TableLayout(str(metadata.table_uuid), metadata.current_schema_id, metadata.default_spec_id)
@@ -158,8 +159,17 @@ class IcebergSink:
         try:
             table.catalog.commit_table(table, requirements, transaction._updates)  # noqa: SLF001
         except CommitFailedException as error:
-            raise TableMoved(str(error)) from error
+            raise TableMoved(self._reason(error)) from None
+        except Exception as error:  # noqa: BLE001 - of any catalog
+            raise OutcomeUnknown(
+                f"{self.name}: the catalog did not say what became of a commit ({self._reason(error)}); the "
+                "table is looked at"
+            ) from None
         return receipt
+
+    def _reason(self, error: Exception) -> str:
+        known = {} if self._catalog is None else self._catalog.properties
+        return redacted(f"{type(error).__name__}: {error}", {**known, **(self._sink.properties or {})})
 
     def _opened(self) -> Catalog:
         if self._catalog is None:

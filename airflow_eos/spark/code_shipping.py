@@ -43,6 +43,9 @@ _OURS = (
     "sinks/columns.py",
     "sinks/delta_files.py",
     "sinks/iceberg_files.py",
+    "sinks/postgres_columns.py",
+    "sinks/postgres_rows.py",
+    "sinks/postgres_session.py",
     "spark",
     "wire",
 )

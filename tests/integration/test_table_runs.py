@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
@@ -10,7 +12,10 @@ from airflow_eos.exceptions import DifferentWork, RunFailed, RunFenced, TableRep
 from airflow_eos.ledger import keys
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.ranges import Cursor
+from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.cursor_reset import Reset, reset_cursor
+from airflow_eos.operations.doctor import DoctorOptions, examine
+from airflow_eos.operations.queries import ledger_names
 from airflow_eos.operations.verification import verify_output
 from airflow_eos.run.kill import Kill
 from airflow_eos.run.protocol import RunProtocol
@@ -276,13 +281,42 @@ def test_a_reset_waits_until_an_open_intent_is_settled(pipeline):
     assert pipeline.values() == ["a", "a"]
 
 
-def test_verify_says_that_rows_of_a_table_are_not_compared(pipeline):
-    """A run with no finding would look as if all were well."""
+def test_rows_of_a_table_are_compared_with_the_ledger(pipeline):
+    """Where the catalog is not at hand this is said: a run with no finding would look as if all were well."""
     pipeline.publish(["a", "b"])
     record = pipeline.run()
+    (finding,) = verify_output(
+        pipeline.spec.kafka, record, connected=lambda table: replace(table, properties=pipeline.properties)
+    )
+    assert (finding.topic, finding.outcome, finding.found) == ("iceberg:c/db.t", "ok", 2)
     (finding,) = verify_output(pipeline.spec.kafka, record)
     assert (finding.topic, finding.outcome, finding.recorded) == ("iceberg:c/db.t", "table", 2)
     assert str(record.details["table"]["snapshot"]) in finding.detail
+
+
+def test_the_commands_know_what_a_dead_run_left_of_a_table(pipeline):
+    """Status: the table, its last snapshot, the open INTENT. Doctor: the files that no snapshot names."""
+    pipeline.publish(["a"])
+    record = pipeline.run("r1")
+    pipeline.publish(["b"])
+    with pytest.raises(Died):
+        pipeline.run("r2", on_state=die_at(State.INTENT))
+
+    spec = pipeline.spec
+    names = ledger_names(spec.kafka, spec.ledger)
+    assert names.in_tables[spec.pipeline].details["table"] == record.details["table"]
+    (intent,) = (one for one in names.intents if one.pipeline == spec.pipeline)
+    assert (intent.table, intent.transactional_id) == ("iceberg:c/db.t", keys.transactional_id(spec))
+
+    options = DoctorOptions(Deployment(spec.kafka, spec.ledger, spec.prefix), tables=[spec.sink])
+    checks = {check.name: check for check in examine(options)}
+    assert checks["table iceberg:c/db.t"].status == "ok"
+    left = checks["table iceberg:c/db.t unnamed files"]
+    assert left.status == "warn"
+    assert f"of {intent.run_key}: 00000-0-" in left.found
+
+    pipeline.run("r2", try_number=2)
+    assert not [one for one in ledger_names(spec.kafka, spec.ledger).intents if one.pipeline == spec.pipeline]
 
 
 def test_the_ledger_keeps_no_intent_of_a_run_that_is_over(pipeline):

@@ -8,6 +8,7 @@ import pytest
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.model.spec_json import spec_from_json, spec_to_json
@@ -99,6 +100,7 @@ def test_another_version_is_refused():
         IcebergTable("db.t", catalog="lake", branch="audit", properties={"uri": "http://c", "token": "s"}),
         DeltaTable("s3://lake/t", connection="lake", properties={"aws_session_token": "s"}),
         DeltaTable("/data/t", connection=None),
+        PostgresTable("s.t", connection="pg", mode="upsert", key=["a", "b"], properties={"token": "s"}),
     ],
     ids=str,
 )

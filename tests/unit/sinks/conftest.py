@@ -1,4 +1,4 @@
-"""Tables of each kind, empty, in files."""
+"""Tables of each kind, empty: in files, and of a PostgreSQL that the tests share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.lakes import DeltaLake, IcebergLake
+from tests.support.postgres_tables import database, postgres_server
+
+__all__ = ["database", "postgres_server"]
 
 
 @pytest.fixture(params=[IcebergLake, DeltaLake], ids=["iceberg", "delta"])
@@ -27,3 +30,9 @@ def iceberg(tmp_path: Path) -> Iterator[IcebergLake]:
 @pytest.fixture
 def delta(tmp_path: Path) -> DeltaLake:
     return DeltaLake(tmp_path)
+
+
+@pytest.fixture
+def warehouse(iceberg: IcebergLake) -> dict[str, str]:
+    """Properties of the catalog of an Iceberg table ``db.t``."""
+    return iceberg.properties

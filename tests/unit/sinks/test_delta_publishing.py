@@ -195,6 +195,23 @@ def test_a_log_that_cannot_be_read_leaves_the_outcome_open(delta):
         attempt.publish()
 
 
+def test_what_the_store_says_is_shown_without_keys_and_addresses():
+    """Libraries put them into their errors."""
+    properties = {
+        "aws_access_key_id": "AKIA5555",
+        "aws_secret_access_key": "geheim55",
+        "aws_endpoint_url": "http://127.0.0.1:9",
+        "aws_allow_http": "true",
+        "aws_region": "nowhere",
+        "max_retries": "0",
+    }
+    sink = DeltaSink(DeltaTable("s3://lake/t", properties=properties), PROPERTY)
+    with pytest.raises(OutcomeUnknown, match="<aws_endpoint_url>") as unknown:
+        sink.load()
+    assert not [value for value in properties.values() if len(value) > 4 and value in str(unknown.value)]
+    assert unknown.value.__cause__ is None
+
+
 def test_a_token_is_read_of_the_version_that_was_looked_at(delta):
     """What came after it is for the commit to refuse."""
     attempt = Attempt(delta)
