@@ -26,6 +26,7 @@ from airflow_eos.exceptions import (
     RunAlreadyCommitted,
     RunFenced,
     TableReplaced,
+    TableRewritten,
     TopicRecreated,
 )
 
@@ -46,6 +47,7 @@ FINAL: tuple[type[EosError], ...] = (
     RecordRefused,
     RunAlreadyCommitted,
     TableReplaced,
+    TableRewritten,
     TopicRecreated,
 )
 """Errors that stay the same until somebody acts: the same call again meets the same state.

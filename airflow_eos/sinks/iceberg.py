@@ -20,6 +20,7 @@ from airflow_eos.sinks.redaction import redacted
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
     from airflow_eos.model.iceberg_table import IcebergTable
@@ -53,7 +54,7 @@ class IcebergVersion:
 
 
 class IcebergSink:
-    """Implements ``airflow_eos.ports.TableSink``.
+    """Implements ``airflow_eos.ports.ReplacingSink``.
 
     :param sink: which table, and of which catalog.
     :param property_name: of the table, for what this pipeline's runs have published.
@@ -134,16 +135,47 @@ class IcebergSink:
         own: str,
     ) -> TableReceipt:
         """Append files and set the property, in one compare-and-set."""
+        return self._commit(version, files, published, summary, own, ())
+
+    def refuse_rewritten(self, version: Any, replaces: Sequence[TableReceipt]) -> None:
+        """Look whether rows are there as they were written."""
+        self._files_as_added(version, replaces)
+
+    def replace(
+        self,
+        version: Any,
+        files: Sequence[DataFileMade],
+        published: PublishedRuns,
+        summary: Mapping[str, str],
+        own: str,
+        replaces: Sequence[TableReceipt],
+    ) -> TableReceipt:
+        """As commit, and take the files out that other commits appended."""
+        removed = self._files_as_added(version, replaces)
+        return self._commit(version, files, published, summary, own, removed)
+
+    def _commit(
+        self,
+        version: Any,
+        files: Sequence[DataFileMade],
+        published: PublishedRuns,
+        summary: Mapping[str, str],
+        own: str,
+        removed: Sequence[DataFile],
+    ) -> TableReceipt:
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, AssertTableUUID
 
         table = version.table
         transaction = table.transaction()
-        append = transaction.update_snapshot(
+        update = transaction.update_snapshot(
             snapshot_properties=dict(summary), branch=self._sink.branch or MAIN
-        ).fast_append()
+        )
+        append = update.overwrite() if removed else update.fast_append()
         for file in files:
             append.append_data_file(pickle.loads(file.data))  # noqa: S301 - a task of this run made it
+        for old in removed:
+            append.delete_data_file(old)
         append.commit()  # into the transaction, not yet to the catalog
         receipt = TableReceipt(append.snapshot_id, len(files), sum(file.rows for file in files))
         run = published.runs[own]
@@ -166,6 +198,11 @@ class IcebergSink:
                 "table is looked at"
             ) from None
         return receipt
+
+    def _files_as_added(self, version: Any, receipts: Sequence[TableReceipt]) -> list[DataFile]:
+        from airflow_eos.sinks.iceberg_rows import files_as_added
+
+        return files_as_added(version.table, self._sink.branch or MAIN, receipts, self.name)
 
     def _reason(self, error: Exception) -> str:
         known = {} if self._catalog is None else self._catalog.properties

@@ -563,6 +563,7 @@ FINAL = {
     "RecordTooLarge",
     "RunAlreadyCommitted",
     "TableReplaced",
+    "TableRewritten",
     "TimeoutsInconsistent",
     "TopicRecreated",
     "UntranslatableConfig",
