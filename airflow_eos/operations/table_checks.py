@@ -13,8 +13,8 @@ from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.model.ledger import LedgerText
 from airflow_eos.operations.checks import Check, said
+from airflow_eos.operations.iceberg_inspection import IcebergInspection, UnnamedFile
 from airflow_eos.sinks.iceberg import IcebergSink
-from airflow_eos.sinks.iceberg_inspection import IcebergInspection, UnnamedFile
 from airflow_eos.wording import counted
 
 if TYPE_CHECKING:

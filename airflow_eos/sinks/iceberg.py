@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from airflow_eos.sinks.iceberg_files import IcebergFiles
 
 MAIN = "main"
+CATALOG_NAME = "catalog_name"
+"""The property that names the catalog; without it the connection's id does."""
 SCOPE, TOKEN, BARRED = "eos.scope", "eos.token", "eos.barred"
 _FORMATS = (1, 2)
 _FILES, _ROWS = "added-data-files", "added-records"
@@ -87,7 +89,7 @@ class IcebergSink:
         except (NoSuchTableError, NoSuchNamespaceError):
             raise UnknownTable(
                 f"{self.name} does not exist: create the table {self._sink.name!r} in catalog "
-                f"{self._sink.catalog!r}, or correct sink=IcebergTable(...)"
+                f"{self._sink.catalog!r}, or correct sink=IcebergTable(...){self._name_hint()}"
             ) from None
         except EosError:
             raise
@@ -204,6 +206,14 @@ class IcebergSink:
 
         return files_as_added(version.table, self._sink.branch or MAIN, receipts, self.name)
 
+    def _name_hint(self) -> str:
+        if self._catalog is None or self._catalog.properties.get("type") != "sql":
+            return ""
+        return (
+            f". A catalog in a database keeps tables under its name, which is {self._catalog.name!r} here: "
+            f"see {CATALOG_NAME!r} among the connection's extras"
+        )
+
     def _reason(self, error: Exception) -> str:
         known = {} if self._catalog is None else self._catalog.properties
         return redacted(f"{type(error).__name__}: {error}", {**known, **(self._sink.properties or {})})
@@ -212,7 +222,10 @@ class IcebergSink:
         if self._catalog is None:
             from pyiceberg.catalog import load_catalog
 
-            self._catalog = load_catalog(self._sink.catalog, **(self._sink.properties or {}))
+            properties = dict(self._sink.properties or {})
+            # By it a catalog in a database tells its tables from those of others.
+            name = properties.pop(CATALOG_NAME, self._sink.catalog)
+            self._catalog = load_catalog(name, **properties)
         return self._catalog
 
     def _refuse_unwritable(self, table: Table) -> None:
