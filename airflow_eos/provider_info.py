@@ -80,10 +80,10 @@ _CONFIG = {
             },
             "require_encrypted_spark": {
                 "description": (
-                    "Refuse runs, and not only warn, if credentials of Kafka or of a table would reach\n"
-                    "Spark in clear: by RPC without encryption, to a remote Spark Connect server without\n"
-                    "TLS, or if Spark answers without authentication (``spark.authenticate``). The\n"
-                    "session's settings count, from any source; of a submitted application only its conf.\n"
+                    "Refuse runs, and not only warn, if credentials of Kafka or a table would reach Spark\n"
+                    "in clear: by RPC without encryption, to a remote Spark Connect server without TLS, or\n"
+                    "if Spark answers without authentication (``spark.authenticate``). The session's\n"
+                    "settings count, from any source; of a submitted application only its conf.\n"
                 ),
                 "version_added": "0.1.0",
                 "type": "boolean",

@@ -15,7 +15,6 @@ from airflow_eos.cli.definition import COMMANDS, EXIT_CODES, Command, Option
 if TYPE_CHECKING:
     from airflow_eos.cli.status import Gauge
     from airflow_eos.model.spec import Deployment
-    from airflow_eos.model.table import IcebergTable
 
 _CONN_ID = Option(
     "--conn-id", "connection of type kafka, default: kafka_default", {"default": "kafka_default"}
@@ -72,21 +71,16 @@ def _function(command: Command) -> Callable[[argparse.Namespace], None]:
 def _carry_out(command: Command, options: argparse.Namespace) -> None:
     from airflow_eos import settings
     from airflow_eos.cli.execution import carry_out
+    from airflow_eos.hooks.table_connections import with_connection
 
     options.encrypted_spark = settings.require_encrypted_spark()
     options.class_data_folder = settings.class_data_folder()
     options.spark_server_folder = settings.spark_server_folder()
     options.send_gauges = _send_gauges
-    options.with_catalog = _with_catalog
+    options.connected = with_connection
     code = carry_out(command, options, _target)
     if code:
         sys.exit(code)
-
-
-def _with_catalog(table: IcebergTable) -> IcebergTable | None:
-    from airflow_eos.hooks.iceberg_catalog import with_connection
-
-    return with_connection(table)
 
 
 def _send_gauges(gauges: Iterable[Gauge]) -> None:

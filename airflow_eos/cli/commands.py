@@ -15,6 +15,7 @@ from airflow_eos.cli.outcome import Outcome, Row, WrongUsage
 from airflow_eos.cli.rows import record_row
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.ledger import keys
+from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
 from airflow_eos.model.spec import Deployment, RunSpec
 from airflow_eos.wire.client_config import ClientConfig
@@ -45,6 +46,7 @@ def doctor(target: Deployment, options: Namespace) -> Outcome:
         group=options.group,
         sources=tuple(options.source),
         sinks=tuple(options.sink),
+        tables=[options.connected(IcebergTable(name, options.catalog)) for name in options.table],
         oldest=_interval(options)[0] if options.interval else None,
         transaction_timeout=dt.timedelta(seconds=options.transaction_timeout),
         delivery_timeout=dt.timedelta(seconds=options.delivery_timeout),
@@ -147,7 +149,11 @@ def verify(target: Deployment, options: Namespace) -> Outcome:
         records = [item for item in records if item.run_key in options.run_key]
     if options.last:
         records = records[-options.last :]
-    findings = [item.to_dict() for record in records for item in verify_output(target.kafka, record)]
+    findings = [
+        item.to_dict()
+        for record in records
+        for item in verify_output(target.kafka, record, connected=options.connected)
+    ]
     wrong = [item for item in findings if item["outcome"] == "mismatch"]
     data = {
         "pipeline": options.pipeline,
@@ -209,7 +215,7 @@ def repair(target: Deployment, options: Namespace) -> Outcome:
 
 def dismiss(target: Deployment, options: Namespace) -> Outcome:
     """Make a key unused."""
-    from airflow_eos.operations.open_intents import is_intent
+    from airflow_eos.operations.intent_dismissal import is_intent
     from airflow_eos.operations.upkeep import dismiss_record
 
     if not options.key or options.routing is None:
@@ -228,13 +234,19 @@ def dismiss(target: Deployment, options: Namespace) -> Outcome:
 
 
 def _dismiss_intent(target: Deployment, options: Namespace) -> Outcome:
-    from airflow_eos.operations.open_intents import dismiss_intent
+    from airflow_eos.operations.intent_dismissal import dismiss_intent
 
     def table_of(text: str) -> TableSink:
-        from airflow_eos.model.table import IcebergTable
-        from airflow_eos.sinks.iceberg import IcebergSink
+        from airflow_eos.model.iceberg_table import IcebergTable
+        from airflow_eos.sinks.opening import open_table
 
-        return IcebergSink(options.with_catalog(IcebergTable.from_text(text)), property_name="")
+        table = IcebergTable.named(text)
+        if table is None:
+            raise ConfigurationError(
+                f"{text} is not an Iceberg table, and is not looked at here: find out whether it is gone, "
+                "then say --table-gone"
+            )
+        return open_table(options.connected(table), property_name="")
 
     intent = dismiss_intent(
         target.kafka,

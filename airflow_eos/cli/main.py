@@ -41,8 +41,7 @@ def parser() -> argparse.ArgumentParser:
             class_data_folder=None,
             spark_server_folder=None,
             send_gauges=None,
-            # pyiceberg's own configuration names catalogs.
-            with_catalog=lambda table: table,
+            connected=lambda table: table,  # pyiceberg's own configuration names the catalog
         )
         for option in command.all_options:
             subparser.add_argument(option.flag, help=option.help, **option.settings)

@@ -17,7 +17,7 @@ from airflow_eos.operators.author_signals import asked_of_airflow
 from airflow_eos.operators.child_processes import terminate_children
 from airflow_eos.operators.last_answer import outcome
 from airflow_eos.operators.run_parameters import RunParameters
-from airflow_eos.operators.spark_encryption import check_encryption, owners_of_credentials
+from airflow_eos.operators.spark_encryption import check_encryption
 from airflow_eos.operators.submitted_files import SubmittedFiles, joined, split_process
 from airflow_eos.operators.telemetry import RunTelemetry
 from airflow_eos.run.kill import KILL_SECONDS, KillBudget
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context, RetryPolicy
 
     from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.model.sink_table import SinkTable
     from airflow_eos.model.spec import Compression, LedgerSettings, MarkOutput, OnCommitted, RunSpec
-    from airflow_eos.model.table import IcebergTable
     from airflow_eos.operators.offset_ranges import GivenRanges
     from airflow_eos.operators.partition_interval import PartitionDuration
     from airflow_eos.operators.run_parameters import OnEmpty
@@ -112,7 +112,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             application: str = "",
             deferrable: bool = False,
             sink_topic: str | None = None,
-            sink: IcebergTable | None = None,
+            sink: SinkTable | None = None,
             dead_letter_topic: str | None = None,
             max_dead_letters: int = 100,
             allow_loop: bool = False,
@@ -368,13 +368,11 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             self.application = str(mine.with_specification(application))
             return
         self.files = joined(self.files, str(mine.spec))
-        owners = owners_of_credentials(ClientConfig.of(mine.kafka), mine.sink)
-        if owners:
+        if ClientConfig.of(mine.kafka).has_secrets or (mine.sink is not None and mine.sink.has_secrets):
             self.log.warning(
-                "Application %s is no file here: the specification with the credentials of %s goes by "
+                "Application %s is not a file here: the specification with the credentials goes by "
                 "--files, to the folder of every executor; use process, or an application beside the Dag",
                 self.application,
-                " and of ".join(owners),
             )
 
     def _end_what_starts_late(self, hook: Any) -> None:

@@ -141,11 +141,12 @@ class RunProtocol:
 
     def _ask(self, work: UnitOfWork, *, fenced: bool) -> RunRecord | None:
         """Ask the authority; a record is the answer to give, None means: do the work (again)."""
-        found = self._committed.ask(fenced=fenced)
-        if isinstance(found, RunRecord):
-            return found
-        if found is not None:
-            work.key, work.recorded, work.transactional_id = found.key, found.recorded, found.transactional_id
+        answer = self._committed.ask(fenced=fenced)
+        if isinstance(answer, RunRecord):
+            return answer
+        if answer is not None:
+            work.key, work.transactional_id = answer.key, answer.transactional_id
+            work.recorded, work.earlier = answer.recorded, answer.earlier
         return None
 
     def _answer(self, work: UnitOfWork) -> RunRecord | None:
@@ -215,7 +216,7 @@ class RunProtocol:
             return None
         manifest = work.sealed.manifest if work.sealed is not None else SealedManifest(())
         entry = self._commit_entry(work, planned, manifest)
-        if self._table is not None and work.sealed is not None and work.sealed.files:
+        if self._table is not None and self._table.changes_table(work):
             if work.intent is None:
                 return self._table.pin(work, entry, session)
             try:
@@ -249,7 +250,7 @@ class RunProtocol:
         self._check_conditions(work)
         self._targets.are_there(self._spec)
         if self._table is not None:
-            self._table.look()
+            self._table.look(work)
         grants.check_run(self._collaborators.cluster, self._spec)
         work.planned = self._collaborators.planner.plan(work.recorded)
         plan = work.planned.plan

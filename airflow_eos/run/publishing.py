@@ -28,6 +28,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.model.table import DataFileMade, PublishedRun, TableLayout, TableReceipt
 from airflow_eos.ports import TableMoved, TableSink, TableVersion
+from airflow_eos.run.replacing import replacing
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ class Claim:
     :param scope: by which the table knows the transactional id.
     :param lasting: see :class:`~airflow_eos.model.table.PublishedRun`.
     :param intent_at: where the ledger has the INTENT, as options of `airflow eos dismiss`.
+    :param replaces: rows that its commit takes out; a bar takes nothing out.
     """
 
     key: str
@@ -52,11 +54,13 @@ class Claim:
     lasting: bool
     summary: tuple[tuple[str, str], ...] = ()
     intent_at: str = ""
+    replaces: tuple[TableReceipt, ...] = ()
 
     @classmethod
     def of(cls, intent: Intent, transactional_id: str, branch: str | None, intent_at: str) -> Claim:
         """Return the claim of an INTENT."""
         record = intent.record
+        replaced = ",".join(str(receipt.snapshot) for receipt in intent.replaces)
         return cls(
             key=intent.key,
             scope=keys.table_scope(transactional_id, branch),
@@ -71,8 +75,10 @@ class Claim:
                     "eos.ranges",
                     json.dumps([wanted.to_list() for wanted in record.ranges], separators=(",", ":")),
                 ),
+                *((("eos.replaces", replaced),) if replaced else ()),
             ),
             intent_at=intent_at,
+            replaces=intent.replaces,
         )
 
 
@@ -99,6 +105,7 @@ class Publisher:
         :raises RunFenced: a newer attempt has barred the claim, or committed the run.
         :raises TableChanged: the files do not fit the table as it is.
         :raises TableReplaced: it is another table.
+        :raises TableRewritten: what the claim replaces is not there as it was written.
         :raises OutcomeUnknown: the catalog did not say what became of it; a retry finds out.
         """
 
@@ -163,6 +170,7 @@ class Publisher:
                 log.info("%s: another commit came first: %s", self._table.name, moved)
                 problem = moved
             except OutcomeUnknown as unknown:
+                log.warning("%s", unknown)
                 problem = unknown
             except EosError:
                 raise
@@ -194,6 +202,9 @@ class Publisher:
         if own.receipt is None:
             summary["eos.barred"] = "true"
         published = version.published.with_run(claim.scope, own, over)
+        if claim.replaces and own.receipt is not None:
+            table = replacing(self._table)
+            return table.replace(version, files, published, summary, claim.scope, claim.replaces)
         return self._table.commit(version, files, published, summary, claim.scope)
 
 

@@ -16,6 +16,7 @@ class UnitOfWork:
 
     :param key: the run key; of a reprocessing its own.
     :param recorded: the run to be done again, where it is one.
+    :param earlier: all records of the run to be done again: its rounds, and its reprocessings.
     :param intent: what this process has pinned of the run, where its sink is a table.
     :param published: whether this process knows the run's rows to be in the table.
     :param attempts: epochs whose transaction failed, or whose plan no longer held.
@@ -26,6 +27,7 @@ class UnitOfWork:
     key: str
     transactional_id: str
     recorded: RunRecord | None = None
+    earlier: tuple[RunRecord, ...] = ()
     planned: Planned | None = None
     sealed: Sealed | None = None
     intent: Intent | None = None

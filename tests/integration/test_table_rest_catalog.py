@@ -8,7 +8,8 @@ from pyiceberg.catalog import load_catalog
 
 from airflow_eos.exceptions import OutcomeUnknown
 from airflow_eos.ledger import keys
-from airflow_eos.model.table import IcebergTable, PublishedRun, TableReceipt
+from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.table import PublishedRun, TableReceipt
 from airflow_eos.run import publishing
 from airflow_eos.run.states import State
 from airflow_eos.sinks.iceberg import IcebergSink
