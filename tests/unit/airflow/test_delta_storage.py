@@ -98,7 +98,7 @@ def test_a_password_in_the_address_is_refused_and_not_shown():
     ("uri", "word", "dataset"),
     [
         ("s3://lake/raw/flights/", "delta:s3://lake/raw/flights", ("s3://lake", "raw/flights")),
-        ("/data/flights", "delta:/data/flights", ("file", "/data/flights")),
+        ("/data/flights#1", "delta:/data/flights#1", ("file", "/data/flights#1")),
         ("file:///data/flights", "delta:file:///data/flights", ("file", "/data/flights")),
     ],
 )
