@@ -152,3 +152,12 @@ def test_a_record_names_a_table_that_can_be_opened(branch):
     table = IcebergTable("db.nested.t", catalog="lake", branch=branch)
     assert IcebergTable.named(str(table)) == table
     assert IcebergTable.named("postgres:lake/db.t") is None
+
+
+def test_a_catalog_in_a_database_is_opened_by_its_own_name(warehouse):
+    """Its tables belong to the name: one that another tool made has it, whatever the connection is called."""
+    sink = IcebergTable("db.t", catalog="iceberg_default", properties=warehouse)
+    (check,) = table_checks(sink, dict)
+    assert "under its name, which is 'iceberg_default' here: see 'catalog_name'" in check.found
+    named = replace(sink, properties={**warehouse, "catalog_name": "c"})
+    assert {check.status for check in table_checks(named, dict)} == {"ok"}
