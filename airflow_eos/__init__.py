@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from airflow_eos.hooks.kafka_eos import KafkaEosHook
     from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.model.delta_table import DeltaTable
     from airflow_eos.model.iceberg_table import IcebergTable
     from airflow_eos.model.postgres_table import PostgresTable
     from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
@@ -46,6 +47,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ConfigurationError",
     "Cursor",
+    "DeltaTable",
     "EosError",
     "Explicit",
     "IcebergTable",
@@ -95,6 +97,7 @@ __getattr__ = lazy_exports(
         "airflow_eos.model.ranges": ("Cursor", "Explicit", "Interval", "OffsetRange", "PartitionInterval"),
         "airflow_eos.ledger.records.run": ("RunRecord",),
         "airflow_eos.model.spec": ("LedgerSettings", "RunSpec"),
+        "airflow_eos.model.delta_table": ("DeltaTable",),
         "airflow_eos.model.iceberg_table": ("IcebergTable",),
         "airflow_eos.model.postgres_table": ("PostgresTable",),
         "airflow_eos.operators.read_process_write": ("ReadProcessWriteOperator",),

@@ -243,6 +243,15 @@ class TableReplaced(PlanError):
     """
 
 
+class TableRewritten(PlanError):
+    """A reprocessing was to replace the rows of the earlier run, and they are not in the table as written.
+
+    Safe: Nothing was replaced or appended: the table holds what it held, and the earlier run stays committed.
+    Do: Delete the run's rows by yourself, by a column that names their offsets or their day, and let the task
+    run with `IcebergTable(reprocess="append")`. Compaction and deletes of rows are what rewrites a table.
+    """
+
+
 class IntervalNotReady(PlanError):
     """The interval's boundary cannot be pinned yet, or the log has not reached it.
 

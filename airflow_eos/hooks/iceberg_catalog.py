@@ -6,6 +6,8 @@ connection                property of the catalog, as pyiceberg has it
 host                      ``uri``
 login, password           ``credential``, as ``login:password``
 extra                     as it is: ``type`` (default: ``rest``), ``warehouse``, ``s3.endpoint``, ``token``
+extra ``catalog_name``    name of the catalog, where tables belong to it (``type`` ``sql``); default: the
+                          connection's id
 ========================  ==============================================================================
 """
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.model.kinds import NONE, TEXT
+from airflow_eos.model.kinds import NONE, TEXT, word
 from airflow_eos.model.sink_table import SinkTable
 
+Reprocessing = Literal["append", "replace"]
 _NAME = re.compile(r"iceberg:(?P<catalog>[^/]+)/(?P<name>[^@]+)(@(?P<branch>.+))?", re.DOTALL)
 
 
@@ -28,6 +29,9 @@ class IcebergTable(SinkTable):
     :param catalog: in Airflow: connection of type ``iceberg``; elsewhere: name of a catalog of pyiceberg's
         configuration.
     :param branch: append to this branch, which exists; None: to the main one.
+    :param reprocess: what a run with ``on_committed="reprocess"`` does with the rows of the committed run:
+        ``append`` leaves them, ``replace`` takes them out in the commit that appends the new ones, or is
+        refused where they are not in the table as they were written.
     :param properties: of the catalog, in pyiceberg's names, where no connection or configuration names them;
         never shown.
     :raises ConfigurationError: naming parameter and value.
@@ -38,6 +42,7 @@ class IcebergTable(SinkTable):
     name: str
     catalog: str = "iceberg_default"
     branch: str | None = None
+    reprocess: Reprocessing = "append"
 
     def __post_init__(self) -> None:
         TEXT.check("IcebergTable(name=...)", self.name)
@@ -48,6 +53,7 @@ class IcebergTable(SinkTable):
             )
         TEXT.check("IcebergTable(catalog=...)", self.catalog)
         (TEXT | NONE).check("IcebergTable(branch=...)", self.branch)
+        word(*get_args(Reprocessing)).check("IcebergTable(reprocess=...)", self.reprocess)
 
     @property
     def has_secrets(self) -> bool:

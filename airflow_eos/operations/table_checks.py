@@ -15,8 +15,8 @@ from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.ledger import LedgerText
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.operations.checks import Check, said
+from airflow_eos.operations.iceberg_inspection import IcebergInspection, UnnamedFile
 from airflow_eos.sinks.iceberg import IcebergSink
-from airflow_eos.sinks.iceberg_inspection import IcebergInspection, UnnamedFile
 from airflow_eos.sinks.opening import open_table
 from airflow_eos.wording import counted
 
@@ -79,12 +79,12 @@ def run_keys_by_digest(control: ControlPlane) -> dict[str, str]:
     return {keys.pruned_digest(name): name for name in names}
 
 
-def _rights(name: str, what: str, who: str, refusal: str) -> Check:
+def _rights(name: str, objects: str, system: str, refusal: str) -> Check:
     if refusal:
-        advice = f"give the connection's principal the right to change the table, then to write its {what}"
-        return Check(f"{name} {what}", "fail", f"{who} refused: {refusal}", advice)
-    taken = "a commit that changes nothing" if what == "commits" else "a file, which is deleted again"
-    return Check(f"{name} {what}", "ok", f"{who} took {taken}")
+        advice = f"give the connection's principal the right to change the table, then to write its {objects}"
+        return Check(f"{name} {objects}", "fail", f"{system} refused: {refusal}", advice)
+    taken = "a commit that changes nothing" if objects == "commits" else "a file, which is deleted again"
+    return Check(f"{name} {objects}", "ok", f"{system} took {taken}")
 
 
 def _published(name: str, inspection: IcebergInspection) -> Check:

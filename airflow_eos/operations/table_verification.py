@@ -33,8 +33,8 @@ def table_finding(record: RunRecord, connected: Connected | None, in_time: Calla
     table = IcebergTable.named(sink)
     if connected is None or table is None:
         return finding("table", 0, f"not compared: read the table's snapshot {receipt.snapshot}")
+    from airflow_eos.operations.iceberg_inspection import IcebergInspection
     from airflow_eos.sinks.iceberg import IcebergSink
-    from airflow_eos.sinks.iceberg_inspection import IcebergInspection
 
     try:
         table = connected(table)

@@ -27,6 +27,7 @@ from airflow_eos.exceptions import (
     RunFenced,
     TableRefused,
     TableReplaced,
+    TableRewritten,
     TopicRecreated,
 )
 
@@ -48,6 +49,7 @@ FINAL: tuple[type[EosError], ...] = (
     RunAlreadyCommitted,
     TableRefused,
     TableReplaced,
+    TableRewritten,
     TopicRecreated,
 )
 """Errors that stay the same until somebody acts: the same call again meets the same state.

@@ -49,8 +49,8 @@ class RunParameters(CheckedParameters):
     :param sink_topic: topic of rows without a ``topic`` column; None requires the column. (templated)
     :param sink: a table that the run writes to, in place of topics:
         :class:`~airflow_eos.model.iceberg_table.IcebergTable`, whose catalog is a connection of type
-        ``iceberg``, or :class:`~airflow_eos.model.postgres_table.PostgresTable`, with a connection of type
-        ``postgres``.
+        ``iceberg``, :class:`~airflow_eos.model.delta_table.DeltaTable`, or
+        :class:`~airflow_eos.model.postgres_table.PostgresTable`, with a connection of type ``postgres``.
     :param dead_letter_topic: topic of the records on which ``process`` raises, with the error in their
         headers, in the run's transaction; without it such a record fails the run. (templated)
     :param max_dead_letters: so many of a run, or of a round, at most; with one more it fails.

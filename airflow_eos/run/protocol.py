@@ -18,10 +18,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from airflow_eos.exceptions import (
-    PlanError,
-    RunFenced,
-)
+from airflow_eos.exceptions import DifferentWork, PlanError, RunFenced
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run import AIRFLOW, TOPIC_IDS, RunRecord
@@ -144,11 +141,12 @@ class RunProtocol:
 
     def _ask(self, work: UnitOfWork, *, fenced: bool) -> RunRecord | None:
         """Ask the authority; a record is the answer to give, None means: do the work (again)."""
-        found = self._committed.ask(fenced=fenced)
-        if isinstance(found, RunRecord):
-            return found
-        if found is not None:
-            work.key, work.recorded, work.transactional_id = found.key, found.recorded, found.transactional_id
+        answer = self._committed.ask(fenced=fenced)
+        if isinstance(answer, RunRecord):
+            return answer
+        if answer is not None:
+            work.key, work.transactional_id = answer.key, answer.transactional_id
+            work.recorded, work.earlier = answer.recorded, answer.earlier
         return None
 
     def _answer(self, work: UnitOfWork) -> RunRecord | None:
@@ -195,13 +193,16 @@ class RunProtocol:
                 return self._settle(work, intent, self._table, session)
         if work.attempts >= self._spec.max_send_attempts:
             raise failed(work)
+        was_planned = work.planned is not None
         try:
             planned = self._plan(work)
-        except PlanError as refusal:
-            # What a newer attempt committed while we read is no fault of the plan.
-            if is_ours(self._collaborators.cluster, session.identity):
-                raise
-            return self._endings.superseded(work, refusal)
+        except (PlanError, DifferentWork) as refusal:
+            # What another run committed while we read, or between two of our epochs, is no fault of the plan.
+            if not is_ours(self._collaborators.cluster, session.identity):
+                return self._endings.superseded(work, refusal)
+            if was_planned:
+                return self._endings.overtaken(work, session, refusal)
+            raise
         self._trace.enter(State.PLANNED)
         self._seal(work, planned)
         return self._write(work, planned, session)
@@ -215,7 +216,7 @@ class RunProtocol:
             return None
         manifest = work.sealed.manifest if work.sealed is not None else SealedManifest(())
         entry = self._commit_entry(work, planned, manifest)
-        if self._table is not None and work.sealed is not None and work.sealed.files:
+        if self._table is not None and self._table.changes_table(work):
             if work.intent is None:
                 return self._table.pin(work, entry, session)
             try:
@@ -249,7 +250,7 @@ class RunProtocol:
         self._check_conditions(work)
         self._targets.are_there(self._spec)
         if self._table is not None:
-            self._table.look()
+            self._table.look(work)
         grants.check_run(self._collaborators.cluster, self._spec)
         work.planned = self._collaborators.planner.plan(work.recorded)
         plan = work.planned.plan

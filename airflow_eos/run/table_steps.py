@@ -43,9 +43,13 @@ class TableSteps:
         work.intent = None
         return intent
 
-    def look(self) -> None:
+    def look(self, work: UnitOfWork) -> None:
         """Look at the table before anything is read; errors as :meth:`TableCommits.look`."""
-        self._tables.look()
+        self._tables.look(work.earlier)
+
+    def changes_table(self, work: UnitOfWork) -> bool:
+        """Return whether the run puts rows into the table, or takes some out."""
+        return self._tables.changes(() if work.sealed is None else work.sealed.files)
 
     def writer(self, key: str) -> TableWriter:
         """Return what writes the run's data files."""
@@ -66,10 +70,10 @@ class TableSteps:
 
         :raises RunFenced: a newer attempt owns the work; nothing of this one is in the table.
         """
-        assert work.sealed is not None
         assert work.intent is not None
         self._kill.check()
-        receipt = self._tables.publish(work.intent, work.transactional_id, work.sealed.files)
+        files = () if work.sealed is None else work.sealed.files
+        receipt = self._tables.publish(work.intent, work.transactional_id, files)
         work.published = True
         self._trace.enter(State.PUBLISHED)
         return self._tables.entry(work.intent, work.transactional_id, receipt)

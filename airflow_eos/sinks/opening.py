@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.postgres_table import PostgresTable
 
@@ -24,6 +25,10 @@ def open_table(sink: SinkTable, property_name: str) -> TableSink:
             from airflow_eos.sinks.iceberg import IcebergSink
 
             return IcebergSink(sink, property_name)
+        case DeltaTable():
+            from airflow_eos.sinks.delta import DeltaSink
+
+            return DeltaSink(sink, property_name)
         case PostgresTable():
             try:
                 from airflow_eos.sinks.postgres_sink import PostgresSink

@@ -41,6 +41,7 @@ _OURS = (
     "recordbatch",
     "sinks/__init__.py",
     "sinks/columns.py",
+    "sinks/delta_files.py",
     "sinks/iceberg_files.py",
     "sinks/postgres_columns.py",
     "sinks/postgres_rows.py",

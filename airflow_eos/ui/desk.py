@@ -36,7 +36,7 @@ _DAMAGED_KEPT = 1_000
 QUESTIONS_WAITING = (3, 24)
 """Of one user, and of all: each waits in a thread of the API server, which has 40."""
 CALLS_UNDER_WAY = (3, 32)
-"""As :data:`QUESTIONS_WAITING`, of calls to brokers, which may take longer than anybody waits for them."""
+"""Calls to brokers of one user, and of all: they may take longer than anybody waits for them."""
 _VERIFICATIONS = (1, 4)
 
 
@@ -54,7 +54,7 @@ class Desk:
     ) -> None:
         self._deployment = deployment
         self._seconds = answer_seconds
-        self._waiting = Places(*QUESTIONS_WAITING)
+        self._questions = SharedCalls(Places(*QUESTIONS_WAITING))
         self._calls = SharedCalls(Places(*CALLS_UNDER_WAY))
         self._verifications = SharedCalls(Places(*_VERIFICATIONS))
         self._history: RunHistory | None = None
@@ -78,12 +78,15 @@ class Desk:
             left = end - time.monotonic()
             return self._calls.result(name, call, user=user, seconds=min(left, seconds or left))
 
+        def answer() -> T:
+            history = self._history
+            if history is None or time.monotonic() - self._read_at > _FRESH_SECONDS:
+                history = ask_brokers("ledger", self._refreshed)
+            return question(history.as_of_now(ask_brokers))
+
         try:
-            with self._waiting.taken(user):
-                history = self._history
-                if history is None or time.monotonic() - self._read_at > _FRESH_SECONDS:
-                    history = ask_brokers("ledger", self._refreshed)
-                return question(history.as_of_now(ask_brokers))
+            # In a thread of its own, too: nobody waits longer, whatever a question does.
+            return self._questions.result(object(), answer, user=user, seconds=self._seconds)
         except TimeoutError:
             raise self._silence() from None
         except Exception as error:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future, wait
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from airflow_eos.ui.trouble import TOO_MANY, Trouble
@@ -48,18 +47,6 @@ class Places:
             self._taken[user] -= 1
             self._taken += Counter()  # forgets users without a place
 
-    @contextmanager
-    def taken(self, user: str) -> Iterator[None]:
-        """Take a place for the duration of a context.
-
-        :raises Trouble: see :meth:`take`.
-        """
-        self.take(user)
-        try:
-            yield
-        finally:
-            self.free(user)
-
 
 class SharedCalls:
     """Runs each call in a thread of its own, once for all who ask for the same meanwhile (single flight).
@@ -83,14 +70,23 @@ class SharedCalls:
         with self._lock:
             future = self._under_way.get(name)
             if future is None:
-                self._places.take(user)
-                future = self._under_way[name] = Future()
-                threading.Thread(
-                    target=self._run, args=(name, future, call, user), name="airflow-eos-page", daemon=True
-                ).start()
+                future = Future()
+                self._begin(name, future, call, user)
+                self._under_way[name] = future
         if not wait([future], max(seconds, 0.0)).done:
             raise TimeoutError
         return future.result()
+
+    def _begin(self, name: Hashable, future: Future[T], call: Callable[[], T], user: str) -> None:
+        self._places.take(user)
+        thread = threading.Thread(
+            target=self._run, args=(name, future, call, user), name="airflow-eos-page", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no more threads
+            self._places.free(user)
+            raise
 
     def _run(self, name: Hashable, future: Future[T], call: Callable[[], T], user: str) -> None:
         result: T

@@ -8,7 +8,7 @@ import re
 import socket
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from urllib.parse import quote, urlencode
 
@@ -764,10 +764,10 @@ def test_a_silent_broker_costs_five_seconds_and_one_panel(app, page, silent):
             told += [twin.text, text]
     # However many questions of his wait for these brokers already: the failures are Airflow's to tell.
     desk = Desk(where, answer_seconds=0.3)
-    with with_desk(page, desk), ExitStack() as places:
+    with with_desk(page, desk):
         answers = [page.get("/eos/api/v1/pipelines") for _ in range(4)]
         for _ in range(QUESTIONS_WAITING[0]):
-            places.enter_context(desk._waiting.taken("viewer"))
+            desk._questions._places.take("viewer")
         answers.append(page.get("/eos/api/v1/pipelines"))
     assert [one.status_code for one in answers] == [504, 504, 504, 504, 429]
     assert {one["attempt"]["error"] for answer in answers for one in answer.json()["pipelines"]} == {

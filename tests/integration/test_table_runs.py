@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import DifferentWork, RunFailed, RunFenced, TableReplaced
+from airflow_eos.exceptions import DifferentWork, RunFailed, RunFenced, TableReplaced, TableRewritten
 from airflow_eos.ledger import keys
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.ranges import Cursor
@@ -234,6 +234,94 @@ def test_a_reprocessing_appends_the_recorded_ranges_once_more(pipeline):
         pipeline.run("r1", on_state=die_at(State.PUBLISHED), **again)
     pipeline.run("r1", try_number=2, **again)
     assert pipeline.values() == ["a", "a"]
+
+
+class Corrected(LocalTablePlane):
+    """The function as it should have been."""
+
+    def rows(self, values):
+        return [value.upper() for value in values]
+
+
+class Nothing(LocalTablePlane):
+    """A function that returns no rows."""
+
+    def seal(self, plan, writer=None):
+        return replace(super().seal(plan, writer), files=())
+
+
+AGAIN = {"clear_number": 1, "on_committed": "reprocess", "data": Corrected}
+
+
+def replacing(pipeline):
+    """The pipeline's table, in which a reprocessing replaces the earlier rows."""
+    return {**AGAIN, "sink": replace(pipeline.spec.sink, reprocess="replace")}
+
+
+@pytest.mark.parametrize("state", [s for s in STATES if s is not State.COMMITTED], ids=lambda s: s.value)
+def test_a_reprocessing_that_replaces_leaves_each_record_once(pipeline, state):
+    """A death at a state, then a retry; rows of the run before and of the next one stay."""
+    records = {}
+    for run_id, value in (("r0", "a"), ("r1", "b"), ("r2", "c")):
+        pipeline.publish([value])
+        records[run_id] = pipeline.run(run_id)
+    again = replacing(pipeline)
+    with pytest.raises(Died):
+        pipeline.run("r1", on_state=die_at(state), **again)
+    assert pipeline.values() in (["a", "b", "c"], ["B", "a", "c"])
+    record = pipeline.run("r1", try_number=2, **again)
+
+    assert pipeline.values() == ["B", "a", "c"]
+    assert committed(pipeline)[0] == 3
+    assert record.details["table"]["replaced"] == [records["r1"].details["table"]["snapshot"]]
+    third = pipeline.run("r1", **{**again, "clear_number": 2})
+    assert third.details["table"]["replaced"] == [record.details["table"]["snapshot"]]
+    assert pipeline.values() == ["B", "a", "c"]
+
+
+@pytest.mark.parametrize("state", [State.SEALED, State.INTENT, State.PUBLISHED], ids=str)
+def test_a_zombie_of_a_replacement_changes_nothing(pipeline, state):
+    """It wakes when the retry has replaced the rows."""
+    pipeline.publish(["a", "b"])
+    pipeline.run("r1")
+    again = replacing(pipeline)
+    zombie = Paused(pipeline, state, **again)
+    pipeline.run("r1", try_number=2, **again)
+    zombie.resume()
+    assert isinstance(zombie.error, RunFenced) or zombie.record.found
+    assert pipeline.values() == ["A", "B"]
+
+
+def test_rows_that_were_rewritten_are_not_replaced(pipeline):
+    """Refused before anything is read or written; the ledger keeps the run as it was."""
+    pipeline.publish(["a", "b"])
+    pipeline.run("r1")
+    pipeline.table.delete("value == 'a'")
+    with pytest.raises(TableRewritten, match="of the 1 data files"):
+        pipeline.run("r1", **{**replacing(pipeline), "data": Refusing})
+    assert pipeline.values() == ["b"]
+
+
+def test_a_reprocessing_without_rows_takes_out_what_the_run_wrote(pipeline):
+    """Also when it dies between the table and the ledger."""
+    pipeline.publish(["a", "b"])
+    pipeline.run("r1")
+    again = {**replacing(pipeline), "data": Nothing}
+    with pytest.raises(Died):
+        pipeline.run("r1", on_state=die_at(State.PUBLISHED), **again)
+    record = pipeline.run("r1", try_number=2, **again)
+    assert (record.records_read, record.records_written) == (2, 0)
+    assert pipeline.values() == []
+
+
+def test_all_rounds_of_a_run_are_replaced(pipeline):
+    """By one commit: a reprocessing has no rounds."""
+    pipeline.publish([f"v{i}" for i in range(5)])
+    ranges = Cursor(until_caught_up=True, max_records=2)
+    pipeline.run("r1", ranges=ranges)
+    record = pipeline.run("r1", ranges=ranges, **replacing(pipeline))
+    assert len(record.details["table"]["replaced"]) == 3
+    assert pipeline.values() == [f"V{i}" for i in range(5)]
 
 
 def test_what_is_open_in_one_table_is_not_read_on_into_another_sink(pipeline):

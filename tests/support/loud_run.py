@@ -12,9 +12,9 @@ import sys
 import time
 from dataclasses import replace
 
+from airflow_eos import IcebergTable
 from airflow_eos.engine.run import Run
 from airflow_eos.model.spec import LedgerSettings, RunSpec
-from airflow_eos.model.table import IcebergTable
 from tests.support.spark_sessions import new_session
 
 SITE_CUSTOMIZE = """

@@ -18,6 +18,7 @@ from airflow_eos.model.table import DataFileMade
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_range
+from airflow_eos_testing.faults.held_catalog import HeldCatalog
 from tests.support.local_runs import LocalDataPlane, Pipeline
 
 SCHEMA = pa.schema([pa.field("value", pa.string(), nullable=False), pa.field("offset", pa.int64())])
@@ -53,11 +54,15 @@ class LocalTablePlane(LocalDataPlane):
             for r in plan.ranges:
                 counts[r.topic_partition] = 0
                 for batch in fetch_range(connections, r.topic, r.partition, r.start, r.end):
-                    values += [value.decode() for value in batch.value.to_pylist()]
+                    values += self.rows([value.decode() for value in batch.value.to_pylist()])
                     offsets += [int(offset) for offset in batch.offset]
                     counts[r.topic_partition] += len(batch)
         table = writer.columns(pa.table({"value": values, "offset": pa.array(offsets, pa.int64())}))
         return LocalFiles(SealedManifest((), counts), [] if table is None else writer.write(table))
+
+    def rows(self, values: list[str]) -> list[str]:
+        """Return the column of some records: a test's own function of them."""
+        return values
 
     def release(self, sealed: LocalFiles) -> None:
         """Leave the files."""
@@ -107,8 +112,21 @@ class TablePipeline(Pipeline):
 
 def values_of(table: Any) -> list[str]:
     """Return the column ``value``, sorted, read by DuckDB."""
+    return [value for (value,) in rows_of(table, "select value from rows order by value")]
+
+
+def rows_of(table: Any, query: str) -> list[tuple[Any, ...]]:
+    """Return what DuckDB answers about the view ``rows`` of the files that a table's snapshot names."""
     files = [one["file_path"].removeprefix("file://") for one in table.inspect.files().to_pylist()]
-    if not files:
-        return []
-    rows = duckdb.connect().execute("select value from read_parquet(?) order by value", [files]).fetchall()
-    return [value for (value,) in rows]
+    with duckdb.connect() as connection:
+        source = connection.from_arrow(table.schema().as_arrow().empty_table())
+        if files:
+            source = connection.read_parquet(files)
+        source.create_view("rows")
+        return connection.execute(query).fetchall()
+
+
+def held_catalog(properties: Mapping[str, str], table: Any) -> HeldCatalog:
+    """Return what holds the commits to a table of a catalog in SQLite."""
+    database = properties["uri"].removeprefix("sqlite:///").partition("?")[0]
+    return HeldCatalog(Path(database), Path(table.metadata_location.removeprefix("file://")).parent)

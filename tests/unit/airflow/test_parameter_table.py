@@ -13,6 +13,7 @@ from airflow.sdk import DAG, task
 
 from airflow_eos.decorators.kafka_eos import kafka_eos_task
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange
@@ -202,6 +203,7 @@ ACCEPTED: dict[str, list[Any]] = {
         None,
         TABLE_SINK,
         IcebergTable("a.b.c", catalog="lake", branch="audit"),
+        DeltaTable("s3://lake/t", connection=None),
         PostgresTable("public.t", mode="upsert", key=["id"]),
     ],
     "sink_topic": [None, "out"],

@@ -564,6 +564,7 @@ FINAL = {
     "RunAlreadyCommitted",
     "TableRefused",
     "TableReplaced",
+    "TableRewritten",
     "TimeoutsInconsistent",
     "TopicRecreated",
     "UntranslatableConfig",

@@ -129,12 +129,20 @@ def test_one_users_questions_leave_places_to_others(desk, brokers):
     of_one_user, of_all = QUESTIONS_WAITING
     with ThreadPoolExecutor(of_all + 1) as threads:
         waiting = [threads.submit(desk.ask, runs_of("silent"), "a") for _ in range(of_one_user)]
-        wait_until(lambda: desk._waiting._taken["a"] == of_one_user)
+        wait_until(lambda: desk._questions._places._taken["a"] == of_one_user)
         with pytest.raises(Trouble) as trouble:
             desk.ask(runs_of("lively"), "a")
         assert trouble.value.status == 429
         assert desk.ask(runs_of("lively"), "b") == 1
         assert {type(question.exception()) for question in waiting} == {Trouble}
+
+
+def test_a_question_that_never_ends_by_itself_is_given_up(desk, brokers):
+    """Whatever it waits for; it keeps a place of its user."""
+    with pytest.raises(Trouble, match="silent"):
+        desk.ask(lambda history: brokers.released.wait(), "a")
+    assert desk._questions._places._taken["a"] == 1
+    assert desk.ask(runs_of("lively"), "b") == 1
 
 
 def test_calls_that_never_end_take_the_places_of_their_user_alone():
@@ -157,6 +165,20 @@ def test_calls_that_never_end_take_the_places_of_their_user_alone():
     released.set()
     wait_until(lambda: not calls._under_way)
     assert calls.result(6, lambda: "answer", user="a", seconds=5) == "answer"
+
+
+def test_a_call_whose_thread_cannot_start_leaves_nothing_behind(monkeypatch):
+    """Neither a place nor a call that others wait for."""
+    calls = SharedCalls(Places(1, 1))
+
+    def refused(_thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError, match="new thread"):
+            calls.result("name", lambda: 1, user="a", seconds=5)
+    assert calls.result("name", lambda: 1, user="a", seconds=5) == 1
 
 
 def test_whoever_asks_after_an_answer_asks_anew():
