@@ -12,7 +12,7 @@ from airflow_eos.exceptions import ConfigurationError, EosError
 from airflow_eos.model.table import PublishedRuns
 from airflow_eos.operations.checks import Check, said
 from airflow_eos.sinks.postgres_catalog import find_target
-from airflow_eos.sinks.postgres_session import SCHEMA, connect
+from airflow_eos.sinks.postgres_session import SCHEMA, transaction
 from airflow_eos.wording import counted
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, st
     """
     name = f"table {table}"
     try:
-        with connect(table.properties or {}, name) as connection:
+        with transaction(table.properties or {}, name) as connection:
             connection.read_only = True
             target = find_target(connection, table)
             version = connection.info.server_version
