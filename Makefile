@@ -1,7 +1,9 @@
 # Every target sets itself up: Python 3.10+ and Java 17+ are all a fresh machine needs.
 
 PYTHON ?= python3
-BIN := .venv/bin
+# Another Airflow, such as 3.2, has an environment of its own.
+AIRFLOW ?=
+BIN := .venv$(if $(AIRFLOW),-airflow-$(AIRFLOW))/bin
 INPUT ?=
 KEEP ?=
 # Most tests wait for brokers and processes most of the time: on two cores three run side by side.
@@ -31,7 +33,7 @@ help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Make .venv with the pinned dependencies; quick when it is there
-	@PATH='$(ORIGINAL_PATH)' PYTHON='$(PYTHON)' tools/setup
+	@PATH='$(ORIGINAL_PATH)' PYTHON='$(PYTHON)' AIRFLOW='$(AIRFLOW)' tools/setup
 
 demo: setup ## Kill a run half way under a real scheduler and count what readers see; INPUT=flights.json KEEP=1
 	@$(BIN)/python -m demo $(if $(INPUT),--input '$(INPUT)') $(if $(KEEP),--hold)
@@ -84,5 +86,5 @@ dist: ## Build sdists and wheels into dist/, check them, install them and follow
 	@PATH='$(ORIGINAL_PATH)' PYTHON='$(PYTHON)' tools/dist
 
 clean: ## Remove what set-up, tests and builds left here; the cache of broker jars stays
-	rm -rf .venv .cache build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-airflow-* .cache build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

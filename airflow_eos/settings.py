@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
-from airflow.providers.common.compat.sdk import conf
 from airflow.sdk.log import mask_secret
 
+from airflow_eos.compat import conf
 from airflow_eos.model.names import checked_prefix
 from airflow_eos.model.signature import LedgerKey
 from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings

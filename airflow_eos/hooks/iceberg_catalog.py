@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
+from airflow_eos.compat import AirflowNotFoundException
 from airflow_eos.exceptions import ConfigurationError
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.observability import stats
 
+from airflow_eos.compat import stats
 from airflow_eos.exceptions import RunFenced
 from airflow_eos.ledger.keys import cursor_run_key
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator

@@ -6,15 +6,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, Asset, ExceptionRetryPolicy, RetryAction
-from airflow.sdk.exceptions import (
+from airflow.sdk import DAG, Asset
+
+from airflow_eos import exceptions
+from airflow_eos.compat import (
     AirflowFailException,
     AirflowNotFoundException,
     AirflowRescheduleException,
     AirflowSkipException,
 )
-
-from airflow_eos import exceptions
+from airflow_eos.compat.retry_policy import RetryAction
 from airflow_eos.exceptions import (
     AuthorizationFailed,
     BrokersUnavailable,
@@ -30,6 +31,7 @@ from airflow_eos.model.spec import LedgerSettings, MayCreate
 from airflow_eos.model.table import IcebergTable
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 from airflow_eos.operators.retriable import is_final
+from airflow_eos.operators.retry import TransactionRetryPolicy
 from airflow_eos.operators.spark_session import TaskSession
 from airflow_eos.spark.encryption import local_defaults
 from airflow_eos.spark.process import arrow_process
@@ -370,7 +372,7 @@ def test_default_args_set_the_limit_too() -> None:
     assert make(dag).max_active_tis_per_dag == 7
 
 
-@pytest.mark.parametrize("policy", [ExceptionRetryPolicy(rules=[]), None])
+@pytest.mark.parametrize("policy", [TransactionRetryPolicy(), None])
 def test_default_args_set_the_retry_policy_too(policy: Any) -> None:
     """This package's policy gives way to the Dag's default_args, and to None: Airflow's own rules."""
     given = make(DAG("given", schedule=None, default_args={"retry_policy": policy}))
