@@ -7,8 +7,9 @@ be done, or nothing. docs/airflow-versions.md lists what an older Airflow cannot
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from airflow import __version__ as _installed
 
@@ -45,6 +46,8 @@ from airflow.providers.common.compat.sdk import (  # noqa: E402 - after the refu
 if TYPE_CHECKING:
     import datetime as dt
 
+Read = TypeVar("Read", bound=Callable[..., Any])
+
 __all__ = [
     "AIRFLOW_VERSION",
     "INTERVAL_TIMETABLES",
@@ -77,6 +80,7 @@ __all__ = [
     "stats",
     "supported_version",
     "timetable_field",
+    "with_options_of_providers",
 ]
 
 try:
@@ -92,6 +96,21 @@ TASK_SIGNALS = (
     DownstreamTasksSkipped,
 )
 """Exceptions by which a task tells Airflow what becomes of it; what is no ``Exception`` passes by itself."""
+
+
+def with_options_of_providers(reads: Read) -> Read:
+    """Return a function that reads an option which a command or a secrets backend may give.
+
+    Airflow 3.1 knows of such options of a provider only once somebody has asked for them.
+    """
+    try:
+        import airflow.sdk.configuration  # noqa: F401 - asks itself
+    except ImportError:
+        from airflow.utils.providers_configuration_loader import providers_configuration_loaded
+
+        return cast("Read", providers_configuration_loaded(reads))
+    return reads
+
 
 # -- schedules --------------------------------------------------------------------------------------------
 

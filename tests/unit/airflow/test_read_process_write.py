@@ -801,7 +801,7 @@ def test_mapped_instances_with_a_pipeline_each_are_runs_of_their_own(dag: DAG, r
 
 def test_operator_survives_serialization(dag: DAG) -> None:
     """The scheduler's copy of the Dag keeps the operator's link to its class and its limit."""
-    from airflow.serialization.serialized_objects import DagSerialization
+    from tests.support.airflow_serialization import DagSerialization
 
     make(dag)
     data = DagSerialization.to_dict(dag)
