@@ -44,8 +44,8 @@ def test_a_loop_is_accepted_where_it_is_asked_for(dag: DAG) -> None:
 @pytest.mark.parametrize(
     ("schedule", "advice"),
     [
-        ("@daily", r"CronDataIntervalTimetable\('0 0 \* \* \*', timezone='UTC'\)"),
-        ("@hourly", r"CronDataIntervalTimetable\('0 \* \* \* \*', timezone='UTC'\)"),
+        ("@daily", r"CronDataIntervalTimetable\('(@daily|0 0 \* \* \*)', timezone='UTC'\)"),
+        ("@hourly", r"CronDataIntervalTimetable\('(@hourly|0 \* \* \* \*)', timezone='UTC'\)"),
         ("5 * * * *", r"CronDataIntervalTimetable\('5 \* \* \* \*'"),
         (DAY, rf"{INTERVAL_TIMETABLES}.DeltaDataIntervalTimetable\(datetime.timedelta\(days=1\)\)"),
         (CronTriggerTimetable("@daily", timezone="Europe/Berlin"), "timezone='Europe/Berlin'"),
