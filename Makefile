@@ -13,6 +13,7 @@ UNIT_JOBS ?= 2
 SEED ?=
 MINUTES ?=
 KAFKA ?=
+CELLS ?=
 
 ORIGINAL_PATH := $(PATH)
 # `airflow` is started by name, and Spark's workers must run the driver's Python.
@@ -27,7 +28,7 @@ unexport SPARK_HOME
 unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick coverage unit check docs bench chaos images dist clean
+.PHONY: help setup demo test quick coverage unit check docs bench chaos matrix images dist clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +79,9 @@ chaos: setup ## Faults at every state, then MINUTES=12 at random; SEED=1 KAFKA=3
 	$(BIN)/python -m chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(KAFKA),--kafka $(KAFKA)) --line-to .cache/chaos.txt
 	EOS_SEED=$(SEED) $(BIN)/python -m pytest -m chaos -n $(JOBS) --durations 25
 	@cat .cache/chaos.txt
+
+matrix: setup ## The tests on other versions of Python, Airflow, Spark and Kafka, into docs/versions.md; CELLS="..."
+	$(BIN)/python tools/matrix.py $(CELLS)
 
 images: setup ## Build the container images on a Debian base and run the flights Dag in them; KEEP=1 BROKERS=3
 	@docker/images
