@@ -73,6 +73,7 @@ bench: setup ## Measure a fresh process, then a warm session, against Spark, Fli
 	$(BIN)/python -m benchmarks fresh --workload parse
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks way
+	$(BIN)/python -m benchmarks protection
 
 chaos: setup ## Faults at every state, then MINUTES=12 at random; SEED=1 KAFKA=3.9.2. Then the long tests
 	@mkdir -p .cache

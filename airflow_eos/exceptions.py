@@ -204,7 +204,7 @@ class SinkChanged(PlanError):
 class UnknownTable(PlanError):
     """The sink's table, branch or catalog does not exist, or is not of a kind that can be written.
 
-    Do: Create the table or the branch, or correct `IcebergTable(name, catalog=..., branch=...)`.
+    Do: Create the table or the branch, or correct the parameters of `sink`.
     """
 
 
@@ -216,6 +216,23 @@ class TableChanged(PlanError):
     """
 
 
+class TableRefused(PlanError):
+    """The database refused a run's rows: a constraint, a trigger, a limit; the message names it.
+
+    Safe: Nothing of this try is in the table, and offsets stay where they were. The same rows are refused
+    again. `skip_offsets` leaves records out: they stay unprocessed.
+    Do: Correct the process, or the rows of the table that are in the way, then clear the task.
+    """
+
+
+class StagedRowsLost(PlanError):
+    """Rows that tasks had staged for a table are gone: its server crashed, or somebody dropped them.
+
+    Safe: Nothing of this try is in the table, and offsets stay where they were.
+    Do: Let Airflow retry: the next try stages its rows again.
+    """
+
+
 class TableReplaced(PlanError):
     """The table was dropped and made again while a run was about to publish, or had published, in it.
 
@@ -223,6 +240,15 @@ class TableReplaced(PlanError):
     under the same name is refused, since nobody can tell whether the old table had the rows.
     Do: Restore the old table. Where it is lost for good, give the task another `pipeline` and `group_id`: it
     reads what its ranges say anew.
+    """
+
+
+class TableRewritten(PlanError):
+    """A reprocessing was to replace the rows of the earlier run, and they are not in the table as written.
+
+    Safe: Nothing was replaced or appended: the table holds what it held, and the earlier run stays committed.
+    Do: Delete the run's rows by yourself, by a column that names their offsets or their day, and let the task
+    run with `IcebergTable(reprocess="append")`. Compaction and deletes of rows are what rewrites a table.
     """
 
 

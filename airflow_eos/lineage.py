@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_eos.ledger.records.run import RunRecord
-    from airflow_eos.model.table import IcebergTable
+    from airflow_eos.model.sink_table import SinkTable
 
 PRODUCER = "pkg:pypi/airflow-eos"  # a package URL
 
@@ -19,7 +19,7 @@ def run_lineage(
     sink: str | None,
     record: RunRecord | None,
     run_key: str | None = None,
-    table: IcebergTable | None = None,
+    table: SinkTable | None = None,
 ) -> Any:
     """Return an ``OperatorLineage``: Kafka topics as datasets, offset ranges as a facet of the run.
 
@@ -41,7 +41,7 @@ def run_lineage(
     if record is None:
         outputs = [Dataset(namespace=namespace, name=sink)] if sink else []
         if table is not None:
-            outputs = [Dataset(namespace=f"iceberg://{table.catalog}", name=table.name)]
+            outputs = [Dataset(namespace=table.dataset[0], name=table.dataset[1])]
         facets = {} if run_key is None else {"airflowEos": _facet(run_key=run_key)}
         return OperatorLineage(inputs=inputs, outputs=outputs, run_facets=facets)
     written: dict[str, tuple[int, int]] = {}
@@ -62,8 +62,8 @@ def run_lineage(
         ]
         + [
             OutputDataset(
-                namespace=f"iceberg://{table.catalog}",
-                name=table.name,
+                namespace=table.dataset[0],
+                name=table.dataset[1],
                 outputFacets={
                     "outputStatistics": OutputStatisticsOutputDatasetFacet(
                         rowCount=record.records_written, size=None

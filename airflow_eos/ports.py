@@ -388,3 +388,28 @@ class TableSink(Protocol):
         :raises TableMoved: the table is no longer as it was looked at; nothing was appended.
         :raises Exception: anything else leaves the outcome unknown.
         """
+
+
+class ReplacingSink(TableSink, Protocol):
+    """A table in which a reprocessing can replace the rows of the earlier run."""
+
+    def refuse_rewritten(self, version: TableVersion, replaces: Sequence[TableReceipt]) -> None:
+        """Look whether rows are there as they were written.
+
+        :param replaces: what the table's commits of these rows said.
+        :raises TableRewritten: they are not.
+        """
+
+    def replace(
+        self,
+        version: TableVersion,
+        files: Sequence[DataFileMade],
+        published: PublishedRuns,
+        summary: Mapping[str, str],
+        own: str,
+        replaces: Sequence[TableReceipt],
+    ) -> TableReceipt:
+        """As :meth:`commit`, and the same compare-and-set takes out exactly what other commits appended.
+
+        :raises TableRewritten: it is not there as it was appended; nothing was changed.
+        """

@@ -71,11 +71,13 @@ def _function(command: Command) -> Callable[[argparse.Namespace], None]:
 def _carry_out(command: Command, options: argparse.Namespace) -> None:
     from airflow_eos import settings
     from airflow_eos.cli.execution import carry_out
+    from airflow_eos.hooks.table_connections import with_connection
 
     options.encrypted_spark = settings.require_encrypted_spark()
     options.class_data_folder = settings.class_data_folder()
     options.spark_server_folder = settings.spark_server_folder()
     options.send_gauges = _send_gauges
+    options.connected = with_connection
     code = carry_out(command, options, _target)
     if code:
         sys.exit(code)

@@ -15,6 +15,7 @@ from airflow_eos.cli.outcome import Outcome, Row, WrongUsage
 from airflow_eos.cli.rows import record_row
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.ledger import keys
+from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
 from airflow_eos.model.spec import Deployment, RunSpec
 from airflow_eos.wire.client_config import ClientConfig
@@ -42,6 +43,7 @@ def doctor(target: Deployment, options: Namespace) -> Outcome:
         group=options.group,
         sources=tuple(options.source),
         sinks=tuple(options.sink),
+        tables=[options.connected(IcebergTable(name, options.catalog)) for name in options.table],
         oldest=_interval(options)[0] if options.interval else None,
         transaction_timeout=dt.timedelta(seconds=options.transaction_timeout),
         delivery_timeout=dt.timedelta(seconds=options.delivery_timeout),
@@ -144,7 +146,11 @@ def verify(target: Deployment, options: Namespace) -> Outcome:
         records = [item for item in records if item.run_key in options.run_key]
     if options.last:
         records = records[-options.last :]
-    findings = [item.to_dict() for record in records for item in verify_output(target.kafka, record)]
+    findings = [
+        item.to_dict()
+        for record in records
+        for item in verify_output(target.kafka, record, connected=options.connected)
+    ]
     wrong = [item for item in findings if item["outcome"] == "mismatch"]
     data = {
         "pipeline": options.pipeline,

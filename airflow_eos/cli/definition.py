@@ -135,8 +135,9 @@ COMMANDS = (
         "Check brokers, permissions, ledger, topics and group",
         "Check what runs need: brokers and their partition verification, time-outs, permissions of this "
         "principal, the ledger's settings, replicas and min.insync.replicas, retention and timestamps of the "
-        "topics, the group's cursor, and with "
-        "--spark the versions on the executors. Exit code 3 when a check fails.",
+        "topics, the group's cursor, with --table catalog, format and rights of a table and the data files "
+        "that no snapshot names, and with --spark the versions on the executors. Exit code 3 when a check "
+        "fails.",
         "doctor",
         (
             Option("--group", "consumer group to look at"),
@@ -149,6 +150,17 @@ COMMANDS = (
                 "--sink",
                 "topic that is written; repeatable",
                 {"action": "append", "default": [], "metavar": "TOPIC"},
+            ),
+            Option(
+                "--table",
+                "Iceberg table that is written, namespace and name; repeatable",
+                {"action": "append", "default": [], "metavar": "NAMESPACE.NAME"},
+            ),
+            Option(
+                "--catalog",
+                "connection of type iceberg for --table; without Airflow: a catalog of pyiceberg's "
+                "configuration; default: iceberg_default",
+                {"default": "iceberg_default", "metavar": "ID"},
             ),
             Option(
                 "--interval",
@@ -200,9 +212,10 @@ COMMANDS = (
         "status",
         "Show the ledger, cursors with their lag, and runs",
         "Show the ledger's identity, cursors of groups with what they have not read yet and the transaction "
-        "they have open, and runs; without names all groups, the latest run of each pipeline, gaps between "
-        "the committed intervals of pipelines, and all open transactions of the prefix. Exit code 3 when the "
-        "ledger has no record of what was named, or a limit is passed.",
+        "they have open, and runs; without names all groups, the latest run of each pipeline, the table that "
+        "it writes with the last snapshot, what a run is about to publish in a table, or was when it died, "
+        "gaps between the committed intervals of pipelines, and all open transactions of the prefix. Exit "
+        "code 3 when the ledger has no record of what was named, or a limit is passed.",
         "status",
         (
             Option("--group", "a group's cursor; repeatable", {"action": "append", "default": []}),
@@ -251,8 +264,9 @@ COMMANDS = (
         "verify",
         "Compare the output of runs with the ledger",
         "Read the output of committed runs again, as a read_committed consumer would, and compare it with "
-        "the receipts in the ledger: checksums, sequence, number of records. What retention has deleted "
-        "since is reported as expired, what the cleaner of a compacted topic may have taken as compacted. "
+        "the receipts in the ledger: checksums, sequence, number of records; of an Iceberg table the rows in "
+        "the data files of the run's snapshot. What retention, or the expiry of snapshots, has deleted since "
+        "is reported as expired, what the cleaner of a compacted topic may have taken as compacted. "
         "Exit code 3 when something does not match, 1 when the ledger has no run of the pipeline.",
         "verify",
         (

@@ -37,7 +37,11 @@ def parser() -> argparse.ArgumentParser:
             _add_connection(subparser)
         # Settings of Airflow's.
         subparser.set_defaults(
-            encrypted_spark=False, class_data_folder=None, spark_server_folder=None, send_gauges=None
+            encrypted_spark=False,
+            class_data_folder=None,
+            spark_server_folder=None,
+            send_gauges=None,
+            connected=lambda table: table,  # pyiceberg's own configuration names the catalog
         )
         for option in command.all_options:
             subparser.add_argument(option.flag, help=option.help, **option.settings)

@@ -13,6 +13,7 @@ from airflow_eos.cli.rows import run_named, run_row
 from airflow_eos.exceptions import UnknownTopic
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor import CursorRecord
+from airflow_eos.ledger.records.run import TABLE, RunRecord
 from airflow_eos.model.spec import Deployment
 
 Gauge = tuple[str, float, Mapping[str, str]]
@@ -50,6 +51,10 @@ def status(target: Deployment, options: Namespace) -> Outcome:
     if everything:
         answer["pipelines"] = {name: record.summary() for name, record in latest.items()}
         answer["gaps"] = [entry.to_dict() for entry in names.gaps] if names else []
+        answer["tables"] = (
+            [_table_row(name, record) for name, record in names.in_tables.items()] if names else []
+        )
+        answer["intents"] = [intent.to_dict() for intent in names.intents] if names else []
         exceeded += _exceeded_gaps(answer, options)
     exceeded += _exceeded_open(answer, options)
     answer |= {"missing": [entry["not in the ledger"] for entry in missing], "exceeded": exceeded}
@@ -63,6 +68,8 @@ def status(target: Deployment, options: Namespace) -> Outcome:
             {"pipeline": name, "at": entry.staged_at, **run_row(entry.summary())}
             for name, entry in latest.items()
         ],
+        "tables, their latest rows": answer.get("tables", []),
+        "about to be published in tables": answer.get("intents", []),
         "runs": [
             run_row({"run_key": name, **(entry or {"state": "no record"})})
             for name, entry in answer["runs"].items()
@@ -76,6 +83,13 @@ def status(target: Deployment, options: Namespace) -> Outcome:
     if options.send_metrics:
         options.send_gauges(gauges(answer, target.prefix))
     return Outcome(answer, shown, FOUND if missing or exceeded else DONE)
+
+
+def _table_row(pipeline: str, record: RunRecord) -> Row:
+    """Return which table a pipeline writes, and what its last run with rows put there."""
+    table = record.details[TABLE]
+    named = {"pipeline": pipeline, "table": table["sink"], "snapshot": table["snapshot"]}
+    return {**named, "rows": table["rows"], "at": record.staged_at, "run_key": record.run_key}
 
 
 def gauges(answer: Mapping[str, Any], prefix: str) -> list[Gauge]:

@@ -6,36 +6,26 @@ connection                property of the catalog, as pyiceberg has it
 host                      ``uri``
 login, password           ``credential``, as ``login:password``
 extra                     as it is: ``type`` (default: ``rest``), ``warehouse``, ``s3.endpoint``, ``token``
+extra ``catalog_name``    name of the catalog, where tables belong to it (``type`` ``sql``); default: the
+                          connection's id
 ========================  ==============================================================================
 """
 
 from __future__ import annotations
-
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
 from airflow_eos.compat import AirflowNotFoundException
 from airflow_eos.exceptions import ConfigurationError
-
-if TYPE_CHECKING:
-    from airflow_eos.model.table import IcebergTable
-
-_SECRET_PARTS = ("credential", "token", "secret", "password", "key")
-
-
-def with_connection(sink: IcebergTable | None) -> IcebergTable | None:
-    """Return a sink with the properties of its catalog's connection, which are masked in logs.
-
-    :raises ConfigurationError: there is no such connection, or it names no catalog.
-    """
-    return None if sink is None else replace(sink, properties=catalog_properties(sink.catalog))
+from airflow_eos.model.sink_table import is_secret
 
 
 def catalog_properties(conn_id: str) -> dict[str, str]:
-    """Return what a connection says of a catalog; see the module."""
+    """Return what a connection says of a catalog; see the module. Secrets are masked in logs.
+
+    :raises ConfigurationError: there is no such connection, or it names no catalog.
+    """
     try:
         connection = BaseHook.get_connection(conn_id)
     except AirflowNotFoundException as error:
@@ -55,7 +45,6 @@ def catalog_properties(conn_id: str) -> dict[str, str]:
             f"type {properties['type']}"
         )
     for name, value in properties.items():
-        # An address may hold a password.
-        if any(part in name for part in _SECRET_PARTS) or "@" in value:
+        if is_secret(name, value):
             mask_secret(value)
     return properties

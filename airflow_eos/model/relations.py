@@ -7,13 +7,16 @@ from collections.abc import Mapping, Sequence
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.kinds import did_you_mean
 from airflow_eos.model.ranges import Explicit, OffsetRange
-from airflow_eos.model.table import IcebergTable
+from airflow_eos.model.sink_table import SinkTable
 
 TABLE_REFUSES: Mapping[str, tuple[object, str]] = {
     "sink_topic": (None, "a run has one sink: leave one of them out"),
     "dead_letter_topic": (None, "dead letters beside a table are not supported yet"),
     "mark_output": ("never", "rows have no headers; the snapshot's summary names the run"),
-    "compression": ("zstd", "set the table property write.parquet.compression-codec"),
+    "compression": (
+        "zstd",
+        "it is of Kafka's batches; a table has its own settings (Iceberg: write.parquet.compression-codec)",
+    ),
     "allow_loop": (False, "a table is not read by the run"),
 }
 """Parameters that say nothing about a table: the value they have to have beside one, and the way on."""
@@ -43,9 +46,10 @@ def check_table(sink: object, others: Mapping[str, object]) -> None:
     """
     if sink is None:
         return
-    if not isinstance(sink, IcebergTable):
+    if not isinstance(sink, SinkTable):
         raise ConfigurationError(
-            f"sink must be an IcebergTable(name, catalog=...), got {sink!r}; a topic is given as sink_topic"
+            f"sink must be a table, as IcebergTable(name, catalog=...), got {sink!r}; a topic is given as "
+            "sink_topic"
         )
     for name, (must_be, way_on) in TABLE_REFUSES.items():
         if name in others and others[name] != must_be:

@@ -21,7 +21,7 @@ from airflow_eos.model.relations import (
     check_table,
     check_topics_of,
 )
-from airflow_eos.model.table import IcebergTable
+from airflow_eos.model.sink_table import SinkTable
 
 OnCommitted = Literal["skip", "fail", "reprocess", "accept"]
 MarkOutput = Literal["never", "reprocessed", "always"]
@@ -155,7 +155,7 @@ class RunSpec:
     source_topics: tuple[str, ...]
     group_id: str
     sink_topic: str | None = None
-    sink: IcebergTable | None = None
+    sink: SinkTable | None = None
     dead_letter_topic: str | None = None
     max_dead_letters: int = 100
     allow_loop: bool = False

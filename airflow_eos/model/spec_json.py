@@ -9,11 +9,17 @@ from dataclasses import asdict
 from typing import Any
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.delta_table import DeltaTable
+from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval, RangeMode
+from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.spec import LedgerSettings, RunSpec
-from airflow_eos.model.table import IcebergTable
 
 SPEC_VERSION = 1
+_TABLES: dict[str, type[SinkTable]] = {
+    table.KIND: table for table in (IcebergTable, DeltaTable, PostgresTable)
+}
 _PLAIN = (
     "pipeline",
     "run_id",
@@ -62,7 +68,7 @@ def spec_to_json(spec: RunSpec) -> str:
         "task": dict(spec.task),
         **{name: getattr(spec, name) for name in _PLAIN},
         # Left out otherwise, so that another version reads what it knows.
-        **({} if spec.sink is None else {"sink": asdict(spec.sink)}),
+        **({} if spec.sink is None else {"sink": {"kind": spec.sink.KIND, **asdict(spec.sink)}}),
     }
     return json.dumps(data, separators=(",", ":"))
 
@@ -98,9 +104,13 @@ def spec_from_json(text: str | bytes) -> RunSpec:
         audit=data["audit"],
         task=data.get("task", {}),
         skip_offsets=tuple(map(OffsetRange.from_list, data["skip_offsets"])),
-        sink=IcebergTable(**data["sink"]) if "sink" in data else None,
+        sink=_table(**data["sink"]) if "sink" in data else None,
         **{name: data[name] for name in _PLAIN},
     )
+
+
+def _table(kind: str, **fields: Any) -> SinkTable:
+    return _TABLES[kind](**fields)
 
 
 def _ranges_to_dict(mode: RangeMode) -> dict[str, Any]:

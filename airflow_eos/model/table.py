@@ -1,4 +1,4 @@
-"""Tables as sinks: which table a run appends to, and what a table says of the runs that wrote it."""
+"""What a table that is a sink says of the runs that wrote it, and what tasks wrote for it."""
 
 from __future__ import annotations
 
@@ -8,50 +8,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.model.kinds import NONE, TEXT
 from airflow_eos.model.versioned import integer, text
 
 PUBLISHED_VERSION = 1
 PublishedState = Literal["published", "barred"]
-
-
-@dataclass(frozen=True, slots=True)
-class IcebergTable:
-    """An Apache Iceberg table that a run appends to.
-
-    ``process`` returns the columns of the table. Each record is in the table's history once, whatever dies or
-    is started twice; the table and Kafka become visible one after the other.
-
-    ::
-
-        ReadProcessWriteOperator(..., sink=IcebergTable("db.flights", catalog="iceberg_default"))
-
-    :param name: namespace and table, separated by dots.
-    :param catalog: in Airflow: connection of type ``iceberg``; elsewhere: name of a catalog of pyiceberg's
-        configuration.
-    :param branch: append to this branch, which exists; None: to the main one.
-    :param properties: of the catalog, in pyiceberg's names, where no connection or configuration names them;
-        never shown.
-    :raises ConfigurationError: naming parameter and value.
-    """
-
-    name: str
-    catalog: str = "iceberg_default"
-    branch: str | None = None
-    properties: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        TEXT.check("IcebergTable(name=...)", self.name)
-        parts = self.name.split(".")
-        if len(parts) < 2 or not all(part.strip() for part in parts):  # noqa: PLR2004 - namespace and table
-            raise ConfigurationError(
-                f"IcebergTable(name=...) must be namespace and table, as 'db.flights', got {self.name!r}"
-            )
-        TEXT.check("IcebergTable(catalog=...)", self.catalog)
-        (TEXT | NONE).check("IcebergTable(branch=...)", self.branch)
-
-    def __str__(self) -> str:
-        return f"iceberg:{self.catalog}/{self.name}" + (f"@{self.branch}" if self.branch else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor import CursorRecord
+from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.kafka import OFFSETS_TOPIC, ProducerIdentity
 from airflow_eos.model.spec import DEFAULT_PREFIX, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
 from airflow_eos.operations.checks import (
@@ -29,6 +30,7 @@ from airflow_eos.operations.checks import (
 )
 from airflow_eos.operations.repair import hanging
 from airflow_eos.operations.retention_report import findings
+from airflow_eos.operations.table_checks import run_keys_by_digest, table_checks
 from airflow_eos.run import laws
 
 _NOBODY = 2**63 - 1
@@ -43,6 +45,7 @@ class DoctorOptions:
     :param group: consumer group of a cursor; None to check no group.
     :param sources: topics that runs read.
     :param sinks: topics that runs write.
+    :param tables: Iceberg tables that runs write.
     :param oldest: start of the oldest interval to read, aware; None if runs do not read intervals.
     """
 
@@ -50,6 +53,7 @@ class DoctorOptions:
     group: str | None = None
     sources: Collection[str] = ()
     sinks: Collection[str] = ()
+    tables: Collection[IcebergTable] = ()
     oldest: dt.datetime | None = None
     transaction_timeout: dt.timedelta = TRANSACTION_TIMEOUT
     delivery_timeout: dt.timedelta = DELIVERY_TIMEOUT
@@ -84,6 +88,9 @@ def examine(options: DoctorOptions) -> list[Check]:
         for name in sorted({*options.sources, *_topics_of(control, options.group)}):
             look = functools.partial(undecided_offsets, control, permissions, name)
             checks += guarded(f"end of topic {name}", look)
+        for table in options.tables:
+            look = functools.partial(table_checks, table, functools.partial(run_keys_by_digest, control))
+            checks += guarded(f"table {table}", look)
         checks += guarded("hanging transactions", lambda: _hanging(control, options))
         checks += guarded("retention", lambda: _retention(control, options))
         if options.group is not None:
@@ -127,7 +134,7 @@ def _refusal(control: ControlPlane, name: str, *, initialise: bool) -> Authoriza
     """
     try:
         if initialise:
-            control.transactions.fence(name).close()
+            control.transactions.fence(name, announced=False).close()
         else:
             control.transactions.abort(ProducerIdentity(name, _NOBODY, 0))
     except AuthorizationFailed as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,11 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.records.cursor import CursorRecord
 from airflow_eos.ledger.records.horizon import Horizon
-from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ledger.records.run import TABLE, RunRecord
 from airflow_eos.model.ledger import LedgerId, LedgerText
 from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings, MayCreate
 from airflow_eos.operations.gaps import Gap, gaps
+from airflow_eos.operations.open_intents import OpenIntent, open_intents
 from airflow_eos.run import laws
 
 if TYPE_CHECKING:
@@ -225,11 +226,14 @@ class LedgerNames:
     :param runs: the latest run of each pipeline.
     :param groups: consumer groups with a cursor.
     :param gaps: gaps between the committed intervals of pipelines.
+    :param in_tables: the latest run of each pipeline that put rows into a table.
     """
 
     runs: Mapping[str, RunRecord]
     groups: tuple[str, ...]
     gaps: tuple[Gap, ...] = ()
+    in_tables: Mapping[str, RunRecord] = field(default_factory=dict)
+    intents: tuple[OpenIntent, ...] = ()
 
 
 def ledger_names(
@@ -243,8 +247,13 @@ def ledger_names(
     runs = readable_runs((key, value) for key, value in values if keys.is_run_record(key))
     cursors = {_group_of(key, value) for key, value in values if keys.is_cursor_record(key)}
     latest = {run.pipeline: run for run in runs}
+    in_tables = {run.pipeline: run for run in runs if TABLE in run.details}
     return LedgerNames(
-        dict(sorted(latest.items())), tuple(sorted(cursors - {""})), tuple(gaps(runs, _horizons(values)))
+        dict(sorted(latest.items())),
+        tuple(sorted(cursors - {""})),
+        tuple(gaps(runs, _horizons(values))),
+        dict(sorted(in_tables.items())),
+        open_intents(values),
     )
 
 

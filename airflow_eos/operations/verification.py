@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from airflow_eos.broker import KafkaCluster, Link
 from airflow_eos.exceptions import AuthorizationFailed
 from airflow_eos.ledger.records.run import TABLE
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.operations.findings import Finding, Outcome
+from airflow_eos.operations.table_verification import table_finding
 from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.run.retention import is_compacted
 from airflow_eos.wire.fetch import fetch_answers
@@ -21,44 +22,23 @@ from airflow_eos.wording import counted
 if TYPE_CHECKING:
     from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.model.output import PartitionReceipt
+    from airflow_eos.operations.table_verification import Connected
     from airflow_eos.wire.connection import BrokerConnections
-
-Outcome = Literal["ok", "mismatch", "compacted", "expired", "table"]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result for one target partition of one run.
-
-    :param outcome: ``expired``: retention has deleted some of the output, so it cannot be verified;
-        ``compacted``: the topic is compacted, and later records of their keys may have replaced missing ones;
-        ``table``: the rows are in a table, which is not read here.
-    :param recorded: number of records written, according to the ledger.
-    :param found: number of the run's records that a ``read_committed`` consumer gets.
-    :param detail: what is wrong; empty if nothing is.
-    """
-
-    run_key: str
-    topic: str
-    partition: int
-    outcome: Outcome
-    recorded: int
-    found: int
-    detail: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
 
 
 def verify_output(
-    kafka: Mapping[str, Any], record: RunRecord, *, seconds: float | None = None
+    kafka: Mapping[str, Any],
+    record: RunRecord,
+    *,
+    seconds: float | None = None,
+    connected: Connected | None = None,
 ) -> list[Finding]:
     """Compare every receipt of a run with the log: checksums, number of records, sequence, visibility.
 
     Records of other producers may be in between; the run's records have its producer id and epoch.
 
     :param seconds: time limit; None for no limit.
+    :param connected: adds to a table the properties of its catalog; None: tables are not read.
     :raises EosError: the log cannot be read.
     :raises AuthorizationFailed: Read on a topic of the receipts is missing; nothing was read.
     :raises TimeoutError: it took longer than ``seconds``.
@@ -76,17 +56,8 @@ def verify_output(
             settings_of = cache(cluster.topic_settings)
             return [
                 *(_verify(settings_of, connections, record, receipt, in_time) for receipt in record.receipts),
-                *_in_tables(record),
+                *([table_finding(record, connected, in_time)] if TABLE in record.details else []),
             ]
-
-
-def _in_tables(record: RunRecord) -> list[Finding]:
-    """Say of rows in a table that they were not compared, and where they are."""
-    table = record.details.get(TABLE, {})
-    detail = f"not compared: read the table's snapshot {table.get('snapshot')}"
-    return [
-        Finding(record.run_key, name, 0, "table", rows, 0, detail) for name, rows in record.table_rows.items()
-    ]
 
 
 def _may_be_read(cluster: KafkaCluster, topics: Collection[str]) -> None:

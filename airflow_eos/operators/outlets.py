@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset
 
+from airflow_eos.ledger.records.run import TABLE
+
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
@@ -17,8 +19,9 @@ _KAFKA = "kafka://"
 def describe_outlets(context: Context, record: RunRecord) -> None:
     """Put the run into ``extra`` of the event of every outlet asset the author gave.
 
-    The event of ``kafka://host:port/topic`` counts that topic only, any other asset all records written. It
-    comes from the ledger's record, so a run found again describes the same output.
+    The event of ``kafka://host:port/topic`` counts that topic only, that of any other asset all records
+    written, and the rows of the table that is the sink, with its name and the run's snapshot. It comes from
+    the ledger's record, so a run found again describes the same output.
     """
     for outlet in context["task"].outlets:
         if isinstance(outlet, Asset):
@@ -26,15 +29,19 @@ def describe_outlets(context: Context, record: RunRecord) -> None:
 
 
 def _describe(uri: str, record: RunRecord) -> dict[str, Any]:
-    receipts = record.receipts
-    if uri.startswith(_KAFKA):
-        topic = uri[len(_KAFKA) :].partition("/")[2]
-        receipts = tuple(receipt for receipt in receipts if receipt.topic == topic)
-    return {
+    described = {
         "run_key": record.run_key,
         "pipeline": record.pipeline,
         "records_read": record.records_read,
-        "records_written": sum(receipt.records for receipt in receipts),
-        "written": {f"{receipt.topic}-{receipt.partition}": receipt.records for receipt in receipts},
+        "records_written": record.records_written,
+        "written": record.written,
         "ranges": [one.to_list() for one in record.ranges],
     }
+    if uri.startswith(_KAFKA):
+        topic = uri[len(_KAFKA) :].partition("/")[2]
+        receipts = [receipt for receipt in record.receipts if receipt.topic == topic]
+        described["records_written"] = sum(receipt.records for receipt in receipts)
+        described["written"] = {f"{r.topic}-{r.partition}": r.records for r in receipts}
+    elif TABLE in record.details:
+        described["table"] = record.details[TABLE]
+    return described

@@ -172,8 +172,8 @@ def _table(_: str, sink: Any) -> None:
     check_table(sink, {})
     if sink is not None and sink.properties is not None:
         raise ConfigurationError(
-            f"sink=IcebergTable({sink.name!r}, properties=...) is for programs without Airflow: a Dag names "
-            "a connection of type iceberg as catalog, which keeps its secrets"
+            f"sink={type(sink).__name__}(..., properties=...) is for programs without Airflow: a Dag names a "
+            f"connection ({sink.connection_id!r}), which keeps its secrets"
         )
 
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from airflow_eos.engine import RunAttempt
     from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.model.plan import RunPlan
+    from airflow_eos.model.sink_table import SinkTable
     from airflow_eos.model.spec import Compression, LedgerSettings, MarkOutput, OnCommitted, RunSpec
-    from airflow_eos.model.table import IcebergTable
     from airflow_eos.operators.offset_ranges import GivenRanges
     from airflow_eos.operators.partition_interval import PartitionDuration
     from airflow_eos.operators.run_parameters import OnEmpty
@@ -101,7 +101,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
             topics: Sequence[str] | str,
             group_id: str,
             sink_topic: str | None = None,
-            sink: IcebergTable | None = None,
+            sink: SinkTable | None = None,
             dead_letter_topic: str | None = None,
             max_dead_letters: int = 100,
             allow_loop: bool = False,
@@ -183,7 +183,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
             ship_by_value(process)
             spark = session.start(plan.offsets, rows=not is_arrow_process(process))
             # Now, before anything secret is sent: spark-defaults.conf and servers have a say in it.
-            check_encryption(settings_in_force(spark, config), ClientConfig.of(spec.kafka))
+            check_encryption(settings_in_force(spark, config), ClientConfig.of(spec.kafka), sink=spec.sink)
             return spark
 
         from airflow_eos.engine import RunAttempt

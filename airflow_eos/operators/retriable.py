@@ -25,7 +25,9 @@ from airflow_eos.exceptions import (
     RecordRefused,
     RunAlreadyCommitted,
     RunFenced,
+    TableRefused,
     TableReplaced,
+    TableRewritten,
     TopicRecreated,
 )
 
@@ -45,7 +47,9 @@ FINAL: tuple[type[EosError], ...] = (
     OutputLost,
     RecordRefused,
     RunAlreadyCommitted,
+    TableRefused,
     TableReplaced,
+    TableRewritten,
     TopicRecreated,
 )
 """Errors that stay the same until somebody acts: the same call again meets the same state.

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from airflow_eos.compat.retry_policy import RetryPolicy
     from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.model.sink_table import SinkTable
     from airflow_eos.model.spec import Compression, MarkOutput, OnCommitted
-    from airflow_eos.model.table import IcebergTable
 
 OnEmpty = Literal["succeed", "skip"]
 _NOT_GIVEN: Any = object()  # None is a value here: no limit, no policy
@@ -49,8 +49,10 @@ class RunParameters(CheckedParameters):
     :param topics: topics to read: one, a list, or the text of a list, as a template renders it. (templated)
     :param group_id: consumer group that holds the cursor. (templated)
     :param sink_topic: topic of rows without a ``topic`` column; None requires the column. (templated)
-    :param sink: a table that the run appends to, in place of topics:
-        :class:`~airflow_eos.model.table.IcebergTable`. Its catalog is a connection of type ``iceberg``.
+    :param sink: a table that the run writes to, in place of topics:
+        :class:`~airflow_eos.model.iceberg_table.IcebergTable`, whose catalog is a connection of type
+        ``iceberg``, :class:`~airflow_eos.model.delta_table.DeltaTable`, or
+        :class:`~airflow_eos.model.postgres_table.PostgresTable`, with a connection of type ``postgres``.
     :param dead_letter_topic: topic of the records on which ``process`` raises, with the error in their
         headers, in the run's transaction; without it such a record fails the run. (templated)
     :param max_dead_letters: so many of a run, or of a round, at most; with one more it fails.
@@ -131,7 +133,7 @@ class RunParameters(CheckedParameters):
         topics: Sequence[str] | str,
         group_id: str,
         sink_topic: str | None = None,
-        sink: IcebergTable | None = None,
+        sink: SinkTable | None = None,
         dead_letter_topic: str | None = None,
         max_dead_letters: int = 100,
         allow_loop: bool = False,
@@ -199,8 +201,8 @@ class RunParameters(CheckedParameters):
 
         :raises ConfigurationError: a value is refused; see :class:`~airflow_eos.model.spec.RunSpec`.
         """
-        from airflow_eos.hooks.iceberg_catalog import with_connection
         from airflow_eos.hooks.kafka_eos import KafkaEosHook
+        from airflow_eos.hooks.table_connections import with_connection
 
         refuse_loop(context)
         check_rendered(self, self._templates)

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from airflow_eos.compat.retry_policy import RetryPolicy
     from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.model.sink_table import SinkTable
     from airflow_eos.model.spec import Compression, LedgerSettings, MarkOutput, OnCommitted, RunSpec
-    from airflow_eos.model.table import IcebergTable
     from airflow_eos.operators.offset_ranges import GivenRanges
     from airflow_eos.operators.partition_interval import PartitionDuration
     from airflow_eos.operators.run_parameters import OnEmpty
@@ -114,7 +114,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             application: str = "",
             deferrable: bool = False,
             sink_topic: str | None = None,
-            sink: IcebergTable | None = None,
+            sink: SinkTable | None = None,
             dead_letter_topic: str | None = None,
             max_dead_letters: int = 100,
             allow_loop: bool = False,
@@ -357,7 +357,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         self._end_what_starts_late(hook)
         self._check_deferrable(hook)
         known = {**hook._conf, "spark.master": hook._connection["master"]}  # noqa: SLF001
-        check_encryption(known, ClientConfig.of(mine.kafka), f"{ADVICE}; {_ONLY_CONF}")
+        check_encryption(known, ClientConfig.of(mine.kafka), f"{ADVICE}; {_ONLY_CONF}", sink=mine.sink)
         if not in_cluster:
             # The driver runs here, by this Python; a python3 on PATH may be any other.
             os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -372,9 +372,9 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             self.application = str(mine.with_specification(application))
             return
         self.files = joined(self.files, str(mine.spec))
-        if ClientConfig.of(mine.kafka).has_secrets:
+        if ClientConfig.of(mine.kafka).has_secrets or (mine.sink is not None and mine.sink.has_secrets):
             self.log.warning(
-                "Application %s is no file here: the specification with the Kafka credentials goes by "
+                "Application %s is not a file here: the specification with the credentials goes by "
                 "--files, to the folder of every executor; use process, or an application beside the Dag",
                 self.application,
             )

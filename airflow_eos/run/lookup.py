@@ -23,11 +23,13 @@ class Reprocess:
     """A committed run to be done again: the same ranges, under a key and a transactional id of their own.
 
     :param recorded: what it read.
+    :param earlier: all records of the run: of its rounds, and of its reprocessings.
     """
 
     key: str
     recorded: RunRecord
     transactional_id: str
+    earlier: tuple[RunRecord, ...]
 
 
 class CommittedRuns:
@@ -119,7 +121,8 @@ class CommittedRuns:
         other = f"run {first.run_id!r}, clear {first.clear_number}, try {first.try_number}"
         if self._spec.on_committed == "reprocess":
             self._check(parts, but_for={SINK})
-            return Reprocess(keys.reprocess_key(key, len(again) + 1), first, again_id)
+            earlier = (*parts, *again.values())
+            return Reprocess(keys.reprocess_key(key, len(again) + 1), first, again_id, earlier)
         answer = self._answering(first, parts, again)
         if self._spec.on_committed == "fail":
             raise RunAlreadyCommitted(

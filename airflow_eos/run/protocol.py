@@ -9,77 +9,41 @@ says what happened.
 
 Where the sink is a table, its commit cannot be a part of the transaction. The INTENT in the ledger comes
 before it, the transaction with offsets and record after it; an attempt that finds an INTENT settles it first
-(:mod:`airflow_eos.run.table_commits`).
+(:mod:`airflow_eos.run.table_steps`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from airflow_eos.exceptions import (
-    AuthorizationFailed,
-    ConfigurationError,
-    EosError,
-    OutcomeUnknown,
-    PlanError,
-    ProcessFailed,
-    RecordRefused,
-    RunFailed,
-    RunFenced,
-    SessionLost,
-)
+from airflow_eos.exceptions import DifferentWork, PlanError, RunFenced
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run import AIRFLOW, TOPIC_IDS, RunRecord
 from airflow_eos.ledger.topic_check import refuse_unsigned
-from airflow_eos.model.kafka import EndTxnAnswer, ProducerIdentity, TransactionDescription
+from airflow_eos.model.kafka import ProducerIdentity
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.spec import RunSpec
-from airflow_eos.ports import ProducerSession, Sealed, SealedBlockLost
+from airflow_eos.ports import ProducerSession
 from airflow_eos.run import grants, laws, marks, rounds
 from airflow_eos.run.collaborators import Collaborators
 from airflow_eos.run.commit_entry import CommitEntry, check_with_brokers
-from airflow_eos.run.kept_failures import clear_frames
+from airflow_eos.run.endings import Endings, failed, is_ours
 from airflow_eos.run.kill import KILL_SECONDS, Kill, KillBudget
 from airflow_eos.run.lookup import CommittedRuns
 from airflow_eos.run.planner import Planned
 from airflow_eos.run.sink_check import Targets, refuse_loop
 from airflow_eos.run.states import State, Trace
 from airflow_eos.run.table_commits import TableCommits
+from airflow_eos.run.table_steps import TableSteps
 from airflow_eos.run.unfinished import UnfinishedEnds
+from airflow_eos.run.unit_of_work import UnitOfWork
 from airflow_eos.run.visibility import Visibility
 
 log = logging.getLogger(__name__)
-
-MAX_ENDED_OLDER = 4
-"""Epochs spent on ending what earlier attempts left open, before that is given up.
-
-Each of two (a commit, an abort) may have left something open in two places (topics, ledger and offsets)."""
-
-# An attempt that failed for one of these would fail again under a new epoch.
-_NOT_WORTH_RESENDING = (AuthorizationFailed, ConfigurationError, PlanError, ProcessFailed, RecordRefused)
-
-
-@dataclass(slots=True)
-class _Work:
-    """What this process knows of the work it does; it survives a resend, not the process."""
-
-    key: str
-    transactional_id: str
-    recorded: RunRecord | None = None
-    planned: Planned | None = None
-    sealed: Sealed | None = None
-    intent: Intent | None = None
-    published: bool = False
-    attempts: int = 0
-    ended_older: int = 0
-    last_answer: EndTxnAnswer | None = None
-    last_failure: BaseException | None = None
-    versions: dict[str, object] = field(default_factory=dict)
-    verification: bool | None = None
 
 
 class RunProtocol:
@@ -119,7 +83,13 @@ class RunProtocol:
         )
         self._targets = Targets(collaborators.cluster)
         table = collaborators.table
-        self._tables = None if table is None else TableCommits(spec, collaborators, table, self._started_at)
+        self._endings = Endings(
+            spec, collaborators.transactions, collaborators.data, self._trace, self._kill, self._answer
+        )
+        self._table: TableSteps | None = None
+        if table is not None:
+            commits = TableCommits(spec, collaborators, table, self._started_at)
+            self._table = TableSteps(commits, self._endings, self._trace, self._kill)
         self._identity: ProducerIdentity | None = None
 
     @property
@@ -136,7 +106,7 @@ class RunProtocol:
         :raises OutcomeUnknown: the ledger could not be asked; a retry finds out.
         :raises OutputLost: committed, and a topic that was written is gone.
         """
-        work = _Work(keys.run_key(self._spec), keys.transactional_id(self._spec))
+        work = UnitOfWork(keys.run_key(self._spec), keys.transactional_id(self._spec))
         found = self._ask(work, fenced=False)
         self._trace.enter(State.ASKED)
         if found is not None:
@@ -147,7 +117,7 @@ class RunProtocol:
                 if record is not None:
                     return record
         finally:
-            self._release(work)
+            work.release(self._collaborators.data)
 
     def kill(self, timeout: float = KILL_SECONDS) -> None:
         """End our own transaction, if any, and never take another epoch. Safe from a signal handler.
@@ -169,22 +139,28 @@ class RunProtocol:
             raise
         log.info("killed: the transaction of %r: %s", self._identity.transactional_id, answer.value)
 
-    def _ask(self, work: _Work, *, fenced: bool) -> RunRecord | None:
+    def _ask(self, work: UnitOfWork, *, fenced: bool) -> RunRecord | None:
         """Ask the authority; a record is the answer to give, None means: do the work (again)."""
-        found = self._committed.ask(fenced=fenced)
-        if isinstance(found, RunRecord):
-            return found
-        if found is not None:
-            work.key, work.recorded, work.transactional_id = found.key, found.recorded, found.transactional_id
+        answer = self._committed.ask(fenced=fenced)
+        if isinstance(answer, RunRecord):
+            return answer
+        if answer is not None:
+            work.key, work.transactional_id = answer.key, answer.transactional_id
+            work.recorded, work.earlier = answer.recorded, answer.earlier
         return None
 
-    def _ask_again(self, work: _Work) -> RunRecord | None:
+    def _answer(self, work: UnitOfWork) -> RunRecord | None:
+        """Return a record of the ledger for an attempt that may not fence any more."""
+        found = self._ask(work, fenced=False)
+        return None if found is None else self._visible(found)
+
+    def _ask_again(self, work: UnitOfWork) -> RunRecord | None:
         """Ask behind the fence: another may have committed since, and only here is a no final (law 3)."""
         return self._ask(work, fenced=True)
 
     # -- one attempt under one epoch --
 
-    def _one_epoch(self, work: _Work) -> RunRecord | None:
+    def _one_epoch(self, work: UnitOfWork) -> RunRecord | None:
         """Return the record when the work is done, None when it must be tried under a new epoch."""
         self._kill.check()
         self._unfinished.before_fence(work.transactional_id)
@@ -192,13 +168,13 @@ class RunProtocol:
         try:
             self._identity = session.identity
             self._trace.enter(State.FENCED)
-            if self._ended_older(work, session, self._unfinished.end_in_ledger(session.identity)):
+            if self._endings.ended_older(work, session, self._unfinished.end_in_ledger(session.identity)):
                 return None
             return self._behind_the_fence(work, session)
         finally:
             session.close()
 
-    def _behind_the_fence(self, work: _Work, session: ProducerSession) -> RunRecord | None:
+    def _behind_the_fence(self, work: UnitOfWork, session: ProducerSession) -> RunRecord | None:
         fenced_id, asked_key = work.transactional_id, work.key
         found = self._ask_again(work)
         if found is not None:
@@ -206,139 +182,75 @@ class RunProtocol:
         self._trace.enter(State.CHECKED)
         if work.transactional_id != fenced_id:
             # Committed by another run since we asked: it is to be reprocessed, under that work's own id.
-            self._forget(work)
+            work.forget(self._collaborators.data)
             return None
         if work.key != asked_key:
             # Another one has reprocessed it meanwhile: what is sealed may name the run.
-            self._forget(work)
-        intent = self._intent_of_others(work)
-        if intent is not None:
-            return self._settle(work, intent, session)
+            work.forget(self._collaborators.data)
+        if self._table is not None:
+            intent = self._table.intent_of_others(work)
+            if intent is not None:
+                return self._settle(work, intent, self._table, session)
         if work.attempts >= self._spec.max_send_attempts:
-            raise self._failed(work)
+            raise failed(work)
+        was_planned = work.planned is not None
         try:
             planned = self._plan(work)
-        except PlanError as refusal:
-            # What a newer attempt committed while we read is no fault of the plan.
-            if self._is_ours(session.identity):
-                raise
-            return self._superseded(work, refusal)
+        except (PlanError, DifferentWork) as refusal:
+            # What another run committed while we read, or between two of our epochs, is no fault of the plan.
+            if not is_ours(self._collaborators.cluster, session.identity):
+                return self._endings.superseded(work, refusal)
+            if was_planned:
+                return self._endings.overtaken(work, session, refusal)
+            raise
         self._trace.enter(State.PLANNED)
         self._seal(work, planned)
         return self._write(work, planned, session)
 
-    def _write(self, work: _Work, planned: Planned, session: ProducerSession) -> RunRecord | None:
+    def _write(self, work: UnitOfWork, planned: Planned, session: ProducerSession) -> RunRecord | None:
         """Write what is sealed, and commit; of a table, this takes two epochs."""
         if work.sealed is not None:
             self._targets.fit(work.sealed.manifest)
         ended = self._unfinished.end_in_topics(session.identity, self._topics_written(work))
-        if self._ended_older(work, session, ended):
+        if self._endings.ended_older(work, session, ended):
             return None
         manifest = work.sealed.manifest if work.sealed is not None else SealedManifest(())
         entry = self._commit_entry(work, planned, manifest)
-        if self._tables is not None and work.sealed is not None and work.sealed.files:
+        if self._table is not None and self._table.changes_table(work):
             if work.intent is None:
-                return self._pin(work, entry, session)
-            return self._publish(work, session)
+                return self._table.pin(work, entry, session)
+            try:
+                entry = self._table.publish(work)
+            except RunFenced as fenced:
+                return self._endings.superseded(work, fenced)
         return self._commit(work, entry, session)
 
-    # -- a table as the sink --
-
-    def _intent_of_others(self, work: _Work) -> Intent | None:
-        """Return the INTENT that the ledger holds of this id, unless it is what this process has pinned."""
-        intent = None if self._tables is None else self._tables.open_intent(work.transactional_id)
-        if intent is not None and intent.is_same(work.intent) and intent.key == work.key:
-            return None
-        work.intent = None
-        return intent
-
-    def _pin(self, work: _Work, entry: CommitEntry, session: ProducerSession) -> RunRecord | None:
-        """Say what is about to be published. The next epoch reads it, and publishes."""
-        assert self._tables is not None
-        try:
-            work.intent = self._tables.intent(entry, session, self._trace.steps)
-            self._tables.pin(work.intent, work.transactional_id, session)
-        except Exception as failure:  # noqa: BLE001 - as in any transaction of ours
-            return self._aborted(work, session, failure)
-        self._trace.enter(State.INTENT)
-        return self._prove_ours(work, session)
-
-    def _publish(self, work: _Work, session: ProducerSession) -> RunRecord | None:
-        """Put the rows into the table, then commit what the INTENT says."""
-        assert self._tables is not None
-        assert work.sealed is not None
-        assert work.intent is not None
-        self._kill.check()
-        try:
-            receipt = self._tables.publish(work.intent, work.transactional_id, work.sealed.files)
-        except RunFenced as fenced:
-            return self._superseded(work, fenced)
-        work.published = True
-        self._trace.enter(State.PUBLISHED)
-        published = self._tables.entry(work.intent, work.transactional_id, receipt)
-        return self._commit(work, published, session)
-
-    def _settle(self, work: _Work, intent: Intent, session: ProducerSession) -> RunRecord | None:
-        """Find out what became of an earlier attempt's INTENT, and end it; then this run begins anew."""
-        assert self._tables is not None
+    def _settle(
+        self, work: UnitOfWork, intent: Intent, steps: TableSteps, session: ProducerSession
+    ) -> RunRecord | None:
+        """End an earlier attempt's INTENT: commit its run if that was published. Then begin anew."""
         self._check_conditions(work)
-        receipt = self._tables.settle(intent, work.transactional_id)
-        if receipt is None:
-            try:
-                self._tables.take_back(work.transactional_id, session)
-            except Exception as failure:  # noqa: BLE001 - as in any transaction of ours
-                return self._aborted(work, session, failure)
-            return self._prove_ours(work, session)
-        self._trace.enter(State.PUBLISHED)
-        entry = self._tables.entry(intent, work.transactional_id, receipt)
+        entry = steps.settle(work, intent)
+        if entry is None:
+            return steps.take_back(work, session)
         if self._commit(work, entry, session, is_own=False) is None:
             return None
-        self._forget(work)
-        return self._prove_ours(work, session)
+        work.forget(self._collaborators.data)
+        return self._endings.used_up(work, session)
 
-    def _prove_ours(self, work: _Work, session: ProducerSession) -> RunRecord | None:
-        """Take no further epoch unless the one that a small transaction used up is still ours (law 2)."""
-        session.close()
-        answer = self._collaborators.transactions.abort(session.identity)
-        if laws.may_take_epoch(answer):
-            return None
-        return self._superseded(work, RunFenced(f"{work.key}: a newer attempt has taken the epoch"))
-
-    def _topics_written(self, work: _Work) -> set[str]:
+    def _topics_written(self, work: UnitOfWork) -> set[str]:
         """Return the topics in which an attempt at this work may have left something open."""
         topics = set() if work.sealed is None else {t.topic for t in work.sealed.manifest.targets}
         return topics | {name for name in (self._spec.sink_topic, self._spec.dead_letter_topic) if name}
 
-    def _ended_older(self, work: _Work, session: ProducerSession, answer: EndTxnAnswer | None) -> bool:
-        """Return whether what an earlier attempt left open was ended: this epoch is used up then.
-
-        :raises RunFenced: a newer attempt exists.
-        :raises OutcomeUnknown: it stays open.
-        """
-        if answer is None:
-            return False
-        session.close()
-        if not laws.may_take_epoch(answer):
-            raise RunFenced(
-                f"{work.key}: transactional id {work.transactional_id} was taken by a newer attempt; "
-                "a retry asks again"
-            )
-        work.ended_older += 1
-        if work.ended_older > MAX_ENDED_OLDER:
-            raise OutcomeUnknown(
-                f"{work.key}: an earlier transaction of {work.transactional_id} stays open although its "
-                f"markers were written {MAX_ENDED_OLDER} times; see `airflow eos repair`"
-            )
-        return True
-
-    def _plan(self, work: _Work) -> Planned:
+    def _plan(self, work: UnitOfWork) -> Planned:
         if work.planned is not None:
             self._collaborators.planner.recheck(work.planned.plan)
             return work.planned
         self._check_conditions(work)
         self._targets.are_there(self._spec)
-        if self._tables is not None:
-            self._tables.look()
+        if self._table is not None:
+            self._table.look(work)
         grants.check_run(self._collaborators.cluster, self._spec)
         work.planned = self._collaborators.planner.plan(work.recorded)
         plan = work.planned.plan
@@ -362,7 +274,7 @@ class RunProtocol:
         )
         return work.planned
 
-    def _check_conditions(self, work: _Work) -> None:
+    def _check_conditions(self, work: UnitOfWork) -> None:
         """Check what must hold of brokers and ledger before any transaction of a run."""
         work.verification = self._collaborators.cluster.partition_verification()
         laws.broker_verifies(work.verification)
@@ -373,15 +285,15 @@ class RunProtocol:
         )
         refuse_unsigned(self._collaborators.ledger_id.is_signed, self._spec.ledger)
 
-    def _seal(self, work: _Work, planned: Planned) -> None:
+    def _seal(self, work: UnitOfWork, planned: Planned) -> None:
         if work.sealed is not None or planned.plan.is_empty:
             return
         if not work.versions:
             work.versions = dict(self._collaborators.data.preflight(planned.plan))
-        if self._tables is None:
+        if self._table is None:
             work.sealed = self._collaborators.data.seal(planned.plan)
         else:
-            work.sealed = self._collaborators.data.seal(planned.plan, self._tables.writer(work.key))
+            work.sealed = self._collaborators.data.seal(planned.plan, self._table.writer(work.key))
             log.info("sealed %d data files", len(work.sealed.files))
         self._trace.enter(State.SEALED)
         manifest = work.sealed.manifest
@@ -394,18 +306,8 @@ class RunProtocol:
             len(manifest.targets),
         )
 
-    def _forget(self, work: _Work) -> None:
-        """Drop a plan and its sealed batches."""
-        self._release(work)
-        work.planned = work.intent = None
-
-    def _release(self, work: _Work) -> None:
-        if work.sealed is not None:
-            sealed, work.sealed = work.sealed, None
-            self._collaborators.data.release(sealed)
-
     def _commit(
-        self, work: _Work, entry: CommitEntry, session: ProducerSession, *, is_own: bool = True
+        self, work: UnitOfWork, entry: CommitEntry, session: ProducerSession, *, is_own: bool = True
     ) -> RunRecord | None:
         """Write, prove and commit.
 
@@ -415,15 +317,15 @@ class RunProtocol:
         try:
             record, messages = self._write_and_prove(work, entry, session)
         except Exception as failure:  # noqa: BLE001 - every failure in OPEN..PROVEN means: abort our own
-            return self._aborted(work, session, failure)
+            return self._endings.aborted(work, session, failure)
         except BaseException:
-            self._abort_quietly(session.identity)
+            self._endings.abort_quietly(session.identity)
             raise
         try:
             with self._kill.turn_taken():
                 session.commit()
         except Exception as failure:  # noqa: BLE001 - the exception says nothing about the outcome
-            return self._unknown(work, session, failure)
+            return self._endings.unknown(work, session, failure)
         self._targets.are_kept()
         self._visibility.wait_for_own(
             record,
@@ -437,7 +339,7 @@ class RunProtocol:
         return replace(record, trace=self._trace.steps)
 
     def _write_and_prove(
-        self, work: _Work, entry: CommitEntry, session: ProducerSession
+        self, work: UnitOfWork, entry: CommitEntry, session: ProducerSession
     ) -> tuple[RunRecord, Sequence[LedgerMessage]]:
         manifest = entry.manifest
         opened = self._collaborators.clock()
@@ -463,7 +365,7 @@ class RunProtocol:
         self._kill.take_turn()
         return record, messages
 
-    def _commit_entry(self, work: _Work, planned: Planned, manifest: SealedManifest) -> CommitEntry:
+    def _commit_entry(self, work: UnitOfWork, planned: Planned, manifest: SealedManifest) -> CommitEntry:
         details = {
             "versions": work.versions,
             TOPIC_IDS: dict(planned.plan.topic_ids),
@@ -479,96 +381,6 @@ class RunProtocol:
             self._spec, self._collaborators, self._started_at, work.key, planned, manifest, details
         )
 
-    # -- when something goes wrong --
-
-    def _aborted(self, work: _Work, session: ProducerSession, failure: Exception) -> RunRecord | None:
-        self._trace.enter(State.ABORTED)
-        log.warning(
-            "%s: attempt %d failed: %s; aborting its transaction", work.key, work.attempts + 1, failure
-        )
-        answer = self._end(session, failure)
-        if not laws.may_take_epoch(answer):
-            return self._superseded(work, failure)
-        self._count(work, answer, failure)
-        if isinstance(failure, SealedBlockLost):
-            self._release(work)  # free what is left; the same ranges are sealed again
-        if isinstance(failure, _NOT_WORTH_RESENDING):
-            raise failure
-        ends = isinstance(failure, SessionLost) or work.attempts >= self._spec.max_send_attempts
-        if ends or self._kill.asked:
-            raise self._failed(work)
-        return None
-
-    def _unknown(self, work: _Work, session: ProducerSession, failure: Exception) -> RunRecord | None:
-        self._trace.enter(State.UNKNOWN)
-        log.warning("%s: the answer of the commit is missing (%s); finding out", work.key, failure)
-        answer = self._end(session, failure)
-        if not laws.may_take_epoch(answer):
-            return self._superseded(work, failure)
-        self._count(work, answer, failure)
-        if self._kill.asked:
-            raise OutcomeUnknown(
-                f"{work.key} was killed while it committed; a retry asks the ledger"
-            ) from failure
-        return None
-
-    def _end(self, session: ProducerSession, failure: Exception) -> EndTxnAnswer:
-        session.close()
-        clear_frames(failure)
-        try:
-            return self._collaborators.transactions.abort(session.identity)
-        except Exception as unreachable:  # noqa: BLE001 - nothing is known then
-            raise OutcomeUnknown(
-                f"{session.identity.transactional_id}: {failure}; the coordinator could not be asked "
-                f"to abort ({unreachable}). A retry will fence this attempt and ask the ledger"
-            ) from failure
-
-    def _abort_quietly(self, producer: ProducerIdentity) -> None:
-        try:
-            self._collaborators.transactions.abort(producer)
-        except Exception as failure:  # noqa: BLE001 - the original error matters more; the time-out ends it
-            log.warning("%s could not be aborted: %s", producer.transactional_id, failure)
-
-    @staticmethod
-    def _count(work: _Work, answer: EndTxnAnswer, failure: BaseException) -> None:
-        work.attempts += 1
-        work.last_answer = answer
-        work.last_failure = failure
-
-    def _superseded(self, work: _Work, failure: Exception) -> RunRecord | None:
-        """Our epoch is gone: ask once, never initialise again."""
-        found = self._ask(work, fenced=False)
-        if found is not None:
-            return self._visible(found)
-        raise RunFenced(
-            f"{work.key}: transactional id {work.transactional_id} was taken by a newer attempt, timed out, "
-            "or was forgotten by the brokers (transactional.id.expiration.ms shorter than the run: "
-            "`airflow eos doctor` tells), and the ledger does not hold the run; a retry asks again. "
-            f"First error: {failure}"
-        ) from failure
-
-    def _failed(self, work: _Work) -> EosError:
-        visible = (
-            "its rows are in the table, and a retry commits its record and offsets"
-            if work.published
-            else "nothing of it is visible"
-        )
-        error = RunFailed(
-            f"{work.key} was aborted after {work.attempts} attempt(s); {visible}. Last error: "
-            f"{work.last_failure}"
-        )
-        error.__cause__ = work.last_failure
-        return error
-
-    def _is_ours(self, producer: ProducerIdentity) -> bool:
-        """Return whether the coordinator still holds our identity for valid, as far as can be told."""
-        try:
-            seen = self._collaborators.cluster.describe_transaction(producer.transactional_id)
-        except Exception as failure:  # noqa: BLE001 - the error that made us ask matters more
-            log.warning("%s could not be described: %s", producer.transactional_id, failure)
-            return True
-        return seen is None or _holds(seen, producer)
-
     def _visible(self, record: RunRecord) -> RunRecord:
         """Return a record of the ledger once every leader shows what it speaks of."""
         self._visibility.wait_for_found(record, seconds=self._visible_seconds)
@@ -578,7 +390,3 @@ class RunProtocol:
     def _visible_seconds(self) -> float:
         """Seconds for which another transaction may hold readers up."""
         return self._spec.transaction_timeout.total_seconds()
-
-
-def _holds(seen: TransactionDescription, producer: ProducerIdentity) -> bool:
-    return (seen.producer_id, seen.producer_epoch) == (producer.producer_id, producer.producer_epoch)

@@ -28,6 +28,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.model.table import DataFileMade, PublishedRun, TableLayout, TableReceipt
 from airflow_eos.ports import TableMoved, TableSink, TableVersion
+from airflow_eos.run.replacing import replacing
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class Claim:
 
     :param scope: by which the table knows the transactional id.
     :param lasting: see :class:`~airflow_eos.model.table.PublishedRun`.
+    :param replaces: rows that its commit takes out; a bar takes nothing out.
     """
 
     key: str
@@ -50,11 +52,13 @@ class Claim:
     layout: TableLayout
     lasting: bool
     summary: tuple[tuple[str, str], ...] = ()
+    replaces: tuple[TableReceipt, ...] = ()
 
     @classmethod
     def of(cls, intent: Intent, transactional_id: str, branch: str | None) -> Claim:
         """Return the claim of an INTENT."""
         record = intent.record
+        replaced = ",".join(str(receipt.snapshot) for receipt in intent.replaces)
         return cls(
             key=intent.key,
             scope=keys.table_scope(transactional_id, branch),
@@ -69,7 +73,9 @@ class Claim:
                     "eos.ranges",
                     json.dumps([wanted.to_list() for wanted in record.ranges], separators=(",", ":")),
                 ),
+                *((("eos.replaces", replaced),) if replaced else ()),
             ),
+            replaces=intent.replaces,
         )
 
 
@@ -96,6 +102,7 @@ class Publisher:
         :raises RunFenced: a newer attempt has barred the claim, or committed the run.
         :raises TableChanged: the files do not fit the table as it is.
         :raises TableReplaced: it is another table.
+        :raises TableRewritten: what the claim replaces is not there as it was written.
         :raises OutcomeUnknown: the catalog did not say what became of it; a retry finds out.
         """
 
@@ -160,6 +167,7 @@ class Publisher:
                 log.info("%s: another commit came first: %s", self._table.name, moved)
                 problem = moved
             except OutcomeUnknown as unknown:
+                log.warning("%s", unknown)
                 problem = unknown
             except EosError:
                 raise
@@ -190,6 +198,9 @@ class Publisher:
         if own.receipt is None:
             summary["eos.barred"] = "true"
         published = version.published.with_run(claim.scope, own, over)
+        if claim.replaces and own.receipt is not None:
+            table = replacing(self._table)
+            return table.replace(version, files, published, summary, claim.scope, claim.replaces)
         return self._table.commit(version, files, published, summary, claim.scope)
 
 

@@ -13,12 +13,14 @@ from airflow_eos.ledger.authority import is_pruned
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run import TABLE, RunRecord
 from airflow_eos.ledger.writer import LedgerTransaction
+from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import SealedManifest
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.run.commit_entry import CommitEntry
 from airflow_eos.run.planner import Planned
 from airflow_eos.run.publishing import Claim, Publisher
+from airflow_eos.run.replacing import REPLACED, earlier_rows, replacing
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -61,6 +63,8 @@ class TableEntry(CommitEntry):
     ) -> RunRecord:
         """Return the run record of the INTENT, with what the table got."""
         table = {"sink": self.intent.sink, "uuid": self.intent.layout.uuid, **self.receipt.to_dict()}
+        if self.intent.replaces:
+            table[REPLACED] = [receipt.snapshot for receipt in self.intent.replaces]
         return replace(
             self.intent.record,
             receipts=tuple(receipts),
@@ -91,6 +95,7 @@ class TableCommits:
         self._table = table
         self._started_at = started_at
         self._version: TableVersion | None = None
+        self._replaces: tuple[TableReceipt, ...] = ()
         self._publisher = Publisher(table, self._committed, sleep=collaborators.sleep)
 
     # -- the ledger --
@@ -146,6 +151,7 @@ class TableCommits:
             record=record,
             offsets_group=plan.offsets_group,
             messages=tuple(entry.messages(record)[1:]),
+            replaces=self._replaces,
         )
 
     def entry(self, intent: Intent, transactional_id: str, receipt: TableReceipt) -> TableEntry:
@@ -172,12 +178,23 @@ class TableCommits:
 
     # -- the table --
 
-    def look(self) -> None:
+    def look(self, earlier: Sequence[RunRecord] = ()) -> None:
         """Look at the table before anything is read.
 
+        :param earlier: records of the run that is done again, if it is: all of its commits.
         :raises UnknownTable: there is none, or it cannot be written.
+        :raises TableRewritten: the run is to replace rows that are not there as they were written.
         """
-        self._version = self._table.load()
+        self._version = version = self._table.load()
+        self._replaces = ()
+        sink = self._spec.sink
+        if isinstance(sink, IcebergTable) and sink.reprocess == "replace":
+            self._replaces = earlier_rows(earlier, self._table.name, version.layout.uuid)
+            replacing(self._table).refuse_rewritten(version, self._replaces)
+
+    def changes(self, files: Sequence[DataFileMade]) -> bool:
+        """Return whether a run with these data files changes the table."""
+        return bool(files or self._replaces)
 
     def writer(self, key: str) -> TableWriter:
         """Return what writes the run's data files; their names hold a digest of its key."""
@@ -200,7 +217,7 @@ class TableCommits:
 
     @property
     def _branch(self) -> str | None:
-        return None if self._spec.sink is None else self._spec.sink.branch
+        return None if self._spec.sink is None else self._spec.sink.branch_name
 
     def _claim(self, intent: Intent, transactional_id: str) -> Claim:
         return Claim.of(intent, transactional_id, self._branch)

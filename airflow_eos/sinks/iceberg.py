@@ -14,17 +14,22 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import ConfigurationError, EosError, OutcomeUnknown, UnknownTable
-from airflow_eos.model.table import IcebergTable, PublishedRuns, TableLayout, TableReceipt
+from airflow_eos.model.table import PublishedRuns, TableLayout, TableReceipt
 from airflow_eos.ports import TableMoved
+from airflow_eos.sinks.redaction import redacted
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
+    from airflow_eos.model.iceberg_table import IcebergTable
     from airflow_eos.model.table import DataFileMade
     from airflow_eos.sinks.iceberg_files import IcebergFiles
 
 MAIN = "main"
+CATALOG_NAME = "catalog_name"
+"""The property that names the catalog; without it the connection's id does."""
 SCOPE, TOKEN, BARRED = "eos.scope", "eos.token", "eos.barred"
 _FORMATS = (1, 2)
 _FILES, _ROWS = "added-data-files", "added-records"
@@ -51,7 +56,7 @@ class IcebergVersion:
 
 
 class IcebergSink:
-    """Implements ``airflow_eos.ports.TableSink``.
+    """Implements ``airflow_eos.ports.ReplacingSink``.
 
     :param sink: which table, and of which catalog.
     :param property_name: of the table, for what this pipeline's runs have published.
@@ -84,15 +89,15 @@ class IcebergSink:
         except (NoSuchTableError, NoSuchNamespaceError):
             raise UnknownTable(
                 f"{self.name} does not exist: create the table {self._sink.name!r} in catalog "
-                f"{self._sink.catalog!r}, or correct sink=IcebergTable(...)"
+                f"{self._sink.catalog!r}, or correct sink=IcebergTable(...){self._name_hint()}"
             ) from None
         except EosError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - of any catalog
             raise OutcomeUnknown(
-                f"{self.name}: the catalog did not say what the table holds ({type(error).__name__}: "
-                f"{error}); a retry asks again"
-            ) from error
+                f"{self.name}: the catalog did not say what the table holds ({self._reason(error)}); a retry "
+                "asks again"
+            ) from None  # its own text may hold addresses and keys of the catalog
         self._refuse_unwritable(table)
         metadata = table.metadata
         layout = TableLayout(str(metadata.table_uuid), metadata.current_schema_id, metadata.default_spec_id)
@@ -132,16 +137,47 @@ class IcebergSink:
         own: str,
     ) -> TableReceipt:
         """Append files and set the property, in one compare-and-set."""
+        return self._commit(version, files, published, summary, own, ())
+
+    def refuse_rewritten(self, version: Any, replaces: Sequence[TableReceipt]) -> None:
+        """Look whether rows are there as they were written."""
+        self._files_as_added(version, replaces)
+
+    def replace(
+        self,
+        version: Any,
+        files: Sequence[DataFileMade],
+        published: PublishedRuns,
+        summary: Mapping[str, str],
+        own: str,
+        replaces: Sequence[TableReceipt],
+    ) -> TableReceipt:
+        """As commit, and take the files out that other commits appended."""
+        removed = self._files_as_added(version, replaces)
+        return self._commit(version, files, published, summary, own, removed)
+
+    def _commit(
+        self,
+        version: Any,
+        files: Sequence[DataFileMade],
+        published: PublishedRuns,
+        summary: Mapping[str, str],
+        own: str,
+        removed: Sequence[DataFile],
+    ) -> TableReceipt:
         from pyiceberg.exceptions import CommitFailedException
         from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, AssertTableUUID
 
         table = version.table
         transaction = table.transaction()
-        append = transaction.update_snapshot(
+        update = transaction.update_snapshot(
             snapshot_properties=dict(summary), branch=self._sink.branch or MAIN
-        ).fast_append()
+        )
+        append = update.overwrite() if removed else update.fast_append()
         for file in files:
             append.append_data_file(pickle.loads(file.data))  # noqa: S301 - a task of this run made it
+        for old in removed:
+            append.delete_data_file(old)
         append.commit()  # into the transaction, not yet to the catalog
         receipt = TableReceipt(append.snapshot_id, len(files), sum(file.rows for file in files))
         run = published.runs[own]
@@ -157,14 +193,39 @@ class IcebergSink:
         try:
             table.catalog.commit_table(table, requirements, transaction._updates)  # noqa: SLF001
         except CommitFailedException as error:
-            raise TableMoved(str(error)) from error
+            raise TableMoved(self._reason(error)) from None
+        except Exception as error:  # noqa: BLE001 - of any catalog
+            raise OutcomeUnknown(
+                f"{self.name}: the catalog did not say what became of a commit ({self._reason(error)}); the "
+                "table is looked at"
+            ) from None
         return receipt
+
+    def _files_as_added(self, version: Any, receipts: Sequence[TableReceipt]) -> list[DataFile]:
+        from airflow_eos.sinks.iceberg_rows import files_as_added
+
+        return files_as_added(version.table, self._sink.branch or MAIN, receipts, self.name)
+
+    def _name_hint(self) -> str:
+        if self._catalog is None or self._catalog.properties.get("type") != "sql":
+            return ""
+        return (
+            f". A catalog in a database keeps tables under its name, which is {self._catalog.name!r} here: "
+            f"see {CATALOG_NAME!r} among the connection's extras"
+        )
+
+    def _reason(self, error: Exception) -> str:
+        known = {} if self._catalog is None else self._catalog.properties
+        return redacted(f"{type(error).__name__}: {error}", {**known, **(self._sink.properties or {})})
 
     def _opened(self) -> Catalog:
         if self._catalog is None:
             from pyiceberg.catalog import load_catalog
 
-            self._catalog = load_catalog(self._sink.catalog, **(self._sink.properties or {}))
+            properties = dict(self._sink.properties or {})
+            # By it a catalog in a database tells its tables from those of others.
+            name = properties.pop(CATALOG_NAME, self._sink.catalog)
+            self._catalog = load_catalog(name, **properties)
         return self._catalog
 
     def _refuse_unwritable(self, table: Table) -> None:

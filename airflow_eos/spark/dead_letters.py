@@ -208,6 +208,10 @@ class DeadLetters:
         if self.target is not None and not self.target.takes_timestamp(moment):
             added.append(("source.timestamp", str(moment)))
             timestamp = pa.nulls(1, timestamp.type)
+        if self.target is not None and self.target.needs_keys and not key.is_valid:
+            # A key of its own: compaction keeps the last letter of each.
+            key = pa.scalar(f"{topic}-{partition}-{offset}".encode())
+            added.append(("source.key", "null"))
         if cut:
             added.append((CUT, ", ".join(cut)))
         columns = {

@@ -10,7 +10,8 @@ the rows name the attempt of their task (:mod:`airflow_eos.spark.sealed_rows`).
 session                   evidence
 ========================  ================================================================================
 classic                   the driver's status store: a stage that ran in a second attempt or again in a
-                          later job, or an executor that was lost while a cached DataFrame was read
+                          later job, or an executor that was lost while a cached DataFrame was read; and
+                          the places of cached blocks (:mod:`airflow_eos.spark.cached_blocks`)
 Connect, server from 4.2  Spark's own: it compares checksums of map outputs with those of the first
                           evaluation, and where they differ runs all tasks again that read them. It does
                           not cover cached DataFrames: plans that read them are refused
@@ -33,7 +34,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_eos.exceptions import ConfigurationError, EnvironmentMismatch
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.spark.cached_blocks import CachedBlocks
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
 from airflow_eos.spark.sealing import FrameSealing
 from airflow_eos.spark.session import is_connect, settings, spark_version, tagged
@@ -73,8 +75,7 @@ class SingleEvaluation(Protocol):
     def admit(self, sealed: DataFrame) -> None:
         """Refuse a plan of which it could not be told that it was evaluated once.
 
-        :raises EnvironmentMismatch: this server would not tell; names its version and what to do.
-        :raises ConfigurationError: no session would tell; names what to do.
+        :raises ConfigurationError: this session would not tell, on any try: names its version and what to do.
         """
 
     def check(self) -> None:
@@ -135,7 +136,10 @@ class ServerEvidence:
         self._spark = spark
 
     def admit(self, sealed: DataFrame) -> None:
-        """Refuse cached DataFrames, and shuffles where the server keeps no checksums."""
+        """Refuse cached DataFrames, and shuffles where the server keeps no checksums.
+
+        :raises ConfigurationError: see :meth:`SingleEvaluation.admit`.
+        """
         if _is_repeatable(self._spark):
             return
         plan = sealed._explain_string()  # noqa: SLF001
@@ -145,7 +149,7 @@ class ServerEvidence:
             action, alternative = "shuffles, or reads a checkpoint", "or Spark 4.2 or newer"
         else:
             return
-        raise EnvironmentMismatch(
+        raise ConfigurationError(
             f"the transform {action}, and Spark {self._spark.version} does not show over Spark Connect "
             "whether it was evaluated once: after the loss of an executor, rows of an unrepeatable transform "
             f"could be missing or come twice. Use a classic session {alternative}; if the transform gives "
@@ -184,11 +188,14 @@ class StatusStoreEvidence:
         self._first_job = self._caught_up()
         self._dropped = self._dropped_events()
         self._lost = self._lost_executors()
+        self._cached = CachedBlocks(self._context)
 
     def admit(self, sealed: DataFrame) -> None:
         """Refuse caches whose blocks may be computed twice in one stage; :meth:`check` sees all else."""
         refuse_caches_in_memory_only(self._spark, sealed)
         refuse_caches_filled_by_several(self._spark, sealed)
+        # The author's function may have filled a cache a moment ago.
+        self._cached = CachedBlocks(self._context)
 
     def check(self) -> None:
         """Look at all stages of the seal's jobs; the last of them counts the blocks.
@@ -211,10 +218,12 @@ class StatusStoreEvidence:
         repeated = computed_twice(computed)
         if repeated is not None:
             raise InconsistentSeal(repeated)
-        kept = set(map(int, self._context._jsc.getPersistentRDDs().keySet())) - counted  # noqa: SLF001
-        read = {rdd for run in computed for rdd in run.rdds}
+        cached = self._cached.kept() & {rdd for run in computed for rdd in run.rdds} - counted
+        repeated = self._cached.computed_twice(cached)
+        if repeated is not None:
+            raise InconsistentSeal(repeated)
         lost = self._lost_executors() - self._lost
-        if kept & read and lost:
+        if cached and lost:
             raise InconsistentSeal(
                 f"executor {', '.join(sorted(lost))} was lost while the transform read a DataFrame that it "
                 "caches: Spark computes the blocks that it held again"

@@ -23,6 +23,7 @@ from airflow_eos.ui.lane_drawing import lane_of
 from airflow_eos.ui.moments import age_text
 from airflow_eos.ui.pipeline_rows import Damaged, ledger_warnings, pipeline_row
 from airflow_eos.ui.records import flat, run_row, task_key, task_of_record, texts
+from airflow_eos.ui.table_rows import intent_rows, table_of, table_row
 from airflow_eos.ui.timeline import shares_of, states_of
 from airflow_eos.ui.viewer import Viewer, not_shown
 from airflow_eos.wording import counted
@@ -30,7 +31,7 @@ from airflow_eos.wording import counted
 if TYPE_CHECKING:
     from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.operations.checks import Check
-    from airflow_eos.ui.history import RunHistory
+    from airflow_eos.ui.known_runs import KnownRuns
 
 RUNS_A_PAGE = 50
 LANES_SHOWN = 64
@@ -44,7 +45,7 @@ _WORST_FIRST = ("fail", "warn", "unknown", "ok")
 
 
 def pipeline_view(
-    history: RunHistory,
+    history: KnownRuns,
     viewer: Viewer,
     name: str,
     now: dt.datetime,
@@ -68,6 +69,8 @@ def pipeline_view(
     lanes = sorted(coverage.lanes, key=lambda lane: not any(it.kind in WRONG for it in lane.segments))
     return {
         **pipeline_row(viewer, pipeline, coverage, now, damaged),
+        "table": table_of(visible.values()),
+        "intents": intent_rows(history.intents.values(), viewer, name),
         "problems": [place(*problem) for problem in coverage.problems],
         "damaged": [_named(record) for record in visible.values() if (name, record.run_key) in damaged],
         "lanes": [lane_of(lane, visible) for lane in lanes[:LANES_SHOWN]],
@@ -100,13 +103,13 @@ def _drawings(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{"title": title, **bars} for title, bars in drawn if bars is not None]
 
 
-def tasks_of(history: RunHistory, viewer: Viewer, name: str) -> dict[tuple[str, str], str]:
+def tasks_of(history: KnownRuns, viewer: Viewer, name: str) -> dict[tuple[str, str], str]:
     """Return the tasks whose records of a pipeline a user may see, by Dag id and task id: its name each."""
     runs = viewer.pipeline(history, name).runs.values()
     return {task_key(record): name for record in runs if viewer.may_see(record)}
 
 
-def run_of(history: RunHistory, viewer: Viewer, pipeline: str, run_key: str) -> RunRecord:
+def run_of(history: KnownRuns, viewer: Viewer, pipeline: str, run_key: str) -> RunRecord:
     """Return the record of a run.
 
     :raises Trouble: there is none, or it is of a Dag that this user may not see.
@@ -119,7 +122,7 @@ def run_of(history: RunHistory, viewer: Viewer, pipeline: str, run_key: str) -> 
 
 
 def run_view(
-    history: RunHistory, viewer: Viewer, pipeline: str, run_key: str, *, damaged: bool = False
+    history: KnownRuns, viewer: Viewer, pipeline: str, run_key: str, *, damaged: bool = False
 ) -> dict[str, Any]:
     """Return one run.
 
@@ -151,6 +154,7 @@ def run_view(
             for one in record.ranges
         ],
         "receipts": [receipt.to_dict() for receipt in record.receipts],
+        "table": table_row(record),
         "states": states_of(record),
         "notes": texts(record.details.get("notes")),
         "versions": flat(record.details.get("versions")),
@@ -158,7 +162,7 @@ def run_view(
     }
 
 
-def health_view(history: RunHistory, viewer: Viewer, transactions: Check) -> dict[str, Any]:
+def health_view(history: KnownRuns, viewer: Viewer, transactions: Check) -> dict[str, Any]:
     """Return what can be said of brokers and ledger, and of the topics of a user's pipelines.
 
     To whom no pipeline is shown nothing is.

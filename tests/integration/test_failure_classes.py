@@ -281,6 +281,19 @@ def test_a_dead_letter_that_its_topic_would_refuse_is_cut(broker, spark):
     assert by_time.timestamp < NOW + HOUR
 
 
+def test_a_dead_letter_without_a_key_gets_one_where_its_topic_is_compacted(broker, spark):
+    """Its brokers take no record without a key; one that has a key keeps it."""
+    source = broker.topic("src")
+    sink, dead = broker.topic("out"), broker.topic("dead", **{"cleanup.policy": "compact"})
+    broker.produce(source, [{"value": b"bad"}, {"key": b"k", "value": b"bad"}, {"value": b"good"}])
+    read_process_write(spark, spec_of(broker, source, sink, dead_letter_topic=dead), fails_on_bad)
+    assert values(broker, sink) == [b"good"]
+    keyless, keyed = read_topic(broker.bootstrap, dead)
+    assert (keyless.key, dict(keyless.headers)["source.key"]) == (f"{source}-0-0".encode(), b"null")
+    assert keyed.key == b"k"
+    assert "source.key" not in dict(keyed.headers)
+
+
 def test_above_max_dead_letters_the_first_error_and_its_place_are_said_once(broker, spark):
     """Counted over tasks: none of them has too many by itself."""
     source, dead = broker.topic("src", 3), broker.topic("dead")

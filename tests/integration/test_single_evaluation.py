@@ -39,6 +39,7 @@ from tests.support.unrepeatable import (
     Gate,
     cached_beyond_memory,
     cached_halves,
+    half_of_a_filled_cache_in_one_task,
     random_keys,
     random_keys_below_two_shuffles,
     random_values_without_a_shuffle,
@@ -216,6 +217,40 @@ def test_without_the_check_records_are_lost_and_come_twice(experiment, monkeypat
 
 @pytest.mark.chaos
 @CLASSIC_ONLY
+def test_a_filled_cache_that_loses_an_executor_leaves_one_evaluation(experiment):
+    """What one task took of the lost blocks stands beside what the others compute again."""
+    run = experiment(half_of_a_filled_cache_in_one_task)
+    run.run_and_kill()
+    assert run.surplus() == EXACT
+    assert run.seals == 2
+
+
+@pytest.mark.chaos
+@CLASSIC_ONLY
+def test_blocks_at_a_new_place_tell_before_the_driver_knows_of_the_loss(experiment, monkeypatch):
+    """A cluster manager may take seconds to say that an executor is gone."""
+    monkeypatch.setattr(single_evaluation.StatusStoreEvidence, "_lost_executors", lambda _evidence: set())
+    run = experiment(half_of_a_filled_cache_in_one_task)
+    run.run_and_kill()
+    assert run.surplus() == EXACT
+    assert run.seals == 2
+
+
+@pytest.mark.chaos
+@CLASSIC_ONLY
+def test_without_both_checks_of_a_cache_records_are_lost_and_come_twice(experiment, monkeypatch):
+    """The counter-test: the run is green."""
+    run = experiment(half_of_a_filled_cache_in_one_task)
+    with monkeypatch.context() as patch:
+        patch.setattr(single_evaluation.StatusStoreEvidence, "_lost_executors", lambda _evidence: set())
+        patch.setattr(single_evaluation.CachedBlocks, "computed_twice", lambda *_: None)
+        run.run_and_kill()
+    assert run.seals == 1
+    assert all(run.surplus().values())
+
+
+@pytest.mark.chaos
+@CLASSIC_ONLY
 @pytest.mark.parametrize("spark", [{"spark.memory.fraction": "0.05"}], ids=["10 MB"], indirect=True)
 @pytest.mark.parametrize("checked", [True, False])
 def test_a_cache_without_a_disk_is_no_single_evaluation(experiment, monkeypatch, checked):
@@ -224,7 +259,8 @@ def test_a_cache_without_a_disk_is_no_single_evaluation(experiment, monkeypatch,
     if checked:
         _is_refused(run)
         return
-    monkeypatch.setattr(single_evaluation, "refuse_caches_in_memory_only", lambda *_: None)
+    for refusal in ("refuse_caches_in_memory_only", "refuse_caches_filled_by_several"):
+        monkeypatch.setattr(single_evaluation, refusal, lambda *_: None)
     run.run()
     assert run.seals == 1
     assert all(run.surplus().values())

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import DifferentWork, RunFailed, RunFenced, TableReplaced
+from airflow_eos.exceptions import DifferentWork, RunFailed, RunFenced, TableReplaced, TableRewritten
 from airflow_eos.ledger import keys
+from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.ranges import Cursor
-from airflow_eos.model.table import IcebergTable
+from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.cursor_reset import Reset, reset_cursor
+from airflow_eos.operations.doctor import DoctorOptions, examine
+from airflow_eos.operations.queries import ledger_names
 from airflow_eos.operations.verification import verify_output
 from airflow_eos.run.kill import Kill
 from airflow_eos.run.protocol import RunProtocol
@@ -231,6 +236,94 @@ def test_a_reprocessing_appends_the_recorded_ranges_once_more(pipeline):
     assert pipeline.values() == ["a", "a"]
 
 
+class Corrected(LocalTablePlane):
+    """The function as it should have been."""
+
+    def rows(self, values):
+        return [value.upper() for value in values]
+
+
+class Nothing(LocalTablePlane):
+    """A function that returns no rows."""
+
+    def seal(self, plan, writer=None):
+        return replace(super().seal(plan, writer), files=())
+
+
+AGAIN = {"clear_number": 1, "on_committed": "reprocess", "data": Corrected}
+
+
+def replacing(pipeline):
+    """The pipeline's table, in which a reprocessing replaces the earlier rows."""
+    return {**AGAIN, "sink": replace(pipeline.spec.sink, reprocess="replace")}
+
+
+@pytest.mark.parametrize("state", [s for s in STATES if s is not State.COMMITTED], ids=lambda s: s.value)
+def test_a_reprocessing_that_replaces_leaves_each_record_once(pipeline, state):
+    """A death at a state, then a retry; rows of the run before and of the next one stay."""
+    records = {}
+    for run_id, value in (("r0", "a"), ("r1", "b"), ("r2", "c")):
+        pipeline.publish([value])
+        records[run_id] = pipeline.run(run_id)
+    again = replacing(pipeline)
+    with pytest.raises(Died):
+        pipeline.run("r1", on_state=die_at(state), **again)
+    assert pipeline.values() in (["a", "b", "c"], ["B", "a", "c"])
+    record = pipeline.run("r1", try_number=2, **again)
+
+    assert pipeline.values() == ["B", "a", "c"]
+    assert committed(pipeline)[0] == 3
+    assert record.details["table"]["replaced"] == [records["r1"].details["table"]["snapshot"]]
+    third = pipeline.run("r1", **{**again, "clear_number": 2})
+    assert third.details["table"]["replaced"] == [record.details["table"]["snapshot"]]
+    assert pipeline.values() == ["B", "a", "c"]
+
+
+@pytest.mark.parametrize("state", [State.SEALED, State.INTENT, State.PUBLISHED], ids=str)
+def test_a_zombie_of_a_replacement_changes_nothing(pipeline, state):
+    """It wakes when the retry has replaced the rows."""
+    pipeline.publish(["a", "b"])
+    pipeline.run("r1")
+    again = replacing(pipeline)
+    zombie = Paused(pipeline, state, **again)
+    pipeline.run("r1", try_number=2, **again)
+    zombie.resume()
+    assert isinstance(zombie.error, RunFenced) or zombie.record.found
+    assert pipeline.values() == ["A", "B"]
+
+
+def test_rows_that_were_rewritten_are_not_replaced(pipeline):
+    """Refused before anything is read or written; the ledger keeps the run as it was."""
+    pipeline.publish(["a", "b"])
+    pipeline.run("r1")
+    pipeline.table.delete("value == 'a'")
+    with pytest.raises(TableRewritten, match="of the 1 data files"):
+        pipeline.run("r1", **{**replacing(pipeline), "data": Refusing})
+    assert pipeline.values() == ["b"]
+
+
+def test_a_reprocessing_without_rows_takes_out_what_the_run_wrote(pipeline):
+    """Also when it dies between the table and the ledger."""
+    pipeline.publish(["a", "b"])
+    pipeline.run("r1")
+    again = {**replacing(pipeline), "data": Nothing}
+    with pytest.raises(Died):
+        pipeline.run("r1", on_state=die_at(State.PUBLISHED), **again)
+    record = pipeline.run("r1", try_number=2, **again)
+    assert (record.records_read, record.records_written) == (2, 0)
+    assert pipeline.values() == []
+
+
+def test_all_rounds_of_a_run_are_replaced(pipeline):
+    """By one commit: a reprocessing has no rounds."""
+    pipeline.publish([f"v{i}" for i in range(5)])
+    ranges = Cursor(until_caught_up=True, max_records=2)
+    pipeline.run("r1", ranges=ranges)
+    record = pipeline.run("r1", ranges=ranges, **replacing(pipeline))
+    assert len(record.details["table"]["replaced"]) == 3
+    assert pipeline.values() == [f"V{i}" for i in range(5)]
+
+
 def test_what_is_open_in_one_table_is_not_read_on_into_another_sink(pipeline):
     """The sink was changed between a death and the next try: only the first table can tell."""
     pipeline.publish(["a"])
@@ -276,13 +369,42 @@ def test_a_reset_waits_until_an_open_intent_is_settled(pipeline):
     assert pipeline.values() == ["a", "a"]
 
 
-def test_verify_says_that_rows_of_a_table_are_not_compared(pipeline):
-    """A run with no finding would look as if all were well."""
+def test_rows_of_a_table_are_compared_with_the_ledger(pipeline):
+    """Where the catalog is not at hand this is said: a run with no finding would look as if all were well."""
     pipeline.publish(["a", "b"])
     record = pipeline.run()
+    (finding,) = verify_output(
+        pipeline.spec.kafka, record, connected=lambda table: replace(table, properties=pipeline.properties)
+    )
+    assert (finding.topic, finding.outcome, finding.found) == ("iceberg:c/db.t", "ok", 2)
     (finding,) = verify_output(pipeline.spec.kafka, record)
     assert (finding.topic, finding.outcome, finding.recorded) == ("iceberg:c/db.t", "table", 2)
     assert str(record.details["table"]["snapshot"]) in finding.detail
+
+
+def test_the_commands_know_what_a_dead_run_left_of_a_table(pipeline):
+    """Status: the table, its last snapshot, the open INTENT. Doctor: the files that no snapshot names."""
+    pipeline.publish(["a"])
+    record = pipeline.run("r1")
+    pipeline.publish(["b"])
+    with pytest.raises(Died):
+        pipeline.run("r2", on_state=die_at(State.INTENT))
+
+    spec = pipeline.spec
+    names = ledger_names(spec.kafka, spec.ledger)
+    assert names.in_tables[spec.pipeline].details["table"] == record.details["table"]
+    (intent,) = (one for one in names.intents if one.pipeline == spec.pipeline)
+    assert (intent.table, intent.transactional_id) == ("iceberg:c/db.t", keys.transactional_id(spec))
+
+    options = DoctorOptions(Deployment(spec.kafka, spec.ledger, spec.prefix), tables=[spec.sink])
+    checks = {check.name: check for check in examine(options)}
+    assert checks["table iceberg:c/db.t"].status == "ok"
+    left = checks["table iceberg:c/db.t unnamed files"]
+    assert left.status == "warn"
+    assert f"of {intent.run_key}: 00000-0-" in left.found
+
+    pipeline.run("r2", try_number=2)
+    assert not [one for one in ledger_names(spec.kafka, spec.ledger).intents if one.pipeline == spec.pipeline]
 
 
 def test_the_ledger_keeps_no_intent_of_a_run_that_is_over(pipeline):

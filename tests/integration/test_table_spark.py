@@ -12,7 +12,7 @@ from pyiceberg.catalog import load_catalog
 from airflow_eos import arrow_process
 from airflow_eos.engine import read_process_write
 from airflow_eos.exceptions import ProcessFailed, RecordRefused
-from airflow_eos.model.table import IcebergTable
+from airflow_eos.model.iceberg_table import IcebergTable
 from tests.support.tables import new_catalog, values_of
 
 COLUMNS = pa.schema(

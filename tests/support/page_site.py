@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 import airflow_eos
 from airflow_eos.coverage.coverage import Coverage, coverage_of
 from airflow_eos.coverage.segments import LogBounds
+from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.operations.checks import Check
@@ -44,6 +45,7 @@ class HandHistory:
         self, *records: RunRecord, logs: Mapping[TopicPartition, LogBounds], topic_ids: Mapping[str, str]
     ) -> None:
         self.pipelines: dict[str, PipelineHistory] = {}
+        self.intents: dict[str, Intent] = {}
         self.looked_up: list[tuple[str, str]] = []
         self.unreadable: list[str] = []
         self.open_now: dict[str, TransactionStatus] = {}
@@ -63,7 +65,7 @@ class HandHistory:
         """Return the coverage of each."""
         return [self.coverage(one) for one in pipelines]
 
-    def open_transactions(self) -> dict[str, TransactionStatus]:
+    def open_transactions(self, *, seconds: float | None = None) -> dict[str, TransactionStatus]:
         """Return what was put there."""
         return self.open_now
 

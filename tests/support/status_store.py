@@ -30,7 +30,7 @@ class Driver:
         self.conf = {}
         self.dropped = 0
         self.executors = {"0": True, "1": True}
-        self.persistent = set()
+        self.cached = {}
         self._evicts = evicts
         self._tags = set()
         self._jobs = {}
@@ -64,8 +64,34 @@ class Driver:
     def emptyRDD(self):  # noqa: N802
         return SimpleNamespace(count=self.job)
 
+    def keep(self, rdd, *partitions, copies=1):
+        """Keep the blocks of an RDD: for each partition the executors that have its block."""
+        self.cached[rdd] = ([frozenset(holders) for holders in partitions], copies)
+
     def getPersistentRDDs(self):  # noqa: N802
-        return SimpleNamespace(keySet=lambda: self.persistent)
+        return {
+            rdd: SimpleNamespace(
+                id=_call(rdd),
+                getNumPartitions=_call(len(partitions)),
+                getStorageLevel=_call(SimpleNamespace(replication=_call(copies))),
+            )
+            for rdd, (partitions, copies) in self.cached.items()
+        }
+
+    @property
+    def _jvm(self):
+        spark = SimpleNamespace(
+            SparkEnv=SimpleNamespace(
+                get=lambda: SimpleNamespace(blockManager=lambda: SimpleNamespace(master=self.sc))
+            ),
+            storage=SimpleNamespace(RDDBlockId=lambda rdd, partition: (rdd, partition)),
+        )
+        return SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(spark=spark)))
+
+    def getLocations(self, block):  # noqa: N802
+        rdd, partition = block
+        holders = [SimpleNamespace(executorId=_call(name)) for name in self.cached[rdd][0][partition]]
+        return SimpleNamespace(size=lambda: len(holders), apply=holders.__getitem__)
 
     def sc(self):
         return self

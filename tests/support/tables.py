@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,14 @@ import duckdb
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 
+from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.output import SealedManifest
 from airflow_eos.model.ranges import TopicPartition
-from airflow_eos.model.table import DataFileMade, IcebergTable
+from airflow_eos.model.table import DataFileMade
 from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.fetch import fetch_range
+from airflow_eos_testing.faults.held_catalog import HeldCatalog
 from tests.support.local_runs import LocalDataPlane, Pipeline
 
 SCHEMA = pa.schema([pa.field("value", pa.string(), nullable=False), pa.field("offset", pa.int64())])
@@ -52,26 +54,48 @@ class LocalTablePlane(LocalDataPlane):
             for r in plan.ranges:
                 counts[r.topic_partition] = 0
                 for batch in fetch_range(connections, r.topic, r.partition, r.start, r.end):
-                    values += [value.decode() for value in batch.value.to_pylist()]
+                    values += self.rows([value.decode() for value in batch.value.to_pylist()])
                     offsets += [int(offset) for offset in batch.offset]
                     counts[r.topic_partition] += len(batch)
         table = writer.columns(pa.table({"value": values, "offset": pa.array(offsets, pa.int64())}))
         return LocalFiles(SealedManifest((), counts), [] if table is None else writer.write(table))
+
+    def rows(self, values: list[str]) -> list[str]:
+        """Return the column of some records: a test's own function of them."""
+        return values
 
     def release(self, sealed: LocalFiles) -> None:
         """Leave the files."""
 
 
 class TablePipeline(Pipeline):
-    """A pipeline that appends to a table of its own."""
+    """A pipeline that appends to a table of its own.
 
-    def __init__(self, kafka: Any, folder: Path, **changes: Any) -> None:
-        super().__init__(kafka)
-        self.folder = folder
-        self.properties = new_catalog(folder)
-        self.catalog = load_catalog("c", **self.properties)
-        self.catalog.create_table("db.t", schema=SCHEMA)
-        sink = IcebergTable("db.t", catalog="c", properties=self.properties)
+    :param folder: for a new catalog.
+    :param properties: of a catalog that is there, through which the runs go.
+    :param look: properties of the catalog for the test's own looks; None: the same.
+    """
+
+    def __init__(
+        self,
+        kafka: Any,
+        folder: Path | None = None,
+        *,
+        properties: Mapping[str, str] | None = None,
+        look: Mapping[str, str] | None = None,
+        partitions: int = 2,
+        **changes: Any,
+    ) -> None:
+        super().__init__(kafka, partitions=partitions)
+        if properties is None:
+            assert folder is not None
+            properties = new_catalog(folder)
+        self.properties = dict(properties)
+        self.catalog = load_catalog("c", **(look or properties))
+        self.catalog.create_namespace_if_not_exists("db")
+        self.name = "db.t" if folder is not None else f"db.{self.source.replace('-', '_')}"
+        self.catalog.create_table(self.name, schema=SCHEMA)
+        sink = IcebergTable(self.name, catalog="c", properties=self.properties)
         self.spec = replace(self.spec, **{"sink_topic": None, "sink": sink, **changes})
 
     def run(self, run_id: str = "r1", **changes: Any) -> Any:
@@ -79,7 +103,7 @@ class TablePipeline(Pipeline):
 
     @property
     def table(self) -> Any:
-        return self.catalog.load_table("db.t")
+        return self.catalog.load_table(self.name)
 
     def values(self) -> list[str]:
         """Return the rows as DuckDB reads them from the files that the table's current snapshot names."""
@@ -88,8 +112,21 @@ class TablePipeline(Pipeline):
 
 def values_of(table: Any) -> list[str]:
     """Return the column ``value``, sorted, read by DuckDB."""
+    return [value for (value,) in rows_of(table, "select value from rows order by value")]
+
+
+def rows_of(table: Any, query: str) -> list[tuple[Any, ...]]:
+    """Return what DuckDB answers about the view ``rows`` of the files that a table's snapshot names."""
     files = [one["file_path"].removeprefix("file://") for one in table.inspect.files().to_pylist()]
-    if not files:
-        return []
-    rows = duckdb.connect().execute("select value from read_parquet(?) order by value", [files]).fetchall()
-    return [value for (value,) in rows]
+    with duckdb.connect() as connection:
+        source = connection.from_arrow(table.schema().as_arrow().empty_table())
+        if files:
+            source = connection.read_parquet(files)
+        source.create_view("rows")
+        return connection.execute(query).fetchall()
+
+
+def held_catalog(properties: Mapping[str, str], table: Any) -> HeldCatalog:
+    """Return what holds the commits to a table of a catalog in SQLite."""
+    database = properties["uri"].removeprefix("sqlite:///").partition("?")[0]
+    return HeldCatalog(Path(database), Path(table.metadata_location.removeprefix("file://")).parent)

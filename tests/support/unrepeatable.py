@@ -39,8 +39,10 @@ class Gate:
 
         part = TaskContext.get().partitionId()
         folder = pathlib.Path(self.folder)
-        if part > 1:
-            jvm = pathlib.Path(f"/proc/{there.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
+        jvm = pathlib.Path(f"/proc/{there.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
+        if part <= 1:
+            (folder / f"passes-{part}-{jvm}").touch()
+        else:
             (folder / f"waits-{part}-{jvm}").touch()
             while not (folder / "open").exists():
                 clock.sleep(0.05)
@@ -49,19 +51,38 @@ class Gate:
     def attach(self, df):
         return df.mapInArrow(self, SCHEMA)
 
+    def meet(self, df):
+        """Let no task of a stage go on before tasks of it run on two executors."""
+        folder = self.folder
+
+        def wait_for_another(batches):
+            import os as there
+            import pathlib
+            import time as clock
+
+            place = pathlib.Path(folder)
+            jvm = pathlib.Path(f"/proc/{there.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
+            (place / f"meets-{jvm}").touch()
+            while len([*place.glob("meets-*")]) == 1:
+                clock.sleep(0.05)
+            yield from batches
+
+        return df.select("key", "value").mapInArrow(wait_for_another, SCHEMA)
+
     def kill_one_and_open(self):
         """Once both executors wait, SIGKILL one that holds what the tasks read, then let all go on."""
         folder = Path(self.folder)
-        waiting = wait_until(lambda: len(pids := self._waiting()) > 1 and pids, 120)
+        waiting = wait_until(lambda: len(pids := self._executors("waits-*")) > 1 and pids, 120)
         written = {pid: _shuffles(pid, self.made) for pid in waiting}
-        # The last one is what the first two tasks wrote. A cached DataFrame is no shuffle: either will do.
+        # The last one is what the first two tasks wrote.
         *_, read, _ = [None, None, *sorted(set().union(*written.values()))]
         holders = [pid for pid in waiting if read in written[pid]]
-        os.kill(min(holders or waiting), signal.SIGKILL)
+        # A cached DataFrame is no shuffle: what task 0 took from the blocks of the other executor stays.
+        os.kill(min(holders or waiting - self._executors("passes-0-*")), signal.SIGKILL)
         (folder / "open").touch()
 
-    def _waiting(self):
-        return {int(path.name.rpartition("-")[2]) for path in Path(self.folder).glob("waits-*")}
+    def _executors(self, pattern):
+        return {int(path.name.rpartition("-")[2]) for path in Path(self.folder).glob(pattern)}
 
 
 def _shuffles(pid, since):
@@ -118,6 +139,17 @@ def cached_halves(df, gate):
     """No shuffle, but two looks at blocks that the function caches: by what was drawn, each record once."""
     kept = _random(df).cache()
     halves = kept.where("r < '8'").union(kept.where("r >= '8'"))
+    return gate.attach(halves.select("key", "value"))
+
+
+def half_of_a_filled_cache_in_one_task(df, gate):
+    """A cache with blocks on both executors, of which task 0 takes a half, wherever they are.
+
+    What it took outlives the blocks of the other executor.
+    """
+    kept = _random(gate.meet(df)).cache()
+    kept.write.format("noop").mode("overwrite").save()  # count() would shuffle
+    halves = kept.where("r < '8'").coalesce(1).union(kept.where("r >= '8'"))
     return gate.attach(halves.select("key", "value"))
 
 

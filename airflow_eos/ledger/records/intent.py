@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.ledger import LedgerMessage
-from airflow_eos.model.table import TableLayout
+from airflow_eos.model.table import TableLayout, TableReceipt
 from airflow_eos.model.versioned import integer, json_of_transaction, read_versioned, text
 
 INTENT_VERSION = 1
@@ -30,6 +30,7 @@ class Intent:
     :param record: the run's record, but for producer, receipt and the time of the commit.
     :param offsets_group: consumer group the end offsets are committed to.
     :param messages: ledger records that move the cursor.
+    :param replaces: rows of the run's earlier commits that the same commit of the table takes out.
     """
 
     sink: str
@@ -38,6 +39,7 @@ class Intent:
     record: RunRecord
     offsets_group: str
     messages: tuple[LedgerMessage, ...]
+    replaces: tuple[TableReceipt, ...] = ()
 
     @property
     def key(self) -> str:
@@ -60,6 +62,7 @@ class Intent:
             "record": json.loads(self.record.to_json()),
             "offsets_group": self.offsets_group,
             "messages": [[message.key, message.value, message.routing] for message in self.messages],
+            **({"replaces": [receipt.to_dict() for receipt in self.replaces]} if self.replaces else {}),
         }
         return json_of_transaction(INTENT_VERSION, producer, content)
 
@@ -81,4 +84,5 @@ class Intent:
             record=RunRecord.from_json(json.dumps(data["record"])),
             offsets_group=text(data["offsets_group"]),
             messages=tuple(LedgerMessage(text(k), text(v), text(r)) for k, v, r in data["messages"]),
+            replaces=tuple(TableReceipt.from_dict(receipt) for receipt in data.get("replaces", ())),
         )

@@ -91,6 +91,11 @@ class RunRecord:
         return {str(table["sink"]): table["rows"]} if table else {}
 
     @property
+    def written(self) -> dict[str, int]:
+        """Records by target partition, ``{"topic-partition": n}``, and rows by table."""
+        return {**{f"{r.topic}-{r.partition}": r.records for r in self.receipts}, **self.table_rows}
+
+    @property
     def dead_letters(self) -> int:
         """Number of records written to the dead-letter topic, because the process function raised."""
         return int(self.details.get(DEAD_LETTERS, 0))
@@ -173,7 +178,8 @@ class RunRecord:
             "dead_letters": self.dead_letters,
             "rounds": int(self.details.get(ROUNDS, 1)),
             "ranges": [r.to_list() for r in self.ranges],
-            "written": {**{f"{r.topic}-{r.partition}": r.records for r in self.receipts}, **self.table_rows},
+            "written": self.written,
+            "table": self.details.get(TABLE),
             "lag": self.details.get("lag"),
             "undecided": self.details.get("undecided", 0),
             "notes": list(self.details.get("notes", ())),

@@ -13,9 +13,11 @@ from airflow.sdk import DAG, task
 
 from airflow_eos.decorators.kafka_eos import kafka_eos_task
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.delta_table import DeltaTable
+from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange
 from airflow_eos.model.spec import LedgerSettings
-from airflow_eos.model.table import IcebergTable
 from airflow_eos.operators import parameter_table
 from airflow_eos.operators.parameter_table import TABLE, Row
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
@@ -89,8 +91,11 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
         ("a/b", "'a/b'"),
     ],
     "sink": [
-        ("db.t", "sink must be an IcebergTable.* got 'db.t'; a topic is given as sink_topic"),
-        (IcebergTable("db.t", properties={"uri": "x"}), "sink=.*properties=.*connection of type iceberg"),
+        ("db.t", "sink must be a table, as IcebergTable.* got 'db.t'; a topic is given as sink_topic"),
+        (
+            IcebergTable("db.t", properties={"uri": "x"}),
+            "sink=.*properties=.*a Dag names a connection .*iceberg_default",
+        ),
     ],
     "dead_letter_topic": [
         ("x" * 250, "dead_letter_topic 'x+' is not the name"),
@@ -194,7 +199,13 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
 }
 ACCEPTED: dict[str, list[Any]] = {
     "topics": [["a", "b"], ["a.b_c-1"]],
-    "sink": [None, TABLE_SINK, IcebergTable("a.b.c", catalog="lake", branch="audit")],
+    "sink": [
+        None,
+        TABLE_SINK,
+        IcebergTable("a.b.c", catalog="lake", branch="audit"),
+        DeltaTable("s3://lake/t", connection=None),
+        PostgresTable("public.t", mode="upsert", key=["id"]),
+    ],
     "sink_topic": [None, "out"],
     "dead_letter_topic": [None, "dead"],
     "source_partition": [None, 0],

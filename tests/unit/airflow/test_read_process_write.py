@@ -26,9 +26,9 @@ from airflow_eos.exceptions import (
     RunAlreadyCommitted,
     RunFenced,
 )
+from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.model.spec import LedgerSettings, MayCreate
-from airflow_eos.model.table import IcebergTable
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 from airflow_eos.operators.retriable import is_final
 from airflow_eos.operators.retry import TransactionRetryPolicy
@@ -480,6 +480,20 @@ def test_outlet_events_tell_what_was_written(dag: DAG, runs: list[FakeRun]) -> N
     assert context["outlet_events"][other].extra["airflow_eos"]["records_written"] == 10
 
 
+def test_events_and_xcom_name_the_table_that_got_the_rows(dag: DAG, runs: list[FakeRun]) -> None:
+    """The event of an asset counts the table's rows; a topic's asset beside it has none of them."""
+    table = {"sink": "iceberg:lake/db.t", "uuid": "u", "snapshot": 7, "files": 2, "rows": 9}
+    FakeRun.outcome = a_record(receipts=(), details={"table": table})
+    flights, topic = Asset("flights", uri="x://lake/db/t"), Asset("out", uri="kafka://broker:9092/out")
+    operator = make(dag, outlets=[flights, topic])
+    context = make_context(operator)
+    summary = operator.execute(context)
+    event = context["outlet_events"][flights].extra["airflow_eos"]
+    assert (event["records_written"], event["written"]) == (9, {"iceberg:lake/db.t": 9})
+    assert event["table"] == summary["table"] == table
+    assert context["outlet_events"][topic].extra["airflow_eos"]["records_written"] == 0
+
+
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock that only pauses move; the pauses that were made."""
@@ -550,7 +564,9 @@ FINAL = {
     "RecordRefused",
     "RecordTooLarge",
     "RunAlreadyCommitted",
+    "TableRefused",
     "TableReplaced",
+    "TableRewritten",
     "TimeoutsInconsistent",
     "TopicRecreated",
     "UntranslatableConfig",

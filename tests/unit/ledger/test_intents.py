@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -31,6 +32,13 @@ def test_what_was_written_is_read():
     value = INTENT.to_json((7, 3))
     assert Intent.from_json(value) == INTENT
     assert named_writer(value) == (7, 3)
+
+
+def test_what_is_replaced_is_named():
+    """An INTENT that replaces nothing has the form that it had before there was an option for it."""
+    replacing = replace(INTENT, replaces=(TableReceipt(5, 1, 3), TableReceipt(6, 2, 4)))
+    assert Intent.from_json(replacing.to_json((7, 3))) == replacing
+    assert "replaces" not in json.loads(INTENT.to_json((7, 3)))
 
 
 @pytest.mark.parametrize("field", ["sink", "layout", "token", "record", "offsets_group", "messages"])

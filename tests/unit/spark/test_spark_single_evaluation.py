@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 import pytest
 
-from airflow_eos.exceptions import ConfigurationError, EnvironmentMismatch
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.operators.retriable import is_final
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
 from airflow_eos.spark.single_evaluation import (
     REPEATABLE,
@@ -121,9 +123,11 @@ BROADCAST = "+- BroadcastExchange HashedRelationBroadcastMode(List(input[0, bigi
     ],
 )
 def test_a_plan_of_which_a_server_does_not_tell_is_refused(version, plan):
-    """By name of the version, with a way on."""
-    with pytest.raises(EnvironmentMismatch, match=rf"Spark {version} .* classic session .*{REPEATABLE}=true"):
+    """By name of the version, with a way on; another try would meet the same plan and server."""
+    with pytest.raises(ConfigurationError) as refused:
         ServerEvidence(Server(version)).admit(Plan(f"*(1) Project\n{plan}\n   +- BatchScan"))
+    assert re.search(rf"Spark {version} .* classic session .*{REPEATABLE}=true", str(refused.value))
+    assert is_final(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +227,7 @@ def test_a_seal_whose_stages_ran_once_is_taken():
     """Its blocks are kept in the RDD that is counted: a cache, and no executor was lost."""
     driver = Driver()
     evidence = sealed(driver, READ_JOB, SEAL_JOB, KEEP_JOB)
-    driver.persistent = {6}
+    driver.keep(6, "0", "1")
     evidence.check()
 
 
@@ -246,11 +250,65 @@ def test_a_cache_read_while_an_executor_is_lost_is_an_inconsistent_seal():
     """Blocks are computed again without a second attempt of any stage."""
     driver = Driver()
     evidence = sealed(driver, [(1, 0, (1, 2), 10)], [(2, None, (1, 2), 0), (4, 0, (5, 6), 0)])
-    driver.persistent = {1, 6}
+    driver.keep(1, "0", "1")
+    driver.keep(6, "0", "1")
     evidence.check()
     driver.executors["1"] = False
     with pytest.raises(InconsistentSeal, match="executor 1 was lost while the transform read a DataFrame"):
         evidence.check()
+
+
+CACHED_JOBS = [(1, 0, (1, 2), 10)], [(2, None, (1, 2), 0), (4, 0, (5, 6), 0)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "copies"),
+    [
+        (["0"], ["1"], 1),
+        (["0"], ["0", "1"], 1),
+        (["0"], ["0", "1"], 2),
+        (["0", "1"], ["1", "2"], 2),
+        ([], ["0", "1"], 1),
+        ([], ["0", "1", "2"], 2),
+        (["0", "1"], ["0", "1"], 1),
+    ],
+)
+def test_a_cached_block_at_a_new_place_is_an_inconsistent_seal(before, after, copies):
+    """Its executor is dead, and the driver has not heard of that yet."""
+    driver = Driver()
+    driver.keep(1, before, copies=copies)
+    evidence = sealed(driver, *CACHED_JOBS)
+    driver.keep(1, after, copies=copies)
+    with pytest.raises(InconsistentSeal, match="block 0 of a DataFrame that the transform caches is on exec"):
+        evidence.check()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "copies"),
+    [
+        (["0"], ["0"], 1),
+        ([], ["0"], 1),
+        ([], ["0", "1"], 2),
+        (["0"], [], 1),
+        (["0", "1"], ["1"], 2),
+    ],
+)
+def test_a_cached_block_that_stays_where_it_was_is_no_evidence(before, after, copies):
+    """It was filled in the seal, or a copy of it is gone."""
+    driver = Driver()
+    driver.keep(1, before, copies=copies)
+    evidence = sealed(driver, *CACHED_JOBS)
+    driver.keep(1, after, copies=copies)
+    evidence.check()
+
+
+def test_a_cached_block_that_the_transform_does_not_read_is_no_evidence():
+    """Another run of the session lost it."""
+    driver = Driver()
+    driver.keep(70, ["0"])
+    evidence = sealed(driver, *CACHED_JOBS)
+    driver.keep(70, ["1"])
+    evidence.check()
 
 
 def test_an_executor_lost_without_a_cache_is_no_evidence():

@@ -1,0 +1,86 @@
+"""Apache Iceberg tables as sinks: which table a run appends to."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.kinds import NONE, TEXT, word
+from airflow_eos.model.sink_table import SinkTable
+
+Reprocessing = Literal["append", "replace"]
+_NAME = re.compile(r"iceberg:(?P<catalog>[^/]+)/(?P<name>[^@]+)(@(?P<branch>.+))?", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergTable(SinkTable):
+    """An Apache Iceberg table that a run appends to.
+
+    ``process`` returns the columns of the table. Each record is in the table's history once, whatever dies or
+    is started twice; the table and Kafka become visible one after the other.
+
+    ::
+
+        ReadProcessWriteOperator(..., sink=IcebergTable("db.flights", catalog="iceberg_default"))
+
+    :param name: namespace and table, separated by dots.
+    :param catalog: in Airflow: connection of type ``iceberg``; elsewhere: name of a catalog of pyiceberg's
+        configuration.
+    :param branch: append to this branch, which exists; None: to the main one.
+    :param reprocess: what a run with ``on_committed="reprocess"`` does with the rows of the committed run:
+        ``append`` leaves them, ``replace`` takes them out in the commit that appends the new ones, or is
+        refused where they are not in the table as they were written.
+    :param properties: of the catalog, in pyiceberg's names, where no connection or configuration names them;
+        never shown.
+    :raises ConfigurationError: naming parameter and value.
+    """
+
+    KIND: ClassVar[str] = "iceberg"
+
+    name: str
+    catalog: str = "iceberg_default"
+    branch: str | None = None
+    reprocess: Reprocessing = "append"
+
+    def __post_init__(self) -> None:
+        TEXT.check("IcebergTable(name=...)", self.name)
+        parts = self.name.split(".")
+        if len(parts) < 2 or not all(part.strip() for part in parts):  # noqa: PLR2004 - namespace and table
+            raise ConfigurationError(
+                f"IcebergTable(name=...) must be namespace and table, as 'db.flights', got {self.name!r}"
+            )
+        TEXT.check("IcebergTable(catalog=...)", self.catalog)
+        (TEXT | NONE).check("IcebergTable(branch=...)", self.branch)
+        word(*get_args(Reprocessing)).check("IcebergTable(reprocess=...)", self.reprocess)
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether credentials go to the tasks: of the properties, or issued by a REST catalog."""
+        known = self.properties or {}
+        return known.get("type", "rest") == "rest" or super(IcebergTable, self).has_secrets
+
+    @property
+    def connection_id(self) -> str:
+        """Return the connection of the catalog."""
+        return self.catalog
+
+    @property
+    def dataset(self) -> tuple[str, str]:
+        """Return the catalog's connection as the namespace, and the table's full name."""
+        return f"iceberg://{self.catalog}", self.name
+
+    @property
+    def branch_name(self) -> str | None:
+        """Return the branch."""
+        return self.branch
+
+    @classmethod
+    def named(cls, text: str) -> IcebergTable | None:
+        """Return the table that goes by a name, as run records have it; None if it is of another kind."""
+        match = _NAME.fullmatch(text)
+        return None if match is None else cls(match["name"], match["catalog"], match["branch"])
+
+    def __str__(self) -> str:
+        return f"iceberg:{self.catalog}/{self.name}" + (f"@{self.branch}" if self.branch else "")

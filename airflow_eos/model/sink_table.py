@@ -1,0 +1,64 @@
+"""What all kinds of table have in common as a run's sink."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+_SECRET_PARTS = (
+    "auth",  # header.Authorization
+    "connection-string",
+    "credential",
+    "key",
+    "password",
+    "secret",
+    "token",
+)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether a property of a table's connection is kept out of logs."""
+    # An address may hold a password, or the signature of a shared access.
+    return any(part in name.lower() for part in _SECRET_PARTS) or "@" in value or "sig=" in value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkTable(ABC):
+    """A table that a run writes to, in place of topics: one subclass for each kind of table.
+
+    A new kind is a subclass in a module of its own, and a case in ``spec_json`` (how a run travels),
+    ``sinks.opening`` (who writes it) and ``hooks.table_connections`` (where its secrets are).
+
+    :param properties: of the connection, secrets included, where no Airflow connection has them; never shown.
+    """
+
+    KIND: ClassVar[str]
+    """Short name: of the extra that installs what the kind needs, and in the JSON form of a run."""
+
+    properties: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether credentials go to the tasks that write the table."""
+        return any(is_secret(name, value) for name, value in (self.properties or {}).items())
+
+    @property
+    @abstractmethod
+    def connection_id(self) -> str:
+        """Return the Airflow connection that has the properties."""
+
+    @property
+    @abstractmethod
+    def dataset(self) -> tuple[str, str]:
+        """Return namespace and name of the table as OpenLineage has them."""
+
+    @property
+    def branch_name(self) -> str | None:
+        """Return which branch of the table runs write to; None: the main one, or there are no branches."""
+        return None
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """Return the table in one word, without secrets: as ``iceberg:catalog/db.flights``."""

@@ -1,0 +1,35 @@
+"""What a comparison of a run's output with its receipts finds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Outcome = Literal["ok", "mismatch", "compacted", "expired", "table"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result for one target partition, or table, of one run.
+
+    :param topic: or the table; its partition is 0.
+    :param outcome: ``expired``: retention has deleted some of the output, or the table's snapshot was
+        expired, so it cannot be verified; ``compacted``: the topic is compacted, and later records of their
+        keys may have replaced missing ones; ``table``: the table could not be read, or is not read here.
+    :param recorded: number of records written, according to the ledger.
+    :param found: number of the run's records that a ``read_committed`` consumer gets, or of rows in the data
+        files of the run's snapshot.
+    :param detail: what is wrong; empty if nothing is.
+    """
+
+    run_key: str
+    topic: str
+    partition: int
+    outcome: Outcome
+    recorded: int
+    found: int
+    detail: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return asdict(self)

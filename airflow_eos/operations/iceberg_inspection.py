@@ -1,0 +1,176 @@
+"""What an Iceberg table and its storage tell an administrator. Nothing is committed or removed."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.exceptions import EosError
+from airflow_eos.model.table import PublishedRuns, TableReceipt
+from airflow_eos.sinks.redaction import redacted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyiceberg.table import Table
+
+    from airflow_eos.sinks.iceberg import IcebergVersion
+
+PROPERTY = re.compile(r"eos\.[0-9a-f]+")
+"""Names of the properties of a table that say which runs published last."""
+# Counter and task of the writer, the digest of the run key, a random part.
+_FILE = re.compile(r"\d+-\d+-(?P<label>[0-9a-f]{20})-[0-9a-f-]{36}[-.\d]*\.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class UnnamedFile:
+    """A data file of a run of ours that no snapshot of the table names.
+
+    :param path: below the folder of the table's data files.
+    :param label: digest of the run key, see :func:`~airflow_eos.ledger.keys.pruned_digest`.
+    :param size: bytes.
+    :param modified: None if the storage does not say.
+    """
+
+    path: str
+    label: str
+    size: int
+    modified: dt.datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRows:
+    """What a snapshot's data files hold now.
+
+    :param files: number of data files that the snapshot added.
+    :param rows: by the files' own footers.
+    :param missing: names of files that are not in the storage, without their folder.
+    """
+
+    files: int
+    rows: int
+    missing: tuple[str, ...]
+
+
+class IcebergInspection:
+    """Looks at one version of a table.
+
+    :param properties: of the catalog; their values are kept out of messages.
+    """
+
+    def __init__(self, version: IcebergVersion, properties: Mapping[str, str] | None) -> None:
+        self._table: Table = version.table
+        self._properties = {**self._table.io.properties, **(properties or {})}
+
+    @property
+    def format_version(self) -> int:
+        """Version of the table's format."""
+        return self._table.metadata.format_version
+
+    def published(self) -> dict[str, PublishedRuns]:
+        """Return what each property says about runs, by the property's name.
+
+        :raises ConfigurationError: one cannot be read.
+        """
+        properties = self._table.metadata.properties
+        names = sorted(name for name in properties if PROPERTY.fullmatch(name))
+        return {name: PublishedRuns.from_json(properties[name]) for name in names}
+
+    def refused_commit(self) -> str:
+        """Return why the catalog refuses a commit that changes nothing; empty if it takes it."""
+        from pyiceberg.table.update import AssertTableUUID
+
+        requirement = AssertTableUUID(uuid=self._table.metadata.table_uuid)
+        return self._refusal(lambda: self._table.catalog.commit_table(self._table, (requirement,), ()))
+
+    def refused_write(self) -> str:
+        """Return why the storage refuses a small file beside the data files; empty if it takes it.
+
+        The file is deleted again. Its name is not that of a data file.
+        """
+        location = f"{self._data_location}/.airflow-eos-doctor-{uuid.uuid4()}"
+
+        def write() -> None:
+            with self._table.io.new_output(location).create() as stream:
+                stream.write(b"airflow eos doctor\n")
+            self._table.io.delete(location)
+
+        return self._refusal(write)
+
+    def unnamed_files(self) -> list[UnnamedFile] | None:
+        """Return the data files of runs that no snapshot names; None if the storage cannot be listed."""
+        from pyiceberg.io.pyarrow import PyArrowFileIO
+
+        if not isinstance(self._table.io, PyArrowFileIO):
+            return None
+        return sorted(self._unnamed(self._table.io), key=lambda file: file.path)
+
+    def rows_of(self, receipt: TableReceipt, in_time: Callable[[], None]) -> SnapshotRows | None:
+        """Return what the data files hold that a run's snapshot added; None if the snapshot was expired.
+
+        :param in_time: raises when there is no time left; called before each file.
+        """
+        import pyarrow.parquet as pq
+
+        snapshot = self._table.snapshot_by_id(receipt.snapshot)
+        if snapshot is None:
+            return None
+        paths = [
+            entry.data_file.file_path
+            for manifest in snapshot.manifests(self._table.io)
+            if manifest.added_snapshot_id == receipt.snapshot
+            for entry in manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
+            if entry.snapshot_id == receipt.snapshot
+        ]
+        rows, missing = 0, []
+        for path in paths:
+            in_time()
+            file = self._table.io.new_input(path)
+            if not file.exists():
+                missing.append(path.rpartition("/")[2])
+                continue
+            with file.open() as stream:
+                rows += pq.read_metadata(stream).num_rows
+        return SnapshotRows(len(paths), rows, tuple(missing))
+
+    def _refusal(self, act: Callable[[], Any]) -> str:
+        try:
+            act()
+        except EosError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of any catalog, of any storage
+            return redacted(f"{type(error).__name__}: {error}", self._properties)
+        return ""
+
+    def _named_paths(self) -> Iterator[str]:
+        """Yield the path of every file in a manifest of any snapshot."""
+        seen: set[str] = set()
+        for snapshot in self._table.snapshots():
+            for manifest in snapshot.manifests(self._table.io):
+                if manifest.manifest_path in seen:
+                    continue
+                seen.add(manifest.manifest_path)
+                entries = manifest.fetch_manifest_entry(self._table.io, discard_deleted=False)
+                yield from (entry.data_file.file_path for entry in entries)
+
+    @property
+    def _data_location(self) -> str:
+        default = f"{self._table.location()}/data"
+        return self._table.metadata.properties.get("write.data.path", default).rstrip("/")
+
+    def _unnamed(self, io: Any) -> Iterator[UnnamedFile]:
+        from pyarrow.fs import FileSelector
+
+        # As the storage's listing has them: without a scheme.
+        named = {io.parse_location(path, io.properties)[2] for path in self._named_paths()}
+        scheme, netloc, folder = io.parse_location(self._data_location, io.properties)
+        selector = FileSelector(folder, recursive=True, allow_not_found=True)
+        for info in io.fs_by_scheme(scheme, netloc).get_file_info(selector):
+            match = _FILE.fullmatch(info.base_name)
+            if match is not None and info.path not in named:
+                below = info.path.removeprefix(folder).lstrip("/")
+                yield UnnamedFile(below, match["label"], info.size or 0, info.mtime)

@@ -1,0 +1,60 @@
+"""INTENTs that stand in a ledger: what runs were about to publish in tables, and only the tables tell."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_eos.exceptions import LedgerUnreadable
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.records.intent import Intent
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenIntent:
+    """An INTENT without an end: its run is at work, or died. The pipeline's next run settles it.
+
+    :param since: when it was written, by the clock of the driver.
+    """
+
+    pipeline: str
+    run_key: str
+    table: str
+    transactional_id: str
+    since: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "pipeline": self.pipeline,
+            "run_key": self.run_key,
+            "table": self.table,
+            "transactional_id": self.transactional_id,
+            "since": self.since,
+        }
+
+
+def open_intents(values: Iterable[tuple[str, str]]) -> tuple[OpenIntent, ...]:
+    """Return the INTENTs among ledger values, the oldest first; unreadable ones are logged and left out.
+
+    :param values: pairs of key and value.
+    """
+    intents = []
+    for key, value in values:
+        if not key.startswith(keys.INTENTS):
+            continue
+        try:
+            intent = Intent.from_json(value, key)
+        except LedgerUnreadable as error:
+            log.warning("left out: %s", error)
+            continue
+        record = intent.record
+        transactional_id = key.removeprefix(keys.INTENTS)
+        intents.append(
+            OpenIntent(record.pipeline, intent.key, intent.sink, transactional_id, record.staged_at)
+        )
+    return tuple(sorted(intents, key=lambda intent: intent.since))

@@ -1,0 +1,119 @@
+"""Checks of a table that runs write: for the doctor. Only a file of its own is written, and deleted again."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from airflow_eos.exceptions import ConfigurationError, EosError, UnknownTable
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import answer_of
+from airflow_eos.ledger.records.intent import Intent
+from airflow_eos.model.ledger import LedgerText
+from airflow_eos.operations.checks import Check, said
+from airflow_eos.operations.iceberg_inspection import IcebergInspection, UnnamedFile
+from airflow_eos.sinks.iceberg import IcebergSink
+from airflow_eos.wording import counted
+
+if TYPE_CHECKING:
+    from airflow_eos.engine.control_plane import ControlPlane
+    from airflow_eos.model.iceberg_table import IcebergTable
+
+_ATTEMPTS_SHOWN = 10
+
+
+def table_checks(table: IcebergTable, run_keys: Callable[[], Mapping[str, str]]) -> Iterator[Check]:
+    """Check that runs can write a table, and list the data files that dead attempts left.
+
+    No check shows a property of the catalog.
+
+    :param run_keys: returns the run keys of the ledger by their digest; called if there are such files.
+    """
+    name = f"table {table}"
+    # Whichever property a pipeline has: all of them are read below.
+    sink = IcebergSink(table, property_name="")
+    try:
+        version = sink.load()
+    except UnknownTable as error:
+        yield Check(name, "fail", said(error))
+        return
+    except EosError as error:
+        yield Check(name, "fail", said(error), "check the connection, and that the catalog can be reached")
+        return
+    inspection = IcebergInspection(version, table.properties)
+    yield Check(name, "ok", f"there, format version {inspection.format_version}, Parquet")
+    yield _rights(name, "commits", "the catalog", inspection.refused_commit())
+    yield _rights(name, "files", "the storage", inspection.refused_write())
+    yield _published(name, inspection)
+    yield from _unnamed(name, inspection, run_keys)
+
+
+def run_keys_by_digest(control: ControlPlane) -> dict[str, str]:
+    """Return the keys of committed runs and of open INTENTs by their digest; reads the whole ledger."""
+    names = []
+    for partition in range(control.verify_ledger().partitions):
+        view = control.ledger.view(partition, (), (keys.RUN_RECORDS, keys.INTENTS))
+        for key, value in answer_of(view).committed.items():
+            if keys.is_run_record(key):
+                names.append(key.removeprefix(keys.RUN_RECORDS))
+            elif isinstance(value, LedgerText):
+                names.append(Intent.from_json(value, key).key)
+    return {keys.pruned_digest(name): name for name in names}
+
+
+def _rights(name: str, objects: str, system: str, refusal: str) -> Check:
+    if refusal:
+        advice = f"give the connection's principal the right to change the table, then to write its {objects}"
+        return Check(f"{name} {objects}", "fail", f"{system} refused: {refusal}", advice)
+    taken = "a commit that changes nothing" if objects == "commits" else "a file, which is deleted again"
+    return Check(f"{name} {objects}", "ok", f"{system} took {taken}")
+
+
+def _published(name: str, inspection: IcebergInspection) -> Check:
+    subject = f"{name} fencing tokens"
+    try:
+        published = inspection.published()
+    except ConfigurationError as error:
+        return Check(subject, "fail", said(error))
+    runs = sum(len(runs.runs) for runs in published.values())
+    groups = counted(len(published), "consumer group")
+    return Check(subject, "ok", f"readable; {groups}, {counted(runs, 'run')}")
+
+
+def _unnamed(
+    name: str, inspection: IcebergInspection, run_keys: Callable[[], Mapping[str, str]]
+) -> Iterator[Check]:
+    subject = f"{name} unnamed files"
+    files = inspection.unnamed_files()
+    if files is None:
+        yield Check(subject, "unknown", "files of this storage cannot be listed")
+        return
+    if not files:
+        yield Check(subject, "ok", "each data file of a run is named by a snapshot")
+        return
+    by_label: dict[str, list[UnnamedFile]] = defaultdict(list)
+    for file in files:
+        by_label[file.label].append(file)
+    known = run_keys()
+    shown = [_attempt(label, of_run, known) for label, of_run in by_label.items()]
+    more = f"; and of {len(shown) - _ATTEMPTS_SHOWN} more runs" if len(shown) > _ATTEMPTS_SHOWN else ""
+    advice = (
+        "attempts that died left them, or a run at work has not published them yet; Iceberg's own removal of "
+        "orphan files (remove_orphan_files) deletes old ones"
+    )
+    yield Check(subject, "warn", f"{'; '.join(shown[:_ATTEMPTS_SHOWN])}{more}", advice)
+
+
+def _attempt(label: str, files: list[UnnamedFile], run_keys: Mapping[str, str]) -> str:
+    """Return what an attempt left, and of which run it was."""
+    of_run = run_keys.get(label, f"a run that the ledger does not hold (digest {label})")
+    moments = [file.modified for file in files if file.modified is not None]
+    since = f", the last of {_text(max(moments))}" if moments else ""
+    size = sum(file.size for file in files)
+    return f"{counted(len(files), 'file')} ({size:,} bytes{since}) of {of_run}: {files[0].path}"
+
+
+def _text(moment: dt.datetime) -> str:
+    return moment.astimezone(dt.timezone.utc).isoformat(timespec="seconds")

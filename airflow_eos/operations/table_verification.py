@@ -1,0 +1,62 @@
+"""Compares the rows that a run appended to a table with the receipt in the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from airflow_eos.exceptions import EosError
+from airflow_eos.ledger.records.run import TABLE
+from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.table import TableReceipt
+from airflow_eos.operations.findings import Finding, Outcome
+from airflow_eos.wording import counted
+
+if TYPE_CHECKING:
+    from airflow_eos.ledger.records.run import RunRecord
+
+Connected = Callable[[IcebergTable], IcebergTable]
+"""Adds to a table the properties of its catalog's connection."""
+
+
+def table_finding(record: RunRecord, connected: Connected | None, in_time: Callable[[], None]) -> Finding:
+    """Return what became of the rows of a run: counted by the footers of the snapshot's data files.
+
+    :param connected: None: tables are not read here.
+    """
+    recorded = record.details[TABLE]
+    sink, receipt = str(recorded["sink"]), TableReceipt.from_dict(recorded)
+
+    def finding(outcome: Outcome, rows: int, detail: str = "") -> Finding:
+        return Finding(record.run_key, sink, 0, outcome, receipt.rows, rows, detail)
+
+    table = IcebergTable.named(sink)
+    if connected is None or table is None:
+        return finding("table", 0, f"not compared: read the table's snapshot {receipt.snapshot}")
+    from airflow_eos.operations.iceberg_inspection import IcebergInspection
+    from airflow_eos.sinks.iceberg import IcebergSink
+
+    try:
+        table = connected(table)
+        version = IcebergSink(table, property_name="").load()
+    except EosError as error:
+        return finding("table", 0, f"not compared: {error}")
+    if version.layout.uuid != recorded["uuid"]:
+        detail = (
+            f"the table had the id {recorded['uuid']}, and has {version.layout.uuid} now: it was made again"
+        )
+        return finding("mismatch", 0, detail)
+    held = IcebergInspection(version, table.properties).rows_of(receipt, in_time)
+    if held is None:
+        detail = (
+            f"the table's snapshot {receipt.snapshot} was expired: its rows may be there, nothing names them"
+        )
+        return finding("expired", 0, detail)
+    problems = []
+    if held.missing:
+        problems.append(f"{counted(len(held.missing), 'data file')} missing, as {held.missing[0]}")
+    if held.files != receipt.files:
+        problems.append(f"the snapshot added {counted(held.files, 'data file')}, not {receipt.files}")
+    if held.rows != receipt.rows and not problems:
+        problems.append(f"its data files hold {counted(held.rows, 'row')}")
+    return finding("mismatch" if problems else "ok", held.rows, "; ".join(problems))

@@ -1,0 +1,201 @@
+"""How an attempt ends a transaction of its own that failed, and what it then may believe and do.
+
+A failure says nothing about the outcome. The attempt sends EndTxn(abort) under its own identity. The answer
+proves whether the identity is still its own (law 2); the ledger says what was committed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from airflow_eos.exceptions import (
+    AuthorizationFailed,
+    ConfigurationError,
+    EosError,
+    OutcomeUnknown,
+    PlanError,
+    ProcessFailed,
+    RecordRefused,
+    RunFailed,
+    RunFenced,
+    SessionLost,
+)
+from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.model.kafka import EndTxnAnswer, ProducerIdentity
+from airflow_eos.model.spec import RunSpec
+from airflow_eos.ports import Cluster, ProducerSession, SealAndSend, SealedBlockLost, Transactions
+from airflow_eos.run import laws
+from airflow_eos.run.kept_failures import clear_frames
+from airflow_eos.run.kill import Kill
+from airflow_eos.run.states import State, Trace
+from airflow_eos.run.unit_of_work import UnitOfWork
+
+log = logging.getLogger(__name__)
+
+MAX_ENDED_OLDER = 4
+"""Epochs spent on ending what earlier attempts left open, before that is given up.
+
+Each of two (a commit, an abort) may have left something open in two places (topics, ledger and offsets)."""
+
+# An attempt that failed for one of these would fail again under a new epoch.
+_NOT_WORTH_RESENDING = (AuthorizationFailed, ConfigurationError, PlanError, ProcessFailed, RecordRefused)
+
+
+class Endings:
+    """Ends what failed. Each method returns a record to answer with, or None: try again under a new epoch.
+
+    :param data: holds the sealed batches.
+    :param answer: asks the ledger for the work without a fence, and returns a record that readers see.
+    """
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        transactions: Transactions,
+        data: SealAndSend,
+        trace: Trace,
+        kill: Kill,
+        answer: Callable[[UnitOfWork], RunRecord | None],
+    ) -> None:
+        self._spec = spec
+        self._transactions = transactions
+        self._data = data
+        self._trace = trace
+        self._kill = kill
+        self._answer = answer
+
+    def aborted(self, work: UnitOfWork, session: ProducerSession, failure: Exception) -> RunRecord | None:
+        """Abort a transaction that failed before its commit.
+
+        :raises RunFailed: after the last attempt.
+        :raises OutcomeUnknown: the coordinator could not be asked.
+        """
+        self._trace.enter(State.ABORTED)
+        log.warning(
+            "%s: attempt %d failed: %s; aborting its transaction", work.key, work.attempts + 1, failure
+        )
+        answer = self._end(session, failure)
+        if not laws.may_take_epoch(answer):
+            return self.superseded(work, failure)
+        work.count(failure)
+        if isinstance(failure, SealedBlockLost):
+            work.release(self._data)  # free what is left; the same ranges are sealed again
+        if isinstance(failure, _NOT_WORTH_RESENDING):
+            raise failure
+        ends = isinstance(failure, SessionLost) or work.attempts >= self._spec.max_send_attempts
+        if ends or self._kill.asked:
+            raise failed(work)
+        return None
+
+    def unknown(self, work: UnitOfWork, session: ProducerSession, failure: Exception) -> RunRecord | None:
+        """Find out about a commit whose answer is missing.
+
+        :raises OutcomeUnknown: the run was killed, or the coordinator could not be asked.
+        """
+        self._trace.enter(State.UNKNOWN)
+        log.warning("%s: the answer of the commit is missing (%s); finding out", work.key, failure)
+        answer = self._end(session, failure)
+        if not laws.may_take_epoch(answer):
+            return self.superseded(work, failure)
+        work.count(failure)
+        if self._kill.asked:
+            raise OutcomeUnknown(
+                f"{work.key} was killed while it committed; a retry asks the ledger"
+            ) from failure
+        return None
+
+    def superseded(self, work: UnitOfWork, failure: Exception) -> RunRecord:
+        """Ask once and never initialise again: our epoch is gone.
+
+        :raises RunFenced: the ledger does not hold the run.
+        """
+        found = self._answer(work)
+        if found is not None:
+            return found
+        raise RunFenced(
+            f"{work.key}: transactional id {work.transactional_id} was taken by a newer attempt, timed out, "
+            "or was forgotten by the brokers (transactional.id.expiration.ms shorter than the run: "
+            "`airflow eos doctor` tells), and the ledger does not hold the run; a retry asks again. "
+            f"First error: {failure}"
+        ) from failure
+
+    def overtaken(self, work: UnitOfWork, session: ProducerSession, refusal: Exception) -> RunRecord | None:
+        """Drop a plan that no longer holds: the next epoch settles what was pinned for it, and plans anew."""
+        log.info("%s: what was planned no longer holds (%s); planning anew", work.key, refusal)
+        work.forget(self._data)
+        work.count(refusal)
+        return self.used_up(work, session)
+
+    def used_up(self, work: UnitOfWork, session: ProducerSession) -> RunRecord | None:
+        """Prove, behind a small transaction or none, that an epoch that is used up is still ours (law 2)."""
+        session.close()
+        if laws.may_take_epoch(self._transactions.abort(session.identity)):
+            return None
+        return self.superseded(work, RunFenced(f"{work.key}: a newer attempt has taken the epoch"))
+
+    def ended_older(self, work: UnitOfWork, session: ProducerSession, answer: EndTxnAnswer | None) -> bool:
+        """Return whether what an earlier attempt left open was ended: this epoch is used up then.
+
+        :param answer: the coordinator's; None: nothing was open.
+        :raises RunFenced: a newer attempt exists.
+        :raises OutcomeUnknown: it stays open.
+        """
+        if answer is None:
+            return False
+        session.close()
+        if not laws.may_take_epoch(answer):
+            raise RunFenced(
+                f"{work.key}: transactional id {work.transactional_id} was taken by a newer attempt; "
+                "a retry asks again"
+            )
+        work.ended_older += 1
+        if work.ended_older > MAX_ENDED_OLDER:
+            raise OutcomeUnknown(
+                f"{work.key}: an earlier transaction of {work.transactional_id} stays open although its "
+                f"markers were written {MAX_ENDED_OLDER} times; see `airflow eos repair`"
+            )
+        return True
+
+    def abort_quietly(self, producer: ProducerIdentity) -> None:
+        """Abort on the way out of an error that matters more; the time-out ends what this could not."""
+        try:
+            self._transactions.abort(producer)
+        except Exception as failure:  # noqa: BLE001 - see above
+            log.warning("%s could not be aborted: %s", producer.transactional_id, failure)
+
+    def _end(self, session: ProducerSession, failure: Exception) -> EndTxnAnswer:
+        session.close()
+        clear_frames(failure)
+        try:
+            return self._transactions.abort(session.identity)
+        except Exception as unreachable:  # noqa: BLE001 - nothing is known then
+            raise OutcomeUnknown(
+                f"{session.identity.transactional_id}: {failure}; the coordinator could not be asked "
+                f"to abort ({unreachable}). A retry will fence this attempt and ask the ledger"
+            ) from failure
+
+
+def failed(work: UnitOfWork) -> EosError:
+    """Return the error of a run that has no attempt left."""
+    visible = (
+        "its rows are in the table, and a retry commits its record and offsets"
+        if work.published
+        else "nothing of it is visible"
+    )
+    error = RunFailed(
+        f"{work.key} was aborted after {work.attempts} attempt(s); {visible}. Last error: {work.last_failure}"
+    )
+    error.__cause__ = work.last_failure
+    return error
+
+
+def is_ours(cluster: Cluster, producer: ProducerIdentity) -> bool:
+    """Return whether the coordinator still holds an identity for valid, as far as can be told."""
+    try:
+        seen = cluster.describe_transaction(producer.transactional_id)
+    except Exception as failure:  # noqa: BLE001 - the error that made us ask matters more
+        log.warning("%s could not be described: %s", producer.transactional_id, failure)
+        return True
+    current = (producer.producer_id, producer.producer_epoch)
+    return seen is None or (seen.producer_id, seen.producer_epoch) == current

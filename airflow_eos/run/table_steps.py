@@ -1,0 +1,98 @@
+"""The steps that a run takes beside those of every run where its sink is a table: INTENT, PUBLISHED, settle.
+
+Each step is one epoch: the small transaction of an INTENT, or of its tombstone, uses it up (law 2).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_eos.run.states import State
+
+if TYPE_CHECKING:
+    from airflow_eos.ledger.records.intent import Intent
+    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.ports import ProducerSession, TableWriter
+    from airflow_eos.run.commit_entry import CommitEntry
+    from airflow_eos.run.endings import Endings
+    from airflow_eos.run.kill import Kill
+    from airflow_eos.run.states import Trace
+    from airflow_eos.run.table_commits import TableCommits
+    from airflow_eos.run.unit_of_work import UnitOfWork
+
+
+class TableSteps:
+    """Takes the steps. Methods that return a record answer with it; None: go on under a new epoch.
+
+    :param tables: the table side of the run.
+    :param endings: ends what fails.
+    :param trace: in which states are entered.
+    """
+
+    def __init__(self, tables: TableCommits, endings: Endings, trace: Trace, kill: Kill) -> None:
+        self._tables = tables
+        self._endings = endings
+        self._trace = trace
+        self._kill = kill
+
+    def intent_of_others(self, work: UnitOfWork) -> Intent | None:
+        """Return the INTENT that the ledger holds of this id, unless it is what this process has pinned."""
+        intent = self._tables.open_intent(work.transactional_id)
+        if intent is not None and intent.is_same(work.intent) and intent.key == work.key:
+            return None
+        work.intent = None
+        return intent
+
+    def look(self, work: UnitOfWork) -> None:
+        """Look at the table before anything is read; errors as :meth:`TableCommits.look`."""
+        self._tables.look(work.earlier)
+
+    def changes_table(self, work: UnitOfWork) -> bool:
+        """Return whether the run puts rows into the table, or takes some out."""
+        return self._tables.changes(() if work.sealed is None else work.sealed.files)
+
+    def writer(self, key: str) -> TableWriter:
+        """Return what writes the run's data files."""
+        return self._tables.writer(key)
+
+    def pin(self, work: UnitOfWork, entry: CommitEntry, session: ProducerSession) -> RunRecord | None:
+        """Say in the ledger what is about to be published. The next epoch reads it, and publishes."""
+        try:
+            work.intent = self._tables.intent(entry, session, self._trace.steps)
+            self._tables.pin(work.intent, work.transactional_id, session)
+        except Exception as failure:  # noqa: BLE001 - as in any transaction of ours
+            return self._endings.aborted(work, session, failure)
+        self._trace.enter(State.INTENT)
+        return self._endings.used_up(work, session)
+
+    def publish(self, work: UnitOfWork) -> CommitEntry:
+        """Put the rows into the table; return what the run's transaction then says.
+
+        :raises RunFenced: a newer attempt owns the work; nothing of this one is in the table.
+        """
+        assert work.intent is not None
+        self._kill.check()
+        files = () if work.sealed is None else work.sealed.files
+        receipt = self._tables.publish(work.intent, work.transactional_id, files)
+        work.published = True
+        self._trace.enter(State.PUBLISHED)
+        return self._tables.entry(work.intent, work.transactional_id, receipt)
+
+    def settle(self, work: UnitOfWork, intent: Intent) -> CommitEntry | None:
+        """Find out what became of an earlier attempt's INTENT.
+
+        :returns: what the transaction of its run says; None: it never was published, nor can be.
+        """
+        receipt = self._tables.settle(intent, work.transactional_id)
+        if receipt is None:
+            return None
+        self._trace.enter(State.PUBLISHED)
+        return self._tables.entry(intent, work.transactional_id, receipt)
+
+    def take_back(self, work: UnitOfWork, session: ProducerSession) -> RunRecord | None:
+        """Take an INTENT back that can never be published any more."""
+        try:
+            self._tables.take_back(work.transactional_id, session)
+        except Exception as failure:  # noqa: BLE001 - as in any transaction of ours
+            return self._endings.aborted(work, session, failure)
+        return self._endings.used_up(work, session)

@@ -1,0 +1,55 @@
+"""What one process knows of the unit of work it does: it survives a resend, not the process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from airflow_eos.ledger.records.intent import Intent
+from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.ports import SealAndSend, Sealed
+from airflow_eos.run.planner import Planned
+
+
+@dataclass(slots=True)
+class UnitOfWork:
+    """One run, as far as an attempt has come with it.
+
+    :param key: the run key; of a reprocessing its own.
+    :param recorded: the run to be done again, where it is one.
+    :param earlier: all records of the run to be done again: its rounds, and its reprocessings.
+    :param intent: what this process has pinned of the run, where its sink is a table.
+    :param published: whether this process knows the run's rows to be in the table.
+    :param attempts: epochs whose transaction failed, or whose plan no longer held.
+    :param ended_older: epochs spent on transactions that earlier attempts left open.
+    :param verification: what brokers say of partition verification, None where unreadable.
+    """
+
+    key: str
+    transactional_id: str
+    recorded: RunRecord | None = None
+    earlier: tuple[RunRecord, ...] = ()
+    planned: Planned | None = None
+    sealed: Sealed | None = None
+    intent: Intent | None = None
+    published: bool = False
+    attempts: int = 0
+    ended_older: int = 0
+    last_failure: BaseException | None = None
+    versions: dict[str, object] = field(default_factory=dict)
+    verification: bool | None = None
+
+    def count(self, failure: BaseException) -> None:
+        """Count an attempt that failed."""
+        self.attempts += 1
+        self.last_failure = failure
+
+    def release(self, data: SealAndSend) -> None:
+        """Free the sealed batches."""
+        if self.sealed is not None:
+            sealed, self.sealed = self.sealed, None
+            data.release(sealed)
+
+    def forget(self, data: SealAndSend) -> None:
+        """Drop the plan and what was sealed and pinned for it."""
+        self.release(data)
+        self.planned = self.intent = None

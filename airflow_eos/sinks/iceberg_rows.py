@@ -1,0 +1,74 @@
+"""Finds the data files that snapshots of an Iceberg table added, where all of them are as they were added."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from airflow_eos.exceptions import TableRewritten
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+
+    from airflow_eos.model.table import TableReceipt
+
+
+def files_as_added(table: Table, branch: str, receipts: Sequence[TableReceipt], name: str) -> list[DataFile]:
+    """Return the live data files of a branch that these snapshots added.
+
+    An entry of a manifest names the snapshot that added its file, also when the manifest is rewritten and the
+    snapshot is expired (Iceberg's specification, "Manifests"). Compaction, updates and deletes of rows put
+    other files in the place of files; deletes by position and by value leave them and add delete files.
+
+    :param name: of the table, for messages.
+    :raises TableRewritten: not all of the files are there, or rows of them are deleted.
+    """
+    from pyiceberg.manifest import ManifestContent
+
+    if not receipts:
+        return []
+    files: dict[int, list[DataFile]] = {receipt.snapshot: [] for receipt in receipts}
+    head = table.metadata.snapshot_by_name(branch)
+    has_deletes = False
+    for manifest in [] if head is None else head.manifests(table.io):
+        if manifest.content == ManifestContent.DELETES:
+            has_deletes = True
+            continue
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+            if entry.snapshot_id in files:
+                files[entry.snapshot_id].append(entry.data_file)
+    for receipt in receipts:
+        live = files[receipt.snapshot]
+        rows = sum(file.record_count for file in live)
+        if (len(live), rows) != (receipt.files, receipt.rows):
+            raise TableRewritten(
+                f"{name}: of the {receipt.files} data files ({receipt.rows} rows) that snapshot "
+                f"{receipt.snapshot} added, {len(live)} ({rows} rows) are in the table as they were: "
+                "compaction, or a delete or update of rows, has rewritten the others. Nothing was replaced; "
+                "delete the run's rows by yourself and use IcebergTable(reprocess='append')"
+            )
+    all_files = [file for of_snapshot in files.values() for file in of_snapshot]
+    if has_deletes and head is not None:
+        _refuse_deleted(table, head.snapshot_id, {file.file_path for file in all_files}, name)
+    return all_files
+
+
+def _refuse_deleted(table: Table, snapshot_id: int, paths: Collection[str], name: str) -> None:
+    """Refuse files to which a delete file applies: rows would come back that somebody deleted."""
+    try:
+        tasks = list(table.scan(snapshot_id=snapshot_id).plan_files())
+    except (NotImplementedError, ValueError) as error:
+        # pyiceberg plans no scan of a table with deletes by value.
+        raise TableRewritten(
+            f"{name} has delete files, and which data files they apply to cannot be told "
+            f"({type(error).__name__}). Nothing was replaced; compact the table, delete the run's rows by "
+            "yourself and use IcebergTable(reprocess='append')"
+        ) from None
+    touched = [task for task in tasks if task.file.file_path in paths and task.delete_files]
+    if touched:
+        raise TableRewritten(
+            f"{name}: rows of {len(touched)} data files that the run wrote were deleted since (merge on "
+            "read). Nothing was replaced; delete the run's rows by yourself and use "
+            "IcebergTable(reprocess='append')"
+        )

@@ -1,0 +1,42 @@
+"""Opens the table that a run writes to: the one place that knows which module writes which kind of table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.delta_table import DeltaTable
+from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.postgres_table import PostgresTable
+
+if TYPE_CHECKING:
+    from airflow_eos.model.sink_table import SinkTable
+    from airflow_eos.ports import TableSink
+
+
+def open_table(sink: SinkTable, property_name: str) -> TableSink:
+    """Return the implementation for a kind of table; what it needs is imported here and not before.
+
+    :param property_name: under which the table remembers the runs of a pipeline.
+    :raises ConfigurationError: the extra of that kind of table is not installed.
+    """
+    match sink:
+        case IcebergTable():
+            from airflow_eos.sinks.iceberg import IcebergSink
+
+            return IcebergSink(sink, property_name)
+        case DeltaTable():
+            from airflow_eos.sinks.delta import DeltaSink
+
+            return DeltaSink(sink, property_name)
+        case PostgresTable():
+            try:
+                from airflow_eos.sinks.postgres_sink import PostgresSink
+            except ImportError as error:
+                raise ConfigurationError(
+                    f"{sink} is a PostgreSQL table, and psycopg is not installed ({error}): pip install "
+                    "'airflow-eos[postgres]'"
+                ) from error
+            return PostgresSink(sink, property_name)
+        case _:
+            raise NotImplementedError(f"{sink}: no module of airflow_eos.sinks writes {sink.KIND!r} tables")

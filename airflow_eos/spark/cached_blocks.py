@@ -1,0 +1,57 @@
+"""Where the blocks of cached DataFrames are: a block that appears somewhere else was computed again.
+
+An executor that finds no block computes it, keeps it, and tells the driver before its task goes on. So the
+places tell of a second evaluation also while the driver still waits to hear that an executor is lost: the
+cluster manager may take seconds to say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+Places = Mapping[int, frozenset[str]]
+"""Executors that hold a block, by the number of its partition."""
+
+
+class CachedBlocks:
+    """The blocks of everything that a classic session keeps, as the driver has them when this is made."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._before = {number: self._places(rdd) for number, rdd in self._kept().items()}
+
+    def computed_twice(self, rdds: Collection[int]) -> str | None:
+        """Return which cached block has been computed twice since, for messages; None: none has.
+
+        :param rdds: ids of the RDDs that were read; others are not looked at.
+        """
+        kept = self._kept()
+        for number in sorted(kept.keys() & set(rdds)):
+            copies = int(kept[number].getStorageLevel().replication())
+            before = self._before.get(number, {})
+            for partition, places in self._places(kept[number]).items():
+                held = before.get(partition, frozenset())
+                if len(places) > copies or (held and places - held):
+                    return (
+                        f"block {partition} of a DataFrame that the transform caches is on executor "
+                        f"{', '.join(sorted(places))}, after {', '.join(sorted(held)) or 'none'}: Spark "
+                        "computed it again"
+                    )
+        return None
+
+    def kept(self) -> frozenset[int]:
+        """Return the ids of the RDDs that the session keeps now."""
+        return frozenset(self._kept())
+
+    def _kept(self) -> dict[int, Any]:
+        return {int(number): rdd for number, rdd in self._context._jsc.getPersistentRDDs().items()}  # noqa: SLF001
+
+    def _places(self, rdd: Any) -> Places:
+        storage = self._context._jvm.org.apache.spark  # noqa: SLF001
+        master = storage.SparkEnv.get().blockManager().master()
+        places = {}
+        for partition in range(rdd.getNumPartitions()):
+            holders = master.getLocations(storage.storage.RDDBlockId(rdd.id(), partition))
+            places[partition] = frozenset(str(holders.apply(i).executorId()) for i in range(holders.size()))
+        return places

@@ -1,0 +1,43 @@
+"""What the page shows of the tables that are sinks: from the ledger alone, no catalog is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.ledger.records.run import TABLE
+
+if TYPE_CHECKING:
+    from airflow_eos.ledger.records.intent import Intent
+    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.ui.viewer import Viewer
+
+
+def table_of(records: Iterable[RunRecord]) -> dict[str, Any] | None:
+    """Return the table that a pipeline writes, with the last snapshot; None if no run wrote any.
+
+    :param records: of the pipeline, the newest last.
+    """
+    latest = None
+    for record in records:
+        if isinstance(record.details.get(TABLE), Mapping):
+            latest = record
+    return None if latest is None else table_row(latest)
+
+
+def table_row(record: RunRecord) -> dict[str, Any] | None:
+    """Return what a run put into a table; None if it put nothing there."""
+    table = record.details.get(TABLE)
+    if not isinstance(table, Mapping):
+        return None
+    named = {name: table.get(name) for name in ("sink", "snapshot", "files", "rows")}
+    return {**named, "run_id": record.run_id, "run_key": record.run_key}
+
+
+def intent_rows(intents: Iterable[Intent], viewer: Viewer, pipeline: str) -> list[dict[str, Any]]:
+    """Return what runs of a pipeline are about to publish, as far as a user may see their Dag."""
+    return [
+        {"run_id": intent.record.run_id, "table": intent.sink, "since": intent.record.staged_at}
+        for intent in intents
+        if intent.record.pipeline == pipeline and viewer.may_see(intent.record)
+    ]

@@ -1,0 +1,280 @@
+"""A reprocessing replaces exactly what the earlier run wrote, or is refused before anything is changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestWriterV2,
+)
+from pyiceberg.typedef import Record
+
+from airflow_eos.exceptions import RunFenced, TableRewritten
+from airflow_eos.run.replacing import earlier_rows
+from airflow_eos.sinks import iceberg_rows
+from tests.support.run_records import run_record
+from tests.unit.sinks.test_publishing import Attempt, append, names
+
+OLD, NEW = "run/p/1", "run/p/1#1"
+
+
+def table_of(warehouse):
+    return load_catalog("c", **warehouse).load_table("db.t")
+
+
+def again(warehouse, *receipts, key=NEW, token=20, **options):
+    """An attempt at a reprocessing that replaces what earlier commits wrote."""
+    attempt = Attempt(warehouse, key, token, scope="again", lasting=False, **options)
+    attempt.claim = replace(attempt.claim, replaces=receipts)
+    attempt._replace, attempt.sink.replace = attempt.sink.replace, watched(attempt)
+    return attempt
+
+
+def watched(attempt):
+    def replace_rows(*arguments):
+        attempt.commits += 1
+        before, attempt.before_commit = attempt.before_commit, None
+        if before is not None:
+            before()
+        receipt = attempt._replace(*arguments)
+        after, attempt.after_commit = attempt.after_commit, None
+        if after is not None:
+            after()
+        return receipt
+
+    return replace_rows
+
+
+def test_the_rows_of_the_earlier_run_are_replaced_in_one_commit(warehouse):
+    """Rows of others, of the same keys too, stay; readers see the old rows or the new ones."""
+    append(warehouse)
+    earlier = Attempt(warehouse, OLD).publish()
+    append(warehouse)
+    before = len(table_of(warehouse).snapshots())
+
+    again(warehouse, earlier).publish()
+
+    assert names(warehouse) == {"foreign": 2, NEW: 2}
+    assert len(table_of(warehouse).snapshots()) == before + 1
+
+
+def test_a_replacement_is_made_once_whatever_comes_between(warehouse):
+    """Another attempt, a foreign writer, a lost answer: the files to take out are looked for anew."""
+    earlier = Attempt(warehouse, OLD).publish()
+    first, second = again(warehouse, earlier), again(warehouse, earlier)
+    first.before_commit = second.publish
+    second.before_commit = lambda: append(warehouse)
+
+    def lost():
+        raise ConnectionError("reset")
+
+    second.after_commit = lost
+
+    first.publish()
+
+    assert names(warehouse) == {"foreign": 1, NEW: 2}
+
+
+def test_a_reprocessing_without_rows_takes_the_earlier_ones_out(warehouse):
+    """The corrected function returns none."""
+    earlier = Attempt(warehouse, OLD).publish()
+    append(warehouse)
+    attempt = again(warehouse, earlier)
+    receipt = attempt.publisher.publish(attempt.claim, ())
+    assert (receipt.files, receipt.rows) == (0, 0)
+    assert names(warehouse) == {"foreign": 1}
+
+
+def test_rows_are_found_when_their_snapshot_is_expired(warehouse):
+    """The manifests name it; they may have been rewritten, too."""
+    earlier = Attempt(warehouse, OLD).publish()
+    append(warehouse)
+    table_of(warehouse).maintenance.expire_snapshots().by_ids([earlier.snapshot]).commit()
+    again(warehouse, earlier).publish()
+    assert names(warehouse) == {"foreign": 1, NEW: 2}
+
+
+def test_files_of_another_partition_spec_are_replaced(warehouse):
+    """The new rows lie in the partitions of the table as it is now."""
+    earlier = Attempt(warehouse, OLD).publish()
+    with table_of(warehouse).update_spec() as update:
+        update.add_identity("name")
+    append(warehouse)
+    second = again(warehouse, earlier).publish()
+    assert names(warehouse) == {"foreign": 1, NEW: 2}
+    again(warehouse, second, key="run/p/1#2", token=30).publish()
+    assert names(warehouse) == {"foreign": 1, "run/p/1#2": 2}
+
+
+def test_a_branch_is_replaced_on_its_own(warehouse):
+    """Main keeps the earlier rows."""
+    append(warehouse)
+    table = table_of(warehouse)
+    table.manage_snapshots().create_branch(table.current_snapshot().snapshot_id, "audit").commit()
+    earlier = Attempt(warehouse, OLD, branch="audit").publish()
+    again(warehouse, earlier, branch="audit").publish()
+    assert names(warehouse, "audit") == {"foreign": 1, NEW: 2}
+    assert names(warehouse) == {"foreign": 1}
+
+
+# -- refused ----------------------------------------------------------------------------------------------
+
+
+def delete_a_row(warehouse):
+    """Copy on write: the file is written anew without the row."""
+    table_of(warehouse).delete("id == 100")
+
+
+def compact(warehouse):
+    """All rows are in one new file, as a compaction leaves them."""
+    table = table_of(warehouse)
+    table.overwrite(table.scan().to_arrow())
+
+
+def drop_rows(warehouse):
+    """A delete of whole files."""
+    table_of(warehouse).delete(f"name == '{OLD}'")
+
+
+class DeleteManifest(ManifestWriterV2):
+    def content(self):
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self):
+        return {**super()._meta, "content": "deletes"}
+
+
+def delete_on_read(warehouse):
+    """A delete by position, as Spark's merge-on-read makes it: the data file stays."""
+    table = table_of(warehouse)
+    (target, *_) = [file["file_path"] for file in table.inspect.files().to_pylist()]
+    path = f"{table.location()}/data/deletes.parquet"
+    ids = [(b"PARQUET:field_id", b"2147483546"), (b"PARQUET:field_id", b"2147483545")]
+    columns = [
+        pa.field("file_path", pa.string(), nullable=False, metadata=dict(ids[:1])),
+        pa.field("pos", pa.int64(), nullable=False, metadata=dict(ids[1:])),
+    ]
+    pq.write_table(
+        pa.table({"file_path": [target], "pos": [0]}, schema=pa.schema(columns)), path.removeprefix("file://")
+    )
+    deletes = DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=1,
+        file_size_in_bytes=table.io.new_input(path).__len__(),
+        lower_bounds={2147483546: target.encode()},
+        upper_bounds={2147483546: target.encode()},
+    )
+    deletes.spec_id = table.metadata.default_spec_id
+    transaction = table.transaction()
+    update = transaction.update_snapshot().fast_append()
+
+    def with_deletes():
+        output = update.new_manifest_output()
+        with DeleteManifest(
+            table.spec(), table.schema(), output, update._snapshot_id, update._compression
+        ) as writer:
+            writer.add(
+                ManifestEntry.from_args(
+                    status=ManifestEntryStatus.ADDED, snapshot_id=update._snapshot_id, data_file=deletes
+                )
+            )
+        return [writer.to_manifest_file(), *update._existing_manifests()]
+
+    update._manifests = with_deletes
+    update.commit()
+    transaction.commit_transaction()
+
+
+CHANGES = {delete_a_row: {OLD: 1}, compact: {OLD: 2}, drop_rows: {}, delete_on_read: {OLD: 1}}
+
+
+@pytest.mark.parametrize("between", [False, True], ids=["before", "between look and commit"])
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_what_was_rewritten_is_not_replaced(warehouse, change, between):
+    """Nothing is changed: the table has the snapshots that it had."""
+    earlier = Attempt(warehouse, OLD).publish()
+    attempt = again(warehouse, earlier)
+    if between:
+        attempt.before_commit = lambda: change(warehouse)
+    else:
+        change(warehouse)
+        with pytest.raises(TableRewritten):
+            attempt.sink.refuse_rewritten(attempt.sink.load(), [earlier])
+    with pytest.raises(TableRewritten, match="Nothing was replaced"):
+        attempt.publish()
+    assert names(warehouse) == CHANGES[change]
+
+
+def test_without_the_comparison_deleted_rows_come_back(warehouse, monkeypatch):
+    """The counter-test: what is left of the earlier rows is taken out, and all rows are appended."""
+    earlier = Attempt(warehouse, OLD).publish()
+    compact(warehouse)
+    monkeypatch.setattr(iceberg_rows, "files_as_added", lambda *_: [])
+    again(warehouse, earlier).publish()
+    assert names(warehouse) == {OLD: 2, NEW: 2}
+
+
+# -- zombies ----------------------------------------------------------------------------------------------
+
+
+def test_a_barred_replacement_takes_nothing_out(warehouse):
+    """The bar is an empty append; the zombie that it bars neither appends nor removes."""
+    earlier = Attempt(warehouse, OLD).publish()
+    zombie, successor = again(warehouse, earlier), again(warehouse, earlier)
+    zombie.before_commit = lambda: successor.publisher.settle(successor.claim)
+    with pytest.raises(RunFenced):
+        zombie.publish()
+    assert names(warehouse) == {OLD: 2}
+
+
+def test_of_two_reprocessings_the_later_one_stays(warehouse):
+    """The zombie of the first wakes when the second has replaced what the earlier run wrote."""
+    earlier = Attempt(warehouse, OLD).publish()
+    zombie = again(warehouse, earlier)
+    following = again(warehouse, earlier, key="run/p/1#1", token=40)
+
+    def come_first():
+        assert following.publisher.settle(zombie.claim) is None
+        following.publish()
+
+    zombie.before_commit = come_first
+    with pytest.raises(RunFenced):
+        zombie.publish()
+    assert names(warehouse) == {NEW: 2}
+
+
+# -- which rows -------------------------------------------------------------------------------------------
+
+
+def of_table(snapshot, rows=1, sink="iceberg:c/db.t", uuid="u", **more):
+    details = {"sink": sink, "uuid": uuid, "snapshot": snapshot, "files": int(rows > 0), "rows": rows}
+    return run_record(details={"table": {**details, **more}})
+
+
+def test_all_rounds_and_reprocessings_are_replaced_that_are_not_yet():
+    """Two rounds, a reprocessing that appended, one that replaced the three, one without rows."""
+    records = [of_table(1), of_table(2), of_table(3), of_table(4, replaced=[1, 2, 3]), of_table(5, rows=0)]
+    rows = [[one.snapshot for one in earlier_rows(records[:n], "iceberg:c/db.t", "u")] for n in (1, 3, 4, 5)]
+    assert rows == [[1], [1, 2, 3], [4], [4]]
+
+
+def test_rows_in_other_sinks_stay_and_a_table_made_again_is_refused():
+    """A run without rows names no table."""
+    records = [run_record(), of_table(1, sink="iceberg:c/db.other")]
+    assert earlier_rows(records, "iceberg:c/db.t", "u") == ()
+    with pytest.raises(TableRewritten, match="made again"):
+        earlier_rows([of_table(1, uuid="old")], "iceberg:c/db.t", "u")

@@ -1,0 +1,163 @@
+"""What the doctor says of a table, and what a comparison of its rows with the ledger finds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+
+from airflow_eos.ledger import keys
+from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.operations.table_checks import table_checks
+from airflow_eos.operations.table_verification import table_finding
+from airflow_eos.sinks.iceberg import IcebergSink
+from tests.support.run_records import run_record
+from tests.unit.sinks.test_publishing import Attempt, append
+
+RUN = "run/p/1"
+
+
+def table_of(warehouse):
+    return load_catalog("c", **warehouse).load_table("db.t")
+
+
+def checks_of(properties, name="db.t", **digests):
+    """The doctor's checks of a table by what they are of; no property's value is in any."""
+    table = IcebergTable(name, catalog="c", properties=properties)
+    checks = list(table_checks(table, lambda: digests))
+    shown = " ".join(f"{check.found} {check.advice}" for check in checks)
+    assert not [value for value in properties.values() if len(value) > 4 and value in shown]
+    return {check.name.removeprefix(f"table {table}").strip(): check for check in checks}
+
+
+def test_a_table_that_runs_can_write_has_no_finding(iceberg, warehouse):
+    """The doctor commits nothing, and leaves nothing in the storage."""
+    Attempt(iceberg).publish()
+    before = table_of(warehouse).metadata_location
+    checks = checks_of(warehouse)
+    assert {check.status for check in checks.values()} == {"ok"}
+    assert checks["fencing tokens"].found == "readable; 1 consumer group, 1 run"
+    assert table_of(warehouse).metadata_location == before
+    assert not list(Path(warehouse["warehouse"].removeprefix("file://")).rglob("*doctor*"))
+
+
+def test_a_table_that_is_not_there_is_named(warehouse):
+    """Nothing else is checked then."""
+    (check,) = checks_of(warehouse, "db.u").values()
+    assert check.status == "fail"
+    assert "create the table 'db.u'" in check.found
+
+
+@pytest.mark.parametrize(
+    ("properties", "failed"),
+    [
+        ({"eos.0123456789": '{"v": 99}'}, "fencing tokens"),
+        ({"write.data.path": "file:///proc/none"}, "files"),
+        ({"write.format.default": "orc"}, ""),
+    ],
+)
+def test_what_keeps_runs_from_writing_is_found(warehouse, properties, failed):
+    """A property that a newer version wrote, a storage that refuses files, files of another format."""
+    with table_of(warehouse).transaction() as transaction:
+        transaction.set_properties(properties)
+    checks = checks_of(warehouse)
+    assert [name for name, check in checks.items() if check.status == "fail"] == [failed]
+
+
+def test_a_catalog_that_refuses_commits_is_found(warehouse, monkeypatch):
+    """Its answer is shown without the address that it names."""
+
+    def refused(*_):
+        raise PermissionError(f"no grant at {warehouse['uri']}")
+
+    monkeypatch.setattr("pyiceberg.catalog.sql.SqlCatalog.commit_table", refused)
+    check = checks_of(warehouse)["commits"]
+    assert (check.status, check.found) == ("fail", "the catalog refused: PermissionError: no grant at <uri>")
+
+
+def test_files_that_no_snapshot_names_are_listed_with_their_attempt(iceberg, warehouse):
+    """Of a run that the ledger has, or of one that never committed; files of snapshots are not listed."""
+    Attempt(iceberg).publish()
+    append(iceberg)
+    sink = IcebergSink(IcebergTable("db.t", catalog="c", properties=warehouse), "eos.p")
+    version = sink.load()
+    for run in (RUN, RUN, "run/p/2"):
+        writer = sink.writer(version, keys.pruned_digest(run))
+        writer.write(writer.columns(pa.table({"id": [1]})))
+    check = checks_of(warehouse, **{keys.pruned_digest(RUN): RUN})["unnamed files"]
+    assert check.status == "warn"
+    assert "2 files" in check.found
+    assert f"of {RUN}: 00000-0-" in check.found
+    assert f"of a run that the ledger does not hold (digest {keys.pruned_digest('run/p/2')})" in check.found
+    assert "remove_orphan_files" in check.advice
+
+
+# -- the rows of a run ------------------------------------------------------------------------------------
+
+
+def finding_of(warehouse, receipt, **changes):
+    table = table_of(warehouse)
+    details = {"sink": "iceberg:c/db.t", "uuid": str(table.metadata.table_uuid), **receipt.to_dict()}
+    record = run_record(details={"table": {**details, **changes}})
+    finding = table_finding(record, lambda named: replace(named, properties=warehouse), lambda: None)
+    assert not [value for value in warehouse.values() if len(value) > 4 and value in finding.detail]
+    return finding
+
+
+def test_rows_of_a_run_are_counted_in_the_files_of_its_snapshot(iceberg, warehouse):
+    """Whatever others have done with the table since."""
+    receipt = Attempt(iceberg).publish()
+    append(iceberg)
+    table_of(warehouse).delete("name == 'run/p/1'")
+    assert (finding_of(warehouse, receipt).outcome, finding_of(warehouse, receipt).found) == ("ok", 2)
+
+
+def test_an_expired_snapshot_is_no_mismatch(iceberg, warehouse):
+    """Its rows may be in the table, but nothing says which they are."""
+    receipt = Attempt(iceberg).publish()
+    append(iceberg)
+    table_of(warehouse).maintenance.expire_snapshots().by_ids([receipt.snapshot]).commit()
+    finding = finding_of(warehouse, receipt)
+    assert finding.outcome == "expired"
+    assert "was expired" in finding.detail
+
+
+def test_what_is_not_there_as_it_was_written_is_a_mismatch(iceberg, warehouse):
+    """Another count, a file that is gone, a table that was made again."""
+    receipt = Attempt(iceberg).publish()
+    assert finding_of(warehouse, receipt, rows=3).detail == "its data files hold 2 rows"
+    assert finding_of(warehouse, receipt, files=2).outcome == "mismatch"
+    assert "made again" in finding_of(warehouse, receipt, uuid="other").detail
+    (path,) = [file["file_path"] for file in table_of(warehouse).inspect.files().to_pylist()]
+    Path(path.removeprefix("file://")).unlink()
+    finding = finding_of(warehouse, receipt)
+    assert finding.outcome == "mismatch"
+    assert finding.detail.startswith("1 data file missing, as 00000-0-test-")
+
+
+def test_a_table_that_cannot_be_read_is_not_compared(iceberg, warehouse):
+    """No statement about the rows is made."""
+    receipt = Attempt(iceberg).publish()
+    finding = finding_of(warehouse, receipt, sink="iceberg:c/db.gone")
+    assert finding.outcome == "table"
+    assert finding.detail.startswith("not compared: iceberg:c/db.gone does not exist")
+
+
+@pytest.mark.parametrize("branch", [None, "audit"])
+def test_a_record_names_a_table_that_can_be_opened(branch):
+    """By the text that stands in records and INTENTs."""
+    table = IcebergTable("db.nested.t", catalog="lake", branch=branch)
+    assert IcebergTable.named(str(table)) == table
+    assert IcebergTable.named("postgres:lake/db.t") is None
+
+
+def test_a_catalog_in_a_database_is_opened_by_its_own_name(warehouse):
+    """Its tables belong to the name: one that another tool made has it, whatever the connection is called."""
+    sink = IcebergTable("db.t", catalog="iceberg_default", properties=warehouse)
+    (check,) = table_checks(sink, dict)
+    assert "under its name, which is 'iceberg_default' here: see 'catalog_name'" in check.found
+    named = replace(sink, properties={**warehouse, "catalog_name": "c"})
+    assert {check.status for check in table_checks(named, dict)} == {"ok"}
