@@ -78,7 +78,8 @@ def airflow(
     (deployed / "dags" / "flights.py").unlink()
     # It starts Spark as an operator does where nobody has given options for a JVM.
     bare = f"\nimport os\n\nos.environ.pop({OPTIONS_VARIABLE!r}, None)\n"
-    (deployed / "dags" / "flights.py").write_text(example.replace(FLIGHTS_CLOCK, "schedule=None") + bare)
+    example = example.replace(FLIGHTS_CLOCK, "schedule=None").replace("DAG, CronTriggerTimetable\n", "DAG\n")
+    (deployed / "dags" / "flights.py").write_text(example + bare)
     env = {
         "EOS_TEST_FOLDER": str(folder),
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
