@@ -37,9 +37,9 @@ from airflow_eos.sinks.postgres_session import (
     FILE_SETTING,
     ROW,
     SCHEMA,
-    connect,
     final_error,
     is_final,
+    transaction,
 )
 
 log = logging.getLogger(__name__)
@@ -169,7 +169,7 @@ class PostgresSink(Closeable):
     def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
         """Open a connection for one transaction; what the server has refused for good is final."""
         try:
-            with connect(self._sink.properties or {}, self.name) as connection:
+            with transaction(self._sink.properties or {}, self.name) as connection:
                 connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
                 connection.execute(_SETTINGS)
                 yield connection

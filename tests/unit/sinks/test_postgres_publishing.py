@@ -33,6 +33,7 @@ from airflow_eos.sinks import postgres_rows, postgres_sink
 from airflow_eos.sinks.opening import open_table
 from airflow_eos.sinks.postgres_sink import PostgresSink
 from airflow_eos_testing.postgres import PostgresServer
+from tests.support.patience import wait_until
 from tests.support.postgres_tables import Database
 
 
@@ -180,6 +181,26 @@ def test_a_transaction_whose_connection_is_cut_is_done_again(database, monkeypat
 
     assert database.counts() == {"run/p/1": 2}
     assert attempt.commits == 2
+
+
+def test_a_commit_that_fails_leaves_no_connection(database, monkeypatch):
+    """It is looked at and done again; the session that failed is closed."""
+    attempt = Attempt(database)
+    failures = [psycopg.OperationalError("the connection broke")]
+    commit = psycopg.Connection.commit
+
+    def commit_or_fail(connection):
+        if failures and attempt.commits:
+            raise failures.pop()
+        commit(connection)
+
+    monkeypatch.setattr(psycopg.Connection, "commit", commit_or_fail)
+    attempt.publish()
+
+    assert (attempt.commits, failures) == (2, [])
+    assert database.counts() == {"run/p/1": 2}
+    ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'airflow-eos'"
+    wait_until(lambda: database.sql(ours) == [["0"]])
 
 
 def test_a_claim_that_was_not_published_is_barred(database):
