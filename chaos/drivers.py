@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from airflow_eos_testing.faults import DriverProcess, SparkCluster
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
     from typing_extensions import Self
@@ -65,6 +66,15 @@ class DriverPool:
             if not self._idle:
                 raise RuntimeError("no driver started") from self._failure
             return self._idle.popleft()
+
+    @contextmanager
+    def lent(self) -> Iterator[DriverProcess]:
+        """Take a driver for the length of a ``with`` block."""
+        driver = self.take()
+        try:
+            yield driver
+        finally:
+            self.give_back(driver)
 
     def give_back(self, driver: DriverProcess) -> None:
         """Put a driver back; a dead one is replaced in the background, as is one that is still at work."""

@@ -111,7 +111,7 @@ class Experiments:
 
     def plain_run(self) -> RunRecord:
         """A run without a fault."""
-        with self._driver_of_pool() as driver:
+        with self._pool.lent() as driver:
             return self._to_the_end(driver, self._playground.next_run(), 1)[0]
 
     # -- brokers ------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Experiments:
         """Every broker has a replica of every sink partition: nobody is left, for some seconds."""
         spec = self._playground.next_run()
         self._playground.wait_whole()
-        with self._driver_of_pool() as driver:
+        with self._pool.lent() as driver:
             attempt = self._held(driver, spec, state)
             for broker in self._playground.kafka.brokers:
                 broker.kill()
@@ -138,7 +138,7 @@ class Experiments:
     ) -> Outcome:
         spec = self._playground.next_run()
         self._playground.wait_whole()
-        with self._driver_of_pool() as driver:
+        with self._pool.lent() as driver:
             attempt = self._held(driver, spec, state)
             broker = choose()
             damage(broker)
@@ -154,7 +154,7 @@ class Experiments:
 
     def _driver(self, state: State) -> Outcome:
         spec = self._playground.next_run()
-        with self._driver_of_pool() as driver:
+        with self._pool.lent() as driver:
             attempt = self._held(driver, spec, state)
             driver.kill()
             begun = time.monotonic()
@@ -164,7 +164,7 @@ class Experiments:
                 pass
             else:
                 raise RuntimeError("the run of a dead driver has ended well")
-        with self._driver_of_pool() as driver:
+        with self._pool.lent() as driver:
             record, number = self._to_the_end(driver, spec, _NEXT_TRY)
         seconds = time.monotonic() - begun
         # A later try may find what the second one committed without hearing of it.
@@ -175,7 +175,7 @@ class Experiments:
     def _zombie(self, state: State) -> Outcome:
         """Frozen at the state until the next try has committed; then everything a zombie could try."""
         spec = self._playground.next_run()
-        with self._driver_of_pool() as driver, self._driver_of_pool() as successor:
+        with self._pool.lent() as driver, self._pool.lent() as successor:
             attempt = self._held(driver, spec, state)
             identity = self._playground.current_identity()
             driver.pause()
@@ -234,7 +234,7 @@ class Experiments:
         """OPEN: an executor's batch; WRITTEN: the driver's ledger records."""
         topic = SINK if state is State.OPEN else LEDGER
         spec = self._playground.behind_proxy(self._playground.next_run())
-        with self._driver_of_pool() as driver:
+        with self._pool.lent() as driver:
             attempt = self._held(driver, spec, state, half=False)
             fault = self._playground.proxy.lose_response("Produce", containing=topic)
             try:
@@ -249,7 +249,7 @@ class Experiments:
     def _end_txn_ack(self, state: State) -> Outcome:
         """PROVEN: of the commit. Before it: of the abort, once a second fault makes the attempt fail."""
         spec = self._playground.behind_proxy(self._playground.next_run())
-        with self._driver_of_pool() as driver:
+        with self._pool.lent() as driver:
             attempt = self._held(driver, spec, state, half=False)
             # An open connection without an answer is the commit's worst case: it takes its whole time-out.
             silent = self._slow and state is State.PROVEN and self._chance.random() < 1 / 3
@@ -313,14 +313,6 @@ class Experiments:
             consumer.close()
 
     # -- runs ---------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _driver_of_pool(self) -> Iterator[DriverProcess]:
-        driver = self._pool.take()
-        try:
-            yield driver
-        finally:
-            self._pool.give_back(driver)
 
     def _held(
         self, driver: DriverProcess, spec: RunSpec, state: State, *, half: bool | None = None
