@@ -17,7 +17,12 @@ from tests.support.spark_sessions import BOOTSTRAP, KIND
 
 SUITES = [
     Path(__file__).with_name(name)
-    for name in ("test_spark_data_plane.py", "test_spark_arrow.py", "test_failure_classes.py")
+    for name in (
+        "test_spark_data_plane.py",
+        "test_spark_arrow.py",
+        "test_failure_classes.py",
+        "test_table_spark.py",
+    )
 ]
 
 
@@ -37,4 +42,4 @@ def test_the_data_plane_works_on_spark_connect(embedded_kafka):
     assert done.returncode == 0, done.stdout[-20_000:]
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed is not None
-    assert int(passed[1]) > 47
+    assert int(passed[1]) > 54
