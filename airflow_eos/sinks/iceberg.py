@@ -89,7 +89,8 @@ class IcebergSink:
         except (NoSuchTableError, NoSuchNamespaceError):
             raise UnknownTable(
                 f"{self.name} does not exist: create the table {self._sink.name!r} in catalog "
-                f"{self._sink.catalog!r}, or correct sink=IcebergTable(...){self._name_hint()}"
+                f"{self._sink.catalog!r}, or correct sink=IcebergTable(...){self._name_hint()}",
+                is_missing=True,
             ) from None
         except EosError:
             raise
