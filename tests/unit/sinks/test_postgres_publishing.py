@@ -6,6 +6,7 @@ counted by ``psql``.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -286,6 +287,21 @@ def test_parallel_intervals_do_not_fence_each_other(database):
     late.publish()
 
     assert database.counts() == {"interval/p/1": 2, "interval/p/2": 2}
+
+
+def test_a_backfill_publishes_at_the_same_moment(database):
+    """Each run waits for the row that they share, looks again, and has its own word in it."""
+    attempts = [
+        Attempt(database, f"interval/p/{i}", 10 * i + 10, scope=f"i{i}", lasting=False) for i in range(6)
+    ]
+    threads = [threading.Thread(target=attempt.publish) for attempt in attempts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert database.counts() == {f"interval/p/{i}": 2 for i in range(6)}
+    assert sorted(attempts[0].sink.load().published.runs) == [f"i{i}" for i in range(6)]
 
 
 @pytest.mark.parametrize("lost", ["the table", "the note", "all notes"])
@@ -673,13 +689,18 @@ def test_a_partitioned_table_is_written(database):
         Attempt(database, "run/p/2", 20).publish()
 
 
-def test_properties_are_checked_and_not_shown(database):
-    """A misspelt one is named; passwords stay out of every repr."""
+def test_properties_are_checked_and_not_shown(database, caplog):
+    """A misspelt one is named; passwords stay out of every repr, error, and log at DEBUG."""
     with pytest.raises(ConfigurationError, match="pasword"):
         Attempt(database, properties={**database.properties, "pasword": "x"})
     secret = {**database.properties, "password": "hunter2"}
-    attempt = Attempt(database, properties=secret)
-    assert "hunter2" not in f"{attempt.sink._sink!r} {attempt.writer!r} {attempt.files!r}"
+    with caplog.at_level(logging.DEBUG):
+        attempt = Attempt(database, properties=secret)
+        attempt.publish()
+        with pytest.raises(OutcomeUnknown) as away:
+            PostgresSink(database.sink(properties={**secret, "host": "/nowhere"}), "eos.x").load()
+    shown = f"{attempt.sink._sink!r} {attempt.writer!r} {attempt.files!r} {away.value} {caplog.text}"
+    assert "hunter2" not in shown
 
 
 def test_the_extra_that_is_missing_is_named(database, monkeypatch):
