@@ -14,9 +14,9 @@ extra ``catalog_name``    name of the catalog, where tables belong to it (``type
 from __future__ import annotations
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
+from airflow_eos.compat import AirflowNotFoundException
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.sink_table import is_secret
 

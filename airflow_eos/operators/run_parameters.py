@@ -7,9 +7,10 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk.bases.operator import BaseOperatorMeta
-from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_eos import settings
+from airflow_eos.compat import AirflowSkipException
+from airflow_eos.compat.retry_policy import arguments_of_operator
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.links.run_links import configured_links
 from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor, RangeMode
@@ -31,8 +32,9 @@ from airflow_eos.operators.task_identity import (
 )
 
 if TYPE_CHECKING:
-    from airflow.sdk import BaseOperatorLink, Context, RetryPolicy
+    from airflow.sdk import BaseOperatorLink, Context
 
+    from airflow_eos.compat.retry_policy import RetryPolicy
     from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.model.sink_table import SinkTable
     from airflow_eos.model.spec import Compression, MarkOutput, OnCommitted
@@ -190,7 +192,7 @@ class RunParameters(CheckedParameters):
         given = {**vars(self), **kwargs}
         self._templates = templates_of(type(self), given)
         check_literals(type(self), given)  # before the Dag knows the task
-        super().__init__(**kwargs)
+        super().__init__(**arguments_of_operator(self, kwargs))
         if self.has_dag():
             check_literals(type(self), {**given, "dag": self.dag, "task_id": self.task_id}, with_dag=True)
 

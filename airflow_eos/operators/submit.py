@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from airflow_eos import exceptions
+from airflow_eos.compat.retry_policy import asks_retry_policy
 from airflow_eos.exceptions import ConfigurationError, EosError, OutputLost, ProcessFailed, RunFailed
 from airflow_eos.operators.author_signals import asked_of_airflow
 from airflow_eos.operators.child_processes import terminate_children
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     import datetime as dt
 
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-    from airflow.sdk import Context, RetryPolicy
+    from airflow.sdk import Context
 
+    from airflow_eos.compat.retry_policy import RetryPolicy
     from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.model.sink_table import SinkTable
     from airflow_eos.model.spec import Compression, LedgerSettings, MarkOutput, OnCommitted, RunSpec
@@ -162,6 +164,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             self._killed = False
             self._module = None
 
+    @asks_retry_policy
     def execute(self, context: Context) -> dict[str, Any]:
         """Ask the ledger, submit or take up a job, ask the ledger; return the summary for XCom.
 
@@ -198,6 +201,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             method_name="resume",
         )
 
+    @asks_retry_policy
     def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Ask the ledger once the driver has ended: the event is no answer.
 
