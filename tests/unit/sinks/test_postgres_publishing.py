@@ -387,16 +387,25 @@ def test_a_violated_constraint_is_final_and_named(database, constraint, names):
     assert attempt.publisher.settle(attempt.claim) is None
 
 
-def test_a_trigger_that_raises_is_final(database):
-    """Whatever the database refuses for what the rows say."""
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("RAISE EXCEPTION 'not on Sundays'", "not on Sundays"),
+        ("PERFORM FROM nowhere", 'relation "nowhere" does not exist'),
+    ],
+)
+def test_a_trigger_that_raises_is_final(database, body, message):
+    """Whatever the database refuses for what the rows say, or for how it is made."""
     database.sql(
         f"CREATE FUNCTION {database.schema}.no() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$ BEGIN RAISE EXCEPTION 'not on Sundays'; END $$; "
+        f"$$ BEGIN {body}; END $$; "
         f"CREATE TRIGGER no BEFORE INSERT ON {database.table} FOR EACH ROW "
         f"EXECUTE FUNCTION {database.schema}.no()"
     )
-    with pytest.raises(TableRefused, match="not on Sundays"):
-        Attempt(database).publish()
+    attempt = Attempt(database)
+    with pytest.raises(TableRefused, match=message):
+        attempt.publish()
+    assert attempt.commits == 1
 
 
 def test_a_conflict_of_transactions_is_tried_again(database, monkeypatch):
