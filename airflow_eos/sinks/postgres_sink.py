@@ -147,9 +147,9 @@ class PostgresSink(Closeable):
                     ).format(CONTROL_TABLE),
                     (published.to_json(), json.dumps(dict(summary)), version.target.oid, self._pipeline),
                 )
-                self._drop(connection, {rows_of.table for rows_of in staged})
                 # What is deferred to the commit is refused before it.
                 connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+                self._drop(connection, {rows_of.table for rows_of in staged})
         except _CONFLICTS as error:
             raise TableMoved(str(error)) from error
         return receipt
