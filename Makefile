@@ -1,7 +1,9 @@
 # Every target sets itself up: Python 3.10+ and Java 17+ are all a fresh machine needs.
 
 PYTHON ?= python3
-BIN := .venv/bin
+# Another Airflow, such as 3.2, has an environment of its own.
+AIRFLOW ?=
+BIN := .venv$(if $(AIRFLOW),-airflow-$(AIRFLOW))/bin
 INPUT ?=
 SINK ?= topics
 KEEP ?=
@@ -12,6 +14,7 @@ UNIT_JOBS ?= 2
 SEED ?=
 MINUTES ?=
 KAFKA ?=
+CELLS ?=
 
 ORIGINAL_PATH := $(PATH)
 # `airflow` is started by name, and Spark's workers must run the driver's Python.
@@ -26,13 +29,13 @@ unexport SPARK_HOME
 unexport PYTHONPATH
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick coverage unit check docs bench chaos images dist clean
+.PHONY: help setup demo test quick coverage unit check docs bench chaos matrix images dist clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Make .venv with the pinned dependencies; quick when it is there
-	@PATH='$(ORIGINAL_PATH)' PYTHON='$(PYTHON)' tools/setup
+	@PATH='$(ORIGINAL_PATH)' PYTHON='$(PYTHON)' AIRFLOW='$(AIRFLOW)' tools/setup
 
 demo: setup ## Kill a run half way under a real scheduler and count what readers see; SINK=iceberg INPUT=flights.json KEEP=1
 	@$(BIN)/python -m demo --sink $(SINK) $(if $(INPUT),--input '$(INPUT)') $(if $(KEEP),--hold)
@@ -71,12 +74,16 @@ bench: setup ## Measure a fresh process, then a warm session, against Spark, Fli
 	$(BIN)/python -m benchmarks fresh --workload parse
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks way
+	$(BIN)/python -m benchmarks protection
 
 chaos: setup ## Faults at every state, then MINUTES=12 at random; SEED=1 KAFKA=3.9.2. Then the long tests
 	@mkdir -p .cache
 	$(BIN)/python -m chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(KAFKA),--kafka $(KAFKA)) --line-to .cache/chaos.txt
 	EOS_SEED=$(SEED) $(BIN)/python -m pytest -m chaos -n $(JOBS) --durations 25
 	@cat .cache/chaos.txt
+
+matrix: setup ## The tests on other versions of Python, Airflow, Spark and Kafka, into docs/versions.md; CELLS="..."
+	$(BIN)/python tools/matrix.py $(CELLS)
 
 images: setup ## Build the container images on a Debian base and run the flights Dag in them; KEEP=1 BROKERS=3
 	@docker/images
@@ -85,5 +92,5 @@ dist: ## Build sdists and wheels into dist/, check them, install them and follow
 	@PATH='$(ORIGINAL_PATH)' PYTHON='$(PYTHON)' tools/dist
 
 clean: ## Remove what set-up, tests and builds left here; the cache of broker jars stays
-	rm -rf .venv .cache build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-airflow-* .cache build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     )
     from airflow_eos.hooks.kafka_eos import KafkaEosHook
     from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.model.delta_table import DeltaTable
     from airflow_eos.model.iceberg_table import IcebergTable
+    from airflow_eos.model.postgres_table import PostgresTable
     from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
     from airflow_eos.model.spec import LedgerSettings, RunSpec
     from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
@@ -45,6 +47,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ConfigurationError",
     "Cursor",
+    "DeltaTable",
     "EosError",
     "Explicit",
     "IcebergTable",
@@ -58,6 +61,7 @@ __all__ = [
     "OffsetRangeTrigger",
     "PartitionInterval",
     "PlanError",
+    "PostgresTable",
     "ReadProcessWriteOperator",
     "ReadProcessWriteSubmitOperator",
     "ReplayOffsetRangesOperator",
@@ -93,7 +97,9 @@ __getattr__ = lazy_exports(
         "airflow_eos.model.ranges": ("Cursor", "Explicit", "Interval", "OffsetRange", "PartitionInterval"),
         "airflow_eos.ledger.records.run": ("RunRecord",),
         "airflow_eos.model.spec": ("LedgerSettings", "RunSpec"),
+        "airflow_eos.model.delta_table": ("DeltaTable",),
         "airflow_eos.model.iceberg_table": ("IcebergTable",),
+        "airflow_eos.model.postgres_table": ("PostgresTable",),
         "airflow_eos.operators.read_process_write": ("ReadProcessWriteOperator",),
         "airflow_eos.sensors.run_committed": ("RunCommittedSensor",),
         "airflow_eos.triggers.offset_range": ("OffsetRangeTrigger",),

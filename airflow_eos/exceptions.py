@@ -204,7 +204,7 @@ class SinkChanged(PlanError):
 class UnknownTable(PlanError):
     """The sink's table, branch or catalog does not exist, or is not of a kind that can be written.
 
-    Do: Create the table or the branch, or correct `IcebergTable(name, catalog=..., branch=...)`.
+    Do: Create the table or the branch, or correct the parameters of `sink`.
     """
 
 
@@ -213,6 +213,23 @@ class TableChanged(PlanError):
 
     Safe: Nothing of this try is in the table, and offsets stay where they were.
     Do: Let Airflow retry: the next try writes its files for the table as it is.
+    """
+
+
+class TableRefused(PlanError):
+    """The database refused a run's rows: a constraint, a trigger, a limit; the message names it.
+
+    Safe: Nothing of this try is in the table, and offsets stay where they were. The same rows are refused
+    again. `skip_offsets` leaves records out: they stay unprocessed.
+    Do: Correct the process, or the rows of the table that are in the way, then clear the task.
+    """
+
+
+class StagedRowsLost(PlanError):
+    """Rows that tasks had staged for a table are gone: its server crashed, or somebody dropped them.
+
+    Safe: Nothing of this try is in the table, and offsets stay where they were.
+    Do: Let Airflow retry: the next try stages its rows again.
     """
 
 

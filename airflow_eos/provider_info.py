@@ -80,8 +80,8 @@ _CONFIG = {
             },
             "require_encrypted_spark": {
                 "description": (
-                    "Refuse runs, and not only warn, if their Kafka credentials would reach Spark in\n"
-                    "clear: by RPC without encryption, to a remote Spark Connect server without TLS, or\n"
+                    "Refuse runs, and not only warn, if credentials of Kafka or a table would reach Spark\n"
+                    "in clear: by RPC without encryption, to a remote Spark Connect server without TLS, or\n"
                     "if Spark answers without authentication (``spark.authenticate``). The session's\n"
                     "settings count, from any source; of a submitted application only its conf.\n"
                 ),

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
-from airflow.providers.common.compat.sdk import conf
 from airflow.sdk.log import mask_secret
 
+from airflow_eos.compat import conf, with_options_of_providers
 from airflow_eos.model.names import checked_prefix
 from airflow_eos.model.signature import LedgerKey
 from airflow_eos.model.spec import DEFAULT_PREFIX, LedgerSettings
@@ -77,6 +77,7 @@ def with_key(ledger: LedgerSettings) -> LedgerSettings:
     return ledger if ledger.key else replace(ledger, key=ledger_key())
 
 
+@with_options_of_providers
 def ledger_key() -> str:
     """Return the secrets that sign the ledger's records; empty: none. They are masked in logs.
 

@@ -8,8 +8,10 @@ fixed costs, ``python -m benchmarks small`` a small run in a fresh process and a
 partitions, pipelines and runs at once, ``python -m benchmarks page`` each page in Airflow behind many runs,
 ``python -m benchmarks scale`` one run over 100,000,000 records, ``python -m benchmarks executors`` a run by
 its executor processes, ``python -m benchmarks way`` what a small run calls and sends, ``python -m
-benchmarks tuning`` which options make Spark's own job fastest. ``python -m benchmarks fresh --workload
-parse`` compares jobs that parse JSON. Reports go to ``--out``, as JSON and SVG.
+benchmarks postgres_copy`` rows into PostgreSQL, ``python -m benchmarks tuning`` which options make Spark's
+own job fastest, ``python -m benchmarks protection`` what it costs that the Spark of a task answers nobody
+else. ``python -m benchmarks fresh --workload parse`` compares jobs that parse JSON. Reports go to ``--out``,
+as JSON and SVG.
 """
 
 from __future__ import annotations
@@ -34,9 +36,11 @@ MEASUREMENTS = {
     "scale": ("out", "records"),
     "executors": ("out", "rounds", "records"),
     "way": ("out",),
+    "postgres_copy": ("out", "rounds"),
+    "protection": ("out", "rounds", "records"),
 }
 """The options that each is called with; its function and its module have its name."""
-RECORDS = {"curves": 20_000, "scale": 100_000_000}
+RECORDS = {"curves": 20_000, "protection": 1_000_000, "scale": 100_000_000}
 
 
 def main() -> int:

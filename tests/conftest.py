@@ -13,6 +13,7 @@ from airflow_eos_testing.fixtures import (
     pytest_runtest_makereport,
 )
 from airflow_eos_testing.spark_jvm import quick_start
+from tests.plugins.airflow_versions import AirflowVersions
 from tests.plugins.side_by_side import SideBySide
 from tests.plugins.time_budget import TimeBudget
 from tests.plugins.waiting import Waiting
@@ -23,6 +24,7 @@ __all__ = ["embedded_kafka", "embedded_kafka_cluster", "kafka_topic", "pytest_ru
 
 def pytest_configure(config: pytest.Config) -> None:
     """Count the minutes, share what is costly, start Spark quickly: here and in all that is started here."""
+    config.pluginmanager.register(AirflowVersions(), "Airflow versions")
     config.pluginmanager.register(TimeBudget(), "time budget")
     config.pluginmanager.register(SideBySide(), "side by side")
     config.pluginmanager.register(Waiting(), "waiting")

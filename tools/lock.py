@@ -37,7 +37,7 @@ def resolve(python: str, also: list[str]) -> tuple[str, dict[str, str]]:
         command = [*pip, "--dry-run", "--ignore-installed", "--report", str(report), *also]
         for group in ("dev", "docs", "release"):
             command += ["--group", f"{ROOT}/pyproject.toml:{group}"]
-        command += [f"{ROOT}[pyspark42,iceberg]", f"{ROOT}/testing[platform]"]
+        command += [f"{ROOT}[pyspark42,iceberg,delta,postgres]", f"{ROOT}/testing[platform]"]
         subprocess.run(command, check=True, stdout=sys.stderr)
         installed = json.loads(report.read_text())["install"]
     names = {canonical(item["metadata"]["name"]): item["metadata"]["version"] for item in installed}

@@ -65,11 +65,12 @@ class KafkaTransactions(LinkUser):
         self._commit_timeout = commit_timeout.total_seconds()
         self._fence_timeout = fence_timeout.total_seconds()
 
-    def fence(self, transactional_id: str) -> KafkaSession:
+    def fence(self, transactional_id: str, *, announced: bool = True) -> KafkaSession:
         """Initialise a new producer instance, which fences older ones and aborts their open transaction.
 
         Returns when that abort, or a commit in progress, has completed on every partition.
 
+        :param announced: log the identity, by which other attempts are told apart; False for a check.
         :raises AuthorizationFailed: Write on the transactional id is missing.
         :raises TimeoutsInconsistent: the brokers do not allow the transaction timeout.
         :raises BrokersUnavailable: no coordinator answered in time.
@@ -85,7 +86,8 @@ class KafkaTransactions(LinkUser):
         except BaseException:
             producer.close()
             raise
-        log.info(
+        log.log(
+            logging.INFO if announced else logging.DEBUG,
             "Only writer of transaction %s from now on: producer id %d, epoch %d",
             transactional_id,
             identity.producer_id,

@@ -85,12 +85,9 @@ def _carry_out(command: Command, options: argparse.Namespace) -> None:
 
 def _send_gauges(gauges: Iterable[Gauge]) -> None:
     """Send metrics as tasks do, by section [metrics]; the OpenTelemetry client sends them when this ends."""
-    from airflow.sdk.configuration import conf
-    from airflow.sdk.observability import stats
-    from airflow.sdk.observability.metrics import stats_utils
+    from airflow_eos.compat import initialize_stats, stats
 
-    legacy = conf.getboolean("metrics", "legacy_names_on", fallback=True)
-    stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=legacy)
+    initialize_stats()
     for name, value, tags in gauges:
         stats.gauge(name, value, tags=dict(tags))
 

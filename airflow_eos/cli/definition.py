@@ -153,8 +153,9 @@ COMMANDS = (
             ),
             Option(
                 "--table",
-                "Iceberg table that is written, namespace and name; repeatable",
-                {"action": "append", "default": [], "metavar": "NAMESPACE.NAME"},
+                "table that is written: of Iceberg, namespace and name; of PostgreSQL, "
+                "postgres:CONNECTION/SCHEMA.NAME; repeatable",
+                {"action": "append", "default": [], "metavar": "TABLE"},
             ),
             Option(
                 "--catalog",

@@ -37,6 +37,13 @@ class Drawn:
         for record in records:
             self.add(record)
 
+    def copy(self) -> Drawn:
+        """Return a copy, to be changed."""
+        made = Drawn(self._older, one_by_one=self._one_by_one)
+        made._folded = self._folded.copy()
+        made._named, made._newest = dict(self._named), dict(self._newest)
+        return made
+
     def __len__(self) -> int:
         """Return the number of runs with segments of their own."""
         return len(self._named) + len(self._newest)

@@ -77,9 +77,12 @@ class ControlPlane(Closeable):
         self.writer = LedgerWriter(self.cluster, self.transactions)
         self.pins = Pins(self.writer, self.authority)
         self.visibility = Visibility(self.cluster, self.transactions)
+        self._table: TableSink | None = None
 
     def close(self) -> None:
         """Close all connections."""
+        if isinstance(self._table, Closeable):
+            self._table.close()
         self.transactions.close()
         self.cluster.close()
         self.ledger.close()
@@ -206,13 +209,12 @@ class ControlPlane(Closeable):
             data=data,
             ledger_id=known,
             now=utc_now,
-            table=self._table(spec, known),
+            table=self._opened_table(spec, known),
         )
 
-    @staticmethod
-    def _table(spec: RunSpec, known: LedgerId) -> TableSink | None:
-        if spec.sink is None:
-            return None
-        from airflow_eos.sinks.opening import open_table
+    def _opened_table(self, spec: RunSpec, known: LedgerId) -> TableSink | None:
+        if spec.sink is not None:
+            from airflow_eos.sinks.opening import open_table
 
-        return open_table(spec.sink, keys.table_property(known.topic_id, spec.group_id))
+            self._table = open_table(spec.sink, keys.table_property(known.topic_id, spec.group_id))
+        return self._table

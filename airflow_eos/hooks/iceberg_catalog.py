@@ -14,12 +14,11 @@ extra ``catalog_name``    name of the catalog, where tables belong to it (``type
 from __future__ import annotations
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
+from airflow_eos.compat import AirflowNotFoundException
 from airflow_eos.exceptions import ConfigurationError
-
-_SECRET_PARTS = ("credential", "token", "secret", "password", "key")
+from airflow_eos.model.sink_table import is_secret
 
 
 def catalog_properties(conn_id: str) -> dict[str, str]:
@@ -46,7 +45,6 @@ def catalog_properties(conn_id: str) -> dict[str, str]:
             f"type {properties['type']}"
         )
     for name, value in properties.items():
-        # An address may hold a password.
-        if any(part in name for part in _SECRET_PARTS) or "@" in value:
+        if is_secret(name, value):
             mask_secret(value)
     return properties

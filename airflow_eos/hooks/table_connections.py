@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from airflow_eos.hooks.delta_storage import storage_options
 from airflow_eos.hooks.iceberg_catalog import catalog_properties
+from airflow_eos.hooks.postgres_connection import connection_properties
+from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.postgres_table import PostgresTable
 
 if TYPE_CHECKING:
     from airflow_eos.model.sink_table import SinkTable
@@ -22,5 +26,9 @@ def with_connection(sink: SinkTable | None) -> SinkTable | None:
             return None
         case IcebergTable():
             return replace(sink, properties=catalog_properties(sink.catalog))
+        case DeltaTable():
+            return replace(sink, properties=storage_options(sink))
+        case PostgresTable():
+            return replace(sink, properties=connection_properties(sink.connection))
         case _:
             raise NotImplementedError(f"{sink}: no connection is known for {sink.KIND!r} tables")

@@ -56,6 +56,12 @@ class IcebergTable(SinkTable):
         word(*get_args(Reprocessing)).check("IcebergTable(reprocess=...)", self.reprocess)
 
     @property
+    def has_secrets(self) -> bool:
+        """Whether credentials go to the tasks: of the properties, or issued by a REST catalog."""
+        known = self.properties or {}
+        return known.get("type", "rest") == "rest" or super(IcebergTable, self).has_secrets
+
+    @property
     def connection_id(self) -> str:
         """Return the connection of the catalog."""
         return self.catalog

@@ -7,6 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+_SECRET_PARTS = (
+    "auth",  # header.Authorization
+    "connection-string",
+    "credential",
+    "key",
+    "password",
+    "secret",
+    "token",
+)
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether a property of a table's connection is kept out of logs."""
+    # An address may hold a password, or the signature of a shared access.
+    return any(part in name.lower() for part in _SECRET_PARTS) or "@" in value or "sig=" in value
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkTable(ABC):
@@ -22,6 +38,11 @@ class SinkTable(ABC):
     """Short name: of the extra that installs what the kind needs, and in the JSON form of a run."""
 
     properties: Mapping[str, str] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether credentials go to the tasks that write the table."""
+        return any(is_secret(name, value) for name, value in (self.properties or {}).items())
 
     @property
     @abstractmethod

@@ -9,13 +9,17 @@ from dataclasses import asdict
 from typing import Any
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval, RangeMode
 from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 
 SPEC_VERSION = 1
-_TABLES: dict[str, type[SinkTable]] = {table.KIND: table for table in (IcebergTable,)}
+_TABLES: dict[str, type[SinkTable]] = {
+    table.KIND: table for table in (IcebergTable, DeltaTable, PostgresTable)
+}
 _PLAIN = (
     "pipeline",
     "run_id",

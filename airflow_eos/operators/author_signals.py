@@ -4,27 +4,11 @@ from __future__ import annotations
 
 import logging
 
-from airflow.sdk.exceptions import (
-    AirflowFailException,
-    AirflowRescheduleException,
-    AirflowSkipException,
-    DagRunTriggerException,
-    DownstreamTasksSkipped,
-)
-
+from airflow_eos.compat import TASK_SIGNALS, AirflowFailException, AirflowSkipException
 from airflow_eos.exceptions import EosError, ProcessFailed
 from airflow_eos.task_signals import signal_of
 
 log = logging.getLogger(__name__)
-
-_ASKED = (
-    AirflowFailException,
-    AirflowRescheduleException,
-    AirflowSkipException,
-    DagRunTriggerException,
-    DownstreamTasksSkipped,
-)
-"""Exceptions by which a task tells Airflow what becomes of it; what is no ``Exception`` passes by itself."""
 
 
 def asked_of_airflow(error: EosError) -> Exception | None:
@@ -38,7 +22,7 @@ def asked_of_airflow(error: EosError) -> Exception | None:
     cause = error.__cause__
     signal = signal_of(error.raised)
     asked: Exception | None = None
-    if isinstance(cause, _ASKED):
+    if isinstance(cause, TASK_SIGNALS):
         asked = cause
     elif signal is not None:
         asked = (AirflowSkipException if signal == "skip" else AirflowFailException)(error.message)

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow.sdk import RetryPolicy
-
 from airflow_eos import settings
+from airflow_eos.compat.retry_policy import RetryPolicy
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.kinds import FLAG, NONE, TEXT, Kind, duration, instance_of, seconds, whole_number, word
 from airflow_eos.model.names import checked_name, checked_prefix, checked_topic, checked_topics

@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pendulum
-from airflow.sdk import (
+from dateutil.relativedelta import relativedelta
+
+from airflow_eos.compat import (
     CronPartitionTimetable,
     FanOutMapper,
     PartitionedAssetTimetable,
@@ -31,8 +33,6 @@ from airflow.sdk import (
     StartOfWeekMapper,
     StartOfYearMapper,
 )
-from dateutil.relativedelta import relativedelta
-
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import in_utc
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_pyspark import PySparkOperator
 
+from airflow_eos.compat.retry_policy import asks_retry_policy
 from airflow_eos.exceptions import EosError, OutcomeUnknown, RunAlreadyCommitted, RunFenced
 from airflow_eos.operators.author_signals import asked_of_airflow
 from airflow_eos.operators.last_answer import outcome
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
     import datetime as dt
     from collections.abc import Mapping
 
-    from airflow.sdk import Context, RetryPolicy
+    from airflow.sdk import Context
     from pyspark.sql import SparkSession
 
+    from airflow_eos.compat.retry_policy import RetryPolicy
     from airflow_eos.engine import RunAttempt
     from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.model.plan import RunPlan
@@ -150,6 +152,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
             self._run = None
             self._killed = False
 
+    @asks_retry_policy
     def execute(self, context: Context) -> dict[str, Any]:
         """Run, or find the run in the ledger; return :meth:`RunRecord.summary` for XCom.
 
@@ -180,7 +183,7 @@ class ReadProcessWriteOperator(RunParameters, PySparkOperator):
             ship_by_value(process)
             spark = session.start(plan.offsets, rows=not is_arrow_process(process))
             # Now, before anything secret is sent: spark-defaults.conf and servers have a say in it.
-            check_encryption(settings_in_force(spark, config), ClientConfig.of(spec.kafka))
+            check_encryption(settings_in_force(spark, config), ClientConfig.of(spec.kafka), sink=spec.sink)
             return spark
 
         from airflow_eos.engine import RunAttempt

@@ -6,9 +6,8 @@ import datetime as dt
 import logging
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import RetryDecision, RetryPolicy
-from airflow.sdk.exceptions import AirflowFailException
-
+from airflow_eos.compat import AirflowFailException
+from airflow_eos.compat.retry_policy import RetryDecision, RetryPolicy
 from airflow_eos.exceptions import NotYetVisible, ProcessFailed
 from airflow_eos.model.kinds import duration
 from airflow_eos.operators.author_signals import asked_of_airflow

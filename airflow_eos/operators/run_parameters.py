@@ -7,9 +7,10 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.sdk.bases.operator import BaseOperatorMeta
-from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_eos import settings
+from airflow_eos.compat import AirflowSkipException
+from airflow_eos.compat.retry_policy import arguments_of_operator
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.links.run_links import configured_links
 from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor, RangeMode
@@ -31,8 +32,9 @@ from airflow_eos.operators.task_identity import (
 )
 
 if TYPE_CHECKING:
-    from airflow.sdk import BaseOperatorLink, Context, RetryPolicy
+    from airflow.sdk import BaseOperatorLink, Context
 
+    from airflow_eos.compat.retry_policy import RetryPolicy
     from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.model.sink_table import SinkTable
     from airflow_eos.model.spec import Compression, MarkOutput, OnCommitted
@@ -47,9 +49,10 @@ class RunParameters(CheckedParameters):
     :param topics: topics to read: one, a list, or the text of a list, as a template renders it. (templated)
     :param group_id: consumer group that holds the cursor. (templated)
     :param sink_topic: topic of rows without a ``topic`` column; None requires the column. (templated)
-    :param sink: a table that the run appends to, in place of topics:
+    :param sink: a table that the run writes to, in place of topics:
         :class:`~airflow_eos.model.iceberg_table.IcebergTable`, whose catalog is a connection of type
-        ``iceberg``.
+        ``iceberg``, :class:`~airflow_eos.model.delta_table.DeltaTable`, or
+        :class:`~airflow_eos.model.postgres_table.PostgresTable`, with a connection of type ``postgres``.
     :param dead_letter_topic: topic of the records on which ``process`` raises, with the error in their
         headers, in the run's transaction; without it such a record fails the run. (templated)
     :param max_dead_letters: so many of a run, or of a round, at most; with one more it fails.
@@ -189,7 +192,7 @@ class RunParameters(CheckedParameters):
         given = {**vars(self), **kwargs}
         self._templates = templates_of(type(self), given)
         check_literals(type(self), given)  # before the Dag knows the task
-        super().__init__(**kwargs)
+        super().__init__(**arguments_of_operator(self, kwargs))
         if self.has_dag():
             check_literals(type(self), {**given, "dag": self.dag, "task_id": self.task_id}, with_dag=True)
 

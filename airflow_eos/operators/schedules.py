@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import CronTriggerTimetable, DeltaTriggerTimetable
-
+from airflow_eos.compat import (
+    INTERVAL_TIMETABLES,
+    CronTriggerTimetable,
+    DeltaTriggerTimetable,
+    timetable_field,
+)
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos.model.ranges import INTERVAL_TIMETABLE
 from airflow_eos.operators.partition_interval import PartitionDuration, says_its_end
 from airflow_eos.operators.task_identity import DATA_INTERVAL
 
@@ -30,16 +33,15 @@ def check_schedule(
         and duration is None
         and not says_its_end(timetable)
         and isinstance(timetable, CronTriggerTimetable | DeltaTriggerTimetable)
-        and not timetable.interval
+        and not timetable_field(timetable, "interval")
     ):
         if isinstance(timetable, DeltaTriggerTimetable):
-            with_intervals = f"airflow.sdk.DeltaDataIntervalTimetable({timetable.delta!r})"
+            with_intervals = f"DeltaDataIntervalTimetable({timetable_field(timetable, 'delta')!r})"
         else:
-            with_intervals = (
-                f"{INTERVAL_TIMETABLE}({timetable.expression!r}, timezone={str(timetable.timezone)!r})"
-            )
+            expression, zone = (timetable_field(timetable, name) for name in ("expression", "timezone"))
+            with_intervals = f"CronDataIntervalTimetable({expression!r}, timezone={str(zone)!r})"
         raise ConfigurationError(
             f"task {task_id!r} reads ranges={DATA_INTERVAL!r}, and the schedule of Dag "
             f"{dag.dag_id!r} gives empty intervals: cron strings, presets and timedeltas do "
-            f"in Airflow 3. Schedule the Dag with {with_intervals}"
+            f"in Airflow 3. Schedule the Dag with {INTERVAL_TIMETABLES}.{with_intervals}"
         )

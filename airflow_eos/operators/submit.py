@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from airflow_eos import exceptions
+from airflow_eos.compat.retry_policy import asks_retry_policy
 from airflow_eos.exceptions import ConfigurationError, EosError, OutputLost, ProcessFailed, RunFailed
 from airflow_eos.operators.author_signals import asked_of_airflow
 from airflow_eos.operators.child_processes import terminate_children
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     import datetime as dt
 
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-    from airflow.sdk import Context, RetryPolicy
+    from airflow.sdk import Context
 
+    from airflow_eos.compat.retry_policy import RetryPolicy
     from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.model.sink_table import SinkTable
     from airflow_eos.model.spec import Compression, LedgerSettings, MarkOutput, OnCommitted, RunSpec
@@ -162,6 +164,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             self._killed = False
             self._module = None
 
+    @asks_retry_policy
     def execute(self, context: Context) -> dict[str, Any]:
         """Ask the ledger, submit or take up a job, ask the ledger; return the summary for XCom.
 
@@ -198,6 +201,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             method_name="resume",
         )
 
+    @asks_retry_policy
     def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Ask the ledger once the driver has ended: the event is no answer.
 
@@ -353,7 +357,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         self._end_what_starts_late(hook)
         self._check_deferrable(hook)
         known = {**hook._conf, "spark.master": hook._connection["master"]}  # noqa: SLF001
-        check_encryption(known, ClientConfig.of(mine.kafka), f"{ADVICE}; {_ONLY_CONF}")
+        check_encryption(known, ClientConfig.of(mine.kafka), f"{ADVICE}; {_ONLY_CONF}", sink=mine.sink)
         if not in_cluster:
             # The driver runs here, by this Python; a python3 on PATH may be any other.
             os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -368,9 +372,9 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
             self.application = str(mine.with_specification(application))
             return
         self.files = joined(self.files, str(mine.spec))
-        if ClientConfig.of(mine.kafka).has_secrets:
+        if ClientConfig.of(mine.kafka).has_secrets or (mine.sink is not None and mine.sink.has_secrets):
             self.log.warning(
-                "Application %s is no file here: the specification with the Kafka credentials goes by "
+                "Application %s is not a file here: the specification with the credentials goes by "
                 "--files, to the folder of every executor; use process, or an application beside the Dag",
                 self.application,
             )

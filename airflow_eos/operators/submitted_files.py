@@ -40,7 +40,7 @@ class SubmittedFiles:
         from airflow_eos.spark.code_shipping import driver_archive
 
         text = spec_to_json(spec)
-        self.kafka = spec.kafka
+        self.kafka, self.sink = spec.kafka, spec.sink
         self._text = text
         _remove_abandoned()
         self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))  # mode 0700

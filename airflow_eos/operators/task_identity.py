@@ -7,8 +7,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow.sdk import DeltaDataIntervalTimetable
-
+from airflow_eos.compat import DeltaDataIntervalTimetable, partition_date, partition_key
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.kinds import did_you_mean
 from airflow_eos.model.ranges import (
@@ -139,9 +138,10 @@ def resolve_ranges(
     if ranges != DATA_INTERVAL:
         return as_range_mode(ranges)
     dag_run = context["dag_run"]
-    if dag_run.partition_key:
-        ends = _partition_ends(dag_run, context["dag"], partition_duration)
-        return PartitionInterval(dag_run.partition_key, Interval(*ends, allowed_lateness))
+    key = partition_key(dag_run)
+    if key:
+        ends = _partition_ends(key, dag_run, context["dag"], partition_duration)
+        return PartitionInterval(key, Interval(*ends, allowed_lateness))
     start, end = _data_interval(dag_run)
     if start is None or end is None:
         raise ConfigurationError(
@@ -203,15 +203,16 @@ def _data_interval(dag_run: Any) -> tuple[dt.datetime | None, dt.datetime | None
 
 
 def _partition_ends(
-    dag_run: Any, dag: DAG, duration: PartitionDuration | None
+    key: str, dag_run: Any, dag: DAG, duration: PartitionDuration | None
 ) -> tuple[dt.datetime, dt.datetime]:
     start, end = _data_interval(dag_run)
     if start is not None and end is not None and start < end:
-        refuse_composite(dag_run.partition_key)
+        refuse_composite(key)
         return start, end
-    if dag_run.partition_date is None:
+    date = partition_date(dag_run)
+    if date is None:
         raise ConfigurationError(
-            f"the partition {dag_run.partition_key!r} of Dag run {dag_run.run_id!r} has no date; give the "
-            "records to read by ranges=PartitionInterval(key, Interval(...))"
+            f"the partition {key!r} of Dag run {dag_run.run_id!r} has no date, which Airflow gives from 3.3 "
+            "on; give the records to read by ranges=PartitionInterval(key, Interval(...))"
         )
-    return partition_span(dag_run.partition_key, dag_run.partition_date, dag, duration)
+    return partition_span(key, date, dag, duration)

@@ -73,7 +73,7 @@ class RunTelemetry:
 
         After a lost answer the record of our own commit comes from the ledger: found, and ours.
         """
-        from airflow.sdk.observability import stats
+        from airflow_eos.compat import stats
 
         mine = (record.run_id, record.clear_number, record.try_number) == self._me
         if not record.found or (self._lost_answer and mine):
@@ -89,7 +89,7 @@ class RunTelemetry:
 
         :param elsewhere: another process committed it: how long it took is in its record only.
         """
-        from airflow.sdk.observability import stats
+        from airflow_eos.compat import stats
 
         try:
             seconds = _seconds_of(record) if elsewhere else time.monotonic() - self._started
@@ -109,7 +109,7 @@ class RunTelemetry:
 
     def failed(self, error: BaseException) -> None:
         """Count a try that did not commit."""
-        from airflow.sdk.observability import stats
+        from airflow_eos.compat import stats
 
         try:
             if isinstance(error, RunFenced):

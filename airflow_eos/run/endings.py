@@ -78,7 +78,7 @@ class Endings:
         answer = self._end(session, failure)
         if not laws.may_take_epoch(answer):
             return self.superseded(work, failure)
-        work.count(answer, failure)
+        work.count(failure)
         if isinstance(failure, SealedBlockLost):
             work.release(self._data)  # free what is left; the same ranges are sealed again
         if isinstance(failure, _NOT_WORTH_RESENDING):
@@ -98,7 +98,7 @@ class Endings:
         answer = self._end(session, failure)
         if not laws.may_take_epoch(answer):
             return self.superseded(work, failure)
-        work.count(answer, failure)
+        work.count(failure)
         if self._kill.asked:
             raise OutcomeUnknown(
                 f"{work.key} was killed while it committed; a retry asks the ledger"
@@ -120,8 +120,15 @@ class Endings:
             f"First error: {failure}"
         ) from failure
 
+    def overtaken(self, work: UnitOfWork, session: ProducerSession, refusal: Exception) -> RunRecord | None:
+        """Drop a plan that no longer holds: the next epoch settles what was pinned for it, and plans anew."""
+        log.info("%s: what was planned no longer holds (%s); planning anew", work.key, refusal)
+        work.forget(self._data)
+        work.count(refusal)
+        return self.used_up(work, session)
+
     def used_up(self, work: UnitOfWork, session: ProducerSession) -> RunRecord | None:
-        """Prove, behind a small transaction, that the epoch it used up is still ours (law 2)."""
+        """Prove, behind a small transaction or none, that an epoch that is used up is still ours (law 2)."""
         session.close()
         if laws.may_take_epoch(self._transactions.abort(session.identity)):
             return None

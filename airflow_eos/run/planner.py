@@ -37,6 +37,7 @@ from airflow_eos.ports import Cluster
 from airflow_eos.run import laws, log_coverage, mapping, retention, skips
 from airflow_eos.run.boundaries import Boundaries, moved_by
 from airflow_eos.run.round_size import bounded_to_data
+from airflow_eos.run.topic_roles import described
 from airflow_eos.run.undecided import undecided
 
 
@@ -82,7 +83,7 @@ class Planner:
         :param recorded: a committed run, to read exactly what it read.
         :raises PlanError: naming what does not hold.
         """
-        topics = self._cluster.describe_topics(self._spec.source_topics)
+        topics = described(self._cluster, {"source": self._spec.source_topics})
         mode = self._spec.ranges
         if recorded is not None:
             was = RunPlan(
@@ -116,7 +117,7 @@ class Planner:
         :param staged: our own transaction holds pending offsets of the group.
         :raises PlanError: naming what changed.
         """
-        topics = self._cluster.describe_topics(self._spec.source_topics)
+        topics = described(self._cluster, {"source": self._spec.source_topics})
         laws.topics_unchanged(plan, {name: t.topic_id for name, t in topics.items()})
         if plan.advances:
             laws.group_is_empty(plan.offsets_group, self._cluster.group_members(plan.offsets_group))

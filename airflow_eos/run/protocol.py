@@ -18,10 +18,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from airflow_eos.exceptions import (
-    PlanError,
-    RunFenced,
-)
+from airflow_eos.exceptions import DifferentWork, PlanError, RunFenced
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run import AIRFLOW, TOPIC_IDS, RunRecord
@@ -196,13 +193,16 @@ class RunProtocol:
                 return self._settle(work, intent, self._table, session)
         if work.attempts >= self._spec.max_send_attempts:
             raise failed(work)
+        was_planned = work.planned is not None
         try:
             planned = self._plan(work)
-        except PlanError as refusal:
-            # What a newer attempt committed while we read is no fault of the plan.
-            if is_ours(self._collaborators.cluster, session.identity):
-                raise
-            return self._endings.superseded(work, refusal)
+        except (PlanError, DifferentWork) as refusal:
+            # What another run committed while we read, or between two of our epochs, is no fault of the plan.
+            if not is_ours(self._collaborators.cluster, session.identity):
+                return self._endings.superseded(work, refusal)
+            if was_planned:
+                return self._endings.overtaken(work, session, refusal)
+            raise
         self._trace.enter(State.PLANNED)
         self._seal(work, planned)
         return self._write(work, planned, session)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import OutputLost, ProcessFailed, SinkChanged, UnknownTopic
 from airflow_eos.run import grants
+from airflow_eos.run.topic_roles import described
 
 if TYPE_CHECKING:
     from airflow_eos.model.kafka import TopicDescription
@@ -49,11 +50,12 @@ class Targets:
     def are_there(self, spec: RunSpec) -> None:
         """Look for the sink before anything is read; topics that rows name are not known yet.
 
-        :raises UnknownTopic: there is no such topic.
+        :raises UnknownTopic: there is no such topic; says which of both it is.
         """
-        topics = [name for name in (spec.sink_topic, spec.dead_letter_topic) if name is not None]
-        if topics:
-            self._cluster.describe_topics(topics)
+        topics = {"sink": spec.sink_topic, "dead letter": spec.dead_letter_topic}
+        roles = {role: [name] for role, name in topics.items() if name is not None}
+        if roles:
+            described(self._cluster, roles)
 
     def fit(self, manifest: SealedManifest) -> None:
         """Compare the topics with what was sealed for them, before the transaction opens.

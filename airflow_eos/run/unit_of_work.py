@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run import RunRecord
-from airflow_eos.model.kafka import EndTxnAnswer
 from airflow_eos.ports import SealAndSend, Sealed
 from airflow_eos.run.planner import Planned
 
@@ -20,7 +19,7 @@ class UnitOfWork:
     :param earlier: all records of the run to be done again: its rounds, and its reprocessings.
     :param intent: what this process has pinned of the run, where its sink is a table.
     :param published: whether this process knows the run's rows to be in the table.
-    :param attempts: transactions that failed.
+    :param attempts: epochs whose transaction failed, or whose plan no longer held.
     :param ended_older: epochs spent on transactions that earlier attempts left open.
     :param verification: what brokers say of partition verification, None where unreadable.
     """
@@ -35,15 +34,13 @@ class UnitOfWork:
     published: bool = False
     attempts: int = 0
     ended_older: int = 0
-    last_answer: EndTxnAnswer | None = None
     last_failure: BaseException | None = None
     versions: dict[str, object] = field(default_factory=dict)
     verification: bool | None = None
 
-    def count(self, answer: EndTxnAnswer, failure: BaseException) -> None:
-        """Count a transaction that failed."""
+    def count(self, failure: BaseException) -> None:
+        """Count an attempt that failed."""
         self.attempts += 1
-        self.last_answer = answer
         self.last_failure = failure
 
     def release(self, data: SealAndSend) -> None:

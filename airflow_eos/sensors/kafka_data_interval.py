@@ -5,9 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowFailException
-
 from airflow_eos import settings
+from airflow_eos.compat import AirflowFailException
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Interval, interval_of
 from airflow_eos.operators.partition_interval import PartitionDuration

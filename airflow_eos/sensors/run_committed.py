@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowFailException
-
 from airflow_eos import settings
+from airflow_eos.compat import AirflowFailException
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.names import checked_prefix
 from airflow_eos.model.ranges import DEFAULT_ALLOWED_LATENESS, Cursor

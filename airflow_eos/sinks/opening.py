@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.postgres_table import PostgresTable
 
 if TYPE_CHECKING:
     from airflow_eos.model.sink_table import SinkTable
@@ -22,5 +25,18 @@ def open_table(sink: SinkTable, property_name: str) -> TableSink:
             from airflow_eos.sinks.iceberg import IcebergSink
 
             return IcebergSink(sink, property_name)
+        case DeltaTable():
+            from airflow_eos.sinks.delta import DeltaSink
+
+            return DeltaSink(sink, property_name)
+        case PostgresTable():
+            try:
+                from airflow_eos.sinks.postgres_sink import PostgresSink
+            except ImportError as error:
+                raise ConfigurationError(
+                    f"{sink} is a PostgreSQL table, and psycopg is not installed ({error}): pip install "
+                    "'airflow-eos[postgres]'"
+                ) from error
+            return PostgresSink(sink, property_name)
         case _:
             raise NotImplementedError(f"{sink}: no module of airflow_eos.sinks writes {sink.KIND!r} tables")

@@ -32,7 +32,7 @@ class CachedBlocks:
             before = self._before.get(number, {})
             for partition, places in self._places(kept[number]).items():
                 held = before.get(partition, frozenset())
-                if places - held if held else len(places) > copies:
+                if len(places) > copies or (held and places - held):
                     return (
                         f"block {partition} of a DataFrame that the transform caches is on executor "
                         f"{', '.join(sorted(places))}, after {', '.join(sorted(held)) or 'none'}: Spark "

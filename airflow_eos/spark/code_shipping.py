@@ -41,11 +41,23 @@ _OURS = (
     "recordbatch",
     "sinks/__init__.py",
     "sinks/columns.py",
+    "sinks/delta_files.py",
     "sinks/iceberg_files.py",
+    "sinks/postgres_columns.py",
+    "sinks/postgres_rows.py",
+    "sinks/postgres_session.py",
     "spark",
     "wire",
 )
-_DRIVERS = (*_OURS, "broker", "engine", "ledger", "ports.py", "run", "sinks/iceberg.py")
+_DRIVERS = (
+    *(entry for entry in _OURS if not entry.startswith("sinks/")),
+    "broker",
+    "engine",
+    "ledger",
+    "ports.py",
+    "run",
+    "sinks",
+)
 _PYC_HEADER = 16  # magic 4, flags 4, then source hash 8, or time 4 and size 4 (PEP 552)
 _UNCHECKED_HASH = (1).to_bytes(4, "little")
 _shipped: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()

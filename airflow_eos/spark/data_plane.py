@@ -98,11 +98,13 @@ def _files_of(sealed: SealedBlocks) -> SealedFiles:
     """
     manifest = sealed.manifest
     try:
-        files = tuple(pickle.loads(data) for data in sealed.blocks.batches())  # noqa: S301 - tasks of ours
+        named = [pickle.loads(data) for data in sealed.blocks.batches()]  # noqa: S301 - tasks of ours
     except Exception as error:
         raise InconsistentSeal(f"the names of data files cannot be read: {error}") from error
     finally:
         sealed.blocks.free()
+    # As their tasks read: an earlier task has earlier records.
+    files = tuple(file for *_, file in sorted(named, key=lambda entry: entry[:2]))
     counted = (sum(target.batches for target in manifest.targets), manifest.records)
     if (len(files), sum(file.rows for file in files)) != counted:
         raise InconsistentSeal(f"(files, rows) {counted} were written, the blocks name {len(files)} files")

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from airflow_eos.exceptions import EnvironmentMismatch
+from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.spark.distributions import LINES, check_distributions, minor_version
 
 if TYPE_CHECKING:
@@ -28,14 +28,15 @@ _once: dict[int, tuple[int, list[Any], bool]] = {}
 def check_version(spark: SparkSession) -> None:
     """Refuse Spark below 4.0, and a PySpark whose files are of two versions.
 
-    :raises EnvironmentMismatch: naming the version.
+    :raises ConfigurationError: Spark is below 4.0; names its version.
+    :raises EnvironmentMismatch: see :func:`~airflow_eos.spark.distributions.check_distributions`.
     """
     import pyspark
 
     check_distributions()
     for where, version in (("the Spark server", spark.version), ("this Python", pyspark.__version__)):
         if minor_version(version) < minor_version(LINES[0]):
-            raise EnvironmentMismatch(
+            raise ConfigurationError(
                 f"{where} runs Spark {version}, which this package does not support; use one of "
                 f"{', '.join(LINES)}"
             )

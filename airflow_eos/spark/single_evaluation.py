@@ -34,7 +34,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_eos.exceptions import ConfigurationError, EnvironmentMismatch
+from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.spark.cached_blocks import CachedBlocks
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
 from airflow_eos.spark.sealing import FrameSealing
@@ -75,8 +75,7 @@ class SingleEvaluation(Protocol):
     def admit(self, sealed: DataFrame) -> None:
         """Refuse a plan of which it could not be told that it was evaluated once.
 
-        :raises EnvironmentMismatch: this server would not tell; names its version and what to do.
-        :raises ConfigurationError: no session would tell; names what to do.
+        :raises ConfigurationError: this session would not tell, on any try: names its version and what to do.
         """
 
     def check(self) -> None:
@@ -137,7 +136,10 @@ class ServerEvidence:
         self._spark = spark
 
     def admit(self, sealed: DataFrame) -> None:
-        """Refuse cached DataFrames, and shuffles where the server keeps no checksums."""
+        """Refuse cached DataFrames, and shuffles where the server keeps no checksums.
+
+        :raises ConfigurationError: see :meth:`SingleEvaluation.admit`.
+        """
         if _is_repeatable(self._spark):
             return
         plan = sealed._explain_string()  # noqa: SLF001
@@ -147,7 +149,7 @@ class ServerEvidence:
             action, alternative = "shuffles, or reads a checkpoint", "or Spark 4.2 or newer"
         else:
             return
-        raise EnvironmentMismatch(
+        raise ConfigurationError(
             f"the transform {action}, and Spark {self._spark.version} does not show over Spark Connect "
             "whether it was evaluated once: after the loss of an executor, rows of an unrepeatable transform "
             f"could be missing or come twice. Use a classic session {alternative}; if the transform gives "
@@ -192,6 +194,8 @@ class StatusStoreEvidence:
         """Refuse caches whose blocks may be computed twice in one stage; :meth:`check` sees all else."""
         refuse_caches_in_memory_only(self._spark, sealed)
         refuse_caches_filled_by_several(self._spark, sealed)
+        # The author's function may have filled a cache a moment ago.
+        self._cached = CachedBlocks(self._context)
 
     def check(self) -> None:
         """Look at all stages of the seal's jobs; the last of them counts the blocks.

@@ -60,7 +60,7 @@ class TableSealTask:
             for table in self._flushes(batches):
                 rows = SealedRows(seal_partition, attempt_id)
                 for file in self._written(table):
-                    rows.add(0, *PLACE, made, file.rows, pickle.dumps(file))
+                    rows.add(0, *PLACE, made, file.rows, pickle.dumps((seal_partition, made, file)))
                     made, count = made + 1, count + file.rows
                 yield rows.batch()
         finally:
@@ -90,6 +90,9 @@ class TableSealTask:
         rows = size = 0
         most = self.writer.flush_bytes
         for batch in batches:
+            if waiting and batch.schema != waiting[0].schema:  # columns that are left out are not there
+                yield pa.Table.from_batches(waiting)
+                waiting, rows, size = [], 0, 0
             waiting.append(batch)
             rows += batch.num_rows
             size += batch.nbytes

@@ -19,6 +19,7 @@ import importlib
 import os
 import signal
 import socket
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -79,12 +80,22 @@ def end_quietly(worker: Callable[[socket.socket, bool], int]) -> Callable[[socke
     """Wrap PySpark's loop over the tasks of a worker: closed by the JVM it has an exit code, not a trace."""
 
     def quiet(sock: socket.socket, authenticated: bool) -> int:
+        sys.unraisablehook = report_unless_closed  # of this fork
         try:
             return worker(sock, authenticated)
         except BrokenPipeError:
             return os.EX_IOERR
 
     return quiet
+
+
+def report_unless_closed(unraisable: Any) -> None:
+    """Report what a finalizer raised, but not that of a file whose socket Spark has closed.
+
+    The worker's output still holds bytes then, and from Python 3.13 on a file reports that they are lost.
+    """
+    if not isinstance(unraisable.exc_value, BrokenPipeError):
+        sys.__unraisablehook__(unraisable)
 
 
 def send_encodable(handle: Callable[..., None]) -> Callable[..., None]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
+from airflow_eos.compat import asset_state_store
 from airflow_eos.exceptions import EosError
 from airflow_eos.operators.literals import CheckedParameters, check_literals
 from airflow_eos.triggers.batch_memory import BatchMemory
@@ -154,18 +155,20 @@ class OffsetRangeTrigger(CheckedParameters, BaseEventTrigger):
         return f"airflow_eos.offset_range.{self.group_id}.{'+'.join(sorted(self.topics))}"
 
     async def _restore(self) -> BatchMemory:
-        if self.asset_state_store is None:
+        store = asset_state_store(self)
+        if store is None:
             return BatchMemory()
         try:
-            return BatchMemory.from_state(await self.asset_state_store.aget(self._state_key))
+            return BatchMemory.from_state(await store.aget(self._state_key))
         except Exception as error:  # noqa: BLE001 - a cache: without it the group's offsets decide
             log.warning("The last batch is not known (%s); starting from the group's offsets", error)
             return BatchMemory()
 
     async def _store(self, memory: BatchMemory) -> None:
-        if self.asset_state_store is None:
+        store = asset_state_store(self)
+        if store is None:
             return
         try:
-            await self.asset_state_store.aset(self._state_key, memory.to_state())
+            await store.aset(self._state_key, memory.to_state())
         except Exception as error:  # noqa: BLE001 - a cache, see above
             log.warning("The last batch could not be stored (%s); a new triggerer may repeat it", error)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from airflow_eos.ui.desk import Trouble
 from airflow_eos.ui.records import task_of_record
+from airflow_eos.ui.trouble import Trouble
 
 if TYPE_CHECKING:
     from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.ui.attempts import Attempt
-    from airflow_eos.ui.history import RunHistory
+    from airflow_eos.ui.known_runs import KnownRuns
     from airflow_eos.ui.viewer import Viewer
 
 
@@ -37,7 +37,7 @@ class Asked:
         return all(not name or str(task[key]) == name for key, name in asked.items())
 
 
-def runs_of(history: RunHistory, viewer: Viewer, asked: Asked) -> Iterator[RunRecord]:
+def runs_of(history: KnownRuns, viewer: Viewer, asked: Asked) -> Iterator[RunRecord]:
     """Return the runs in memory of what is looked at, as far as the user may see them, newest first."""
     for pipeline in viewer.pipelines(history):
         for record in reversed(pipeline.runs.values()):

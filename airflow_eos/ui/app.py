@@ -22,7 +22,7 @@ from airflow_eos.ui.addresses import Asked, page_of, runs_of
 from airflow_eos.ui.answers import base_of, file_answer, html_answer, json_answer, with_headers
 from airflow_eos.ui.attempt_rows import attempts_view
 from airflow_eos.ui.attempts import Attempt, AttemptsUnseen, Tasks, read_attempts
-from airflow_eos.ui.desk import Desk, Trouble
+from airflow_eos.ui.desk import Desk
 from airflow_eos.ui.pipeline_rows import (
     UNANSWERED,
     UNCOMMITTED,
@@ -33,11 +33,12 @@ from airflow_eos.ui.pipeline_rows import (
     row_without_record,
 )
 from airflow_eos.ui.transaction_rows import OpenNow, check_of
+from airflow_eos.ui.trouble import Trouble
 from airflow_eos.ui.viewer import NOT_SHOWN, Viewer, not_shown
 
 if TYPE_CHECKING:
     from airflow_eos.model.spec import Deployment
-    from airflow_eos.ui.history import RunHistory
+    from airflow_eos.ui.known_runs import KnownRuns
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ def _now() -> dt.datetime:
     return dt.datetime.now(dt.timezone.utc)
 
 
-def _ask(request: Request, viewer: Viewer, question: Callable[[RunHistory], T]) -> T:
+def _ask(request: Request, viewer: Viewer, question: Callable[[KnownRuns], T]) -> T:
     """Ask the desk, unless no answer could be shown: such a user keeps nobody else waiting.
 
     :raises Trouble: there is no answer, or this user may see no Dag.
@@ -235,7 +236,7 @@ def verify_json(
 
     record = _ask(request, viewer, lambda history: views.run_of(history, viewer, pipeline, run_key))
     desk: Desk = request.app.state.desk
-    findings = desk.verify(record)
+    findings = desk.verify(record, viewer.name)
     outcomes = {finding["outcome"] for finding in findings}
     return json_answer(
         {
@@ -262,8 +263,8 @@ def _pipelines(
     trouble: Trouble | None = None
     open_now = OpenNow()
 
-    def answer(history: RunHistory) -> tuple[LedgerRows, OpenNow]:
-        return ledger_rows(history, viewer, now, damaged=damaged), _open_now(history, viewer, prefix)
+    def answer(history: KnownRuns) -> tuple[LedgerRows, OpenNow]:
+        return ledger_rows(history, viewer, now, damaged=damaged), OpenNow.beside(history, viewer, prefix)
 
     try:
         ledger, open_now = _ask(request, viewer, answer)
@@ -271,7 +272,9 @@ def _pipelines(
         trouble = error
     attempts = _attempts(viewer, now, ledger.tasks if ledger else None, trouble)
     transactions = open_now.rows(viewer, attempts or (), prefix, now)
-    values = pipelines_view(ledger, attempts, now, transactions, find=find, state=state, order=order)
+    values = pipelines_view(
+        ledger, attempts, now, transactions, open_now.unseen, find=find, state=state, order=order
+    )
     return {**values, "trouble": trouble and trouble.to_dict()}, trouble.status if trouble else 200
 
 
@@ -282,7 +285,7 @@ def _pipeline(
     damaged, now = _damaged(request), _now()
     trouble: Trouble | None = None
 
-    def answer(history: RunHistory) -> tuple[dict[str, Any], Tasks]:
+    def answer(history: KnownRuns) -> tuple[dict[str, Any], Tasks]:
         view = views.pipeline_view(history, viewer, name, now, page=page, find=find, damaged=damaged)
         return view, views.tasks_of(history, viewer, name)
 
@@ -337,22 +340,13 @@ def _health(request: Request, viewer: Viewer) -> dict[str, Any]:
     prefix, now = settings.default_prefix(), _now()
     attempts = _attempts(viewer, now, None, None) or ()
 
-    def answer(history: RunHistory) -> dict[str, Any]:
-        rows = _open_now(history, viewer, prefix).rows(viewer, attempts, prefix, now)
-        return {**views.health_view(history, viewer, check_of(rows)), "transactions": rows}
+    def answer(history: KnownRuns) -> dict[str, Any]:
+        open_now = OpenNow.beside(history, viewer, prefix)
+        rows = open_now.rows(viewer, attempts, prefix, now)
+        check = check_of(rows, open_now.unseen)
+        return {**views.health_view(history, viewer, check), "transactions": rows}
 
     return _ask(request, viewer, answer)
-
-
-def _open_now(history: RunHistory, viewer: Viewer, prefix: str) -> OpenNow:
-    """Return the open transactions for a page that shows more than these; none where brokers refuse."""
-    from airflow_eos.exceptions import AuthorizationFailed
-
-    try:
-        return OpenNow.of(history, viewer, prefix)
-    except AuthorizationFailed as error:
-        log.info("The page cannot list open transactions: %s", error)
-        return OpenNow()
 
 
 def _on_trouble(request: Request, error: Trouble) -> Response:

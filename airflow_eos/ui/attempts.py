@@ -13,7 +13,7 @@ from airflow.models.renderedtifields import RenderedTaskInstanceFields
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
-from sqlalchemy import and_, func, or_, select, tuple_
+from sqlalchemy import JSON, and_, func, or_, select, tuple_, type_coerce
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
@@ -108,6 +108,7 @@ def _rows(session: Session, dag_ids: Collection[str], now: dt.datetime, tasks: T
     )
     task = TaskInstance
     fields = RenderedTaskInstanceFields
+    rendered = type_coerce(fields.rendered_fields, JSON)  # Airflow 3.1 has a type without elements
     columns = ("dag_id", "task_id", "run_id", "map_index")
 
     def same(other: Any) -> list[Any]:
@@ -124,8 +125,8 @@ def _rows(session: Session, dag_ids: Collection[str], now: dt.datetime, tasks: T
             task.max_tries,
             task.start_date,
             runs.c.started,
-            fields.rendered_fields["pipeline"].as_string().label("pipeline"),
-            fields.rendered_fields["group_id"].as_string().label("group"),
+            rendered["pipeline"].as_string().label("pipeline"),
+            rendered["group_id"].as_string().label("group"),
             XComModel.value.label("failure"),
         )
         .join(runs, and_(runs.c.dag_id == task.dag_id, runs.c.run_id == task.run_id))

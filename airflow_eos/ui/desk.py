@@ -1,35 +1,26 @@
-"""Asks brokers for a page, and lets nobody wait: one connection, one question at a time, a few seconds.
+"""Asks brokers for a page, and lets nobody wait for somebody else: a few seconds for each question.
 
-A question that takes longer goes on in its thread, so that a first reading of a large ledger comes to an end;
-who asked is told so. What goes wrong is told in words that hold nothing of a connection; the API server's log
-has the rest.
+A call that takes longer goes on in its thread, so that a first reading of a large ledger comes to an end; who
+asked is told so. What goes wrong is told in words that hold nothing of a connection; the API server's log has
+the rest.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_eos.exceptions import (
-    AuthorizationFailed,
-    BrokersUnavailable,
-    ConfigurationError,
-    EosError,
-    LedgerMissing,
-    LedgerReplaced,
-)
+from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, LedgerReplaced
 from airflow_eos.operations.verification import verify_output
 from airflow_eos.ui.history import RunHistory
+from airflow_eos.ui.shared_calls import Places, SharedCalls
+from airflow_eos.ui.trouble import Trouble, trouble_of
 
 if TYPE_CHECKING:
     from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.model.spec import Deployment
-
-log = logging.getLogger(__name__)
+    from airflow_eos.ui.known_runs import KnownRuns
 
 T = TypeVar("T")
 
@@ -41,30 +32,19 @@ VERIFY_OFFSETS = 1_000_000
 """Runs whose output spans more are verified by ``airflow eos verify``: what lies between is read, too."""
 _START_ANEW = (LedgerReplaced, AuthorizationFailed, ConfigurationError)
 _FRESH_SECONDS = 1.0
-_WAITING_AT_MOST = 8
-_OF_ONE_USER_AT_MOST = 3
 _DAMAGED_KEPT = 1_000
-TOO_MANY = 429
-"""Status of the answer to a user of whom too many questions wait."""
-
-
-class Trouble(Exception):
-    """A question that has no answer, in words for the page.
-
-    :param status: of the HTTP answer.
-    """
-
-    def __init__(self, status: int, title: str, text: str) -> None:
-        super().__init__(title)
-        self.status, self.title, self.text = status, title, text
-
-    def to_dict(self) -> dict[str, str]:
-        """Return what the answer says."""
-        return {"detail": self.text, "title": self.title}
+QUESTIONS_WAITING = (3, 24)
+"""Of one user, and of all: each waits in a thread of the API server, which has 40."""
+CALLS_UNDER_WAY = (3, 32)
+"""Calls to brokers of one user, and of all: they may take longer than anybody waits for them."""
+_VERIFICATIONS = (1, 4)
 
 
 class Desk:
     """One history of the ledger for all requests of a process.
+
+    A question has its own time and its own connections; of equal ones, one is asked and all have its answer.
+    Only what the ledger holds is read for all together, once a second.
 
     :param deployment: reads the settings when they are needed first.
     """
@@ -74,9 +54,9 @@ class Desk:
     ) -> None:
         self._deployment = deployment
         self._seconds = answer_seconds
-        self._lock = threading.Lock()
-        self._verifying = threading.Lock()
-        self._places = _Places()
+        self._questions = SharedCalls(Places(*QUESTIONS_WAITING))
+        self._calls = SharedCalls(Places(*CALLS_UNDER_WAY))
+        self._verifications = SharedCalls(Places(*_VERIFICATIONS))
         self._history: RunHistory | None = None
         self._read_at = 0.0
         self._damaged: tuple[tuple[str, str], ...] = ()
@@ -86,156 +66,89 @@ class Desk:
         """Runs, by pipeline and run key, whose output was not what they wrote when verified here last."""
         return self._damaged
 
-    def ask(self, question: Callable[[RunHistory], T], user: str = "") -> T:
+    def ask(self, question: Callable[[KnownRuns], T], user: str = "") -> T:
         """Answer from the ledger as it is now, give or take a second.
 
         :param user: who asks; only a few questions of one user wait at a time.
         :raises Trouble: there is no answer, or none in time.
         """
-        self._places.take(user)
+        end = time.monotonic() + self._seconds
+
+        def ask_brokers(name: Hashable, call: Callable[[], Any], /, *, seconds: float | None = None) -> Any:
+            left = end - time.monotonic()
+            return self._calls.result(name, call, user=user, seconds=min(left, seconds or left))
 
         def answer() -> T:
-            try:
-                with self._lock:
-                    return question(self._fresh())
-            finally:
-                self._places.free(user)
+            history = self._history
+            if history is None or time.monotonic() - self._read_at > _FRESH_SECONDS:
+                history = ask_brokers("ledger", self._refreshed)
+            return question(history.as_of_now(ask_brokers))
 
         try:
-            return _within(self._seconds, answer)
+            # In a thread of its own, too: nobody waits longer, whatever a question does.
+            return self._questions.result(object(), answer, user=user, seconds=self._seconds)
         except TimeoutError:
-            history = self._history
-            left = history.reader.left if history is not None else 0
-            if left:
-                text = f"The ledger is read for the first time; {left:,} offsets are left. Look again soon."
-                raise Trouble(503, "Still reading", text) from None
-            text = f"They gave no answer within {self._seconds:.0f} seconds. That says nothing about any run."
-            raise Trouble(504, "The brokers are silent", text) from None
+            raise self._silence() from None
+        except Exception as error:
+            raise trouble_of(error) from error
 
     def close(self) -> None:
         """Close the connections; the next question opens them again."""
-        with self._lock:
-            if self._history is not None:
-                self._history.close()
-                self._history = None
+        history, self._history = self._history, None
+        if history is not None:
+            history.close()
 
-    def verify(self, record: RunRecord) -> list[dict[str, Any]]:
-        """Read a run's output again; one run at a time. What is found wrong is remembered: :attr:`damaged`.
+    def verify(self, record: RunRecord, user: str = "") -> list[dict[str, Any]]:
+        """Read a run's output again. What is found wrong is remembered: :attr:`damaged`.
 
-        :raises Trouble: another one is being verified, it is too large, or it took too long.
+        :param user: who asks; one run of one user at a time.
+        :raises Trouble: another one of this user is being verified, it is too large, or it took too long.
         """
-        offsets = sum(one.span for one in record.receipts if one.records)
+        offsets = sum(receipt.span for receipt in record.receipts if receipt.records)
         if offsets > VERIFY_OFFSETS:
             text = f"Its output spans {offsets:,} offsets. `airflow eos verify` has no such limit."
             raise Trouble(413, "Too large to be verified here", text)
-        if not self._verifying.acquire(blocking=False):
-            raise Trouble(409, "Another run is being verified", "One at a time: try again in a moment.")
 
-        def answer() -> list[dict[str, Any]]:
-            try:
-                findings = verify_output(self._deployment().kafka, record, seconds=VERIFY_SECONDS)
-                self._remember(record, damaged=any(one.outcome == "mismatch" for one in findings))
-                return [one.to_dict() for one in findings]
-            finally:
-                self._verifying.release()
+        def verify() -> list[dict[str, Any]]:
+            findings = verify_output(self._deployment().kafka, record, seconds=VERIFY_SECONDS)
+            self._remember(record, damaged=any(finding.outcome == "mismatch" for finding in findings))
+            return [finding.to_dict() for finding in findings]
 
+        run = (record.pipeline, record.run_key)
         try:
-            return _within(VERIFY_SECONDS, answer)
+            return self._verifications.result(run, verify, user=user, seconds=VERIFY_SECONDS)
         except TimeoutError:
             text = f"It takes more than {VERIFY_SECONDS:.0f} seconds. `airflow eos verify` has the time."
             raise Trouble(504, "Not verified", text) from None
+        except Exception as error:
+            raise trouble_of(error) from error
+
+    def _silence(self) -> Trouble:
+        """Return what is said where brokers gave no answer in time."""
+        history = self._history
+        left = history.reader.left if history is not None else 0
+        if left:
+            text = f"The ledger is read for the first time; {left:,} offsets are left. Look again soon."
+            return Trouble(503, "Still reading", text)
+        text = f"They gave no answer within {self._seconds:.0f} seconds. That says nothing about any run."
+        return Trouble(504, "The brokers are silent", text)
 
     def _remember(self, record: RunRecord, *, damaged: bool) -> None:
         its = (record.pipeline, record.run_key)
-        others = tuple(one for one in self._damaged if one != its)
+        others = tuple(run for run in self._damaged if run != its)
         self._damaged = (*others, its)[-_DAMAGED_KEPT:] if damaged else others
 
-    def _fresh(self) -> RunHistory:
-        if self._history is None:
-            self._history = RunHistory(self._deployment())
-        if time.monotonic() - self._read_at > _FRESH_SECONDS:
-            try:
-                self._history.refresh()
-            except Exception as error:
-                # With what was read goes the connection's settings: somebody may have set them right.
-                if isinstance(error, _START_ANEW) or not self._history.pipelines:
-                    self._history.close()
-                    self._history = None
-                raise
-            self._read_at = time.monotonic()
-        return self._history
-
-
-class _Places:
-    """Places of questions that wait for an answer: few of one user, so that others find one."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._taken: Counter[str] = Counter()
-
-    def take(self, user: str) -> None:
-        """Take a place.
-
-        :raises Trouble: there is none, or this user has too many.
-        """
-        with self._lock:
-            if self._taken[user] >= _OF_ONE_USER_AT_MOST:
-                raise Trouble(TOO_MANY, "Too many questions of yours wait", "Wait for their answers.")
-            if self._taken.total() >= _WAITING_AT_MOST:
-                raise Trouble(503, "Too many questions wait", "The brokers have answered none of them yet.")
-            self._taken[user] += 1
-
-    def free(self, user: str) -> None:
-        """Give a place back."""
-        with self._lock:
-            self._taken[user] -= 1
-            self._taken += Counter()  # forgets users without a place
-
-
-def _within(seconds: float, answer: Callable[[], T]) -> T:
-    """Run it in a thread, which is left to itself when time is up.
-
-    :raises TimeoutError: it has not ended.
-    :raises Trouble: it failed.
-    """
-    found: list[T] = []
-    failed: list[BaseException] = []
-
-    def body() -> None:
+    def _refreshed(self) -> RunHistory:
+        """Return the history, brought up to date: one call at a time."""
+        history = self._history
+        if history is None:
+            history = self._history = RunHistory(self._deployment())
         try:
-            found.append(answer())
-        except BaseException as error:  # noqa: BLE001 - whoever waits raises it
-            failed.append(error)
-
-    thread = threading.Thread(target=body, name="airflow-eos-page", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if failed and isinstance(failed[0], TimeoutError):
-        raise failed[0]
-    if failed:
-        raise _trouble(failed[0]) from failed[0]
-    if not found:
-        raise TimeoutError
-    return found[0]
-
-
-def _trouble(error: BaseException) -> BaseException:
-    if isinstance(error, Trouble):
-        return error
-    log.warning("A page has no answer", exc_info=error)
-    if isinstance(error, LedgerMissing):
-        text = "Where there never was one the first run makes it, or `airflow eos init`."
-        return Trouble(404, "There is no ledger", text)
-    if isinstance(error, LedgerReplaced):
-        text = "Its topic is gone, or is not the one that was used before. `airflow eos doctor` says more."
-        return Trouble(502, "The ledger is lost or was replaced", text)
-    if isinstance(error, AuthorizationFailed):
-        text = "The page needs Read on the ledger and on sinks, Describe on sources and transactional ids."
-        return Trouble(502, "The brokers refuse it", text)
-    if isinstance(error, BrokersUnavailable):
-        return Trouble(502, "The brokers cannot be reached", "That says nothing about any run.")
-    if isinstance(error, ConfigurationError):
-        text = "See [eos] ui_kafka_config_id, and what the API server's log says."
-        return Trouble(500, "The page's connection cannot be used", text)
-    kind = type(error).__name__ if isinstance(error, EosError) else "an unexpected error"
-    return Trouble(502, "There is no answer", f"The API server's log has the reason ({kind}).")
+            history.refresh()
+        except Exception as error:
+            # With what was read goes the connection's settings: somebody may have set them right.
+            if isinstance(error, _START_ANEW) or not history.pipelines:
+                self.close()
+            raise
+        self._read_at = time.monotonic()
+        return history

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
+from airflow_eos.broker import KafkaLedger, Link
 from airflow_eos.broker.ledger_log.reader import LedgerChange, LedgerReader
 from airflow_eos.closeable import Closeable
-from airflow_eos.coverage.coverage import Coverage, coverage_of
 from airflow_eos.coverage.folded import Earlier
 from airflow_eos.coverage.incremental import Drawn
-from airflow_eos.coverage.segments import LogBounds, Reset
+from airflow_eos.coverage.segments import Reset
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import LedgerMissing, LedgerUnreadable
 from airflow_eos.ledger import keys
-from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.records.horizon import Horizon
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.reset import ResetRecord
 from airflow_eos.ledger.records.run import RunRecord
-from airflow_eos.model.kafka import TransactionState
 from airflow_eos.model.ledger import LedgerText
-from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import Deployment
-from airflow_eos.operations.checks import Check
-from airflow_eos.operations.health import Known, health
+from airflow_eos.ui.broker_answers import BrokerAnswers
+from airflow_eos.ui.known_runs import AskBrokers, KnownRuns
 from airflow_eos.wire.client_config import ClientConfig
-from airflow_eos.wire.txn_requests import TransactionStatus
 
 log = logging.getLogger(__name__)
 
@@ -37,13 +32,11 @@ RUNS_KEPT = 2_000
 CHARACTERS_KEPT = 32 << 20
 """JSON of all records in memory, in characters; above it the pipeline that holds most gives up its oldest."""
 _UNREADABLE_KEPT = 100
-_TRANSACTIONS_ASKED = 200
-_OPEN = (TransactionState.ONGOING, TransactionState.PREPARE_ABORT, TransactionState.PREPARE_COMMIT)
 
 
 @dataclass(slots=True)
 class PipelineHistory:
-    """The committed runs of one pipeline.
+    """The committed runs of one pipeline; not changed any more once a refresh has shown it.
 
     :param runs: the newest ones, by run key, in the order of their commits.
     :param earlier: what older ones have read.
@@ -55,7 +48,7 @@ class PipelineHistory:
     name: str
     runs: dict[str, RunRecord] = field(default_factory=dict)
     earlier: Earlier = field(default_factory=Earlier)
-    resets: list[Reset] = field(default_factory=list)
+    resets: Sequence[Reset] = ()
     sizes: dict[str, int] = field(default_factory=dict)
     characters: int = 0
     pruned: Earlier = field(default_factory=Earlier)
@@ -66,9 +59,10 @@ class PipelineHistory:
     def summary(self) -> Earlier:
         """What all runs have read, without which run read what: it is kept up to date, not computed."""
         if self._summary is None:
-            self._summary = self.before_runs
-            for one in self.runs.values():
-                self._summary.add(one)
+            summary = self.before_runs
+            for record in self.runs.values():
+                summary.add(record)
+            self._summary = summary  # whole: other threads may ask meanwhile
         return self._summary
 
     @property
@@ -99,6 +93,20 @@ class PipelineHistory:
         """All topics of which something was read, sorted."""
         summary = self.summary
         return sorted({key.topic for spans in (summary.read, summary.again) for key in spans})
+
+    def copy(self) -> PipelineHistory:
+        """Return a copy, to be changed."""
+        return PipelineHistory(
+            self.name,
+            dict(self.runs),
+            self.earlier.copy(),
+            self.resets,
+            dict(self.sizes),
+            self.characters,
+            self.pruned,
+            None if self._summary is None else self._summary.copy(),
+            None if self._drawn is None else self._drawn.copy(),
+        )
 
     def add(self, record: RunRecord, size: int) -> None:
         """Take the record of a run, instead of one that it may have had."""
@@ -131,28 +139,12 @@ class PipelineHistory:
         return self.runs.pop(run_key, None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Logs:
-    """What brokers tell of source topics.
+class RunHistory(KnownRuns, Closeable):
+    """Keeps the committed runs of a ledger in memory: :meth:`refresh` reads what is new. Nothing is written.
 
-    :param bounds: of all partitions.
-    :param topic_ids: by topic.
-    :param unseen: topics that this principal may not Describe.
-    """
-
-    bounds: Mapping[TopicPartition, LogBounds]
-    topic_ids: Mapping[str, str]
-    unseen: frozenset[str]
-
-    def unseen_of(self, topics: Collection[str]) -> tuple[str, ...]:
-        """Return those of these topics that may not be described, sorted."""
-        return tuple(sorted(self.unseen.intersection(topics)))
-
-
-class RunHistory(Closeable):
-    """The committed runs of a ledger: :meth:`refresh` reads what is new. Nothing is written.
-
-    Bounded by :data:`RUNS_KEPT` and :data:`CHARACTERS_KEPT`. Not for two threads at a time.
+    Bounded by :data:`RUNS_KEPT` and :data:`CHARACTERS_KEPT`. One thread at a time refreshes it. Others may
+    look at it meanwhile: a refresh changes copies, which replace :attr:`pipelines` and :attr:`intents` when
+    it ends.
 
     :param deployment: where; its principal needs Read on the ledger and Describe on the topics.
     :param runs_kept: see :data:`RUNS_KEPT`.
@@ -161,33 +153,44 @@ class RunHistory(Closeable):
     def __init__(
         self, deployment: Deployment, *, runs_kept: int = RUNS_KEPT, characters_kept: int = CHARACTERS_KEPT
     ) -> None:
-        self._deployment = deployment
         config = ClientConfig.of(deployment.kafka)
         self._link = Link(config)
         self._ledger = KafkaLedger(
             config, deployment.ledger, signed_key=keys.SIGNED_KEY, index_keys=keys.INDEX, link=self._link
         )
-        self.cluster = KafkaCluster(config, link=self._link)
-        self.reader = LedgerReader(
+        reader = LedgerReader(
             self._ledger,
             self._link,
             (keys.RUN_RECORDS, keys.RESETS, keys.HORIZONS, keys.INTENTS),
             signed_key=keys.SIGNED_KEY,
         )
+        super().__init__(deployment, {}, {}, reader, (), BrokerAnswers(deployment))
         self._runs_kept, self._characters_kept = runs_kept, characters_kept
         self._verified = False
         self._characters = 0
         self._dead: dict[str, tuple[int, int]] = {}
-        self.pipelines: dict[str, PipelineHistory] = {}
-        self._resets: dict[str, list[Reset]] = {}
-        self.intents: dict[str, Intent] = {}
-        self.unreadable: list[str] = []
+        self._next: dict[str, PipelineHistory] = {}
+        self._copied: set[str] = set()
+        self._resets: dict[str, tuple[Reset, ...]] = {}
+        self._next_intents: dict[str, Intent] = {}
 
     def close(self) -> None:
         """Close all connections."""
-        self.cluster.close()
+        self._brokers.close()
         self._ledger.close()
         self._link.close()
+
+    def as_of_now(self, ask_brokers: AskBrokers) -> KnownRuns:
+        """Return the runs as the last refresh left them, for a question that asks brokers in its own way."""
+        return KnownRuns(
+            self._deployment,
+            self.pipelines,
+            self.intents,
+            self.reader,
+            self.unreadable,
+            self._brokers,
+            ask_brokers,
+        )
 
     def refresh(self) -> None:
         """Read what was committed since the last time.
@@ -208,86 +211,27 @@ class RunHistory(Closeable):
                 control.verify_ledger()
             self._verified = True
         for _ in range(2):
-            if self.reader.look():
-                self._forget()
-            if not self._read():
+            self._next, self._copied = dict(self.pipelines), set()
+            self._next_intents = dict(self.intents)
+            try:
+                if self.reader.look():
+                    self._forget()
+                again = self._read()
+                if again:
+                    self.reader.start_over()
+                    self._forget()
+            finally:
+                # What was read before an error is not read again.
+                self.pipelines, self.intents = self._next, self._next_intents
+            if not again:
                 return
-            self.reader.start_over()
-            self._forget()
-
-    def coverage(self, pipeline: PipelineHistory) -> Coverage:
-        """Return what the runs of a pipeline have read, beside what its source topics hold now."""
-        logs = self._logs(pipeline.topics)
-        coverage = pipeline.drawn.coverage(logs.bounds, logs.topic_ids, resets=pipeline.resets)
-        return replace(coverage, unseen=logs.unseen_of(pipeline.topics))
-
-    def summaries(self, pipelines: Collection[PipelineHistory]) -> list[Coverage]:
-        """As :meth:`coverage`, of many, whatever their number of runs: segments do not name them."""
-        logs = self._logs({topic for one in pipelines for topic in one.topics})
-        made = []
-        for pipeline in pipelines:
-            topics = set(pipeline.topics)
-            bounds = {tp: one for tp, one in logs.bounds.items() if tp.topic in topics}
-            coverage = coverage_of(
-                (), bounds, logs.topic_ids, resets=pipeline.resets, earlier=pipeline.summary
-            )
-            made.append(replace(coverage, unseen=logs.unseen_of(topics)))
-        return made
-
-    def _logs(self, topics: Collection[str]) -> _Logs:
-        """Return what brokers tell of topics; those that were deleted since are left out."""
-        with self._link.connections() as connections:
-            visible, failed = connections.visible_topics(topics)
-        partitions = [
-            TopicPartition(name, number)
-            for name, topic in visible.items()
-            for number in sorted(topic.leaders)
-        ]
-        starts = self.cluster.log_starts(partitions) if partitions else {}
-        stables = self.cluster.last_stable_offsets(partitions) if partitions else {}
-        return _Logs(
-            {one: LogBounds(starts[one], stables[one]) for one in partitions},
-            {name: topic.topic_id for name, topic in visible.items()},
-            frozenset(name for name, error in failed.items() if error is not None),
-        )
-
-    def open_transactions(self) -> dict[str, TransactionStatus]:
-        """Return the open transactions of this environment's prefix, by transactional id.
-
-        As far as this principal may Describe them.
-        """
-        prefix = self._deployment.prefix
-        ours = [one for one in self.cluster.open_transactional_ids() if keys.is_id_of(one, prefix)]
-        found = {name: self.cluster.describe_transaction(name) for name in ours[:_TRANSACTIONS_ASKED]}
-        return {name: one for name, one in found.items() if one is not None and one.state in _OPEN}
-
-    def health(self, *, sources: Collection[str], sinks: Collection[str]) -> list[Check]:
-        """Return what can be said of brokers, ledger and these topics, without writing."""
-        records = (one for pipeline in self.pipelines.values() for one in pipeline.runs.values())
-        ids = {one.producer.producer_id: one.producer.transactional_id for one in records}
-        known = Known(list(self.reader.ignored.values()), len(self.unreadable), ids)
-        return health(self._deployment, known, sources=sources, sinks=sinks)
-
-    def record(self, pipeline: str, run_key: str) -> RunRecord | None:
-        """Return a run's record: one that is not in memory any more is looked up."""
-        known = self.pipelines.get(pipeline)
-        if known is not None and run_key in known.runs:
-            return known.runs[run_key]
-        if known is None or not known.earlier.runs:
-            return None
-        key = keys.run_record_key(run_key)
-        value = Authority(self._ledger).peek([key], routing=pipeline).get(key)
-        if value is None:
-            return None
-        found = RunRecord.from_json(value, key)
-        return found if found.pipeline == pipeline else None
 
     def _forget(self) -> None:
-        self.pipelines.clear()
+        self._next.clear()
         self._characters = 0
         self._resets.clear()
-        self.intents.clear()
-        self.unreadable.clear()
+        self._next_intents.clear()
+        self.unreadable = ()
 
     def _read(self) -> bool:
         """Take in what is new; return whether all must be read again.
@@ -296,7 +240,7 @@ class RunHistory(Closeable):
         says what is signed is new.
         """
         again = False
-        first = not self.pipelines
+        first = not self._next
         for one in self.reader.changes():
             if one.key == keys.SIGNED_KEY:
                 again |= not first
@@ -312,18 +256,20 @@ class RunHistory(Closeable):
         if known is not None and known[1] >= one.offset:
             return False
         self._dead[one.key] = (one.partition, one.offset)
-        self.intents.pop(one.key, None)
+        self._next_intents.pop(one.key, None)
         if not keys.is_run_record(one.key):
             return False
         name = one.key.removeprefix(keys.RUN_RECORDS)
-        for pipeline in self.pipelines.values():
-            size = pipeline.characters
-            if pipeline.drop(name) is not None:
-                self._characters += pipeline.characters - size
-                if not pipeline.runs and not pipeline.earlier.runs:
-                    del self.pipelines[pipeline.name]
-                return False
-        return any(pipeline.earlier.runs for pipeline in self.pipelines.values())
+        owner = next((pipeline.name for pipeline in self._next.values() if name in pipeline.runs), None)
+        if owner is None:
+            return any(pipeline.earlier.runs for pipeline in self._next.values())
+        pipeline = self._to_change(owner)
+        size = pipeline.characters
+        pipeline.drop(name)
+        self._characters += pipeline.characters - size
+        if not pipeline.runs and not pipeline.earlier.runs:
+            del self._next[owner]
+        return False
 
     def _take(self, one: LedgerChange, value: LedgerText) -> None:
         try:
@@ -331,26 +277,27 @@ class RunHistory(Closeable):
                 self._add(_record_of(one.key, value), len(value))
             elif one.key.startswith(keys.HORIZONS):
                 horizon = Horizon.from_json(value, one.key)
-                self._pipeline(horizon.pipeline).prune(_read_by_pruned(one.key, horizon))
+                self._to_change(horizon.pipeline).prune(_read_by_pruned(one.key, horizon))
             elif one.key.startswith(keys.INTENTS):
-                self.intents[one.key] = Intent.from_json(value, one.key)
+                self._next_intents[one.key] = Intent.from_json(value, one.key)
             else:
                 self._add_reset(one.key, value)
         except LedgerUnreadable as error:
             if len(self.unreadable) < _UNREADABLE_KEPT:
-                self.unreadable.append(str(error))
+                self.unreadable = (*self.unreadable, str(error))
 
     def _add(self, record: RunRecord, size: int) -> None:
-        pipeline = self._pipeline(record.pipeline)
+        pipeline = self._to_change(record.pipeline)
         before = pipeline.characters
         pipeline.add(record, size)
         if len(pipeline.runs) > self._runs_kept:
             pipeline.forget_oldest()
         self._characters += pipeline.characters - before
         while self._characters > self._characters_kept:
-            largest = max(self.pipelines.values(), key=lambda one: one.characters)
+            largest = max(self._next.values(), key=lambda pipeline: pipeline.characters)
             if len(largest.runs) == 1:
                 return
+            largest = self._to_change(largest.name)
             before = largest.characters
             largest.forget_oldest()
             self._characters += largest.characters - before
@@ -359,14 +306,20 @@ class RunHistory(Closeable):
         record = ResetRecord.from_json(value, key)
         # reset:<group>/<moment>, and the partition of a mapped cursor
         moment = key.removeprefix(keys.reset_key(record.group, "")).split("/", 1)[0]
-        self._resets.setdefault(record.pipeline, []).append(Reset.of(moment, record))
+        resets = (*self._resets.get(record.pipeline, ()), Reset.of(moment, record))
+        self._resets[record.pipeline] = resets
+        if record.pipeline in self._next:
+            self._to_change(record.pipeline).resets = resets
 
-    def _pipeline(self, name: str) -> PipelineHistory:
-        found = self.pipelines.get(name)
-        if found is None:
-            resets = self._resets.setdefault(name, [])
-            found = self.pipelines[name] = PipelineHistory(name, resets=resets)
-        return found
+    def _to_change(self, name: str) -> PipelineHistory:
+        """Return the pipeline of the next state: a new one, or a copy of what questions may look at."""
+        if name not in self._copied:
+            known = self._next.get(name)
+            self._next[name] = (
+                known.copy() if known else PipelineHistory(name, resets=self._resets.get(name, ()))
+            )
+            self._copied.add(name)
+        return self._next[name]
 
 
 def _read_by_pruned(key: str, horizon: Horizon) -> Earlier:

@@ -24,7 +24,8 @@ from airflow_eos.wording import counted
 if TYPE_CHECKING:
     from airflow_eos.coverage.coverage import Coverage
     from airflow_eos.ui.attempts import Attempt
-    from airflow_eos.ui.history import PipelineHistory, RunHistory
+    from airflow_eos.ui.history import PipelineHistory
+    from airflow_eos.ui.known_runs import KnownRuns
     from airflow_eos.ui.viewer import Viewer
 
 log = logging.getLogger(__name__)
@@ -59,9 +60,7 @@ class LedgerRows:
     warnings: Sequence[str]
 
 
-def ledger_rows(
-    history: RunHistory, viewer: Viewer, now: dt.datetime, *, damaged: Damaged = ()
-) -> LedgerRows:
+def ledger_rows(history: KnownRuns, viewer: Viewer, now: dt.datetime, *, damaged: Damaged = ()) -> LedgerRows:
     """Return all pipelines of a user that have committed a run."""
     shown = viewer.pipelines(history)
     covered = zip(shown, history.summaries(shown), strict=True)
@@ -77,6 +76,7 @@ def pipelines_view(
     attempts: Sequence[Attempt] | None,
     now: dt.datetime,
     transactions: Sequence[Mapping[str, Any]] = (),
+    unseen_transactions: str = "",
     *,
     find: str = "",
     state: str = "",
@@ -87,6 +87,7 @@ def pipelines_view(
     :param ledger: None: it has no answer.
     :param attempts: that the user may see, the newest first; None: Airflow's records cannot be read.
     :param transactions: open ones that the user may know of.
+    :param unseen_transactions: why they are not known; empty where they are.
     :param find: part of the name of a pipeline, a Dag or an error, whatever its case.
     :param state: one of :data:`~airflow_eos.ui.attempt_rows.KINDS`, :data:`WRONG`, or empty for all.
     """
@@ -110,6 +111,8 @@ def pipelines_view(
             "Airflow's metadata database cannot be read here: attempts, errors and pipelines that never "
             "committed are not shown. The API server's log has the reason.",
         )
+    if unseen_transactions:
+        warnings.append(f"Which transactions are open is not known: {unseen_transactions}.")
     return {
         "pipelines": matching[:PIPELINES_SHOWN],
         "left_out": max(0, len(matching) - PIPELINES_SHOWN),
@@ -271,7 +274,7 @@ def _tasks(viewer: Viewer, pipelines: Iterable[PipelineHistory]) -> Iterable[tup
         yield task_key(newest), pipeline.name
 
 
-def ledger_warnings(history: RunHistory) -> list[str]:
+def ledger_warnings(history: KnownRuns) -> list[str]:
     """Return what a reader should know of the ledger that is behind a page."""
     reader = history.reader
     found = []

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.exceptions import AuthorizationFailed
 from airflow_eos.ledger import keys
 from airflow_eos.model.kafka import TransactionState
 from airflow_eos.operations.checks import Check
@@ -15,12 +17,12 @@ from airflow_eos.wording import counted
 
 if TYPE_CHECKING:
     from airflow_eos.ui.attempts import Attempt
-    from airflow_eos.ui.history import (
-        PipelineHistory,
-        RunHistory,
-    )
+    from airflow_eos.ui.history import PipelineHistory
+    from airflow_eos.ui.known_runs import KnownRuns
     from airflow_eos.ui.viewer import Viewer
     from airflow_eos.wire.txn_requests import TransactionStatus
+
+log = logging.getLogger(__name__)
 
 MEANING: Mapping[TransactionState, str] = {
     TransactionState.ONGOING: "A run is at work, or was killed. Readers wait behind what it wrote.",
@@ -28,6 +30,8 @@ MEANING: Mapping[TransactionState, str] = {
     TransactionState.PREPARE_ABORT: "It is decided: it aborts as soon as every leader has written the end.",
 }
 """What an open transaction's state says."""
+SECONDS_BESIDE = 1.0
+"""How long a page that shows more waits for all brokers, which it asks for open transactions."""
 _OLD = 0.8
 """Share of its time-out from which on an open transaction is a warning: runs take much less."""
 
@@ -38,17 +42,33 @@ class OpenNow:
 
     :param shown: those of pipelines whose records the user may see, with the pipeline's name.
     :param unrecorded: those of which the ledger knows no pipeline.
+    :param unseen: why they are not known; empty where they are.
     """
 
     shown: Mapping[str, tuple[str, TransactionStatus]] = field(default_factory=dict)
     unrecorded: Mapping[str, TransactionStatus] = field(default_factory=dict)
+    unseen: str = ""
 
     @classmethod
-    def of(cls, history: RunHistory, viewer: Viewer, prefix: str) -> OpenNow:
-        """Ask brokers, and the ledger whose they are; those of other users' pipelines are left out."""
+    def beside(cls, history: KnownRuns, viewer: Viewer, prefix: str) -> OpenNow:
+        """As :meth:`of`, for a page that shows more: it does without them where brokers do not tell."""
+        try:
+            return cls.of(history, viewer, prefix, seconds=SECONDS_BESIDE)
+        except AuthorizationFailed as error:
+            log.info("The page cannot list open transactions: %s", error)
+            return cls(unseen="the page's principal may not list open transactions")
+        except TimeoutError:
+            return cls(unseen=f"a broker did not answer within {SECONDS_BESIDE:.0f} s")
+
+    @classmethod
+    def of(cls, history: KnownRuns, viewer: Viewer, prefix: str, *, seconds: float | None = None) -> OpenNow:
+        """Ask brokers, and the ledger whose they are; those of other users' pipelines are left out.
+
+        :param seconds: to wait for brokers; None: as long as the question has.
+        """
         everybodys, own = list(history.pipelines.values()), viewer.pipelines(history)
         shown, unrecorded = {}, {}
-        for name, status in history.open_transactions().items():
+        for name, status in history.open_transactions(seconds=seconds).items():
             if pipeline := _pipeline_of(name, own, prefix):
                 shown[name] = (pipeline, status)
             elif not _pipeline_of(name, everybodys, prefix):
@@ -75,9 +95,14 @@ class OpenNow:
         return sorted(rows, key=lambda row: str(row["transactional_id"]))
 
 
-def check_of(rows: Sequence[Mapping[str, Any]]) -> Check:
-    """Return what *Health* says of open transactions."""
+def check_of(rows: Sequence[Mapping[str, Any]], unseen: str = "") -> Check:
+    """Return what *Health* says of open transactions.
+
+    :param unseen: why they are not known.
+    """
     name = "open transactions"
+    if unseen:
+        return Check(name, "unknown", f"not seen: {unseen}")
     if not rows:
         return Check(name, "ok", "none of the pipelines that you may see")
     oldest = max(rows, key=lambda row: row["age_seconds"] or 0)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from airflow_eos.ui.desk import Trouble
+from airflow_eos.ui.trouble import Trouble
 
 if TYPE_CHECKING:
     from airflow_eos.ledger.records.run import RunRecord
-    from airflow_eos.ui.history import PipelineHistory, RunHistory
+    from airflow_eos.ui.history import PipelineHistory
+    from airflow_eos.ui.known_runs import KnownRuns
 
 
 NOT_SHOWN = 403
@@ -37,12 +38,12 @@ class Viewer:
         """Whether the record names a Dag that this user may see."""
         return record.dag_id in self.dag_ids
 
-    def pipelines(self, history: RunHistory) -> list[PipelineHistory]:
+    def pipelines(self, history: KnownRuns) -> list[PipelineHistory]:
         """Return the pipelines that are shown, sorted by name."""
         found = [one for one in history.pipelines.values() if self.newest(one) is not None]
         return sorted(found, key=lambda one: one.name)
 
-    def pipeline(self, history: RunHistory, name: str) -> PipelineHistory:
+    def pipeline(self, history: KnownRuns, name: str) -> PipelineHistory:
         """Return one of them.
 
         :raises Trouble: there is no such pipeline, or it is not shown; which of both is not said.

@@ -31,7 +31,7 @@ from airflow_eos.wording import counted
 if TYPE_CHECKING:
     from airflow_eos.ledger.records.run import RunRecord
     from airflow_eos.operations.checks import Check
-    from airflow_eos.ui.history import RunHistory
+    from airflow_eos.ui.known_runs import KnownRuns
 
 RUNS_A_PAGE = 50
 LANES_SHOWN = 64
@@ -45,7 +45,7 @@ _WORST_FIRST = ("fail", "warn", "unknown", "ok")
 
 
 def pipeline_view(
-    history: RunHistory,
+    history: KnownRuns,
     viewer: Viewer,
     name: str,
     now: dt.datetime,
@@ -103,13 +103,13 @@ def _drawings(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{"title": title, **bars} for title, bars in drawn if bars is not None]
 
 
-def tasks_of(history: RunHistory, viewer: Viewer, name: str) -> dict[tuple[str, str], str]:
+def tasks_of(history: KnownRuns, viewer: Viewer, name: str) -> dict[tuple[str, str], str]:
     """Return the tasks whose records of a pipeline a user may see, by Dag id and task id: its name each."""
     runs = viewer.pipeline(history, name).runs.values()
     return {task_key(record): name for record in runs if viewer.may_see(record)}
 
 
-def run_of(history: RunHistory, viewer: Viewer, pipeline: str, run_key: str) -> RunRecord:
+def run_of(history: KnownRuns, viewer: Viewer, pipeline: str, run_key: str) -> RunRecord:
     """Return the record of a run.
 
     :raises Trouble: there is none, or it is of a Dag that this user may not see.
@@ -122,7 +122,7 @@ def run_of(history: RunHistory, viewer: Viewer, pipeline: str, run_key: str) -> 
 
 
 def run_view(
-    history: RunHistory, viewer: Viewer, pipeline: str, run_key: str, *, damaged: bool = False
+    history: KnownRuns, viewer: Viewer, pipeline: str, run_key: str, *, damaged: bool = False
 ) -> dict[str, Any]:
     """Return one run.
 
@@ -162,7 +162,7 @@ def run_view(
     }
 
 
-def health_view(history: RunHistory, viewer: Viewer, transactions: Check) -> dict[str, Any]:
+def health_view(history: KnownRuns, viewer: Viewer, transactions: Check) -> dict[str, Any]:
     """Return what can be said of brokers and ledger, and of the topics of a user's pipelines.
 
     To whom no pipeline is shown nothing is.

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 import kafka.errors as kafka_errors
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
 
-from airflow_eos.exceptions import AuthorizationFailed, PlanError, UnknownTopic
+from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, EosError, UnknownTopic
+from airflow_eos.model.kinds import did_you_mean
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.versioned import is_topic_name
 from airflow_eos.wire.node_connections import BOOTSTRAP_TIMEOUT, NodeConnections
@@ -76,21 +77,22 @@ class BrokerConnections(NodeConnections):
         """Request metadata of topics from a broker, bypassing the cache.
 
         :param wait: retry an unknown topic for some seconds, because the broker's metadata may be stale.
-        :raises UnknownTopic: names the topic.
+        :raises UnknownTopic: names the topic, and one with a similar name.
+        :raises ConfigurationError: a name is not a valid topic name.
         :raises AuthorizationFailed: Describe on a topic is missing.
         """
         return self.run(self.topics_async(names, wait=wait))
 
     def visible_topics(
         self, names: Iterable[str]
-    ) -> tuple[dict[str, TopicMetadata], dict[str, PlanError | None]]:
+    ) -> tuple[dict[str, TopicMetadata], dict[str, EosError | None]]:
         """Request metadata of topics once; topics without metadata do not raise.
 
         :returns: the metadata, and for each other topic the error; None if the topic does not exist.
         """
         wanted = sorted(set(names))
 
-        async def attempt() -> dict[str, PlanError | None]:
+        async def attempt() -> dict[str, EosError | None]:
             return await self._ask_metadata(wanted)
 
         if not wanted:
@@ -136,9 +138,10 @@ class BrokerConnections(NodeConnections):
         async def attempt() -> dict[str, TopicMetadata]:
             missing = await self._metadata(wanted)
             if missing and time.monotonic() - started > grace:
+                near = await self._near(missing)
                 raise UnknownTopic(
                     f"topic {', '.join(map(repr, missing))} does not exist on {self._servers}, or "
-                    "this principal may not see it: create it, or correct the name"
+                    f"this principal may not see it: create it, or correct the name{near}"
                 )
             if missing:
                 raise NotYet(f"unknown topics {missing}")
@@ -203,7 +206,7 @@ class BrokerConnections(NodeConnections):
     async def _metadata(self, names: list[str]) -> list[str]:
         """Request metadata; return the topics the broker does not know.
 
-        :raises UnknownTopic: a name is not a valid topic name.
+        :raises ConfigurationError: a name is not a valid topic name.
         :raises AuthorizationFailed: Describe on a topic is missing.
         """
         failed = await self._ask_metadata(names)
@@ -212,7 +215,13 @@ class BrokerConnections(NodeConnections):
                 raise refusal
         return sorted(failed)
 
-    async def _ask_metadata(self, names: list[str]) -> dict[str, PlanError | None]:
+    async def _near(self, missing: list[str]) -> str:
+        """Return the end of a message: which visible topic has a name like the first of the missing ones."""
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False, max_version=12)
+        answer = await self.ask_any_async(request)
+        return did_you_mean(missing[0], (topic.name for topic in answer.topics if not topic.is_internal))
+
+    async def _ask_metadata(self, names: list[str]) -> dict[str, EosError | None]:
         """Request metadata; return the error of each topic that has one, None where the topic is unknown."""
         invalid = kafka_errors.InvalidTopicError.errno
         # On a name that is too long a broker closes the connection, as if it were unavailable.
@@ -229,9 +238,9 @@ class BrokerConnections(NodeConnections):
         )
         return failed | self._take_metadata(await self.ask_any_async(request))
 
-    def _take_metadata(self, answer: Any) -> dict[str, PlanError | None]:
+    def _take_metadata(self, answer: Any) -> dict[str, EosError | None]:
         self._manager.cluster.update_metadata(answer)
-        failed: dict[str, PlanError | None] = {}
+        failed: dict[str, EosError | None] = {}
         for topic in answer.topics:
             code = topic.error_code
             if code:
@@ -289,13 +298,13 @@ class BrokerConnections(NodeConnections):
         return int(answer.node_id)
 
 
-def _refusal(topic: str, code: int) -> PlanError | None:
+def _refusal(topic: str, code: int) -> EosError | None:
     """Return the exception for a topic's error code; None if the broker does not know the topic (yet)."""
     if code == kafka_errors.TopicAuthorizationFailedError.errno:
         return AuthorizationFailed(f"this principal may not Describe topic {topic!r}: grant it by an ACL")
     if code == kafka_errors.InvalidTopicError.errno:
         shown = topic if len(topic) <= _LONGEST_NAME_SHOWN else f"{topic[:_LONGEST_NAME_SHOWN]}..."
-        return UnknownTopic(
+        return ConfigurationError(
             f"{shown!r} is not a valid topic name: brokers take 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'"
         )
     return None

@@ -44,7 +44,8 @@ class AirflowApi:
                 break
             time.sleep(pause)
         if isinstance(answer, urllib.error.HTTPError):
-            text = answer.read().decode(errors="replace")
+            with answer:
+                text = answer.read().decode(errors="replace")
             raise EmbeddedAirflowError(f"{method} {path} was refused with {answer.code}: {text[:2000]}")
         if isinstance(answer, OSError):
             raise EmbeddedAirflowError(f"{method} {path} got no answer: {answer}")
@@ -94,6 +95,17 @@ class AirflowApi:
         self.call("PATCH", f"/dags/{dag_id}?update_mask=is_paused", {"is_paused": paused})
 
     def _send(self, method: str, path: str, body: Any) -> Any:
+        answer = self._request(method, path, body)
+        if not _is_refused_without_token(answer) or "Authorization" in self._headers:
+            return answer
+        # Airflow 3.1 gives everybody a token and wants it; later ones put it in themselves.
+        token = self._request("GET", "/auth/token", None)
+        if isinstance(token, OSError):
+            return answer
+        self._headers["Authorization"] = f"Bearer {token['access_token']}"
+        return self._request(method, path, body)
+
+    def _request(self, method: str, path: str, body: Any) -> Any:
         request = urllib.request.Request(  # noqa: S310 - always http to loopback
             self.base_url + path,
             method=method,
@@ -104,7 +116,12 @@ class AirflowApi:
             with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310
                 text = answer.read()
                 return json.loads(text) if text else None
-        except OSError as error:  # HTTPError and URLError are OSErrors
+        except urllib.error.HTTPError as error:
+            with error:  # its text stays, its connection does not
+                return urllib.error.HTTPError(
+                    error.url, error.code, error.reason, error.headers, io.BytesIO(error.read())
+                )
+        except OSError as error:
             return error
 
 
@@ -122,11 +139,14 @@ def sign_in(base_url: str, username: str, password: str) -> AirflowApi:
         return AirflowApi(base_url, json.load(answer)["access_token"])
 
 
+def _is_refused_without_token(answer: Any) -> bool:
+    return isinstance(answer, urllib.error.HTTPError) and answer.code == HTTPStatus.UNAUTHORIZED
+
+
 def _database_was_busy(answer: Any) -> bool:
     """Whether Airflow refused a request since its database did; keeps the text of the refusal readable."""
     if not isinstance(answer, urllib.error.HTTPError) or answer.code != HTTPStatus.INTERNAL_SERVER_ERROR:
         return False
     text = answer.read()
-    answer.fp = io.BytesIO(text)
-    answer.read = answer.fp.read  # type: ignore[assignment,method-assign]
+    answer.fp.seek(0)
     return b"Database error" in text

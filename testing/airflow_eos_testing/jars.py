@@ -1,9 +1,9 @@
-"""The jars of a Kafka broker and of YARN, fetched once by the Ivy that PySpark ships.
+"""The jars of a Kafka broker, of YARN and of an Iceberg catalog, fetched once by the Ivy that PySpark ships.
 
 The cache is ``$AIRFLOW_EOS_CACHE``, else ``$XDG_CACHE_HOME/airflow-eos``, else ``~/.cache/airflow-eos``, with
-one folder ``kafka-<version>`` (about 45 jars, 44 MB) or ``yarn-<version>`` (4 jars, 65 MB). A folder that
-exists is complete: it is filled under another name and renamed, under a file lock, so that processes which
-start together fetch once.
+one folder ``kafka-<version>`` (about 45 jars, 44 MB), ``yarn-<version>`` (4 jars, 65 MB) or
+``iceberg-rest-<version>`` (17 jars, 25 MB). A folder that exists is complete: it is filled under another name
+and renamed, under a file lock, so that processes which start together fetch once.
 
 Behind a mirror, ``$AIRFLOW_EOS_IVY_SETTINGS`` names an Ivy settings file (as ``spark.jars.ivySettings``).
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import ConfigurationError
-from airflow_eos_testing.exceptions import EmbeddedKafkaError, EmbeddedYarnError
+from airflow_eos_testing.exceptions import EmbeddedKafkaError, EmbeddedServerError, EmbeddedYarnError
 from airflow_eos_testing.java import find_java
 
 if TYPE_CHECKING:
@@ -48,6 +48,41 @@ _YARN_IVY = """<ivy-module version="2.0"><info organisation="airflow-eos" module
 <dependency org="org.bouncycastle" name="bcpkix-jdk18on" rev="1.82"/>
 </dependencies></ivy-module>
 """
+
+
+ICEBERG_VERSION = "1.10.0"
+_ICEBERG_SHARED_JARS = (
+    "hadoop-client-api-*.jar",
+    "hadoop-client-runtime-*.jar",
+    "jackson-annotations-2*.jar",
+    "jackson-core-2*.jar",
+    "jackson-databind-2*.jar",
+    "avro-1*.jar",
+)
+# Each by its name: as dependencies, Jetty's modules ask for artifacts that only their own build has.
+_ICEBERG_IVY = """<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
+<info organisation="airflow-eos" module="iceberg-rest"/><dependencies>
+<dependency org="org.apache.iceberg" name="iceberg-open-api" rev="{version}" transitive="false">
+<artifact name="iceberg-open-api" type="jar" ext="jar" m:classifier="test-fixtures"/></dependency>
+<dependency org="org.apache.iceberg" name="iceberg-core" rev="{version}" transitive="false">
+<artifact name="iceberg-core" type="jar" ext="jar"/>
+<artifact name="iceberg-core" type="jar" ext="jar" m:classifier="tests"/></dependency>
+{others}</dependencies></ivy-module>
+"""
+_ICEBERG_OTHERS = (
+    ("org.apache.iceberg", "iceberg-api", ICEBERG_VERSION),
+    ("org.apache.iceberg", "iceberg-common", ICEBERG_VERSION),
+    ("org.apache.iceberg", "iceberg-bundled-guava", ICEBERG_VERSION),
+    ("com.github.ben-manes.caffeine", "caffeine", "2.9.3"),
+    ("org.apache.httpcomponents.client5", "httpclient5", "5.5"),
+    ("org.apache.httpcomponents.core5", "httpcore5", "5.3.4"),
+    *(
+        ("org.eclipse.jetty", f"jetty-{module}", "11.0.25")
+        for module in ("http", "io", "security", "server", "servlet", "util")
+    ),
+    ("org.eclipse.jetty.toolchain", "jetty-jakarta-servlet-api", "5.0.2"),
+    ("org.xerial", "sqlite-jdbc", "3.46.1.3"),
+)
 
 
 def cache_root() -> Path:
@@ -99,6 +134,29 @@ def yarn_classpath() -> tuple[Path, ...]:
     except EmbeddedKafkaError as error:
         raise EmbeddedYarnError(str(error)) from error
     own = tuple(pyspark_jar(pattern) for pattern in _YARN_SHARED_JARS)
+    return (*logging_jars(), *own, *sorted(jars.glob("*.jar")))
+
+
+def iceberg_classpath() -> tuple[Path, ...]:
+    """Jars to run Iceberg's own REST catalog on SQLite, fetched if they are not in the cache yet.
+
+    :raises EmbeddedServerError: the fetch failed; the message holds the end of Ivy's output.
+    :raises ConfigurationError: Java 17+ or PySpark's jars are missing.
+    """
+    others = "".join(
+        f'<dependency org="{organisation}" name="{name}" rev="{revision}" transitive="false"/>'
+        for organisation, name, revision in _ICEBERG_OTHERS
+    )
+    try:
+        jars = fetch_described(
+            f"iceberg-rest-{ICEBERG_VERSION}",
+            f"iceberg-open-api-{ICEBERG_VERSION}-test-fixtures.jar",
+            f"the Iceberg REST catalog {ICEBERG_VERSION} (about 25 MB)",
+            _ICEBERG_IVY.format(version=ICEBERG_VERSION, others=others),
+        )
+    except EmbeddedKafkaError as error:
+        raise EmbeddedServerError(str(error)) from error
+    own = tuple(pyspark_jar(pattern) for pattern in _ICEBERG_SHARED_JARS)
     return (*logging_jars(), *own, *sorted(jars.glob("*.jar")))
 
 
@@ -159,7 +217,13 @@ def _fetch(target: Path, marker: str, name: str, what: str, wanted: Callable[[Pa
         command += ["-cache", str(Path(scratch) / "ivy"), "-confs", "default"]
         command += wanted(Path(scratch))
         # "bundle" is the packaging of some dependencies (scala-logging): "jar" alone misses them.
-        command += ["-types", "jar", "bundle", "-retrieve", f"{staged}/[artifact]-[revision].[ext]"]
+        command += [
+            "-types",
+            "jar",
+            "bundle",
+            "-retrieve",
+            f"{staged}/[artifact]-[revision](-[classifier]).[ext]",
+        ]
         try:
             done = subprocess.run(
                 command,

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 from airflow_eos_testing.exceptions import EmbeddedServerError
 from airflow_eos_testing.server import EmbeddedServer
+from airflow_eos_testing.session import Session, kill_session
 
 _SETTINGS = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=200")
 """The machine does not lose power in a test."""
@@ -22,6 +26,36 @@ class PostgresServer(EmbeddedServer):
 
     name = "PostgreSQL"
     folder_prefix = "airflow-eos-postgres-"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._crashed: list[Session] = []
+
+    def close(self) -> None:
+        """Kill the server and remove its folder; a second call does nothing."""
+        super().close()
+        while self._crashed:
+            self._crashed.pop().end()
+
+    def crash(self) -> None:
+        """Kill all of the server's processes at once, and start it again on the data that they left."""
+        assert self._session is not None, "PostgreSQL is not running"
+        processes = [self.pid, *_children(self.pid)]
+        for pid in processes:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        kill_session(self.pid)
+        while any(map(_is_running, processes)):
+            time.sleep(0.01)
+        self._crashed.append(self._session)
+        # They name a process that is dead, and that its parent has not waited for yet.
+        for lock in ("data/postmaster.pid", ".s.PGSQL.5432.lock"):
+            (self.home / lock).unlink(missing_ok=True)
+        log = self.home / "server.log"
+        self._session = Session(
+            self._server(), env=self._environment(), home=self.home, log_path=log, keep=True
+        )
+        self._wait(self._session, log)
 
     def url(self, database: str = "postgres") -> str:
         """Return a SQLAlchemy URL without driver, ``postgresql://...``."""
@@ -52,8 +86,12 @@ class PostgresServer(EmbeddedServer):
         self.home.chmod(0o777)
         data = str(self.home / "data")
         self._run("initdb", "--auth=trust", "--encoding=utf8", "-U", "postgres", "-D", data)
+        return self._server()
+
+    def _server(self) -> list[str]:
         settings = [part for setting in _SETTINGS for part in ("-c", setting)]
-        return [*_as_nobody(), _program("postgres"), "-D", data, "-k", str(self.home), "-h", "", *settings]
+        places = ("-D", str(self.home / "data"), "-k", str(self.home), "-h", "")
+        return [*_as_nobody(), _program("postgres"), *places, *settings]
 
     def _answers(self) -> bool:
         try:
@@ -71,6 +109,20 @@ class PostgresServer(EmbeddedServer):
         if done.returncode:
             raise EmbeddedServerError(f"{program} failed: {done.stderr.decode(errors='replace')[-2000:]}")
         return done.stdout
+
+
+def _children(pid: int) -> list[int]:
+    """Return the server's processes: each is in a session of its own."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(child) for child in children.split()]
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state not in "ZX"
 
 
 def _program(name: str) -> str:

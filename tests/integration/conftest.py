@@ -12,7 +12,10 @@ import pytest
 
 from airflow_eos.broker import KafkaCluster, Link
 from tests.support.brokers import make_ledger, make_transactions
+from tests.support.postgres_tables import postgres_server
 from tests.support.spark_sessions import BOOTSTRAP, KIND, Broker, new_session
+
+__all__ = ["postgres_server"]
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ import pytest
 from confluent_kafka import TopicPartition as Position
 
 from airflow_eos.broker import KafkaCluster
-from airflow_eos.exceptions import BrokersUnavailable, UnknownTopic
+from airflow_eos.exceptions import BrokersUnavailable, ConfigurationError, UnknownTopic
 from airflow_eos.model.kafka import CommittedOffset, ProducerIdentity, TimedOffset, TopicDescription
+from airflow_eos.operators.retriable import is_final
 from airflow_eos.wire.connection import BrokerConnections
 from airflow_eos.wire.groups import fetch_committed_offsets
 from airflow_eos_testing import EmbeddedKafka
@@ -70,6 +71,22 @@ def test_an_unknown_topic_is_named(cluster, kafka_topic):
     name = unique("nowhere")
     with pytest.raises(UnknownTopic, match=name):
         cluster.describe_topics([kafka_topic(), name])
+
+
+def test_a_topic_with_a_similar_name_is_suggested(cluster, kafka_topic):
+    """Of those that this principal may see."""
+    topic = kafka_topic()
+    with pytest.raises(UnknownTopic, match=f"correct the name; did you mean '{topic}'") as refused:
+        cluster.describe_topics([topic[:-1]])
+    assert not is_final(refused.value), "it may be on its way"
+
+
+@pytest.mark.parametrize("name", ["two words", "x" * 250, "..", "a/b"])
+def test_a_name_that_no_topic_can_have_is_refused_for_good(cluster, kafka_topic, name):
+    """No broker is asked; another try would meet the same."""
+    with pytest.raises(ConfigurationError, match="is not a valid topic name") as refused:
+        cluster.describe_topics([kafka_topic(), name])
+    assert is_final(refused.value)
 
 
 # -- offsets ----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The same facts on Kafka 3.9, with transaction version 1 (KIP-890), and on Kafka 4.4.
+"""The same facts on Kafka 3.6, the oldest that is supported, on 3.9 with transaction version 1, and on 4.4.
 
 ``EOS_KAFKA_VERSION=4.4.0 pytest FILE`` runs any other test on a version.
 """
@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 
-@pytest.fixture(scope="module", params=["3.9.2", "4.4.0"])
+@pytest.fixture(scope="module", params=["3.6.2", "3.9.2", "4.4.0"])
 def embedded_kafka(request):
     """Stands in for the shared broker of the default version."""
     with EmbeddedKafka(version=request.param) as kafka:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -237,11 +238,17 @@ def test_doctor_warns_of_what_retention_deletes_and_of_timestamps_without_a_limi
 
 
 def test_doctor_without_a_ledger_warns_without_a_broker_stops(
-    cli: Cli, unused_port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    cli: Cli,
+    unused_port: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The first run may make the ledger; nothing else can be said of a cluster that does not answer."""
-    code, found = cli("doctor")
+    with caplog.at_level(logging.INFO):
+        code, found = cli("doctor")
     assert code == 0
+    assert "Only writer" not in caplog.text, "a check is no run"
     (ledger,) = [check for check in found["checks"] if check["name"] == "ledger"]
     assert ledger["status"] == "warn"
     assert ("does not exist" in ledger["found"], "airflow eos init" in ledger["advice"]) == (True, True)

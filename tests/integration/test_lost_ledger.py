@@ -15,6 +15,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 
 from airflow_eos.broker import KafkaCluster
 from airflow_eos.broker.transactions import KafkaSession
+from airflow_eos.cli import definition
 from airflow_eos.cli.main import main
 from airflow_eos.engine.committed import find_committed_by_key
 from airflow_eos.exceptions import LedgerMissing, LedgerReplaced, LedgerTruncated
@@ -246,20 +247,36 @@ COMMANDS = {
     "status": (),
     "ledger": (),
     "verify": ("--pipeline", "{pipeline}"),
-    "repair": (),
+    "repair": ("--yes",),
     "plan": ("--pipeline", "{pipeline}", "--group", "{group}", "--topic", "{source}"),
-    "prune": ("--before", "2026-01-01"),
+    "prune": ("--before", "2026-01-01", "--yes"),
     "index": (),
-    "dismiss": ("--key", "run:k", "--routing", "{pipeline}"),
-    "reset-offsets": ("--group", "{group}", "--topic", "{source}", "--to", "earliest"),
+    "dismiss": ("--key", "run:k", "--routing", "{pipeline}", "--yes"),
+    "sign": ("--yes", "--ledger-key-file", "{key_file}"),
+    "reset-offsets": ("--group", "{group}", "--topic", "{source}", "--to", "earliest", "--yes"),
 }
+OTHER_COMMANDS = {"abort", "doctor", "init"}
+"""``abort`` asks no ledger, the others have tests of their own here."""
+WHATEVER_ITS_IDENTITY = {"dismiss", "sign"}
+"""Commands for a ledger whose identity is not believed: a stranger wrote over it, or it is not signed."""
 
 
-def test_no_command_tells_to_make_a_lost_ledger_anew(committed, capsys):
+@pytest.mark.parametrize("how", ["deleted", "made again by hand"])
+def test_no_command_tells_to_make_a_lost_ledger_anew(committed, how, tmp_path, capsys):
     """Nor does a sensor wait for a first run; where nobody remembers one, the advice is to make it."""
     committed.kafka.delete_topic(committed.ledger)
+    if how == "made again by hand":
+        committed.make_ledger_by_hand()
     spec = committed.spec
-    names = {"pipeline": spec.pipeline, "group": spec.group_id, "source": committed.source}
+    key_file = tmp_path / "key"
+    key_file.write_text("0123456789abcdef")
+    key_file.chmod(0o600)
+    names = {
+        "pipeline": spec.pipeline,
+        "group": spec.group_id,
+        "source": committed.source,
+        "key_file": key_file,
+    }
 
     def error(command, prefix):
         where = ["--bootstrap-servers", committed.kafka.bootstrap_servers, "--ledger-topic", committed.ledger]
@@ -268,14 +285,27 @@ def test_no_command_tells_to_make_a_lost_ledger_anew(committed, capsys):
         return json.loads(capsys.readouterr().out)["error"]
 
     with imoptions_for():
-        for command in COMMANDS:
+        for command in COMMANDS if how == "deleted" else COMMANDS.keys() - WHATEVER_ITS_IDENTITY:
             told = error(command, spec.prefix)
             assert told["type"] == "LedgerReplaced", (command, told)
             assert "it was deleted or re-created. Restore it" in told["message"], command
         assert error("status", "another")["type"] == "LedgerMissing"
         with pytest.raises(LedgerReplaced, match="Restore"):
             find_committed_by_key(spec.kafka, spec.ledger, spec.prefix, pipeline=spec.pipeline, run_key="k")
-    assert not committed.has_ledger()
+    if how == "deleted":
+        assert not committed.has_ledger()
+    else:
+        with KafkaCluster(spec.kafka) as cluster:
+            ends = cluster.log_ends([TopicPartition(committed.ledger, number) for number in range(2)])
+        assert set(ends.values()) == {0}
+
+
+def test_every_command_is_asked_behind_a_lost_ledger():
+    """A new one is in the list, too."""
+    assert {command.name for command in definition.COMMANDS if command.cluster} == {
+        *COMMANDS,
+        *OTHER_COMMANDS,
+    }
 
 
 def test_compaction_never_moves_the_log_start(embedded_kafka):

@@ -9,13 +9,18 @@ import re
 import subprocess
 import sys
 
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from airflow_eos_testing import EmbeddedKafka
 from tests.support.local_runs import Pipeline
 from tests.support.loud_run import SITE_CUSTOMIZE, TOKEN_MARKER, unsecured_token
+from tests.support.tables import new_catalog
 
 PASSWORD = "password-marker-7d2e"
+STORAGE_SECRET = "storage-marker-90cf"
+"""Of a table's file storage."""
 _MODULES = "org.apache.kafka.common.security"
 _UNSECURED = f"{_MODULES}.oauthbearer.OAuthBearerLoginModule required"
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{40,}")
@@ -70,8 +75,18 @@ def seen(text, secret):
     return [line[:300] for line in found]
 
 
-def run_loudly(kafka, config, folder):
-    """Run once in a process of its own; return all that it and its Python workers have written."""
+def storage_of(folder):
+    """Make a table; return its catalog's properties, with credentials of a storage that it does not use."""
+    properties = new_catalog(folder)
+    load_catalog("c", **properties).create_table("db.t", schema=pa.schema([("value", pa.string())]))
+    return {**properties, **dict.fromkeys(("s3.secret-access-key", "adls.connection-string"), STORAGE_SECRET)}
+
+
+def run_loudly(kafka, config, folder, catalog=None):
+    """Run once in a process of its own; return all that it and its Python workers have written.
+
+    :param catalog: of a table, for a second run in the same process.
+    """
     pipeline = Pipeline(kafka)
     pipeline.publish(["a", "b"])
     names = {name: getattr(pipeline, name) for name in ("source", "sink", "ledger")}
@@ -80,25 +95,26 @@ def run_loudly(kafka, config, folder):
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.loud_run"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])},
-        input=json.dumps({"kafka": {**config, "debug": "all"}, "names": names}).encode(),
+        input=json.dumps({"kafka": {**config, "debug": "all"}, "names": names, "catalog": catalog}).encode(),
         capture_output=True,
         timeout=180,
         check=False,
     )
     text = done.stdout + done.stderr
     assert b"r1 COMMITTED 2" in done.stdout, text[-3000:]
+    assert catalog is None or b"r2 COMMITTED 2" in done.stdout, text[-3000:]
     assert pipeline.output() == ["a", "b"]
     return text
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])
 def test_no_logger_at_debug_shows_credentials(kafka, mechanism, tmp_path):
-    """A whole run with Spark, all of it at DEBUG: kafka-python, librdkafka, py4j, this package."""
+    """Whole runs with Spark, all at DEBUG: kafka-python, librdkafka, py4j, pyiceberg, this package."""
     config, secrets = settings_of(kafka, mechanism)
-    text = run_loudly(kafka, config, tmp_path)
+    text = run_loudly(kafka, config, tmp_path, storage_of(tmp_path) if mechanism == "PLAIN" else None)
     for name in (b"py4j.clientserver", b"airflow_eos.librdkafka"):
         assert name in text, name
     logged_in = rb"pid=(\d+) kafka\.net\.connection: .*SaslAuthenticateRequest\(\*\*\*\)"
     assert len(set(re.findall(logged_in, text))) > 1, "the driver or the workers were not loud"
-    for secret in secrets:
+    for secret in (*secrets, STORAGE_SECRET):
         assert not seen(text, secret), secret

@@ -173,9 +173,8 @@ def test_a_gap_in_the_ledger_is_seen(pipeline, opened):
         pipeline.spec.kafka, pipeline.spec.ledger.topic, (gone, None), partition=where
     ) as one:
         one.commit_transaction(30)
-    kept = history.pipelines[pipeline.spec.pipeline]
-    refreshed(history, lambda: len(kept.runs) == 2)
-    found = history.coverage(kept)
+    refreshed(history, lambda: len(history.pipelines[pipeline.spec.pipeline].runs) == 2)
+    found = history.coverage(history.pipelines[pipeline.spec.pipeline])
     assert found.sentence == (
         f"1 gap in what 2 runs read: offset 1 of {pipeline.source}-0 was read by no run"
     )

@@ -62,9 +62,17 @@ def test_a_missing_sink_is_found_before_anything_is_read(pipeline, records):
     """Beside the sources, not behind Spark's work."""
     pipeline.spec = replace(pipeline.spec, sink_topic="no-such-sink")
     begun = time.monotonic()
-    with pytest.raises(UnknownTopic, match="no-such-sink"):
+    with pytest.raises(UnknownTopic, match=r"^sink topic 'no-such-sink' does not exist"):
         pipeline.run(data=Unread)
     assert time.monotonic() - begun < AT_ONCE
+
+
+def test_a_missing_source_is_told_from_a_missing_sink(pipeline):
+    """By what it is for, and by the topic that it may have been meant to be."""
+    near = pipeline.source[:-1]
+    with pytest.raises(UnknownTopic, match=rf"^source topic '{near}' does not exist") as refused:
+        pipeline.run(data=Unread, source_topics=(near,))
+    assert refused.value.message.endswith(f"correct the name; did you mean {pipeline.source!r}?")
 
 
 def test_a_sink_made_again_with_fewer_partitions_fails_at_once_and_the_next_try_fits(pipeline):

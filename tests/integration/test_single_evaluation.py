@@ -259,7 +259,8 @@ def test_a_cache_without_a_disk_is_no_single_evaluation(experiment, monkeypatch,
     if checked:
         _is_refused(run)
         return
-    monkeypatch.setattr(single_evaluation, "refuse_caches_in_memory_only", lambda *_: None)
+    for refusal in ("refuse_caches_in_memory_only", "refuse_caches_filled_by_several"):
+        monkeypatch.setattr(single_evaluation, refusal, lambda *_: None)
     run.run()
     assert run.seals == 1
     assert all(run.surplus().values())

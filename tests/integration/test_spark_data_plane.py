@@ -37,6 +37,7 @@ from airflow_eos.exceptions import (
 from airflow_eos.model.output import NOT_COUNTED
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
+from airflow_eos.operators.retriable import is_final
 from airflow_eos.spark import SparkDataPlane, preflight, probe
 from airflow_eos.spark.code_shipping import our_modules
 from airflow_eos.spark.placement import plan_slices, route, route_by_hash
@@ -548,6 +549,13 @@ def test_an_unknown_topic_in_a_row_is_refused(broker, spark, topics):
     """As for the sink topic."""
     with pytest.raises(UnknownTopic, match="no-such-topic"):
         seal(broker, spark, topics, lambda df: df.selectExpr("value", "'no-such-topic' AS topic"))
+
+
+def test_a_name_in_a_row_that_no_topic_can_have_is_refused_for_good(broker, spark, topics):
+    """As a record's content may be: another try would meet the same record."""
+    with pytest.raises(ConfigurationError, match="'two words' is not a valid topic name") as refused:
+        seal(broker, spark, topics, lambda df: df.selectExpr("value", "'two words' AS topic"))
+    assert is_final(refused.value)
 
 
 def test_a_partition_that_does_not_exist_is_refused(broker, spark, topics):

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,20 +19,23 @@ from tests.support.strangers import ask_as_nobody, listeners_of, process_tree
 
 SECRET = "secret-of-a-task-5b1f"
 
-# A session as an operator starts it. A task whose closure and rows hold the secret waits, after a shuffle
-# that has written files, until its file is removed.
+# A session as an operator starts it. A task whose closure and rows hold the secret, as the credentials of a
+# table's storage too, waits, after a shuffle that has written files, until its file is removed.
 TASK = """
 import json, sys
 from pathlib import Path
 from airflow_eos.operators.spark_session import TaskSession, spark_settings
+from airflow_eos.sinks.iceberg_files import IcebergFiles
 
-settings, mark, secret = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
+settings, mark = json.loads(sys.argv[1]), sys.argv[2]
+secret = sys.stdin.read()
+storage = IcebergFiles("db.t", "{}", {"s3.secret-access-key": secret}, "file:///nowhere", "label")
 session = TaskSession(spark_settings(None, "strangers", {"spark.master": "local[2]", **settings}))
 spark = session.start(10)
 
 def hold(batches):
     import time
-    assert secret
+    assert secret in storage.properties.values()
     Path(mark).touch()
     while Path(mark).exists():
         time.sleep(0.1)
@@ -63,15 +66,22 @@ print(spark.range(100).mapInArrow(keep, "id long").count())
 def running_task(**settings):
     """Yield the process of a task that holds in Spark, and its folder of temporary files."""
     # Not pytest's own, which no other user can enter.
-    with tempfile.TemporaryDirectory(prefix="airflow-eos-strangers-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="airflow-eos-strangers-") as folder,
+        tempfile.TemporaryFile("w+") as given,
+    ):
         Path(folder).chmod(0o755)
         mark = Path(folder) / "at-work"
+        given.write(SECRET)
+        given.seek(0)
         environment = {**os.environ, "TMPDIR": folder, "SPARK_LOCAL_DIRS": folder}
         environment.pop("SPARK_LOCAL_IP", None)
         with subprocess.Popen(
-            [sys.executable, "-c", TASK, json.dumps(settings), str(mark), SECRET],
+            [sys.executable, "-c", TASK, json.dumps(settings), str(mark)],
             env=environment,
+            stdin=given,
             stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
             umask=0o022,
         ) as task:
@@ -80,7 +90,9 @@ def running_task(**settings):
                 assert task.poll() is None, "the task ended early"
                 yield task, folder
                 mark.unlink()
-                assert task.communicate(timeout=90)[0].splitlines()[-1] == "100"
+                text = task.communicate(timeout=90)[0]
+                assert "100" in text.splitlines()
+                assert SECRET not in text
             finally:
                 for pid in process_tree(task.pid)[1:] if task.poll() is None else []:
                     os.kill(pid, 9)
@@ -96,8 +108,12 @@ def test_no_socket_and_no_file_of_a_task_is_for_others():
         assert len([one for one in listeners if one.port is not None]) >= 3
         assert [one for one in listeners if not one.is_loopback] == []
         assert ask_as_nobody(listeners, [folder], SECRET.encode()) == ({}, [])
-        lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in process_tree(task.pid)]
-        assert not [line for line in lines if b"authenticate.secret" in line]
+        for pid in process_tree(task.pid):
+            with suppress(OSError):  # it has ended
+                shown = [Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ")]
+                assert not [
+                    text for text in shown if SECRET.encode() in text or b"authenticate.secret" in text
+                ]
 
 
 @pytest.mark.timeout(300)

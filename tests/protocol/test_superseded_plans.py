@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -9,9 +10,13 @@ import pytest
 from airflow_eos.exceptions import CursorMoved, RunFenced
 from airflow_eos.model.kafka import CommittedOffset
 from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.run.table_steps import TableSteps
 from tests.protocol.model.broker import ModelBroker
-from tests.protocol.model.ports import ModelCluster
+from tests.protocol.model.explorer import Died
+from tests.protocol.model.ports import ModelCluster, ModelData, ModelTransactions
 from tests.protocol.model.scenes import Scene, before, spec
+from tests.protocol.model.table_scenes import TableScene
+from tests.protocol.model.table_scenes import spec as table_spec
 
 
 def a_scene() -> Scene:
@@ -61,3 +66,72 @@ def test_a_cursor_that_a_stranger_moved_is_refused_by_its_owner() -> None:
     scene.broker.groups["group"][where] = CommittedOffset(0, "")
     with pytest.raises(CursorMoved):
         before(scene, spec("r1"))
+
+
+def before_the_second_epoch(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
+    """Act once, when a run has proved its first epoch and not yet taken the second one."""
+    fence, fenced = ModelTransactions.fence, []
+
+    def take(self: ModelTransactions, transactional_id: str) -> Any:
+        fenced.append(transactional_id)
+        if len(fenced) == 2:
+            act()
+        return fence(self, transactional_id)
+
+    monkeypatch.setattr(ModelTransactions, "fence", take)
+
+
+def test_a_run_between_two_epochs_of_another_has_that_planned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first epoch lost its sealed batches; a moved cursor would fail the task for good."""
+    scene = a_scene()
+    before_the_second_epoch(monkeypatch, lambda: before(scene, spec("r2")))
+
+    def loses_blocks(*of: Any) -> ModelData:
+        return ModelData(*of, loses_blocks=True)
+
+    assert before(scene, spec("r1", max_send_attempts=3), loses_blocks).records_read == 0
+    assert sorted(scene._visible("out")) == sorted(scene._all_input())
+
+
+@pytest.mark.parametrize("ends_at", ["its INTENT", "its commit"])
+def test_a_run_between_an_intent_and_its_table_has_that_planned_anew(
+    monkeypatch: pytest.MonkeyPatch, ends_at: str
+) -> None:
+    """Each run with a table takes two epochs: the next run may have the cursor between them."""
+    scene = TableScene()
+    scene.broker.write_input("src", 0, "a")
+
+    def following() -> None:
+        if ends_at == "its INTENT":
+            monkeypatch.setattr(TableSteps, "publish", dies)
+        with contextlib.suppress(Died):
+            before(scene, table_spec("r2"))
+        monkeypatch.undo()
+
+    def dies(*_: Any) -> None:
+        raise Died
+
+    before_the_second_epoch(monkeypatch, following)
+    before(scene, table_spec("r1"))
+    before(scene, table_spec("r3"))
+    assert scene.table.rows == ["a"]
+
+
+def test_an_intent_that_a_newer_run_pins_meanwhile_is_no_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is fenced, and retried; as other work under its name it would fail for good."""
+    scene = TableScene()
+    scene.broker.write_input("src", 0, "a")
+
+    def dies(*_: Any) -> None:
+        raise Died
+
+    def following() -> None:
+        with monkeypatch.context() as inner, contextlib.suppress(Died):
+            inner.setattr(TableSteps, "publish", dies)
+            before(scene, table_spec("r2"))
+
+    between_the_two_reads(monkeypatch, following)
+    with pytest.raises(RunFenced, match="newer attempt"):
+        before(scene, table_spec("r1"))
+    before(scene, table_spec("r1", try_number=2))
+    assert scene.table.rows == ["a"]

@@ -1,7 +1,7 @@
-"""One run of Spark in a process whose loggers all speak at DEBUG, on the driver and in the Python workers.
+"""Runs of Spark in a process whose loggers all speak at DEBUG, on the driver and in the Python workers.
 
-Reads a JSON object from standard input: ``kafka`` (client settings) and ``names`` (source, sink, ledger,
-pipeline and group).
+Reads a JSON object from standard input: ``kafka`` (client settings), ``names`` (source, sink, ledger,
+pipeline and group) and ``catalog``: properties of an Iceberg catalog with a table ``db.t``, or null.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import base64
 import json
 import sys
 import time
+from dataclasses import replace
 
+from airflow_eos import IcebergTable
 from airflow_eos.engine.run import Run
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from tests.support.spark_sessions import new_session
@@ -38,8 +40,13 @@ def copy(frame):
     return frame.select("key", "value")
 
 
+def as_columns(frame):
+    """Return the columns of the table."""
+    return frame.selectExpr("cast(value AS string) value")
+
+
 def main():
-    """Run once, loudly."""
+    """Run once, or twice, loudly."""
     given = json.load(sys.stdin)
     spark = new_session("classic", "local[1]")
     names = given["names"]
@@ -55,6 +62,12 @@ def main():
     )
     record = Run(spark, spec, copy).execute()
     print(record.run_id, record.state, record.records_written)
+    if given["catalog"] is not None:
+        table = IcebergTable("db.t", catalog="c", properties=given["catalog"])
+        of_table = {"sink_topic": None, "sink": table, "group_id": f"{names['group']}-table"}
+        pipeline = f"{names['pipeline']}-table"
+        record = Run(spark, replace(spec, run_id="r2", pipeline=pipeline, **of_table), as_columns).execute()
+        print(record.run_id, record.state, record.records_written, record.to_json())
     spark.stop()
 
 

@@ -65,7 +65,7 @@ class HandHistory:
         """Return the coverage of each."""
         return [self.coverage(one) for one in pipelines]
 
-    def open_transactions(self) -> dict[str, TransactionStatus]:
+    def open_transactions(self, *, seconds: float | None = None) -> dict[str, TransactionStatus]:
         """Return what was put there."""
         return self.open_now
 

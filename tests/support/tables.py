@@ -69,15 +69,33 @@ class LocalTablePlane(LocalDataPlane):
 
 
 class TablePipeline(Pipeline):
-    """A pipeline that appends to a table of its own."""
+    """A pipeline that appends to a table of its own.
 
-    def __init__(self, kafka: Any, folder: Path, **changes: Any) -> None:
-        super().__init__(kafka)
-        self.folder = folder
-        self.properties = new_catalog(folder)
-        self.catalog = load_catalog("c", **self.properties)
-        self.catalog.create_table("db.t", schema=SCHEMA)
-        sink = IcebergTable("db.t", catalog="c", properties=self.properties)
+    :param folder: for a new catalog.
+    :param properties: of a catalog that is there, through which the runs go.
+    :param look: properties of the catalog for the test's own looks; None: the same.
+    """
+
+    def __init__(
+        self,
+        kafka: Any,
+        folder: Path | None = None,
+        *,
+        properties: Mapping[str, str] | None = None,
+        look: Mapping[str, str] | None = None,
+        partitions: int = 2,
+        **changes: Any,
+    ) -> None:
+        super().__init__(kafka, partitions=partitions)
+        if properties is None:
+            assert folder is not None
+            properties = new_catalog(folder)
+        self.properties = dict(properties)
+        self.catalog = load_catalog("c", **(look or properties))
+        self.catalog.create_namespace_if_not_exists("db")
+        self.name = "db.t" if folder is not None else f"db.{self.source.replace('-', '_')}"
+        self.catalog.create_table(self.name, schema=SCHEMA)
+        sink = IcebergTable(self.name, catalog="c", properties=self.properties)
         self.spec = replace(self.spec, **{"sink_topic": None, "sink": sink, **changes})
 
     def run(self, run_id: str = "r1", **changes: Any) -> Any:
@@ -85,7 +103,7 @@ class TablePipeline(Pipeline):
 
     @property
     def table(self) -> Any:
-        return self.catalog.load_table("db.t")
+        return self.catalog.load_table(self.name)
 
     def values(self) -> list[str]:
         """Return the rows as DuckDB reads them from the files that the table's current snapshot names."""

@@ -16,7 +16,8 @@ from typing import Any  # isort: skip
 
 from airflow.sdk import DAG  # isort: skip
 from airflow.sdk.bases.operator import ExecutorSafeguard  # isort: skip
-from airflow.sdk.exceptions import TaskDeferred  # isort: skip
+
+from airflow_eos.compat import TaskDeferred
 
 from airflow_eos.model.spec import LedgerSettings  # isort: skip
 from airflow_eos.operators.submit import ReadProcessWriteSubmitOperator  # isort: skip

@@ -96,7 +96,8 @@ def airflow(
     (deployed / "dags" / "flights.py").unlink()
     # It starts Spark as an operator does where nobody has given options for a JVM.
     bare = f"\nimport os\n\nos.environ.pop({OPTIONS_VARIABLE!r}, None)\n"
-    (deployed / "dags" / "flights.py").write_text(example.replace(FLIGHTS_CLOCK, "schedule=None") + bare)
+    example = example.replace(FLIGHTS_CLOCK, "schedule=None").replace("DAG, CronTriggerTimetable\n", "DAG\n")
+    (deployed / "dags" / "flights.py").write_text(example + bare)
     _deploy_flights_table(deployed / "dags" / "flights_table.py")
     (deployed / "dags" / "orders_table.py").unlink()
     (deployed / "dags" / "orders_table.py").write_text(tutorial_dag())

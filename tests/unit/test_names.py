@@ -15,7 +15,7 @@ CEILINGS = {
     "ledger coverage model": 1,
     "engine operations": 2,
     "spark spark_host": 48,
-    "ui": 66,
+    "ui": 51,
     "run": 73,
     "cli": 0,
     "broker": 0,

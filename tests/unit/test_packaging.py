@@ -53,6 +53,8 @@ DISTRIBUTIONS = {
 OPTIONAL = {
     "apache-airflow-providers-cncf-kubernetes": "only for drivers on Kubernetes",
     "apache-airflow-providers-openlineage": "only where lineage is collected",
+    "deltalake": "the extra delta, for sinks that are tables of Delta Lake",
+    "psycopg": "the extra postgres, for sinks that are tables of PostgreSQL",
     "pyiceberg": "the extra iceberg, for sinks that are tables of Iceberg",
 }
 
@@ -202,6 +204,8 @@ def test_production_holds_no_test_equipment(wheel, testing_wheel):
     assert {(r.name, str(r.marker)) for r in extras} == {
         ("airflow-eos-testing", 'extra == "testing"'),
         *((name, f'extra == "{extra}"') for extra in spark for name in ("pyspark", "pyspark-client")),
+        ("deltalake", 'extra == "delta"'),
+        ("psycopg", 'extra == "postgres"'),
         ("pyiceberg", 'extra == "iceberg"'),
     }
     assert f"airflow-eos=={ours['Version']}" in theirs.get_all("Requires-Dist")

@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, PartitionInterval
 from airflow_eos.model.spec import LedgerSettings, RunSpec
 from airflow_eos.model.spec_json import spec_from_json, spec_to_json
@@ -92,9 +94,18 @@ def test_another_version_is_refused():
         spec_from_json('{"v": 99}')
 
 
-def test_a_table_goes_with_the_properties_of_its_catalog():
+@pytest.mark.parametrize(
+    "table",
+    [
+        IcebergTable("db.t", catalog="lake", branch="audit", properties={"uri": "http://c", "token": "s"}),
+        DeltaTable("s3://lake/t", connection="lake", properties={"aws_session_token": "s"}),
+        DeltaTable("/data/t", connection=None),
+        PostgresTable("s.t", connection="pg", mode="upsert", key=["a", "b"], properties={"token": "s"}),
+    ],
+    ids=str,
+)
+def test_a_table_goes_with_the_properties_of_its_connection(table):
     """Which the other process could not look up; equality leaves them out."""
-    table = IcebergTable("db.t", catalog="lake", branch="audit", properties={"uri": "http://c", "token": "s"})
     spec = RunSpec(
         kafka={"bootstrap.servers": "b:1"},
         pipeline="p",

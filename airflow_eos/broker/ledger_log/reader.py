@@ -75,7 +75,7 @@ class LedgerReader:
         """Forget all positions."""
         self._positions.clear()
         self._ends.clear()
-        self.ignored.clear()
+        self.ignored = {}
         self._signed_from = None
 
     def look(self) -> bool:
@@ -153,6 +153,8 @@ class LedgerReader:
                             None if value is None else LedgerText.at(partition, record.offset, value),
                         )
                 self._positions[partition] = max(self._positions[partition], min(answer.next_position, end))
+        ignored = dict(self.ignored)  # others may look at it meanwhile
         for key, offset in judge.items():
-            if len(self.ignored) < _IGNORED_KEPT or key in self.ignored:
-                self.ignored[key] = (partition, offset)
+            if len(ignored) < _IGNORED_KEPT or key in ignored:
+                ignored[key] = (partition, offset)
+        self.ignored = ignored

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from airflow.sdk.exceptions import AirflowException
 
+from airflow_eos.compat import AirflowException
 from airflow_eos.exceptions import BrokersUnavailable, EosError
 from airflow_eos.operations.open_transactions import open_transactions
 from airflow_eos.operators import last_answer

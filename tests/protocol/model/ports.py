@@ -25,6 +25,7 @@ from airflow_eos.model.output import PartitionReceipt, SealedManifest, SealedTar
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import RunSpec
+from airflow_eos.model.table import DataFileMade
 from airflow_eos.operations.cursor_reset import CursorMove, Reset
 from airflow_eos.operations.pruner import Pruner
 from airflow_eos.operations.repair import ended, hanging
@@ -36,6 +37,7 @@ from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.run.visibility import Visibility
 from tests.protocol.model.broker import LEDGER, ModelBroker
 from tests.protocol.model.explorer import Fault, Run
+from tests.protocol.model.table_sink import data_file, sink_of
 
 WRITE_FAULTS = (Fault.FAIL, Fault.LOSE, Fault.DIE)
 
@@ -307,6 +309,7 @@ class ModelLedger:
 class ModelSealed:
     manifest: SealedManifest
     batches: dict[TopicPartition, list[str]]
+    files: Sequence[DataFileMade] = ()
 
 
 class ModelData:
@@ -336,7 +339,7 @@ class ModelData:
     def preflight(self, _plan: Any) -> Mapping[str, Any]:
         return {}
 
-    def seal(self, plan: RunPlan) -> ModelSealed:
+    def seal(self, plan: RunPlan, writer: object = None) -> ModelSealed:
         def read() -> ModelSealed:
             batches: dict[TopicPartition, list[str]] = {}
             counts: dict[TopicPartition, int] = {}
@@ -349,6 +352,9 @@ class ModelData:
                         target = TopicPartition(str(self._spec.sink_topic), r.partition)
                         batches.setdefault(target, []).append(log[offset].value)
                         counts[r.topic_partition] = counts.get(r.topic_partition, 0) + 1
+            if writer is not None:
+                values = [value for of_partition in batches.values() for value in of_partition]
+                return ModelSealed(SealedManifest((), counts), {}, [data_file(values)] if values else [])
             if self._lost is not None:
                 batches = {target: values[::-1] for target, values in batches.items()}
             targets = tuple(SealedTarget(t.topic, t.partition, len(b), len(b), 1) for t, b in batches.items())
@@ -535,6 +541,7 @@ def attempt(
             now=clock.now,
             clock=clock.monotonic,
             sleep=sleep,
+            table=sink_of(run, scene),
         )
 
         def one(its: RunSpec, around: Collaborators) -> Any:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from airflow.sdk import DAG, CronDataIntervalTimetable, CronPartitionTimetable
+from airflow.sdk import DAG
 
 from airflow_eos import ReadProcessWriteOperator
+from airflow_eos.compat import AIRFLOW_VERSION, CronDataIntervalTimetable, CronPartitionTimetable
 
 DAYS: dict[str, Any] = {
     "start_date": dt.datetime(2001, 1, 1, tzinfo=dt.timezone.utc),
@@ -45,17 +46,18 @@ for name in ("four", "ninety", "shared", "restored"):
     with DAG(f"{name}_cursor", schedule=None):
         ReadProcessWriteOperator(task_id="classify", sink_topic=f"{name}-cursor-out", **common(name))
 
-with DAG(
-    "partitioned",
-    # The scheduled run of a day is for the day before; a backfill's dates are those of the partitions.
-    schedule=CronPartitionTimetable("0 0 * * *", timezone="UTC", run_offset=-1),
-    **DAYS,
-):
-    ReadProcessWriteOperator(
-        task_id="classify",
-        sink_topic="partitioned-out",
-        ranges="data_interval",
-        partition_duration=dt.timedelta(days=1),
-        allowed_lateness=dt.timedelta(0),
-        **common("partitioned"),
-    )
+if AIRFLOW_VERSION >= (3, 3):  # before, tasks are not told the date of their partition
+    with DAG(
+        "partitioned",
+        # The scheduled run of a day is for the day before; a backfill's dates are those of the partitions.
+        schedule=CronPartitionTimetable("0 0 * * *", timezone="UTC", run_offset=-1),
+        **DAYS,
+    ):
+        ReadProcessWriteOperator(
+            task_id="classify",
+            sink_topic="partitioned-out",
+            ranges="data_interval",
+            partition_duration=dt.timedelta(days=1),
+            allowed_lateness=dt.timedelta(0),
+            **common("partitioned"),
+        )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 
-from airflow.sdk import DAG, CronDataIntervalTimetable
+from airflow.sdk import DAG
 
 from airflow_eos import ReadProcessWriteOperator
+from airflow_eos.compat import CronDataIntervalTimetable
 
 with DAG(
     "daily_flights",

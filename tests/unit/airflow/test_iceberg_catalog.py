@@ -7,6 +7,7 @@ import json
 import pytest
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.hooks import iceberg_catalog
 from airflow_eos.hooks.iceberg_catalog import catalog_properties
 from airflow_eos.hooks.table_connections import with_connection
 from airflow_eos.model.iceberg_table import IcebergTable
@@ -40,6 +41,31 @@ def test_other_catalogs_are_named_by_extras(connection):
     assert sink.properties == {"type": "sql", "uri": "sqlite:////tmp/c.db", "warehouse": "file:///tmp"}
     assert "sqlite" not in repr(sink)
     assert with_connection(None) is None
+
+
+SECRETS = {
+    "adls.account-key": "account",
+    "adls.connection-string": "DefaultEndpointsProtocol=https;AccountKey=string",
+    "adls.sas-token": "sas",
+    "gcs.oauth2.token": "oauth2",
+    "header.Authorization": "Bearer header",
+    "s3.access-key-id": "id-of-the-key",
+    "s3.secret-access-key": "secret-of-the-key",
+    "s3.session-token": "session",
+    "token": "rest",
+    "uri": "postgresql://user:of-the-catalog@db/lake",
+    "warehouse": "abfss://c.dfs.example/lake?sv=1&sig=signature",
+}
+
+
+def test_secrets_of_storage_and_catalog_are_masked_in_logs(connection, monkeypatch):
+    """By all the names that pyiceberg gives them; what says where the storage is stays legible."""
+    masked = []
+    monkeypatch.setattr(iceberg_catalog, "mask_secret", masked.append)
+    plain = {"type": "sql", "s3.endpoint": "http://storage:9000", "s3.region": "eu-central-1"}
+    connection(extra=json.dumps({**plain, **SECRETS}))
+    assert catalog_properties("lake") == {**plain, **SECRETS}
+    assert sorted(masked) == sorted(SECRETS.values())
 
 
 def test_a_connection_that_names_no_catalog_is_refused(connection):

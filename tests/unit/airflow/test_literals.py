@@ -7,10 +7,15 @@ import re
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, CronDataIntervalTimetable, CronTriggerTimetable
-from airflow.sdk.definitions.timetables.trigger import DeltaTriggerTimetable
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk import DAG
 
+from airflow_eos.compat import (
+    INTERVAL_TIMETABLES,
+    AirflowFailException,
+    CronDataIntervalTimetable,
+    CronTriggerTimetable,
+    DeltaTriggerTimetable,
+)
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.ranges import Interval
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
@@ -39,10 +44,10 @@ def test_a_loop_is_accepted_where_it_is_asked_for(dag: DAG) -> None:
 @pytest.mark.parametrize(
     ("schedule", "advice"),
     [
-        ("@daily", r"CronDataIntervalTimetable\('0 0 \* \* \*', timezone='UTC'\)"),
-        ("@hourly", r"CronDataIntervalTimetable\('0 \* \* \* \*', timezone='UTC'\)"),
+        ("@daily", r"CronDataIntervalTimetable\('(@daily|0 0 \* \* \*)', timezone='UTC'\)"),
+        ("@hourly", r"CronDataIntervalTimetable\('(@hourly|0 \* \* \* \*)', timezone='UTC'\)"),
         ("5 * * * *", r"CronDataIntervalTimetable\('5 \* \* \* \*'"),
-        (DAY, r"airflow.sdk.DeltaDataIntervalTimetable\(datetime.timedelta\(days=1\)\)"),
+        (DAY, rf"{INTERVAL_TIMETABLES}.DeltaDataIntervalTimetable\(datetime.timedelta\(days=1\)\)"),
         (CronTriggerTimetable("@daily", timezone="Europe/Berlin"), "timezone='Europe/Berlin'"),
     ],
 )

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import yaml
-from airflow.sdk.observability import stats
 
 from airflow_eos.cli import airflow_commands, status
 from airflow_eos.cli.airflow_commands import get_parser
 from airflow_eos.cli.main import main
+from airflow_eos.compat import stats
 from airflow_eos.model.ledger import LedgerId
 from airflow_eos.operations.gaps import Gap, gaps
 from airflow_eos.operations.queries import LedgerNames, LedgerStatus

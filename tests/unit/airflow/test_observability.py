@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.observability import stats
 
+from airflow_eos.compat import stats
 from airflow_eos.exceptions import RunFenced
 from airflow_eos.ledger.keys import cursor_run_key
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
@@ -185,7 +185,7 @@ def test_a_link_that_leads_nowhere_is_not_shown(
     dag: DAG, variables: dict[str, str], names: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor its heading, also where the task is mapped: asked of the Dag as the UI gets it."""
-    from airflow.serialization.serialized_objects import DagSerialization
+    from tests.support.airflow_serialization import DagSerialization
 
     for name, value in variables.items():
         monkeypatch.setenv(f"AIRFLOW__EOS__{name}", value)

@@ -12,6 +12,7 @@ import pytest
 
 from airflow_eos.cli.rows import record_row
 from airflow_eos.coverage.segments import LogBounds
+from airflow_eos.exceptions import AuthorizationFailed
 from airflow_eos.ledger.records.run import RunRecord
 from airflow_eos.model.kafka import TransactionState
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
@@ -19,11 +20,11 @@ from airflow_eos.operations.queries import LedgerRecord
 from airflow_eos.ui import app, pipeline_rows, views
 from airflow_eos.ui.addresses import Asked, page_of, runs_of
 from airflow_eos.ui.attempts import Attempt
-from airflow_eos.ui.desk import Desk, Trouble
 from airflow_eos.ui.history import PipelineHistory
 from airflow_eos.ui.pipeline_rows import ledger_rows, pipeline_row, pipelines_view
 from airflow_eos.ui.records import flat
 from airflow_eos.ui.transaction_rows import OpenNow, check_of
+from airflow_eos.ui.trouble import Trouble
 from airflow_eos.ui.viewer import NOT_SHOWN, Viewer
 from airflow_eos.wire.txn_requests import TransactionStatus
 from tests.support.page_site import HandHistory
@@ -181,6 +182,25 @@ def test_health_warns_of_a_transaction_near_its_time_out(
     assert check_of([]).status == "ok"
 
 
+@pytest.mark.parametrize("error", [AuthorizationFailed("no Describe on the cluster"), TimeoutError()])
+def test_open_transactions_that_are_not_seen_are_not_taken_for_none(
+    shared: HandHistory, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page that shows more than these says so, and health is not *ok*."""
+
+    def refused(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(shared, "open_transactions", refused)
+    open_now = OpenNow.beside(shared, Viewer(["mine"]), "test")
+    check = check_of(open_now.rows(Viewer(["mine"]), (), "test", NOW), open_now.unseen)
+    assert (check.status, check.found) == ("unknown", f"not seen: {open_now.unseen}")
+    assert open_now.unseen
+    rows = ledger_rows(shared, Viewer(["mine"]), NOW)
+    values = pipelines_view(rows, [], NOW, unseen_transactions=open_now.unseen)
+    assert values["warnings"] == [f"Which transactions are open is not known: {open_now.unseen}."]
+
+
 def test_a_topic_that_may_not_be_described_is_named(shared: HandHistory) -> None:
     """Nothing is said of what is left to read, nor that all is well."""
     pipeline = shared.pipelines["pipelines.copy"]
@@ -190,23 +210,6 @@ def test_a_topic_that_may_not_be_described_is_named(shared: HandHistory) -> None
     assert row["sentence"].endswith("may not Describe src")
     others = pipeline_row(Viewer(["theirs"]), pipeline, coverage, NOW, ())
     assert others["whole"]
-
-
-def test_one_user_leaves_places_to_others() -> None:
-    """Whose questions wait for ever."""
-    places = Desk(lambda: None)._places  # type: ignore[arg-type,return-value]
-    for _ in range(3):
-        places.take("a")
-    with pytest.raises(Trouble) as refused:
-        places.take("a")
-    assert refused.value.status == 429
-    for user in "bcdef":
-        places.take(user)
-    with pytest.raises(Trouble) as refused:
-        places.take("g")
-    assert refused.value.status == 503
-    places.free("a")
-    places.take("a")
 
 
 def test_versions_of_packages_are_told_one_by_one() -> None:

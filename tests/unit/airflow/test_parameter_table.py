@@ -13,7 +13,9 @@ from airflow.sdk import DAG, task
 
 from airflow_eos.decorators.kafka_eos import kafka_eos_task
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.delta_table import DeltaTable
 from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.operators import parameter_table
@@ -197,7 +199,13 @@ REFUSED: dict[str, list[tuple[Any, str]]] = {
 }
 ACCEPTED: dict[str, list[Any]] = {
     "topics": [["a", "b"], ["a.b_c-1"]],
-    "sink": [None, TABLE_SINK, IcebergTable("a.b.c", catalog="lake", branch="audit")],
+    "sink": [
+        None,
+        TABLE_SINK,
+        IcebergTable("a.b.c", catalog="lake", branch="audit"),
+        DeltaTable("s3://lake/t", connection=None),
+        PostgresTable("public.t", mode="upsert", key=["id"]),
+    ],
     "sink_topic": [None, "out"],
     "dead_letter_topic": [None, "dead"],
     "source_partition": [None, 0],

@@ -6,10 +6,10 @@ import json
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_eos import settings
 from airflow_eos.cli.main import main
+from airflow_eos.compat import AirflowFailException
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 from airflow_eos.sensors.run_committed import RunCommittedSensor

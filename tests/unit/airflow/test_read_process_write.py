@@ -6,15 +6,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, Asset, ExceptionRetryPolicy, RetryAction
-from airflow.sdk.exceptions import (
+from airflow.sdk import DAG, Asset
+
+from airflow_eos import exceptions
+from airflow_eos.compat import (
     AirflowFailException,
     AirflowNotFoundException,
     AirflowRescheduleException,
     AirflowSkipException,
 )
-
-from airflow_eos import exceptions
+from airflow_eos.compat.retry_policy import RetryAction
 from airflow_eos.exceptions import (
     AuthorizationFailed,
     BrokersUnavailable,
@@ -30,6 +31,7 @@ from airflow_eos.model.ranges import Cursor, Explicit, Interval, OffsetRange, Pa
 from airflow_eos.model.spec import LedgerSettings, MayCreate
 from airflow_eos.operators.read_process_write import ReadProcessWriteOperator
 from airflow_eos.operators.retriable import is_final
+from airflow_eos.operators.retry import TransactionRetryPolicy
 from airflow_eos.operators.spark_session import TaskSession
 from airflow_eos.spark.encryption import local_defaults
 from airflow_eos.spark.process import arrow_process
@@ -370,7 +372,7 @@ def test_default_args_set_the_limit_too() -> None:
     assert make(dag).max_active_tis_per_dag == 7
 
 
-@pytest.mark.parametrize("policy", [ExceptionRetryPolicy(rules=[]), None])
+@pytest.mark.parametrize("policy", [TransactionRetryPolicy(), None])
 def test_default_args_set_the_retry_policy_too(policy: Any) -> None:
     """This package's policy gives way to the Dag's default_args, and to None: Airflow's own rules."""
     given = make(DAG("given", schedule=None, default_args={"retry_policy": policy}))
@@ -562,6 +564,7 @@ FINAL = {
     "RecordRefused",
     "RecordTooLarge",
     "RunAlreadyCommitted",
+    "TableRefused",
     "TableReplaced",
     "TableRewritten",
     "TimeoutsInconsistent",
@@ -814,7 +817,7 @@ def test_mapped_instances_with_a_pipeline_each_are_runs_of_their_own(dag: DAG, r
 
 def test_operator_survives_serialization(dag: DAG) -> None:
     """The scheduler's copy of the Dag keeps the operator's link to its class and its limit."""
-    from airflow.serialization.serialized_objects import DagSerialization
+    from tests.support.airflow_serialization import DagSerialization
 
     make(dag)
     data = DagSerialization.to_dict(dag)

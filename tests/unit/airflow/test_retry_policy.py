@@ -5,10 +5,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, RetryAction
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk import DAG
 
 from airflow_eos import exceptions
+from airflow_eos.compat import AirflowFailException
+from airflow_eos.compat.retry_policy import RetryAction
 from airflow_eos.exceptions import (
     AuthorizationFailed,
     CursorMoved,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 
+from airflow_eos.compat import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 from airflow_eos.exceptions import (
     AuthorizationFailed,
     BrokersUnavailable,

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.operations.executors import credentials_on_the_way
 from airflow_eos.operators.spark_encryption import check_encryption
 from airflow_eos.spark.encryption import local_defaults, settings_in_force, way_in_clear
@@ -74,6 +76,22 @@ def test_credentials_in_clear_are_a_warning(caplog: pytest.LogCaptureFixture) ->
     assert "hunter2" not in caplog.text
 
 
+def test_credentials_of_a_table_are_credentials(caplog: pytest.LogCaptureFixture) -> None:
+    """Also where Kafka has none: they are named by the connection that has them."""
+    kafka = ClientConfig.of({"bootstrap.servers": "a:1"})
+    database = PostgresTable("s.t", connection="warehouse", properties={"host": "h", "password": "hunter2"})
+    with caplog.at_level(logging.WARNING):
+        check_encryption(OPEN, kafka, sink=PostgresTable("s.t", properties={"host": "h"}))
+        assert not caplog.records
+        check_encryption(OPEN, kafka, sink=database)
+        check_encryption(
+            OPEN, SECRET, sink=IcebergTable("a.b", properties={"s3.secret-access-key": "hunter2"})
+        )
+    assert "credentials of the table's connection 'warehouse' travel in clear" in caplog.text
+    assert "the Kafka connection and the table's connection 'iceberg_default' travel" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
 def test_they_are_refused_where_the_configuration_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was sent then."""
     monkeypatch.setenv("AIRFLOW__EOS__REQUIRE_ENCRYPTED_SPARK", "True")
@@ -82,6 +100,40 @@ def test_they_are_refused_where_the_configuration_says_so(monkeypatch: pytest.Mo
     check_encryption({"spark.master": "local[2]", **local_defaults("local[2]")}, SECRET)
     with pytest.raises(ConfigurationError, match=r"local\[2\], without spark.authenticate"):
         check_encryption({"spark.master": "local[2]"}, SECRET)
+    with pytest.raises(ConfigurationError, match="'postgres_default' travel in clear"):
+        check_encryption(
+            OPEN,
+            ClientConfig.of({"bootstrap.servers": "a:1"}),
+            sink=PostgresTable("s.t", properties={"password": "x"}),
+        )
+
+
+NO_SECRET = ClientConfig.of({"bootstrap.servers": "a:1"})
+LOCAL_FILES = {"type": "sql", "uri": "sqlite:////tmp/c.db", "warehouse": "file:///tmp"}
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {**LOCAL_FILES, "s3.secret-access-key": "hunter2"},
+        {**LOCAL_FILES, "uri": "postgresql://me:hunter2@db/catalog"},
+        {"type": "rest", "uri": "https://catalog.example.com"},
+    ],
+    ids=["of the storage", "in an address", "issued by a REST catalog"],
+)
+def test_credentials_of_an_iceberg_table(
+    properties: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The tasks that write data files have them; a broker without credentials changes nothing."""
+    check_encryption(OPEN, NO_SECRET, sink=IcebergTable("db.t", catalog="c", properties=properties))
+    assert "credentials of the table's connection 'c' travel in clear" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
+def test_a_table_on_local_files_has_no_credentials(caplog: pytest.LogCaptureFixture) -> None:
+    """There is nothing to say."""
+    check_encryption(OPEN, NO_SECRET, sink=IcebergTable("db.t", catalog="c", properties=LOCAL_FILES))
+    assert not caplog.records
 
 
 class Session:

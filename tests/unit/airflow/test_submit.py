@@ -12,13 +12,8 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.exceptions import (
-    AirflowException,
-    AirflowFailException,
-    AirflowSkipException,
-    TaskDeferred,
-)
 
+from airflow_eos.compat import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 from airflow_eos.engine.application import failure_mark, find_specification
 from airflow_eos.exceptions import (
     BrokersUnavailable,
@@ -346,7 +341,7 @@ def test_duration_of_a_submitted_run_is_its_records(
     dag: DAG, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The task that resumes has only looked into the ledger: that took no 9 seconds."""
-    from airflow.sdk.observability import stats
+    from airflow_eos.compat import stats
 
     sent: dict[str, float] = {}
     monkeypatch.setattr(stats, "timing", lambda name, value, **_: sent.update({name: value}))

@@ -372,3 +372,17 @@ def test_the_policy_gives_the_cluster_to_runs_without_a_connection():
     assert (plain.conn_id, chosen.conn_id, other.conn_id) == ("spark_cluster", "spark_own", None)
     assert decorated.conn_id == plain.conn_id
     assert f"AIRFLOW_CONN_{plain.conn_id.upper()}" in SERVICES["airflow-scheduler-1"]["environment"]
+
+
+def test_upstream_images_can_be_given_by_digest():
+    """Each is a variable of the composition; docs name it with the tag that stands there."""
+    images = [service["image"] for service in SERVICES.values() if dockerfile_of(service) is None]
+    bases = [service["build"]["args"]["BASE_IMAGE"] for service in SERVICES.values() if "build" in service]
+    readme = (DOCKER / "README.md").read_text()
+    for variable, image in map(default, {*images, *bases}):
+        name, _, tag = image.rpartition(":")
+        assert f"export {variable}={name}@$(digest {name}:{tag})" in readme
+    for path in DOCKERFILES:
+        if path.parent.name in OURS:
+            bases_of_stages = {line.split()[0] for line in instructions(path, "FROM")}
+            assert bases_of_stages == {"${BASE_IMAGE}"}, path

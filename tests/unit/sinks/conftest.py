@@ -1,28 +1,38 @@
-"""A catalog in SQLite with its tables in files: pyiceberg's own, no server."""
+"""Tables of each kind, empty: in files, and of a PostgreSQL that the tests share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
+from tests.support.lakes import DeltaLake, IcebergLake
+from tests.support.postgres_tables import database, postgres_server
+
+__all__ = ["database", "postgres_server"]
+
+
+@pytest.fixture(params=[IcebergLake, DeltaLake], ids=["iceberg", "delta"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[IcebergLake | DeltaLake]:
+    made = request.param(tmp_path)
+    yield made
+    made.close()
 
 
 @pytest.fixture
-def warehouse(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Properties of a catalog that holds the empty table ``db.t``."""
-    properties = {
-        "type": "sql",
-        "uri": f"sqlite:///{tmp_path}/catalog.db",
-        "warehouse": f"file://{tmp_path}",
-    }
-    from pyiceberg.catalog import load_catalog
+def iceberg(tmp_path: Path) -> Iterator[IcebergLake]:
+    made = IcebergLake(tmp_path)
+    yield made
+    made.close()
 
-    catalog = load_catalog("c", **properties)
-    catalog.create_namespace("db")
-    catalog.create_table("db.t", schema=SCHEMA)
-    yield properties
-    catalog.close()
+
+@pytest.fixture
+def delta(tmp_path: Path) -> DeltaLake:
+    return DeltaLake(tmp_path)
+
+
+@pytest.fixture
+def warehouse(iceberg: IcebergLake) -> dict[str, str]:
+    """Properties of the catalog of an Iceberg table ``db.t``."""
+    return iceberg.properties

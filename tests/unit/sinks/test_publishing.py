@@ -1,4 +1,4 @@
-"""Rows are in a table's history once: against a real catalog, with commits of others at every place between.
+"""Rows are in a table's history once: against real tables, with commits of others at every place between.
 
 Each test of a protection has its counter-test beside it, in which the protection is taken out.
 """
@@ -10,27 +10,24 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog import load_catalog
 
 from airflow_eos.exceptions import OutcomeUnknown, RunFenced, TableChanged, TableReplaced, UnknownTable
-from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.run import publishing
 from airflow_eos.run.publishing import Claim, Publisher
-from airflow_eos.sinks.iceberg import IcebergSink
+from airflow_eos.sinks.opening import open_table
 
 PROPERTY = "eos.0123456789"
 
 
 class Attempt:
-    """A process that publishes: a handle of its own on the catalog, and files of its own.
+    """A process that publishes: a handle of its own on the table, and files of its own.
 
     :ivar committed: run keys that the ledger holds.
     :ivar before_commit: called once, between the attempt's look and its commit.
     """
 
-    def __init__(self, warehouse, key="run/p/1", token=10, *, scope="cursor", lasting=True, branch=None):
-        sink = IcebergTable("db.t", catalog="c", branch=branch, properties=warehouse)
-        self.sink = IcebergSink(sink, PROPERTY)
+    def __init__(self, lake, key="run/p/1", token=10, *, scope="cursor", lasting=True, **sink):
+        self.sink = open_table(lake.sink(**sink), PROPERTY)
         self.committed: set[str] = set()
         self.before_commit: Callable[[], object] | None = None
         self.after_commit: Callable[[], object] | None = None
@@ -61,46 +58,43 @@ class Attempt:
         return self.publisher.publish(self.claim, self.files)
 
 
-def names(warehouse, branch=None):
+def names(lake, **options):
     """The table's rows, as another reader has them: how often each run's name is there."""
-    table = load_catalog("c", **warehouse).load_table("db.t")
-    scan = table.scan() if branch is None else table.scan().use_ref(branch)
-    rows = scan.to_arrow().column("name").to_pylist()
-    return {name: rows.count(name) for name in sorted(set(rows))}
+    rows = lake.values("name", **options)
+    return {name: rows.count(name) for name in rows}
 
 
-def append(warehouse, name="foreign"):
+def append(lake, name="foreign"):
     """A writer that knows nothing of us."""
-    table = load_catalog("c", **warehouse).load_table("db.t")
-    table.append(pa.table({"id": [1], "name": [name]}, schema=table.schema().as_arrow()))
+    lake.append({"id": [1], "name": [name]})
 
 
-def test_a_table_says_which_run_and_which_offsets_it_holds(warehouse):
+def test_a_table_says_which_run_and_which_offsets_it_holds(iceberg):
     """The key stands in the snapshot's summary and in one property of the table."""
-    attempt = Attempt(warehouse)
+    attempt = Attempt(iceberg)
     receipt = attempt.publish()
 
-    table = load_catalog("c", **warehouse).load_table("db.t")
-    assert names(warehouse) == {"run/p/1": 2}
+    table = iceberg.table
+    assert names(iceberg) == {"run/p/1": 2}
     assert (receipt.rows, receipt.files) == (2, 1)
     assert table.current_snapshot().snapshot_id == receipt.snapshot
     assert table.current_snapshot().summary["eos.run-key"] == "run/p/1"
     assert [name for name in table.properties if name.startswith("eos.")] == [PROPERTY]
 
 
-def test_the_same_claim_is_published_once_whatever_comes_between(warehouse):
+def test_the_same_claim_is_published_once_whatever_comes_between(lake):
     """Two attempts at one INTENT, one between the other's look and commit: the second adopts."""
-    first, second = Attempt(warehouse), Attempt(warehouse)
+    first, second = Attempt(lake), Attempt(lake)
     published = []
     first.before_commit = lambda: published.append(second.publish())
 
     assert first.publish() == published[0]
-    assert names(warehouse) == {"run/p/1": 2}
+    assert names(lake) == {"run/p/1": 2}
 
 
-def test_without_the_compare_and_set_it_is_published_twice(warehouse, monkeypatch):
+def test_without_the_compare_and_set_it_is_published_twice(lake, monkeypatch):
     """The counter-test: the commit takes whatever base it finds, as the library does by itself."""
-    first, second = Attempt(warehouse), Attempt(warehouse)
+    first, second = Attempt(lake), Attempt(lake)
     first.before_commit = second.publish
     real = first._commit
 
@@ -111,24 +105,24 @@ def test_without_the_compare_and_set_it_is_published_twice(warehouse, monkeypatc
 
     first.publish()
 
-    assert names(warehouse) == {"run/p/1": 4}
+    assert names(lake) == {"run/p/1": 4}
 
 
-def test_writers_that_know_nothing_of_us_cost_a_look(warehouse):
+def test_writers_that_know_nothing_of_us_cost_a_look(lake):
     """A foreign append between look and commit: the table is looked at again, the files stay."""
-    attempt = Attempt(warehouse)
-    attempt.before_commit = lambda: append(warehouse)
+    attempt = Attempt(lake)
+    attempt.before_commit = lambda: append(lake)
 
     attempt.publish()
 
-    assert names(warehouse) == {"foreign": 1, "run/p/1": 2}
+    assert names(lake) == {"foreign": 1, "run/p/1": 2}
     assert attempt.commits == 2
 
 
 @pytest.mark.parametrize("error", [ConnectionError("reset"), RuntimeError("proxy: 504")])
-def test_a_lost_answer_is_looked_up(warehouse, error):
+def test_a_lost_answer_is_looked_up(lake, error):
     """The catalog committed and did not say so."""
-    attempt = Attempt(warehouse)
+    attempt = Attempt(lake)
 
     def lost():
         raise error
@@ -136,16 +130,16 @@ def test_a_lost_answer_is_looked_up(warehouse, error):
     attempt.after_commit = lost
     receipt = attempt.publish()
 
-    assert names(warehouse) == {"run/p/1": 2}
+    assert names(lake) == {"run/p/1": 2}
     assert attempt.commits == 1
     assert receipt.rows == 2
 
 
-def test_a_refusal_of_a_commit_that_was_done_keeps_its_files(warehouse):
+def test_a_refusal_of_a_commit_that_was_done_keeps_its_files(lake):
     """A proxy sends a commit twice: the second is refused, the first stands, with all its manifests."""
     from airflow_eos.ports import TableMoved
 
-    attempt = Attempt(warehouse)
+    attempt = Attempt(lake)
 
     def refused():
         raise TableMoved("409")
@@ -153,23 +147,23 @@ def test_a_refusal_of_a_commit_that_was_done_keeps_its_files(warehouse):
     attempt.after_commit = refused
     attempt.publish()
 
-    assert names(warehouse) == {"run/p/1": 2}
+    assert names(lake) == {"run/p/1": 2}
 
 
-def test_a_claim_that_was_not_published_is_barred(warehouse):
+def test_a_claim_that_was_not_published_is_barred(lake):
     """T4, a zombie: it looked before its successor barred it, and wakes to commit."""
-    zombie, successor = Attempt(warehouse), Attempt(warehouse)
+    zombie, successor = Attempt(lake), Attempt(lake)
     zombie.before_commit = lambda: successor.publisher.settle(successor.claim)
 
     with pytest.raises(RunFenced):
         zombie.publish()
-    assert names(warehouse) == {}
+    assert names(lake) == {}
 
 
-def test_of_a_zombie_and_the_next_run_over_its_range_one_is_there(warehouse):
+def test_of_a_zombie_and_the_next_run_over_its_range_one_is_there(lake):
     """The next run bars the open claim and publishes the same records, with a higher token."""
-    zombie = Attempt(warehouse, "run/p/1", 10)
-    following = Attempt(warehouse, "run/p/2", 20)
+    zombie = Attempt(lake, "run/p/1", 10)
+    following = Attempt(lake, "run/p/2", 20)
 
     def come_first():
         assert following.publisher.settle(zombie.claim) is None
@@ -178,44 +172,44 @@ def test_of_a_zombie_and_the_next_run_over_its_range_one_is_there(warehouse):
     zombie.before_commit = come_first
     with pytest.raises(RunFenced):
         zombie.publish()
-    assert names(warehouse) == {"run/p/2": 2}
+    assert names(lake) == {"run/p/2": 2}
 
 
-def test_without_the_token_both_are_there(warehouse, monkeypatch):
+def test_without_the_token_both_are_there(lake, monkeypatch):
     """The counter-test: compare-and-set alone refuses a stale base, not a stale attempt."""
     monkeypatch.setattr(publishing, "token_is_stale", lambda *_: False)
     test = test_of_a_zombie_and_the_next_run_over_its_range_one_is_there
 
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
-        test(warehouse)
-    assert names(warehouse) == {"run/p/1": 2, "run/p/2": 2}
+        test(lake)
+    assert names(lake) == {"run/p/1": 2, "run/p/2": 2}
 
 
-def test_a_zombie_that_comes_first_is_adopted(warehouse):
+def test_a_zombie_that_comes_first_is_adopted(lake):
     """The zombie publishes between the successor's look and its bar, which is refused: the rows are found."""
-    zombie, successor = Attempt(warehouse), Attempt(warehouse)
+    zombie, successor = Attempt(lake), Attempt(lake)
     successor.before_commit = zombie.publish
 
     receipt = successor.publisher.settle(successor.claim)
 
     assert receipt is not None
     assert receipt.rows == 2
-    assert names(warehouse) == {"run/p/1": 2}
+    assert names(lake) == {"run/p/1": 2}
 
 
-def test_barring_twice_is_barring_once(warehouse):
+def test_barring_twice_is_barring_once(lake):
     """An attempt that died behind its bar leaves it to the next one, which adds nothing."""
-    attempt = Attempt(warehouse)
+    attempt = Attempt(lake)
     assert attempt.publisher.settle(attempt.claim) is None
     assert attempt.publisher.settle(attempt.claim) is None
     assert attempt.commits == 1
 
 
-def test_a_run_whose_word_was_taken_out_of_the_property_is_asked_of_the_ledger(warehouse):
+def test_a_run_whose_word_was_taken_out_of_the_property_is_asked_of_the_ledger(iceberg):
     """Intervals: a zombie wakes when its successor is committed and others have tidied the property up."""
-    zombie = Attempt(warehouse, "interval/p/1", 10, scope="i1", lasting=False)
-    successor = Attempt(warehouse, "interval/p/1", 30, scope="i1", lasting=False)
-    other = Attempt(warehouse, "interval/p/2", 40, scope="i2", lasting=False)
+    zombie = Attempt(iceberg, "interval/p/1", 10, scope="i1", lasting=False)
+    successor = Attempt(iceberg, "interval/p/1", 30, scope="i1", lasting=False)
+    other = Attempt(iceberg, "interval/p/2", 40, scope="i2", lasting=False)
 
     def finished():
         successor.publish()
@@ -226,70 +220,68 @@ def test_a_run_whose_word_was_taken_out_of_the_property_is_asked_of_the_ledger(w
     zombie.before_commit = finished
     with pytest.raises(RunFenced):
         zombie.publish()
-    assert names(warehouse) == {"interval/p/1": 2, "interval/p/2": 2}
+    assert names(iceberg) == {"interval/p/1": 2, "interval/p/2": 2}
     assert list(zombie.sink.load().published.runs) == ["i2"]
 
 
-def test_parallel_intervals_do_not_fence_each_other(warehouse):
+def test_parallel_intervals_do_not_fence_each_other(lake):
     """Tokens are of one transactional id: a backfill's runs publish in any order."""
-    late = Attempt(warehouse, "interval/p/1", 10, scope="i1", lasting=False)
-    early = Attempt(warehouse, "interval/p/2", 40, scope="i2", lasting=False)
+    late = Attempt(lake, "interval/p/1", 10, scope="i1", lasting=False)
+    early = Attempt(lake, "interval/p/2", 40, scope="i2", lasting=False)
     late.before_commit = early.publish
 
     late.publish()
 
-    assert names(warehouse) == {"interval/p/1": 2, "interval/p/2": 2}
+    assert names(lake) == {"interval/p/1": 2, "interval/p/2": 2}
 
 
-def test_what_is_published_is_found_when_its_snapshot_is_expired(warehouse):
+def test_what_is_published_is_found_when_its_snapshot_is_expired(iceberg):
     """The summary goes with the snapshot, the property stays until the ledger has the run."""
-    attempt = Attempt(warehouse)
+    attempt = Attempt(iceberg)
     receipt = attempt.publish()
-    append(warehouse)
-    table = load_catalog("c", **warehouse).load_table("db.t")
+    append(iceberg)
+    table = iceberg.table
     table.maintenance.expire_snapshots().by_ids([receipt.snapshot]).commit()
 
-    again = Attempt(warehouse)
+    again = Attempt(iceberg)
 
     assert again.publish() == receipt
-    assert names(warehouse) == {"foreign": 1, "run/p/1": 2}
+    assert names(iceberg) == {"foreign": 1, "run/p/1": 2}
 
 
-def test_what_is_published_is_found_when_the_property_was_removed(warehouse):
+def test_what_is_published_is_found_when_the_property_was_removed(iceberg):
     """By hand: the snapshot's summary is the second witness."""
-    receipt = Attempt(warehouse).publish()
-    with load_catalog("c", **warehouse).load_table("db.t").transaction() as transaction:
+    receipt = Attempt(iceberg).publish()
+    with iceberg.table.transaction() as transaction:
         transaction.remove_properties(PROPERTY)
 
-    assert Attempt(warehouse).publish() == receipt
-    assert names(warehouse) == {"run/p/1": 2}
+    assert Attempt(iceberg).publish() == receipt
+    assert names(iceberg) == {"run/p/1": 2}
 
 
-def test_a_table_that_was_made_again_is_refused(warehouse):
+def test_a_table_that_was_made_again_is_refused(lake):
     """Whether the old one had the rows nobody can tell."""
-    attempt = Attempt(warehouse)
-    catalog = load_catalog("c", **warehouse)
-    schema = catalog.load_table("db.t").schema()
-    catalog.drop_table("db.t")
+    attempt = Attempt(lake)
+    lake.drop()
     with pytest.raises(UnknownTable):
         attempt.publish()
-    catalog.create_table("db.t", schema=schema)
+    lake.create()
 
     with pytest.raises(TableReplaced):
         attempt.publish()
     with pytest.raises(TableReplaced):
         attempt.publisher.settle(attempt.claim)
-    assert names(warehouse) == {}
+    assert names(lake) == {}
 
 
 @pytest.mark.parametrize("between", [False, True])
 @pytest.mark.parametrize("change", ["schema", "spec"])
-def test_files_are_published_in_the_layout_that_they_were_written_for(warehouse, change, between):
+def test_files_are_published_in_the_layout_that_they_were_written_for(iceberg, change, between):
     """Changed before the look, and between look and commit."""
-    attempt = Attempt(warehouse)
+    attempt = Attempt(iceberg)
 
     def changed():
-        table = load_catalog("c", **warehouse).load_table("db.t")
+        table = iceberg.table
         if change == "schema":
             from pyiceberg.types import LongType
 
@@ -305,12 +297,12 @@ def test_files_are_published_in_the_layout_that_they_were_written_for(warehouse,
         changed()
     with pytest.raises(TableChanged):
         attempt.publish()
-    assert names(warehouse) == {}
+    assert names(iceberg) == {}
 
 
-def test_a_catalog_that_says_nothing_leaves_the_outcome_open(warehouse, monkeypatch):
+def test_a_catalog_that_says_nothing_leaves_the_outcome_open(iceberg, monkeypatch):
     """No success and no failure: a retry asks again."""
-    attempt = Attempt(warehouse)
+    attempt = Attempt(iceberg)
 
     def away():
         raise ConnectionError("refused")
@@ -320,33 +312,33 @@ def test_a_catalog_that_says_nothing_leaves_the_outcome_open(warehouse, monkeypa
         attempt.publish()
 
 
-def test_a_branch_is_appended_to_and_main_is_left_alone(warehouse):
+def test_a_branch_is_appended_to_and_main_is_left_alone(iceberg):
     """Both are guarded by their own head; a branch that is not there is refused."""
     with pytest.raises(UnknownTable, match="not a branch"):
-        Attempt(warehouse, branch="audit")
-    append(warehouse)
-    table = load_catalog("c", **warehouse).load_table("db.t")
+        Attempt(iceberg, branch="audit")
+    append(iceberg)
+    table = iceberg.table
     table.manage_snapshots().create_branch(table.current_snapshot().snapshot_id, "audit").commit()
-    attempt = Attempt(warehouse, branch="audit")
-    attempt.before_commit = Attempt(warehouse, branch="audit").publish
+    attempt = Attempt(iceberg, branch="audit")
+    attempt.before_commit = Attempt(iceberg, branch="audit").publish
 
     attempt.publish()
 
-    assert names(warehouse) == {"foreign": 1}
-    assert names(warehouse, "audit") == {"foreign": 1, "run/p/1": 2}
+    assert names(iceberg) == {"foreign": 1}
+    assert names(iceberg, branch="audit") == {"foreign": 1, "run/p/1": 2}
 
 
-def test_partitions_are_written_apart(warehouse):
+def test_partitions_are_written_apart(iceberg):
     """The table's spec decides, not the run."""
-    with load_catalog("c", **warehouse).load_table("db.t").update_spec() as update:
+    with iceberg.table.update_spec() as update:
         update.add_identity("name")
-    attempt = Attempt(warehouse)
+    attempt = Attempt(iceberg)
     version = attempt.sink.load()
     writer = attempt.sink.writer(version, "test")
     files = writer.write(writer.columns(pa.table({"id": [1, 2, 3], "name": ["a", "b", "a"]})))
     receipt = attempt.publisher.publish(attempt.claim, files)
 
     assert (receipt.files, receipt.rows) == (2, 3)
-    table = load_catalog("c", **warehouse).load_table("db.t")
+    table = iceberg.table
     assert sorted(one["partition"]["name"] for one in table.inspect.files().to_pylist()) == ["a", "b"]
     assert table.scan(row_filter="name == 'a'").to_arrow().num_rows == 2

@@ -33,9 +33,9 @@ def checks_of(properties, name="db.t", **digests):
     return {check.name.removeprefix(f"table {table}").strip(): check for check in checks}
 
 
-def test_a_table_that_runs_can_write_has_no_finding(warehouse):
+def test_a_table_that_runs_can_write_has_no_finding(iceberg, warehouse):
     """The doctor commits nothing, and leaves nothing in the storage."""
-    Attempt(warehouse).publish()
+    Attempt(iceberg).publish()
     before = table_of(warehouse).metadata_location
     checks = checks_of(warehouse)
     assert {check.status for check in checks.values()} == {"ok"}
@@ -78,10 +78,10 @@ def test_a_catalog_that_refuses_commits_is_found(warehouse, monkeypatch):
     assert (check.status, check.found) == ("fail", "the catalog refused: PermissionError: no grant at <uri>")
 
 
-def test_files_that_no_snapshot_names_are_listed_with_their_attempt(warehouse):
+def test_files_that_no_snapshot_names_are_listed_with_their_attempt(iceberg, warehouse):
     """Of a run that the ledger has, or of one that never committed; files of snapshots are not listed."""
-    Attempt(warehouse).publish()
-    append(warehouse)
+    Attempt(iceberg).publish()
+    append(iceberg)
     sink = IcebergSink(IcebergTable("db.t", catalog="c", properties=warehouse), "eos.p")
     version = sink.load()
     for run in (RUN, RUN, "run/p/2"):
@@ -107,27 +107,27 @@ def finding_of(warehouse, receipt, **changes):
     return finding
 
 
-def test_rows_of_a_run_are_counted_in_the_files_of_its_snapshot(warehouse):
+def test_rows_of_a_run_are_counted_in_the_files_of_its_snapshot(iceberg, warehouse):
     """Whatever others have done with the table since."""
-    receipt = Attempt(warehouse).publish()
-    append(warehouse)
+    receipt = Attempt(iceberg).publish()
+    append(iceberg)
     table_of(warehouse).delete("name == 'run/p/1'")
     assert (finding_of(warehouse, receipt).outcome, finding_of(warehouse, receipt).found) == ("ok", 2)
 
 
-def test_an_expired_snapshot_is_no_mismatch(warehouse):
+def test_an_expired_snapshot_is_no_mismatch(iceberg, warehouse):
     """Its rows may be in the table, but nothing says which they are."""
-    receipt = Attempt(warehouse).publish()
-    append(warehouse)
+    receipt = Attempt(iceberg).publish()
+    append(iceberg)
     table_of(warehouse).maintenance.expire_snapshots().by_ids([receipt.snapshot]).commit()
     finding = finding_of(warehouse, receipt)
     assert finding.outcome == "expired"
     assert "was expired" in finding.detail
 
 
-def test_what_is_not_there_as_it_was_written_is_a_mismatch(warehouse):
+def test_what_is_not_there_as_it_was_written_is_a_mismatch(iceberg, warehouse):
     """Another count, a file that is gone, a table that was made again."""
-    receipt = Attempt(warehouse).publish()
+    receipt = Attempt(iceberg).publish()
     assert finding_of(warehouse, receipt, rows=3).detail == "its data files hold 2 rows"
     assert finding_of(warehouse, receipt, files=2).outcome == "mismatch"
     assert "made again" in finding_of(warehouse, receipt, uuid="other").detail
@@ -138,9 +138,9 @@ def test_what_is_not_there_as_it_was_written_is_a_mismatch(warehouse):
     assert finding.detail.startswith("1 data file missing, as 00000-0-test-")
 
 
-def test_a_table_that_cannot_be_read_is_not_compared(warehouse):
+def test_a_table_that_cannot_be_read_is_not_compared(iceberg, warehouse):
     """No statement about the rows is made."""
-    receipt = Attempt(warehouse).publish()
+    receipt = Attempt(iceberg).publish()
     finding = finding_of(warehouse, receipt, sink="iceberg:c/db.gone")
     assert finding.outcome == "table"
     assert finding.detail.startswith("not compared: iceberg:c/db.gone does not exist")

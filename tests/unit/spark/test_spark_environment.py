@@ -6,15 +6,18 @@ import ast
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 
-from airflow_eos.exceptions import EnvironmentMismatch
+from airflow_eos.exceptions import ConfigurationError, EnvironmentMismatch
+from airflow_eos.operators.retriable import is_final
 from airflow_eos.spark import preflight, probe
 from airflow_eos.spark.by_value import _module_of, module_by_value, pickled_by_value
 from airflow_eos.spark.code_shipping import _DRIVERS, _OURS, _archive, _our_files, our_modules
 from airflow_eos.spark.preflight import differences
+from airflow_eos.spark.session import check_version
 
 MINE = {
     "python": "3.11",
@@ -225,3 +228,11 @@ def test_an_authors_own_registration_outlives_ours():
         assert probe.__name__ in cloudpickle.list_registry_pickle_by_value()
     finally:
         cloudpickle.unregister_pickle_by_value(probe)
+
+
+def test_a_spark_that_is_too_old_is_refused_and_not_tried_again():
+    """Whichever executors the next try gets, the server is the same."""
+    with pytest.raises(ConfigurationError, match=r"the Spark server runs Spark 3\.5\.1") as refused:
+        check_version(SimpleNamespace(version="3.5.1"))
+    assert is_final(refused.value)
+    check_version(SimpleNamespace(version="4.0.0"))

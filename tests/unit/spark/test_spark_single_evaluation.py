@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 
 import pytest
 
-from airflow_eos.exceptions import ConfigurationError, EnvironmentMismatch
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.operators.retriable import is_final
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
 from airflow_eos.spark.single_evaluation import (
     REPEATABLE,
@@ -121,9 +123,11 @@ BROADCAST = "+- BroadcastExchange HashedRelationBroadcastMode(List(input[0, bigi
     ],
 )
 def test_a_plan_of_which_a_server_does_not_tell_is_refused(version, plan):
-    """By name of the version, with a way on."""
-    with pytest.raises(EnvironmentMismatch, match=rf"Spark {version} .* classic session .*{REPEATABLE}=true"):
+    """By name of the version, with a way on; another try would meet the same plan and server."""
+    with pytest.raises(ConfigurationError) as refused:
         ServerEvidence(Server(version)).admit(Plan(f"*(1) Project\n{plan}\n   +- BatchScan"))
+    assert re.search(rf"Spark {version} .* classic session .*{REPEATABLE}=true", str(refused.value))
+    assert is_final(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -266,6 +270,7 @@ CACHED_JOBS = [(1, 0, (1, 2), 10)], [(2, None, (1, 2), 0), (4, 0, (5, 6), 0)]
         (["0", "1"], ["1", "2"], 2),
         ([], ["0", "1"], 1),
         ([], ["0", "1", "2"], 2),
+        (["0", "1"], ["0", "1"], 1),
     ],
 )
 def test_a_cached_block_at_a_new_place_is_an_inconsistent_seal(before, after, copies):

@@ -186,3 +186,17 @@ def test_yarn_is_fetched_in_the_version_of_pysparks_client(cache, monkeypatch, t
     assert Path("hadoop-client-runtime-3.4.9.jar") in found
     assert jars.yarn_classpath() == found
     assert fake.calls == 1
+
+
+def test_the_catalog_of_iceberg_is_fetched_beside_pysparks_jars(cache, monkeypatch, tmp_path):
+    """Two jars of one name and version are told apart by their classifier."""
+    name = f"iceberg-open-api-{jars.ICEBERG_VERSION}-test-fixtures.jar"
+    fake = FakeIvy(tmp_path, f'touch "$folder/{name}"')
+    monkeypatch.setattr(jars, "find_java", lambda: fake.executable)
+    monkeypatch.setattr(jars, "pyspark_jar", lambda pattern: Path(pattern.replace("*", "3.4.9")))
+
+    found = jars.iceberg_classpath()
+
+    assert cache / f"iceberg-rest-{jars.ICEBERG_VERSION}" / name in found
+    assert Path("avro-13.4.9.jar") in found
+    assert fake.arguments[-1].endswith("[artifact]-[revision](-[classifier]).[ext]")

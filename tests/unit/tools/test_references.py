@@ -123,3 +123,9 @@ def test_what_editors_show_of_an_operator_is_what_it_takes(name: str) -> None:
             assert ast.literal_eval(default) == real.default, parameter
     # The rest is of Airflow's own class, and explained here.
     assert found.keys() <= tool("parameters_reference")._explained(operator).keys()
+
+
+def test_the_page_of_commands_has_a_document_for_each_of_them() -> None:
+    """What standard output holds with ``--output json`` is written by hand."""
+    rows = re.findall(r"^\| `([a-z-]+)` \| `\{", (ROOT / "docs" / "cli.md").read_text("utf-8"), re.MULTILINE)
+    assert sorted(rows) == sorted(command.name for command in COMMANDS)

@@ -6,43 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_eos.broker.ledger_log.reader import LedgerChange
 from airflow_eos.coverage.coverage import coverage_of
+from airflow_eos.coverage.incremental import Drawn
 from airflow_eos.coverage.segments import LogBounds
 from airflow_eos.ledger import keys
-from airflow_eos.model.ledger import LedgerText
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
-from airflow_eos.model.spec import Deployment
-from airflow_eos.ui.history import RunHistory
-from tests.support.run_records import run_record
-
-RUN = run_record()
-
-
-class Reader:
-    """Yields what a test puts in."""
-
-    def __init__(self) -> None:
-        self.coming: list[LedgerChange] = []
-        self.everything: list[LedgerChange] = []
-        self.starts = 0
-
-    def put(self, key: str, value: str | None) -> None:
-        offset = len(self.everything)
-        text = None if value is None else LedgerText.at(0, offset, value)
-        self.everything.append(LedgerChange(0, offset, key, text))
-        self.coming.append(self.everything[-1])
-
-    def look(self) -> bool:
-        return False
-
-    def start_over(self) -> None:
-        self.starts += 1
-        self.coming = list(self.everything)
-
-    def changes(self):
-        coming, self.coming = self.coming, []
-        return iter(coming)
+from airflow_eos.ui.known_runs import ask_directly
+from tests.support.hand_reader import RUN, HandReader, history_by_hand
 
 
 @pytest.fixture
@@ -50,31 +20,17 @@ def made():
     """A history of a few runs, and what it reads."""
 
     def make(**bounds):
-        history = RunHistory(Deployment({"bootstrap.servers": "broker:1"}), **bounds)
-        history.reader, history._verified = Reader(), True
-        return history, history.reader
+        reader = HandReader()
+        return history_by_hand(reader, **bounds), reader
 
     return make
-
-
-def put_run(reader: Reader, number: int, pipeline: str = "p") -> str:
-    key = keys.cursor_run_key(pipeline, str(number))
-    record = replace(
-        RUN,
-        run_key=key,
-        pipeline=pipeline,
-        run_id=str(number),
-        ranges=(OffsetRange("t", 0, number, number + 1),),
-    )
-    reader.put(keys.run_record_key(key), record.to_json())
-    return key
 
 
 def test_of_each_pipeline_the_newest_runs_are_kept(made):
     """Older ones leave where they read."""
     history, reader = made(runs_kept=3)
     for number in range(10):
-        put_run(reader, number)
+        reader.put_run(number)
     history.refresh()
     kept = history.pipelines["p"]
     assert [one.run_id for one in kept.runs.values()] == ["7", "8", "9"]
@@ -86,8 +42,8 @@ def test_together_they_are_bounded_too(made):
     """The pipeline that holds most gives up its oldest."""
     history, reader = made(characters_kept=3_000)
     for number in range(20):
-        put_run(reader, number, "large")
-    put_run(reader, 0, "small")
+        reader.put_run(number, "large")
+    reader.put_run(0, "small")
     history.refresh()
     sizes = [one.characters for one in history.pipelines.values()]
     assert 2_000 < sum(sizes) <= 3_000
@@ -99,7 +55,7 @@ def test_together_they_are_bounded_too(made):
 def test_a_dismissed_record_goes(made):
     """And with the last one its pipeline."""
     history, reader = made()
-    key = put_run(reader, 1)
+    key = reader.put_run(1)
     history.refresh()
     reader.put(keys.run_record_key(key), None)
     history.refresh()
@@ -110,7 +66,7 @@ def test_a_dismissed_record_goes(made):
 def test_a_dismissed_record_that_was_forgotten_costs_one_more_reading(made):
     """Its ranges cannot be taken out of the others': all is read again, once."""
     history, reader = made(runs_kept=2)
-    found = [put_run(reader, number) for number in range(6)]
+    found = [reader.put_run(number) for number in range(6)]
     history.refresh()
     reader.put(keys.run_record_key(found[1]), None)
     history.refresh()
@@ -127,7 +83,7 @@ def test_what_cannot_be_read_is_said_and_left_out(made, value):
     history, reader = made()
     reader.put("run:run/p/bad", value)
     reader.put("reset:g/then", value)
-    put_run(reader, 1)
+    reader.put_run(1)
     history.refresh()
     assert len(history.unreadable) == 2
     assert len(history.pipelines["p"].runs) == 1
@@ -147,7 +103,7 @@ def test_resets_are_taken_with_their_moment(made):
     history, reader = made()
     key = keys.reset_key("g", "2026-01-01T00:00:00.500Z")
     reader.put(key, '{"v":1,"group":"g","pipeline":"p","changes":[["t-0",5,5,2]]}')
-    put_run(reader, 1)
+    reader.put_run(1)
     history.refresh()
     (reset,) = history.pipelines["p"].resets
     assert reset.moment == "2026-01-01T00:00:00.500Z"
@@ -165,14 +121,58 @@ def test_the_summary_says_what_the_records_say(made):
         whole = coverage_of(kept.runs.values(), bounds, ids, earlier=kept.earlier)
         return whole.sentence, coverage_of((), bounds, ids, earlier=kept.summary).sentence
 
-    found = [put_run(reader, number) for number in range(3)]
+    found = [reader.put_run(number) for number in range(3)]
     assert sentences() == ("3 runs tile offsets [0, 3) of t-0 without gap or overlap",) * 2
-    put_run(reader, 3)
+    reader.put_run(3)
     assert sentences() == ("4 runs tile offsets [0, 4) of t-0 without gap or overlap",) * 2
     reader.put(keys.run_record_key(found[2]), None)
     assert sentences() == ("1 gap in what 3 runs read: offset 2 of t-0 was read by no run",) * 2
     again = replace(RUN, run_key=f"{found[1]}#1", mode="reprocess", ranges=(OffsetRange("t", 0, 1, 2),))
     reader.put(keys.run_record_key(again.run_key), again.to_json())
-    put_run(reader, 2)
+    reader.put_run(2)
     whole = "4 runs tile offsets [0, 4) of t-0 without gap or overlap"
     assert sentences() == (f"{whole}; 1 run read some of it again, on purpose",) * 2
+
+
+def test_a_refresh_changes_nothing_that_a_question_looks_at(made):
+    """What a run, a reset, a dismissal or the bound of memory changes is a copy."""
+    history, reader = made(runs_kept=3)
+    bounds, ids = {TopicPartition("t", 0): LogBounds(0, 20)}, {"t": "id"}
+    keys_of = [reader.put_run(number) for number in range(3)]
+    reader.put_run(0, "other")
+    history.refresh()
+    before = history.as_of_now(ask_directly)
+    shown = before.pipelines["p"]
+    sentence = shown.drawn.coverage(bounds, ids).sentence
+    reader.put_run(3)
+    reader.put(keys.run_record_key(keys_of[1]), None)
+    reader.put(
+        keys.reset_key("g", "2026-01-01T00:00:00.500Z"), '{"v":1,"group":"g","pipeline":"p","changes":[]}'
+    )
+    reader.put_run(0, "new")
+    reader.put("run:x", "no record")
+    history.refresh()
+    assert [record.run_id for record in shown.runs.values()] == ["0", "1", "2"]
+    assert (shown.drawn.coverage(bounds, ids).sentence, shown.summary.runs) == (sentence, 3)
+    assert (shown.resets, shown.earlier.runs, shown.characters) == ((), 0, sum(shown.sizes.values()))
+    assert (list(before.pipelines), list(before.unreadable)) == (["p", "other"], [])
+    now = history.pipelines["p"]
+    assert [record.run_id for record in now.runs.values()] == ["2", "3"]
+    assert (len(now.resets), len(history.unreadable), sorted(history.pipelines)) == (
+        1,
+        1,
+        ["new", "other", "p"],
+    )
+    assert history.pipelines["other"] is before.pipelines["other"]
+
+
+def test_what_is_drawn_of_a_copy_is_drawn_of_all_runs(made):
+    """Run by run, with a refresh between any two of them."""
+    history, reader = made(runs_kept=4)
+    bounds, ids = {TopicPartition("t", 0): LogBounds(0, 20)}, {"t": "id"}
+    for number in range(10):
+        reader.put_run(number)
+        history.refresh()
+        pipeline = history.pipelines["p"]
+        drawn = Drawn(pipeline.before_runs, pipeline.runs.values())
+        assert pipeline.drawn.coverage(bounds, ids) == drawn.coverage(bounds, ids)

@@ -1,0 +1,199 @@
+"""Airflow 3.1, 3.2 and 3.3 under the names of 3.3: no other module asks for a version or a missing name.
+
+Where an older Airflow has a name elsewhere it comes from there; where it has none, a stand-in does what can
+be done, or nothing. docs/airflow-versions.md lists what an older Airflow cannot do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from airflow import __version__ as _installed
+
+
+def supported_version(text: str) -> tuple[int, int]:
+    """Return major and minor version of an Airflow that this package runs on.
+
+    :param text: the whole version.
+    :raises ImportError: it is older; Airflow shows it as an import error of the Dag.
+    """
+    major, minor = (int(part) for part in re.findall(r"\d+", text)[:2])
+    if (major, minor) < (3, 1):
+        raise ImportError(
+            f"airflow-eos needs Airflow 3.1 or later, and this is Airflow {text}: its scheduler does not "
+            "start a task again that was cleared while it ran. Upgrade Airflow"
+        )
+    return major, minor
+
+
+AIRFLOW_VERSION = supported_version(_installed)
+"""Major and minor version of Airflow in this environment."""
+
+from airflow.providers.common.compat.sdk import (  # noqa: E402 - after the refusal, which says why
+    AirflowException,
+    AirflowFailException,
+    AirflowNotFoundException,
+    AirflowSkipException,
+    DagRunTriggerException,
+    DownstreamTasksSkipped,
+    TaskDeferred,
+    conf,
+)
+
+if TYPE_CHECKING:
+    import datetime as dt
+
+Read = TypeVar("Read", bound=Callable[..., Any])
+
+__all__ = [
+    "AIRFLOW_VERSION",
+    "INTERVAL_TIMETABLES",
+    "TASK_SIGNALS",
+    "AirflowException",
+    "AirflowFailException",
+    "AirflowNotFoundException",
+    "AirflowRescheduleException",
+    "AirflowSkipException",
+    "CronDataIntervalTimetable",
+    "CronPartitionTimetable",
+    "CronTriggerTimetable",
+    "DeltaDataIntervalTimetable",
+    "DeltaTriggerTimetable",
+    "FanOutMapper",
+    "PartitionedAssetTimetable",
+    "RollupMapper",
+    "StartOfDayMapper",
+    "StartOfHourMapper",
+    "StartOfMonthMapper",
+    "StartOfQuarterMapper",
+    "StartOfWeekMapper",
+    "StartOfYearMapper",
+    "TaskDeferred",
+    "asset_state_store",
+    "conf",
+    "initialize_stats",
+    "partition_date",
+    "partition_key",
+    "stats",
+    "supported_version",
+    "timetable_field",
+    "with_options_of_providers",
+]
+
+try:
+    from airflow.sdk.exceptions import AirflowRescheduleException
+except ImportError:  # 3.1
+    from airflow.exceptions import AirflowRescheduleException
+
+TASK_SIGNALS = (
+    AirflowFailException,
+    AirflowRescheduleException,
+    AirflowSkipException,
+    DagRunTriggerException,
+    DownstreamTasksSkipped,
+)
+"""Exceptions by which a task tells Airflow what becomes of it; what is no ``Exception`` passes by itself."""
+
+
+def with_options_of_providers(reads: Read) -> Read:
+    """Return a function that reads an option which a command or a secrets backend may give.
+
+    Airflow 3.1 knows of such options of a provider only once somebody has asked for them.
+    """
+    try:
+        import airflow.sdk.configuration  # noqa: F401 - asks itself
+    except ImportError:
+        from airflow.utils.providers_configuration_loader import providers_configuration_loaded
+
+        return cast("Read", providers_configuration_loaded(reads))
+    return reads
+
+
+# -- schedules --------------------------------------------------------------------------------------------
+
+try:
+    from airflow.sdk import (
+        CronDataIntervalTimetable,
+        CronTriggerTimetable,
+        DeltaDataIntervalTimetable,
+        DeltaTriggerTimetable,
+    )
+
+    INTERVAL_TIMETABLES = "airflow.sdk"
+except ImportError:  # 3.1
+    from airflow.timetables.interval import CronDataIntervalTimetable, DeltaDataIntervalTimetable
+    from airflow.timetables.trigger import CronTriggerTimetable, DeltaTriggerTimetable
+
+    INTERVAL_TIMETABLES = "airflow.timetables.interval"
+
+
+def timetable_field(timetable: Any, name: str) -> Any:
+    """Return what a timetable was made with: ``expression``, ``timezone``, ``delta`` or ``interval``."""
+    return getattr(timetable, name if hasattr(timetable, name) else f"_{name}")  # 3.1 has the second
+
+
+class _Absent:
+    """A class that this Airflow does not have: nothing is an instance of it."""
+
+
+try:
+    from airflow.sdk import (
+        CronPartitionTimetable,
+        PartitionedAssetTimetable,
+        StartOfDayMapper,
+        StartOfHourMapper,
+        StartOfMonthMapper,
+        StartOfQuarterMapper,
+        StartOfWeekMapper,
+        StartOfYearMapper,
+    )
+except ImportError:  # 3.1
+    CronPartitionTimetable = PartitionedAssetTimetable = _Absent
+    StartOfHourMapper = StartOfDayMapper = StartOfWeekMapper = _Absent
+    StartOfMonthMapper = StartOfQuarterMapper = StartOfYearMapper = _Absent
+
+try:
+    from airflow.sdk import FanOutMapper, RollupMapper
+except ImportError:  # before 3.3
+    FanOutMapper = RollupMapper = _Absent
+
+
+def partition_key(dag_run: Any) -> str | None:
+    """Return the partition of a Dag run; None where it has none, as in Airflow 3.1."""
+    key: str | None = getattr(dag_run, "partition_key", None)
+    return key
+
+
+def partition_date(dag_run: Any) -> dt.datetime | None:
+    """Return the date of a Dag run's partition; None where it has none, as before Airflow 3.3."""
+    date: dt.datetime | None = getattr(dag_run, "partition_date", None)
+    return date
+
+
+# -- metrics and state ------------------------------------------------------------------------------------
+
+try:
+    from airflow.sdk.observability.stats import gauge as _gauge  # noqa: F401 - functions, from 3.3 on
+
+    from airflow.sdk.observability import stats  # isort: skip
+except ImportError:  # before: a class with the same methods
+    from airflow.providers.common.compat.sdk import Stats as stats  # noqa: N813
+
+
+def initialize_stats() -> None:
+    """Make :data:`stats` send what ``[metrics]`` says, for ``airflow eos``, which 3.1 does not have."""
+    from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
+
+    if isinstance(stats, ModuleType):
+        legacy = conf.getboolean("metrics", "legacy_names_on", fallback=True)
+        stats.initialize(factory=get_stats_factory(), export_legacy_names=legacy)
+    else:
+        stats.initialize(factory=get_stats_factory(stats))
+
+
+def asset_state_store(trigger: Any) -> Any:
+    """Return where a watcher keeps state across triggerers; None: nowhere, as before Airflow 3.3."""
+    return getattr(trigger, "asset_state_store", None)

@@ -1,0 +1,111 @@
+"""Retry policies, which Airflow asks from 3.3 on: before, an operator asks its policy itself."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from airflow_eos.compat import TASK_SIGNALS, AirflowFailException
+
+if TYPE_CHECKING:
+    import datetime as dt
+
+__all__ = ["RetryAction", "RetryDecision", "RetryPolicy", "arguments_of_operator", "asks_retry_policy"]
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+try:
+    from airflow.sdk import RetryAction, RetryDecision, RetryPolicy
+
+    _AIRFLOW_ASKS = True
+except ImportError:  # before 3.3
+    from dataclasses import dataclass
+    from enum import Enum
+
+    _AIRFLOW_ASKS = False
+
+    class RetryAction(Enum):  # type: ignore[no-redef]
+        """What follows a try that failed."""
+
+        RETRY = "retry"
+        FAIL = "fail"
+        DEFAULT = "default"
+
+    @dataclass(frozen=True)
+    class RetryDecision:  # type: ignore[no-redef]
+        """What a policy decides.
+
+        :param retry_delay: kept for the policy's callers: this Airflow waits for the task's ``retry_delay``.
+        """
+
+        action: RetryAction = RetryAction.DEFAULT
+        retry_delay: dt.timedelta | None = None
+        reason: str | None = None
+
+        @classmethod
+        def fail(cls, reason: str | None = None) -> RetryDecision:
+            """Make no further try."""
+            return cls(RetryAction.FAIL, reason=reason)
+
+        @classmethod
+        def retry(cls, delay: dt.timedelta | None = None, reason: str | None = None) -> RetryDecision:
+            """Make another try, while the task has retries."""
+            return cls(RetryAction.RETRY, delay, reason)
+
+        @classmethod
+        def default(cls) -> RetryDecision:
+            """Leave it to the task's ``retries``."""
+            return cls()
+
+    class RetryPolicy:  # type: ignore[no-redef]
+        """Base class of retry policies; see Airflow 3.3."""
+
+
+def arguments_of_operator(operator: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments that this Airflow's ``BaseOperator`` takes; a policy it does not know is kept."""
+    if _AIRFLOW_ASKS:
+        return arguments
+    operator.retry_policy = arguments["retry_policy"]
+    return {name: value for name, value in arguments.items() if name != "retry_policy"}
+
+
+def asks_retry_policy(method: Method) -> Method:
+    """Decorate ``execute`` and its like: before Airflow 3.3, ask the policy about an error of the method.
+
+    What the policy fails is raised as :func:`failing`. Everything else is raised as it is, and Airflow makes
+    another try after the task's own ``retry_delay``, whatever delay the policy wants.
+    """
+    return method if _AIRFLOW_ASKS else cast("Method", _asking(method))
+
+
+def _asking(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def asking(self: Any, context: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, context, *args, **kwargs)
+        except TASK_SIGNALS:
+            raise
+        except Exception as error:
+            if self.retry_policy is None:
+                raise
+            instance = context["ti"]
+            decision = self.retry_policy.evaluate(error, instance.try_number, instance.max_tries, context)
+            if decision.action is not RetryAction.FAIL:
+                raise
+            self.log.error("No further try: %s", decision.reason)  # noqa: TRY400 - Airflow logs the error
+            raise failing(error) from error.__cause__
+
+    return asking
+
+
+def failing(error: Exception) -> Exception:
+    """Return the error as an ``AirflowFailException``, too: Airflow makes no further try.
+
+    Its class is derived from the error's and has its name: callbacks, logs and the page see the same error.
+    """
+    kind = type(error)
+    both = type(kind.__name__, (kind, AirflowFailException), {"__module__": kind.__module__})
+    final: Exception = both.__new__(both, *error.args)
+    final.__dict__.update(vars(error))
+    return final.with_traceback(error.__traceback__)

@@ -1,0 +1,73 @@
+"""The storage options of a Delta Lake table, from an Airflow connection.
+
+===================  ==================================  ==============================================
+connection           ``s3://``, ``s3a://``               ``az://``, ``abfs://``, ``abfss://``
+===================  ==================================  ==============================================
+host                 ``aws_endpoint_url``                ``azure_endpoint``
+login                ``aws_access_key_id``               ``azure_storage_account_name``
+password             ``aws_secret_access_key``           ``azure_storage_account_key``
+extra                as it is: ``aws_region``            as it is: ``azure_tenant_id``
+===================  ==================================  ==============================================
+
+For ``gs://`` and file systems the extras are all: ``google_service_account_key``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.log import mask_secret
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.sink_table import is_secret
+
+if TYPE_CHECKING:
+    from airflow_eos.model.delta_table import DeltaTable
+
+_FIELDS = {
+    "S3": {
+        "host": "aws_endpoint_url",
+        "login": "aws_access_key_id",
+        "password": "aws_secret_access_key",
+    },
+    "Azure": {
+        "host": "azure_endpoint",
+        "login": "azure_storage_account_name",
+        "password": "azure_storage_account_key",
+    },
+}
+
+
+def storage_options(sink: DeltaTable) -> dict[str, str]:
+    """Return what the connection of a table says of its object store; see the module. Secrets are masked.
+
+    :raises ConfigurationError: there is no such connection, or a field of it means nothing to the store.
+    """
+    if sink.connection is None:
+        return {}
+    try:
+        connection = BaseHook.get_connection(sink.connection)
+    except AirflowNotFoundException as error:
+        raise ConfigurationError(
+            f"DeltaTable(connection={sink.connection!r}) names a connection that does not exist: add one, or "
+            "give connection=None where driver and executors have credentials of their own"
+        ) from error
+    names = _FIELDS.get(sink.store or "", {})
+    options: dict[str, str] = {}
+    for field in ("host", "login", "password"):
+        value = getattr(connection, field)
+        if not value:
+            continue
+        if field not in names:
+            raise ConfigurationError(
+                f"connection {sink.connection!r} has a {field}, which says nothing about {sink.uri!r}: give "
+                "storage options among its extras"
+            )
+        options[names[field]] = value
+    options.update({name: str(value) for name, value in connection.extra_dejson.items()})
+    for name, value in options.items():
+        if is_secret(name, value):
+            mask_secret(value)
+    return options

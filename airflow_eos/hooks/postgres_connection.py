@@ -1,0 +1,57 @@
+"""The parameters of a PostgreSQL connection, from an Airflow connection of type ``postgres``.
+
+========================  ==============================================================================
+connection                parameter, as libpq has it
+========================  ==============================================================================
+host, port                ``host``, ``port``
+schema                    ``dbname``
+login, password           ``user``, ``password``
+extra                     as it is: ``sslmode``, ``sslrootcert``, ``target_session_attrs``, ``options``
+========================  ==============================================================================
+"""
+
+from __future__ import annotations
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.log import mask_secret
+
+from airflow_eos.exceptions import ConfigurationError
+from airflow_eos.model.sink_table import is_secret
+
+_OF_THE_PROVIDER = frozenset({"cursor", "enable_log_db_messages", "sqlalchemy_query", "sqlalchemy_scheme"})
+"""Extras that Airflow's hook for PostgreSQL takes for itself."""
+_TOKENS = frozenset({"iam", "azure_conn_id"})
+
+
+def connection_properties(conn_id: str) -> dict[str, str]:
+    """Return what a connection says of a database; see the module. Secrets are masked in logs.
+
+    :raises ConfigurationError: there is no such connection, or it wants a login that is not supported.
+    """
+    try:
+        connection = BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as error:
+        raise ConfigurationError(
+            f"PostgresTable(connection={conn_id!r}) names a connection that does not exist: add one of type "
+            "postgres"
+        ) from error
+    extra = connection.extra_dejson
+    if tokens := sorted(name for name in _TOKENS if extra.get(name)):
+        raise ConfigurationError(
+            f"connection {conn_id!r} has the extra {tokens[0]!r}: logins by short-lived tokens of a cloud "
+            "are not supported; give it a role with a password or a client certificate"
+        )
+    fields = {
+        "host": connection.host,
+        "port": connection.port,
+        "dbname": connection.schema,
+        "user": connection.login,
+        "password": connection.password,
+        **{name: value for name, value in extra.items() if name not in _OF_THE_PROVIDER | _TOKENS},
+    }
+    properties = {name: str(value) for name, value in fields.items() if value not in (None, "")}
+    for name, value in properties.items():
+        if is_secret(name, value):
+            mask_secret(value)
+    return properties

@@ -1,0 +1,210 @@
+"""A Delta Lake table as a sink: looked at, and committed to, through its log.
+
+A commit puts the next version of the log, if it is absent. deltalake's own retries are off: they would commit
+to a version that nobody has looked at.
+
+The log keeps for each application id the version of its last transaction (``txn``), in checkpoints too,
+whatever else expires. A run's commit has the token of its claim as that version, and its receipt as the
+versions of three ids beside it. The entry in the history is for people: it expires with the log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, UnknownTable
+from airflow_eos.model.table import PublishedRun, PublishedRuns, TableLayout, TableReceipt
+from airflow_eos.ports import TableMoved
+from airflow_eos.sinks.delta_features import refuse_unwritable
+from airflow_eos.sinks.redaction import redacted
+
+if TYPE_CHECKING:
+    import deltalake
+
+    from airflow_eos.model.delta_table import DeltaTable
+    from airflow_eos.model.table import DataFileMade
+    from airflow_eos.sinks.delta_files import DeltaFiles
+
+_RECEIPT = tuple(field.name for field in fields(TableReceipt))
+_UNSAFE = ("mount_allow_unsafe_rename", "allow_unsafe_rename")
+_TRUE = ("1", "true", "on", "yes", "y")
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaVersion:
+    """Implements ``airflow_eos.ports.TableVersion``.
+
+    :param application: what the ids of the pipeline's transactions begin with.
+    """
+
+    table: deltalake.DeltaTable
+    layout: TableLayout
+    application: str
+
+    @property
+    def published(self) -> PublishedRuns:
+        """Return the tokens of the pipeline's transactional ids."""
+        return PublishedRuns(_Tokens(self))
+
+    def snapshot_of(self, scope: str, token: int) -> TableReceipt | None:
+        """Return what the transaction with this token says that it appended."""
+        if self.transaction(scope) != token:
+            return None
+        return TableReceipt.from_dict({name: self.transaction(scope, name) for name in _RECEIPT})
+
+    def transaction(self, scope: str, name: str = "token") -> int | None:
+        """Return a version that the log keeps for a transactional id."""
+        version: int | None = self.table.transaction_version(self.application_id(scope, name))
+        return version
+
+    def application_id(self, scope: str, name: str = "token") -> str:
+        """Return the application id under which the log keeps it."""
+        return f"{self.application}.{scope}.{name}"
+
+
+class _Tokens(Mapping[str, PublishedRun]):
+    """Last words by scope, as far as the log has them: token, no key.
+
+    A log cannot list its application ids, so there is nothing to iterate over: nothing is taken out of it.
+    """
+
+    def __init__(self, version: DeltaVersion) -> None:
+        self._version = version
+
+    def __getitem__(self, scope: str) -> PublishedRun:
+        token = self._version.transaction(scope)
+        if token is None:
+            raise KeyError(scope)
+        # Without a key it is nobody's own: DeltaVersion.snapshot_of says whose it is, by the token.
+        return PublishedRun(key="", token=token, receipt=None, lasting=True)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+class DeltaSink:
+    """Implements ``airflow_eos.ports.TableSink``.
+
+    :param sink: which table.
+    :param application: what the ids of this pipeline's transactions begin with.
+    :raises ConfigurationError: deltalake is not installed, or an option lets commits overwrite others.
+    """
+
+    def __init__(self, sink: DeltaTable, application: str) -> None:
+        try:
+            import deltalake  # noqa: F401
+        except ImportError as error:
+            raise ConfigurationError(
+                f"sink={sink.uri!r} is a Delta Lake table, and deltalake is not installed: pip install "
+                "'airflow-eos[delta]'"
+            ) from error
+        self._sink = sink
+        self._options = dict(sink.properties or {})
+        self._application = application
+        self._refuse_unsafe()
+
+    @property
+    def name(self) -> str:
+        """The table, in words."""
+        return str(self._sink)
+
+    def load(self) -> DeltaVersion:
+        """Look at the table now."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        try:
+            table = DeltaTable(self._sink.uri, storage_options=self._options)
+        except TableNotFoundError as error:
+            raise UnknownTable(
+                f"{self.name} does not exist: create the table, or correct sink=DeltaTable(...) "
+                f"({self._reason(error)})"
+            ) from None
+        except Exception as error:  # noqa: BLE001 - of any object store
+            raise OutcomeUnknown(
+                f"{self.name}: the log could not be read ({self._reason(error)}); a retry reads it again"
+            ) from None  # its own text may hold addresses and keys of the store
+        refuse_unwritable(self.name, table)
+        metadata = table.metadata()
+        layout = TableLayout(
+            str(metadata.id),
+            _digest(json.loads(table.schema().to_json())),
+            _digest(metadata.partition_columns),
+        )
+        return DeltaVersion(table, layout, self._application)
+
+    def writer(self, version: Any, label: str) -> DeltaFiles:
+        """Return what writes data files for this version."""
+        from airflow_eos.sinks.delta_files import DeltaFiles
+
+        return DeltaFiles.of(self.name, self._sink.uri, self._options, version.table, label)
+
+    def commit(
+        self,
+        version: Any,
+        files: Sequence[DataFileMade],
+        published: PublishedRuns,
+        summary: Mapping[str, str],
+        own: str,
+    ) -> TableReceipt:
+        """Append files with the run's token as the version of its transaction, in one compare-and-set."""
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import AddAction
+
+        run, table = published.runs[own], version.table
+        receipt = TableReceipt(table.version() + 1, len(files), sum(file.rows for file in files))
+        numbers = {"token": run.token, **({} if run.receipt is None else receipt.to_dict())}
+        now = int(time.time() * 1000)
+        properties = CommitProperties(
+            custom_metadata=dict(summary),
+            max_commit_retries=0,
+            app_transactions=[
+                Transaction(version.application_id(own, name), number, now)
+                for name, number in numbers.items()
+            ],
+        )
+        actions = [AddAction(**json.loads(file.data)) for file in files]
+        try:
+            table.create_write_transaction(
+                actions,
+                "append",
+                table.schema(),
+                table.metadata().partition_columns,
+                commit_properties=properties,
+            )
+        except CommitFailedError as error:
+            raise TableMoved(self._reason(error)) from None
+        except Exception as error:  # noqa: BLE001 - of any object store
+            raise OutcomeUnknown(
+                f"{self.name}: the store did not say what became of a commit ({self._reason(error)}); the "
+                "table is looked at"
+            ) from None
+        return receipt
+
+    def _reason(self, error: Exception) -> str:
+        return redacted(f"{type(error).__name__}: {error}", self._options)
+
+    def _refuse_unsafe(self) -> None:
+        """Refuse options with which a commit in a file system replaces another one's version of the log."""
+        options = {name.lower(): value for name, value in (*os.environ.items(), *self._options.items())}
+        for name in _UNSAFE:
+            if options.get(name, "").lower() in _TRUE:
+                raise ConfigurationError(
+                    f"{self.name}: the storage option {name}={options[name]!r}, of connection or "
+                    "environment, lets commits overwrite each other, so that a run could be lost: remove it"
+                )
+
+
+def _digest(value: Any) -> int:
+    # Sorted: deltalake gives the metadata of a column in another order each time.
+    return int(hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12], 16)

@@ -1,0 +1,114 @@
+"""What a Delta Lake table may ask of its writers that a run does not do: refused before anything is read.
+
+Features: https://github.com/delta-io/delta/blob/master/PROTOCOL.md, "Valid Feature Names in Table Features".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.exceptions import UnknownTable
+
+if TYPE_CHECKING:
+    import deltalake
+
+# deltalake writes no table of version 6, which may have identity columns; version 7 names features.
+WRITER_VERSIONS = (1, 2, 3, 4, 5, 7)
+# An append honours them as it is, or they ask for something only where properties or columns say so, which is
+# looked at below.
+FEATURES = frozenset(
+    {
+        "appendOnly",
+        "changeDataFeed",
+        "checkConstraints",
+        "columnMapping",
+        "deletionVectors",
+        "generatedColumns",
+        "invariants",
+        "timestampNtz",
+        "v2Checkpoint",
+        "variantType",
+        "variantType-preview",
+    }
+)
+_COLUMN = {
+    "delta.invariants": "an invariant",
+    "delta.generationExpression": "a generated column",
+    "delta.identity.": "an identity column",
+    "CURRENT_DEFAULT": "a default value",
+}
+_CONSTRAINT = "delta.constraints."
+_MAPPING = "delta.columnMapping.mode"
+_RETENTION = "delta.setTransactionRetentionDuration"
+_ONE_TEXT = ("string", "byte", "short", "integer", "long", "boolean", "date", "timestamp", "timestamp_ntz")
+"""Types of partition columns, beside decimals, whose values have one text form."""
+
+
+def refuse_unwritable(name: str, table: deltalake.DeltaTable) -> None:
+    """Check that an append of data files keeps to all that a table asks of its writers.
+
+    :param name: of the table, for messages.
+    :raises UnknownTable: naming the feature, property or column.
+    """
+    metadata = table.metadata()
+    fields = json.loads(table.schema().to_json())["fields"]
+    for reason in (
+        *_of_protocol(table.protocol()),
+        *_of_properties(metadata.configuration),
+        *_of_columns(fields),
+        *_of_partitions(fields, metadata.partition_columns),
+    ):
+        raise UnknownTable(f"{name} {reason}")
+
+
+def _of_protocol(protocol: Any) -> Iterator[str]:
+    unknown = sorted(set(protocol.writer_features or ()) - FEATURES)
+    if unknown:
+        yield f"has the table feature {unknown[0]!r}, which runs do not write; write another table"
+    if protocol.min_writer_version not in WRITER_VERSIONS:
+        yield f"needs writer version {protocol.min_writer_version}; written are {WRITER_VERSIONS}"
+
+
+def _of_properties(configuration: dict[str, str]) -> Iterator[str]:
+    for key in configuration:
+        if key.startswith(_CONSTRAINT):
+            constraint = key.removeprefix(_CONSTRAINT)
+            yield f"has the check constraint {constraint!r}, which runs do not check; drop it"
+    if configuration.get(_MAPPING, "none") != "none":
+        yield f"maps its columns to other names ({_MAPPING}), which runs do not write"
+    if _RETENTION in configuration:
+        yield (
+            f"forgets who wrote it ({_RETENTION}={configuration[_RETENTION]!r}): a retry after that would "
+            "not find what an earlier try has published; unset the property"
+        )
+
+
+def _of_columns(fields: list[dict[str, Any]], path: str = "") -> Iterator[str]:
+    for field in fields:
+        name = f"{path}{field['name']}"
+        for key in field["metadata"]:
+            for known, meaning in _COLUMN.items():
+                if key.startswith(known):
+                    yield f"has {meaning} in column {name!r} ({key}), which runs do not honour"
+        yield from _of_type(field["type"], name)
+
+
+def _of_type(kind: Any, name: str) -> Iterator[str]:
+    if kind == "variant":
+        yield f"has column {name!r} of type variant, which runs do not write"
+    if not isinstance(kind, dict):
+        return
+    if kind["type"] == "struct":
+        yield from _of_columns(kind["fields"], f"{name}.")
+    for part in ("elementType", "keyType", "valueType"):
+        yield from _of_type(kind.get(part), name)
+
+
+def _of_partitions(fields: list[dict[str, Any]], partitions: list[str]) -> Iterator[str]:
+    for field in fields:
+        kind = field["type"]
+        has_one_text = kind in _ONE_TEXT or str(kind).startswith("decimal")
+        if field["name"] in partitions and not has_one_text:
+            yield f"is partitioned by {field['name']!r} of type {kind}, which runs do not write"

@@ -1,0 +1,185 @@
+"""Writes data files of a Delta Lake table in Spark tasks, partitioned as the table says."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_eos.exceptions import EnvironmentMismatch, RecordRefused
+from airflow_eos.model.table import DataFileMade
+from airflow_eos.sinks.columns import check_types, table_columns
+
+if TYPE_CHECKING:
+    import deltalake
+
+_MOST_IN_MEMORY = 128 << 20
+_TARGET = "delta.targetFileSize"
+_INDEXED, _MOST_INDEXED = "delta.dataSkippingNumIndexedCols", 32
+_LONGEST_BOUND = 32  # characters, as other writers of Delta have it
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaFiles:
+    """Implements ``airflow_eos.ports.TableWriter``; pickled into tasks, with the storage's credentials.
+
+    :param name: the table, in words.
+    :param options: of the object store.
+    :param schema: the table's columns.
+    :param partitions: names of the partition columns.
+    :param indexed: how many columns have statistics.
+    :param flush_bytes: bytes of rows that make up a file; many tasks hold as much at once.
+    :param label: first part of the files' names.
+    """
+
+    name: str
+    uri: str
+    options: Mapping[str, str] = field(repr=False)
+    schema: pa.Schema = field(repr=False)
+    partitions: tuple[str, ...]
+    indexed: int
+    flush_bytes: int
+    label: str
+
+    @classmethod
+    def of(
+        cls, name: str, uri: str, options: Mapping[str, str], table: deltalake.DeltaTable, label: str
+    ) -> DeltaFiles:
+        """Return the writer for a table as it is."""
+        metadata = table.metadata()
+        indexed = int(metadata.configuration.get(_INDEXED, _MOST_INDEXED))
+        return cls(
+            name=name,
+            uri=uri,
+            options=options,
+            schema=pa.schema(table.schema().to_arrow()),
+            partitions=tuple(metadata.partition_columns),
+            indexed=len(table.schema().fields) if indexed < 0 else indexed,
+            flush_bytes=min(_bytes(metadata.configuration.get(_TARGET)), _MOST_IN_MEMORY),
+            label=label,
+        )
+
+    def columns(self, result: Any) -> pa.Table | None:
+        """Return the rows of an Arrow process in the table's columns."""
+        table = table_columns(result, self.schema, self.name)
+        if table is None:
+            return None
+        for name in self.partitions:
+            column = table.column(name)
+            if pa.types.is_string(column.type) and pc.any(pc.equal(column, "")).as_py():
+                raise RecordRefused(
+                    f"process returned an empty text in {name!r}, by which {self.name} is partitioned: Delta "
+                    "Lake reads it as null; return null, or another text"
+                )
+        return table
+
+    def check(self, given: pa.Schema) -> None:
+        """Compare columns and types before anything is read."""
+        check_types(given, self.schema, self.name)
+
+    def write(self, table: pa.Table) -> Sequence[DataFileMade]:
+        """Write rows of the table's columns, a file for each partition.
+
+        Names of data files are never used twice: what died leaves files that no commit names.
+        """
+        return [self._write(values, rows) for values, rows in self._parts(table)]
+
+    def _write(self, values: Mapping[str, str | None], rows: pa.Table) -> DataFileMade:
+        store = self._store()
+        path = f"{self.label}-{uuid.uuid4()}.snappy.parquet"
+        pq.write_table(rows, path, filesystem=store, compression="snappy")
+        size = store.get_file_info(path).size
+        action = {
+            "path": path,
+            "size": size,
+            "partition_values": values,
+            "modification_time": int(time.time() * 1000),
+            "data_change": True,
+            "stats": json.dumps(statistics(rows.select(rows.column_names[: self.indexed]))),
+        }
+        return DataFileMade(json.dumps(action).encode(), rows.num_rows, size)
+
+    def _store(self) -> pa.fs.FileSystem:
+        try:
+            from deltalake.fs import DeltaStorageHandler
+        except ImportError as error:
+            raise EnvironmentMismatch(
+                f"{self.name} is written by Spark's tasks, and deltalake is missing there ({error}): install "
+                "airflow-eos[delta] on the executors"
+            ) from None
+        from pyarrow.fs import PyFileSystem
+
+        return PyFileSystem(DeltaStorageHandler(self.uri, dict(self.options)))
+
+    def _parts(self, table: pa.Table) -> Iterator[tuple[Mapping[str, str | None], pa.Table]]:
+        """Return the rows of each partition, without its columns, and its values as the log has them."""
+        if not self.partitions:
+            yield {}, table
+            return
+        texts = pa.table({name: partition_texts(table.column(name)) for name in self.partitions})
+        numbered = texts.append_column("", pa.array(np.arange(table.num_rows)))
+        groups = numbered.group_by(self.partitions, use_threads=False).aggregate([("", "list")])
+        rows = table.drop_columns(list(self.partitions))
+        for group in range(groups.num_rows):
+            values = {name: groups[name][group].as_py() for name in self.partitions}
+            yield values, rows.take(groups["_list"][group].values)
+
+
+def partition_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return values of a partition column as the log has them (protocol, "Partition Value Serialization")."""
+    kind = column.type
+    if not pa.types.is_timestamp(kind):
+        return pc.cast(column, pa.string())
+    text = pc.cast(pc.cast(column, pa.timestamp("us")), pa.string())
+    if kind.tz is None:
+        return text
+    # With the zone: else some readers take it for a time of their own zone.
+    return pc.binary_join_element_wise(pc.replace_substring(text, " ", "T"), "Z", "")
+
+
+def statistics(rows: pa.Table) -> dict[str, Any]:
+    """Return counts and bounds of a file's columns (protocol, "Per-file Statistics").
+
+    Bounds are left out where they have no exact form that all readers agree on.
+    """
+    least: dict[str, Any] = {}
+    most: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for name in rows.column_names:
+        column = rows.column(name)
+        if pa.types.is_nested(column.type):
+            continue
+        nulls[name] = column.null_count
+        bounds = _bounds(column)
+        if bounds is not None:
+            least[name], most[name] = bounds
+    return {"numRecords": rows.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}
+
+
+def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any] | None:
+    kind = column.type
+    is_bounded = any(test(kind) for test in (pa.types.is_integer, pa.types.is_date, pa.types.is_string))
+    if not is_bounded or column.null_count == len(column):
+        return None
+    least, most = pc.min_max(column).as_py().values()
+    if pa.types.is_date(kind):
+        return least.isoformat(), most.isoformat()
+    is_long = pa.types.is_string(kind) and max(len(least), len(most)) > _LONGEST_BOUND
+    return None if is_long else (least, most)
+
+
+def _bytes(size: str | None) -> int:
+    """Return a size as Delta's properties have it: bytes, or with a unit as ``100mb``."""
+    if size is None:
+        return _MOST_IN_MEMORY
+    number = size.lower().strip().removesuffix("b")
+    unit = {"k": 10, "m": 20, "g": 30}.get(number[-1:], 0)
+    return int(number[:-1] if unit else number) << unit

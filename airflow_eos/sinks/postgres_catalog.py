@@ -1,0 +1,164 @@
+"""What the driver reads of a database: the table that is the sink, and what runs have published in it.
+
+``airflow_eos.published`` has a row for each table and consumer group. Its ``id`` is made with the row, so
+that a table, or a row, that was dropped and made again is told from the one that a run saw.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+from airflow_eos.exceptions import AuthorizationFailed, UnknownTable
+from airflow_eos.model.table import PublishedRuns, TableLayout
+from airflow_eos.sinks.postgres_columns import TargetColumn
+from airflow_eos.sinks.postgres_session import SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_eos.model.postgres_table import PostgresTable
+
+CONTROL_TABLE = sql.Identifier(SCHEMA, "published")
+_CREATE_CONTROL = sql.SQL(
+    """CREATE TABLE IF NOT EXISTS {} (
+    target oid NOT NULL,
+    pipeline text NOT NULL,
+    id uuid NOT NULL DEFAULT gen_random_uuid(),
+    version bigint NOT NULL DEFAULT 0,
+    runs text,
+    last_run jsonb,
+    PRIMARY KEY (target, pipeline)
+)"""
+).format(CONTROL_TABLE)
+_RELATION = """SELECT c.oid, c.relkind, c.relpersistence, has_any_column_privilege(c.oid, 'INSERT'),
+    has_any_column_privilege(c.oid, 'UPDATE') AND has_any_column_privilege(c.oid, 'SELECT')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = %s AND c.relname = %s"""
+_COLUMNS = """SELECT a.attname, format_type(a.atttypid, a.atttypmod),
+    CASE WHEN b.typnamespace = 'pg_catalog'::regnamespace THEN b.typname ELSE '' END,
+    CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE a.atttypmod END, a.attnotnull OR t.typnotnull,
+    a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL,
+    a.attgenerated <> '' OR a.attidentity = 'a'
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+    JOIN pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
+WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
+_UNIQUE_KEYS = """SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_attribute a
+    ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
+WHERE i.indrelid = %s AND i.indisunique AND i.indimmediate AND i.indisvalid
+    AND i.indpred IS NULL AND i.indexprs IS NULL
+GROUP BY i.indexrelid"""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The table as it is: rows that were staged for it fit no other."""
+
+    oid: int
+    columns: tuple[TargetColumn, ...]
+
+    @property
+    def schema_id(self) -> int:
+        """A number for the columns: names, types, what may be left out."""
+        return int.from_bytes(hashlib.sha256(repr(self.columns).encode()).digest()[:6], "big")
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresVersion:
+    """Implements ``airflow_eos.ports.TableVersion``.
+
+    :param number: of the row of ``airflow_eos.published``: each commit of the pipeline's runs adds one.
+    """
+
+    target: Target
+    layout: TableLayout
+    published: PublishedRuns
+    number: int
+
+    def snapshot_of(self, scope: str, token: int) -> None:
+        """Return None: where the row of the table is lost, the next one has another id."""
+
+
+def find_target(connection: psycopg.Connection[Any], sink: PostgresTable) -> Target:
+    """Return the table that is the sink.
+
+    :raises UnknownTable: there is none, or it is of a kind that cannot be written.
+    :raises AuthorizationFailed: this role may not write it.
+    """
+    relation = connection.execute(_RELATION, sink.schema_and_table).fetchone()
+    if relation is None:
+        raise UnknownTable(
+            f"{sink} does not exist: create the table {sink.name!r}, or correct sink=PostgresTable(...); "
+            "names are spelt as the catalog has them, small letters unless they were quoted"
+        )
+    oid, kind, persistence, inserts, updates = relation
+    if kind not in ("r", "p"):
+        raise UnknownTable(f"{sink} is a view, a foreign table or the like; a table can be written")
+    if persistence != "p":
+        raise UnknownTable(
+            f"{sink} is unlogged, so that a crash of the server would empty it after the ledger has the run: "
+            f"ALTER TABLE {sink.name} SET LOGGED"
+        )
+    needed = "INSERT" if sink.mode == "append" else "SELECT, INSERT, UPDATE"
+    if not inserts or (sink.mode == "upsert" and not updates):
+        raise AuthorizationFailed(f"{sink}: this role may not write it: GRANT {needed} ON {sink.name} TO ...")
+    columns = tuple(TargetColumn(*row) for row in connection.execute(_COLUMNS, (oid,)))
+    _check_key(connection, sink, oid)
+    return Target(oid, columns)
+
+
+def _check_key(connection: psycopg.Connection[Any], sink: PostgresTable, oid: int) -> None:
+    if not sink.key:
+        return
+    keys: Sequence[Sequence[str]] = [row[0] for row in connection.execute(_UNIQUE_KEYS, (oid,))]
+    if set(sink.key) not in map(set, keys):
+        there = "; ".join(", ".join(key) for key in keys) or "none"
+        raise UnknownTable(
+            f"{sink} has no primary key or unique index on exactly {', '.join(sink.key)} (it has: {there}); "
+            "create it, not deferrable and not partial, or correct PostgresTable(key=...)"
+        )
+
+
+def make_control_table(connection: psycopg.Connection[Any], name: str) -> None:
+    """Create the schema and the table that say what runs have published; does nothing when they are there.
+
+    :raises AuthorizationFailed: they are not there, and this role may not create them.
+    """
+    if connection.execute("SELECT to_regclass(%s)", (f"{SCHEMA}.published",)).fetchone() != (None,):
+        return
+    connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (SCHEMA,))  # one of several creates it
+    try:
+        if connection.execute("SELECT to_regnamespace(%s)", (SCHEMA,)).fetchone() == (None,):
+            connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(SCHEMA)))
+        connection.execute(_CREATE_CONTROL)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise AuthorizationFailed(
+            f"{name}: {SCHEMA}.published, which says what runs have published, does not exist, and this role "
+            f"may not create it: {error.diag.message_primary}. As an administrator: CREATE SCHEMA {SCHEMA} "
+            "AUTHORIZATION the role of the connection"
+        ) from None
+
+
+def find_version(connection: psycopg.Connection[Any], target: Target, pipeline: str) -> PostgresVersion:
+    """Return what a pipeline has published in a table; its first look makes the row.
+
+    :param pipeline: the name under which the table remembers the runs of a pipeline.
+    """
+    row = connection.execute(
+        sql.SQL("SELECT id, version, runs FROM {} WHERE target = %s AND pipeline = %s").format(CONTROL_TABLE),
+        (target.oid, pipeline),
+    ).fetchone()
+    if row is None:
+        connection.execute(
+            sql.SQL("INSERT INTO {} (target, pipeline) VALUES (%s, %s) ON CONFLICT DO NOTHING").format(
+                CONTROL_TABLE
+            ),
+            (target.oid, pipeline),
+        )
+        return find_version(connection, target, pipeline)
+    identity, number, runs = row
+    layout = TableLayout(str(identity), target.schema_id, 0)
+    return PostgresVersion(target, layout, PublishedRuns.from_json(runs), number)

@@ -1,0 +1,157 @@
+"""Columns of a PostgreSQL table as Arrow columns, and Arrow columns as the text that COPY reads.
+
+Types without an Arrow counterpart (enumerations, arrays, ``inet``, ``interval``, ``json``, ...) take text in
+PostgreSQL's own input form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from airflow_eos.exceptions import ProcessFailed, RecordRefused
+from airflow_eos.model.arrow_result import returned_table
+from airflow_eos.sinks.columns import table_columns
+
+_TYPES = {
+    "bool": pa.bool_(),
+    "int2": pa.int16(),
+    "int4": pa.int32(),
+    "int8": pa.int64(),
+    "float4": pa.float32(),
+    "float8": pa.float64(),
+    "bytea": pa.binary(),
+    "date": pa.date32(),
+    "time": pa.time64("us"),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", "UTC"),
+}
+_HEADER = 4
+"""Bytes that PostgreSQL adds to the length, or precision and scale, in a type's modifier."""
+_MOST_DIGITS = 76
+_CHUNK_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class TargetColumn:
+    """A column of the table.
+
+    :param declared: the type as SQL spells it.
+    :param kind: name of the type in ``pg_type``, below any domain; empty: a type of an extension or a user.
+    :param modifier: ``atttypmod``, -1: none.
+    :param has_default: a value that is left out comes from a default, a sequence or an identity.
+    :param computed: nobody but the table writes it.
+    """
+
+    name: str
+    declared: str
+    kind: str
+    modifier: int
+    not_null: bool
+    has_default: bool
+    computed: bool
+
+    def arrow_type(self, given: pa.DataType | None = None) -> pa.DataType:
+        """Return the type of the values.
+
+        :param given: what ``process`` returned; ``numeric`` without precision takes all exact numbers.
+        """
+        if self.kind != "numeric":
+            return _TYPES.get(self.kind, pa.string())
+        if self.modifier < _HEADER:
+            exact = given is not None and (pa.types.is_decimal(given) or pa.types.is_integer(given))
+            return given if exact else pa.decimal128(38, 9)
+        precision = ((self.modifier - _HEADER) >> 16) & 0xFFFF
+        scale = (((self.modifier - _HEADER) & 0x7FF) ^ 1024) - 1024  # 11 bits, signed
+        # numeric(3, 5) holds 0.00123: five digits behind the point.
+        digits = max(precision, scale)
+        if digits > _MOST_DIGITS:
+            return pa.string()
+        return pa.decimal128(digits, scale) if digits <= 38 else pa.decimal256(digits, scale)  # noqa: PLR2004
+
+
+def wanted_schema(
+    columns: Sequence[TargetColumn], given: pa.Schema, key: Sequence[str], name: str
+) -> pa.Schema:
+    """Return the columns that a result must have: those that it has, and those that cannot be left out.
+
+    :param key: columns that need a value in any case.
+    :raises ProcessFailed: the result has a column that the table computes.
+    """
+    types = dict(zip(given.names, given.types, strict=True))
+    for column in columns:
+        if column.computed and column.name in types:
+            raise ProcessFailed(
+                f"process returned column {column.name!r}, which {name} generates: drop it from the result"
+            )
+    known = [column for column in columns if not column.computed]
+    unknown = types.keys() - {column.name for column in known}
+    return pa.schema(
+        pa.field(
+            column.name,
+            column.arrow_type(types.get(column.name)),
+            nullable=not (column.not_null or column.name in key),
+        )
+        for column in known
+        # All of them for the message about a column that the table does not have.
+        if unknown
+        or column.name in types
+        or column.name in key
+        or (column.not_null and not column.has_default)
+    )
+
+
+def rows_of(result: Any, columns: Sequence[TargetColumn], key: Sequence[str], name: str) -> pa.Table | None:
+    """Return what a process returned in the table's columns and types; None when there are no rows.
+
+    :raises ProcessFailed: a column does not fit.
+    :raises RecordRefused: a value does not.
+    """
+    table = returned_table(result)
+    if table is None:
+        return None
+    rows = table_columns(table, wanted_schema(columns, table.schema, key, name), name)
+    if rows is not None:
+        for column in columns:
+            if column.name in rows.column_names and pa.types.is_string(rows.schema.field(column.name).type):
+                _check_text(rows.column(column.name), column, name)
+    return rows
+
+
+def _check_text(values: pa.ChunkedArray, column: TargetColumn, name: str) -> None:
+    if pc.any(pc.match_substring(values, "\0")).as_py():
+        raise RecordRefused(
+            f"process returned a NUL character in column {column.name!r}: {name} cannot hold it; remove it, "
+            "or use a column of type bytea"
+        )
+    if column.kind not in ("varchar", "bpchar") or column.modifier < _HEADER:
+        return
+    longest = pc.max(pc.utf8_length(values)).as_py() or 0
+    if longest > column.modifier - _HEADER:
+        raise RecordRefused(
+            f"process returned a text of {longest} characters in column {column.name!r}, which {name} has as "
+            f"{column.declared}: shorten it, or widen the column"
+        )
+
+
+def csv_chunks(rows: pa.Table) -> Iterator[bytes]:
+    """Yield rows as COPY ... (FORMAT csv) reads them: texts are quoted, so that an empty one is not null."""
+    options = pyarrow.csv.WriteOptions(include_header=False)
+    for index, field in enumerate(rows.schema):
+        if pa.types.is_binary(field.type):
+            rows = rows.set_column(index, field.name, [_hexadecimal(rows.column(index))])
+    for batch in rows.to_batches(max_chunksize=_CHUNK_ROWS):
+        sink = pa.BufferOutputStream()
+        pyarrow.csv.write_csv(batch, sink, options)
+        yield sink.getvalue().to_pybytes()
+
+
+def _hexadecimal(values: pa.ChunkedArray) -> pa.Array:
+    return pa.array(
+        (None if value is None else "\\x" + value.hex() for value in values.to_pylist()), pa.string()
+    )

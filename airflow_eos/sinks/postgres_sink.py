@@ -1,0 +1,286 @@
+"""A PostgreSQL table as a sink: staged rows, and the note that they are published, commit together.
+
+The transaction locks the pipeline's row of ``airflow_eos.published`` and compares its version with the one
+that was looked at: look and commit are one act. Other writers of the table do not come into it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from airflow_eos.closeable import Closeable
+from airflow_eos.exceptions import EosError, OutcomeUnknown, SendError, StagedRowsLost, TableRefused
+from airflow_eos.model.postgres_table import PostgresTable
+from airflow_eos.model.table import DataFileMade, PublishedRuns, TableReceipt
+from airflow_eos.ports import TableMoved
+from airflow_eos.sinks.postgres_catalog import (
+    CONTROL_TABLE,
+    PostgresVersion,
+    Target,
+    find_target,
+    find_version,
+    make_control_table,
+)
+from airflow_eos.sinks.postgres_rows import PostgresRows, StagedRows
+from airflow_eos.sinks.postgres_session import (
+    FILE,
+    FILE_SETTING,
+    ROW,
+    SCHEMA,
+    final_error,
+    is_final,
+    transaction,
+)
+
+log = logging.getLogger(__name__)
+
+_CONFLICTS = (
+    psycopg.errors.TransactionRollback,  # serialization failure, deadlock
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.UndefinedTable,  # dropped since it was looked at
+)
+_SETTINGS = """SELECT set_config(name, wanted, true) FROM (VALUES
+    ('lock_timeout', '60s', '0'),
+    ('idle_in_transaction_session_timeout', '60s', '0'),
+    ('synchronous_commit', 'on', 'off')
+) AS settings (name, wanted, unless) WHERE current_setting(name) = unless"""
+"""Of each transaction, where the role has no bound of its own. A driver that stalls, or vanishes with its
+host, gives its locks up. What the ledger is told next must survive a crash of the server."""
+_OLD_SECONDS = 7 * 86_400
+"""Rows that a pipeline staged so long ago are of no attempt that still runs."""
+
+
+class PostgresSink(Closeable):
+    """Implements ``airflow_eos.ports.TableSink``.
+
+    :param sink: which table, and how it is connected to.
+    :param pipeline: the name under which the table remembers the runs of a pipeline.
+    """
+
+    def __init__(self, sink: PostgresTable, pipeline: str) -> None:
+        self._sink = sink
+        self._pipeline = pipeline
+        # Of all staging tables of the pipeline; then come run, time and a random number.
+        self._prefix = f"rows_{pipeline.removeprefix('eos.')[:10]}_"
+        self._staging: set[str] = set()
+
+    @property
+    def name(self) -> str:
+        """The table, in words."""
+        return str(self._sink)
+
+    def load(self) -> PostgresVersion:
+        """Look at the table now."""
+        try:
+            with self._transaction() as connection:
+                make_control_table(connection, self.name)
+                target = find_target(connection, self._sink)
+                return find_version(connection, target, self._pipeline)
+        except EosError:
+            raise
+        except Exception as error:
+            raise OutcomeUnknown(
+                f"{self.name}: the database did not say what the table holds ({type(error).__name__}: "
+                f"{error}); a retry asks again"
+            ) from error
+
+    def writer(self, version: Any, label: str) -> PostgresRows:
+        """Make the table that takes an attempt's rows, and return what stages them."""
+        columns = [(column.name, column.declared) for column in version.target.columns if not column.computed]
+        columns.append((FILE, f"bigint NOT NULL DEFAULT current_setting('{FILE_SETTING}')::bigint"))
+        if self._sink.key:
+            columns.append((ROW, "bigint GENERATED ALWAYS AS IDENTITY"))
+        definitions = [sql.Identifier(name) + sql.SQL(f" {kind}") for name, kind in columns]
+        try:
+            with self._transaction() as connection:
+                self._drop(connection, self._left_behind(connection, label))
+                ((now,),) = connection.execute("SELECT to_hex(extract(epoch FROM now())::bigint)")
+                staging = f"{self._prefix}{label}_{now}_{secrets.token_hex(4)}"
+                connection.execute(
+                    sql.SQL("CREATE UNLOGGED TABLE {} ({})").format(
+                        sql.Identifier(SCHEMA, staging), sql.SQL(", ").join(definitions)
+                    )
+                )
+        except psycopg.Error as error:
+            raise SendError(f"{self.name}: no table for its staged rows can be made: {error}") from error
+        self._staging.add(staging)
+        return PostgresRows(
+            self.name, self._sink.properties or {}, staging, version.target.columns, tuple(self._sink.key)
+        )
+
+    def commit(
+        self,
+        version: Any,
+        files: Sequence[DataFileMade],
+        published: PublishedRuns,
+        summary: Mapping[str, str],
+        own: str,
+    ) -> TableReceipt:
+        """Publish staged rows and say so, in one transaction."""
+        staged = [StagedRows.of(file) for file in files]
+        try:
+            with self._transaction() as connection:
+                if staged:
+                    self._lock_target(connection, version.target)
+                    self._check_staged(connection, files, staged)
+                self._lock_version(connection, version)
+                rows = self._insert(connection, staged)
+                ((snapshot,),) = connection.execute("SELECT pg_current_xact_id()::text::bigint")
+                receipt = TableReceipt(snapshot, len(files), rows)
+                run = published.runs[own]
+                if run.receipt is not None:
+                    published = published.with_run(own, replace(run, receipt=receipt))
+                connection.execute(
+                    sql.SQL(
+                        "UPDATE {} SET version = version + 1, runs = %s, last_run = %s "
+                        "WHERE target = %s AND pipeline = %s"
+                    ).format(CONTROL_TABLE),
+                    (published.to_json(), json.dumps(dict(summary)), version.target.oid, self._pipeline),
+                )
+                self._drop(connection, {rows_of.table for rows_of in staged})
+                # What is deferred to the commit is refused before it.
+                connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        except _CONFLICTS as error:
+            raise TableMoved(str(error)) from error
+        return receipt
+
+    def close(self) -> None:
+        """Drop what this process has staged and not published."""
+        staging, self._staging = self._staging, set()
+        if not staging:
+            return
+        try:
+            with self._transaction() as connection:
+                self._drop(connection, staging)
+        except Exception as error:  # noqa: BLE001 - a later attempt drops them
+            log.info("%s: staged rows were not dropped: %s", self.name, error)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
+        """Open a connection for one transaction; what the server has refused for good is final."""
+        try:
+            with transaction(self._sink.properties or {}, self.name) as connection:
+                connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+                connection.execute(_SETTINGS)
+                yield connection
+        except psycopg.Error as error:
+            if isinstance(error, _CONFLICTS) or not is_final(error):
+                raise
+            raise final_error(error, self.name) from error
+
+    # -- parts of a commit --
+
+    def _lock_target(self, connection: psycopg.Connection[Any], looked_at: Target) -> None:
+        connection.execute(
+            sql.SQL("LOCK TABLE ONLY {} IN ROW EXCLUSIVE MODE").format(
+                sql.Identifier(*self._sink.schema_and_table)
+            )
+        )
+        if find_target(connection, self._sink) != looked_at:
+            raise TableMoved("the table is another one, or its columns have changed")
+
+    def _lock_version(self, connection: psycopg.Connection[Any], version: PostgresVersion) -> None:
+        row = connection.execute(
+            sql.SQL("SELECT id::text, version FROM {} WHERE target = %s AND pipeline = %s FOR UPDATE").format(
+                CONTROL_TABLE
+            ),
+            (version.target.oid, self._pipeline),
+        ).fetchone()
+        if row != (version.layout.uuid, version.number):
+            raise TableMoved(f"version {version.number} was looked at, now it is {row}")
+
+    def _check_staged(
+        self, connection: psycopg.Connection[Any], files: Sequence[DataFileMade], staged: Sequence[StagedRows]
+    ) -> None:
+        """Compare what is staged with what the tasks said: staging tables do not survive a crash."""
+        counts: dict[int, int] = {}
+        for table in {rows.table for rows in staged}:
+            if connection.execute("SELECT to_regclass(%s)", (f"{SCHEMA}.{table}",)).fetchone() != (None,):
+                counted = sql.SQL("SELECT {}, count(*) FROM {} GROUP BY 1").format(
+                    sql.Identifier(FILE), sql.Identifier(SCHEMA, table)
+                )
+                counts.update(connection.execute(counted).fetchall())
+        for file, rows in zip(files, staged, strict=True):
+            if counts.get(rows.file) != file.rows:
+                raise StagedRowsLost(
+                    f"{self.name}: a task staged {file.rows} rows in {SCHEMA}.{rows.table}, and "
+                    f"{counts.get(rows.file, 0)} are there: the database was restarted after a crash, or "
+                    "somebody has dropped them. Nothing was published; the next try stages them again"
+                )
+
+    def _insert(self, connection: psycopg.Connection[Any], staged: Sequence[StagedRows]) -> int:
+        """Insert staged rows, by the columns that they have; return how many the table took."""
+        groups: defaultdict[tuple[str, tuple[str, ...]], list[int]] = defaultdict(list)
+        for rows in staged:
+            groups[rows.table, rows.columns].append(rows.file)
+        if self._sink.key and len(groups) > 1:
+            raise TableRefused(
+                f"{self.name}: process returned different columns for different records "
+                f"({'; '.join(', '.join(columns) for _, columns in groups)}); with mode='upsert' all rows "
+                "must have the same ones"
+            )
+        return sum(
+            connection.execute(self._statement(*group), (numbers,)).rowcount
+            for group, numbers in groups.items()
+        )
+
+    def _statement(self, table: str, names: tuple[str, ...]) -> sql.Composed:
+        columns = sql.SQL(", ").join(map(sql.Identifier, names))
+        parts = {
+            "target": sql.Identifier(*self._sink.schema_and_table),
+            "staging": sql.Identifier(SCHEMA, table),
+            "columns": columns,
+            "key": sql.SQL(", ").join(map(sql.Identifier, self._sink.key)),
+            "file": sql.Identifier(FILE),
+            "row": sql.Identifier(ROW),
+        }
+        if not self._sink.key:
+            return sql.SQL(
+                "INSERT INTO {target} ({columns}) SELECT {columns} FROM {staging} "
+                "WHERE {file} = ANY (%s::bigint[])"
+            ).format(**parts)
+        changed = [sql.Identifier(name) for name in names if name not in self._sink.key]
+        assigned = sql.SQL(", ").join(sql.SQL("{0} = excluded.{0}").format(name) for name in changed)
+        action = sql.SQL("DO UPDATE SET {}" if changed else "DO NOTHING").format(assigned)
+        return sql.SQL(
+            "INSERT INTO {target} ({columns}) SELECT {columns} FROM ("
+            "SELECT DISTINCT ON ({key}) {columns} FROM {staging} "
+            "JOIN unnest(%s::bigint[]) WITH ORDINALITY AS files ({file}, number) USING ({file}) "
+            "ORDER BY {key}, files.number DESC, {row} DESC) AS last_of_key ON CONFLICT ({key}) {action}"
+        ).format(**parts, action=action)
+
+    # -- staging tables --
+
+    def _left_behind(self, connection: psycopg.Connection[Any], label: str) -> set[str]:
+        """Return what earlier attempts have staged: at this run, or at any of the pipeline long ago.
+
+        The caller holds the fence of the run: whoever staged rows for it publishes nothing any more.
+        """
+        tables = connection.execute(
+            "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace AND starts_with(relname, %s) "
+            "AND (split_part(relname, '_', 3) = %s OR "
+            "split_part(relname, '_', 4) < to_hex(extract(epoch FROM now())::bigint - %s))",
+            (SCHEMA, self._prefix, label, _OLD_SECONDS),
+        )
+        return {name for (name,) in tables}
+
+    def _drop(self, connection: psycopg.Connection[Any], tables: set[str]) -> None:
+        """Drop staging tables; one that a stray task writes to at this moment is left to a later attempt."""
+        for table in sorted(tables):
+            with suppress(psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege):
+                with connection.transaction():
+                    connection.execute("SET LOCAL lock_timeout = '1s'")
+                    connection.execute(
+                        sql.SQL("DROP TABLE IF EXISTS {}").format(sql.Identifier(SCHEMA, table))
+                    )
+                self._staging.discard(table)

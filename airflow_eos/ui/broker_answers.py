@@ -1,0 +1,137 @@
+"""What brokers and the ledger say, now, about what a page shows; any number of threads may ask."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from airflow_eos.broker import KafkaCluster, KafkaLedger, Link
+from airflow_eos.closeable import Closeable
+from airflow_eos.coverage.segments import LogBounds
+from airflow_eos.ledger import keys
+from airflow_eos.ledger.authority import Authority
+from airflow_eos.ledger.records.run import RunRecord
+from airflow_eos.model.kafka import TransactionState
+from airflow_eos.model.ranges import TopicPartition
+from airflow_eos.model.spec import Deployment
+from airflow_eos.wire.client_config import ClientConfig
+from airflow_eos.wire.txn_requests import TransactionStatus
+
+_TRANSACTIONS_ASKED = 200
+_OPEN = (TransactionState.ONGOING, TransactionState.PREPARE_ABORT, TransactionState.PREPARE_COMMIT)
+_IDLE_KEPT = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLogs:
+    """What brokers tell of source topics.
+
+    :param bounds: of all partitions.
+    :param topic_ids: by topic.
+    :param unseen: topics that this principal may not Describe.
+    """
+
+    bounds: Mapping[TopicPartition, LogBounds]
+    topic_ids: Mapping[str, str]
+    unseen: frozenset[str]
+
+    def unseen_of(self, topics: Collection[str]) -> tuple[str, ...]:
+        """Return those of these topics that may not be described, sorted."""
+        return tuple(sorted(self.unseen.intersection(topics)))
+
+
+class BrokerAnswers(Closeable):
+    """Asks brokers and the ledger; each call has connections of its own while it runs.
+
+    So a call that waits for a silent broker keeps no other one waiting. Connections of a call that failed are
+    closed, those of others are kept for later calls.
+
+    :param deployment: where; its principal needs Read on the ledger and Describe on the topics.
+    """
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        self._idle: deque[_Connections] = deque()  # its methods are atomic
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Close all connections; those in use are closed when their call ends."""
+        self._is_closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+    def logs(self, topics: Collection[str]) -> SourceLogs:
+        """Return what brokers tell of topics; those that were deleted since are left out."""
+        with self._connections() as its:
+            with its.link.connections() as connections:
+                visible, failed = connections.visible_topics(topics)
+            partitions = [
+                TopicPartition(name, number)
+                for name, topic in visible.items()
+                for number in sorted(topic.leaders)
+            ]
+            starts = its.cluster.log_starts(partitions) if partitions else {}
+            stables = its.cluster.last_stable_offsets(partitions) if partitions else {}
+        return SourceLogs(
+            {tp: LogBounds(starts[tp], stables[tp]) for tp in partitions},
+            {name: topic.topic_id for name, topic in visible.items()},
+            frozenset(name for name, error in failed.items() if error is not None),
+        )
+
+    def open_transactions(self) -> dict[str, TransactionStatus]:
+        """Return the open transactions of this environment's prefix, by transactional id.
+
+        As far as this principal may Describe them.
+        """
+        prefix = self._deployment.prefix
+        with self._connections() as its:
+            ours = [name for name in its.cluster.open_transactional_ids() if keys.is_id_of(name, prefix)]
+            statuses = {name: its.cluster.describe_transaction(name) for name in ours[:_TRANSACTIONS_ASKED]}
+        return {
+            name: status for name, status in statuses.items() if status is not None and status.state in _OPEN
+        }
+
+    def record(self, pipeline: str, run_key: str) -> RunRecord | None:
+        """Look up a run's record in the ledger, None where there is none of this pipeline."""
+        key = keys.run_record_key(run_key)
+        with self._connections() as its:
+            value = Authority(its.ledger).peek([key], routing=pipeline).get(key)
+        if value is None:
+            return None
+        record = RunRecord.from_json(value, key)
+        return record if record.pipeline == pipeline else None
+
+    @contextmanager
+    def _connections(self) -> Iterator[_Connections]:
+        try:
+            connections = self._idle.pop()
+        except IndexError:
+            connections = _Connections(self._deployment)
+        is_kept = False
+        try:
+            yield connections
+            is_kept = not self._is_closed and len(self._idle) < _IDLE_KEPT
+        finally:
+            if is_kept:
+                self._idle.append(connections)
+            else:
+                connections.close()
+
+
+class _Connections(Closeable):
+    """A link, and what uses it."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        config = ClientConfig.of(deployment.kafka)
+        self.link = Link(config)
+        self.cluster = KafkaCluster(config, link=self.link)
+        self.ledger = KafkaLedger(
+            config, deployment.ledger, signed_key=keys.SIGNED_KEY, index_keys=keys.INDEX, link=self.link
+        )
+
+    def close(self) -> None:
+        self.cluster.close()
+        self.ledger.close()
+        self.link.close()

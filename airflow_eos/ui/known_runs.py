@@ -1,0 +1,130 @@
+"""The committed runs of a ledger beside what brokers say now: what a question of a page is answered from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from airflow_eos.coverage.coverage import Coverage, coverage_of
+from airflow_eos.operations.health import Known, health
+
+if TYPE_CHECKING:
+    from airflow_eos.broker.ledger_log.reader import LedgerReader
+    from airflow_eos.ledger.records.intent import Intent
+    from airflow_eos.ledger.records.run import RunRecord
+    from airflow_eos.model.spec import Deployment
+    from airflow_eos.operations.checks import Check
+    from airflow_eos.ui.broker_answers import BrokerAnswers, SourceLogs
+    from airflow_eos.ui.history import PipelineHistory
+    from airflow_eos.wire.txn_requests import TransactionStatus
+
+T = TypeVar("T")
+
+
+class AskBrokers(Protocol):
+    """Runs a call that waits for brokers; calls of one name have one result, whoever asks."""
+
+    def __call__(self, name: Hashable, call: Callable[[], T], /, *, seconds: float | None = None) -> T:
+        """Return what the call returns.
+
+        :param seconds: to wait for it; None: as long as the question has.
+        :raises TimeoutError: it takes longer.
+        """
+        ...
+
+
+def ask_directly(
+    name: Hashable,  # noqa: ARG001 - not shared
+    call: Callable[[], T],
+    /,
+    *,
+    seconds: float | None = None,  # noqa: ARG001 - not bounded
+) -> T:
+    """Run the call in this thread, for as long as it takes."""
+    return call()
+
+
+class KnownRuns:
+    """The committed runs of a ledger as they were at one moment, and what brokers say of them now.
+
+    :param pipelines: by name; nobody changes them.
+    :param intents: by key: what runs are about to publish in tables; nobody changes them.
+    :param reader: which has read them.
+    :param unreadable: what was wrong with records that could not be read.
+    :param brokers: for what is not in memory.
+    :param ask_brokers: by which brokers are asked.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        pipelines: Mapping[str, PipelineHistory],
+        intents: Mapping[str, Intent],
+        reader: LedgerReader,
+        unreadable: Sequence[str],
+        brokers: BrokerAnswers,
+        ask_brokers: AskBrokers = ask_directly,
+    ) -> None:
+        self._deployment = deployment
+        self.pipelines = pipelines
+        self.intents = intents
+        self.reader = reader
+        self.unreadable = unreadable
+        self._brokers = brokers
+        self._ask_brokers = ask_brokers
+
+    def coverage(self, pipeline: PipelineHistory) -> Coverage:
+        """Return what the runs of a pipeline have read, beside what its source topics hold now."""
+        logs = self._logs(pipeline.topics)
+        coverage = pipeline.drawn.coverage(logs.bounds, logs.topic_ids, resets=pipeline.resets)
+        return replace(coverage, unseen=logs.unseen_of(pipeline.topics))
+
+    def summaries(self, pipelines: Collection[PipelineHistory]) -> list[Coverage]:
+        """As :meth:`coverage`, of many, whatever their number of runs: segments do not name them."""
+        logs = self._logs({topic for pipeline in pipelines for topic in pipeline.topics})
+        made = []
+        for pipeline in pipelines:
+            topics = set(pipeline.topics)
+            bounds = {tp: log for tp, log in logs.bounds.items() if tp.topic in topics}
+            coverage = coverage_of(
+                (), bounds, logs.topic_ids, resets=pipeline.resets, earlier=pipeline.summary
+            )
+            made.append(replace(coverage, unseen=logs.unseen_of(topics)))
+        return made
+
+    def _logs(self, topics: Collection[str]) -> SourceLogs:
+        names = frozenset(topics)
+        return self._ask_brokers(("logs", names), lambda: self._brokers.logs(names))
+
+    def open_transactions(self, *, seconds: float | None = None) -> dict[str, TransactionStatus]:
+        """Return the open transactions of this environment's prefix, by transactional id.
+
+        As far as this principal may Describe them.
+
+        :param seconds: to wait for brokers.
+        :raises TimeoutError: one of them takes longer.
+        """
+        return self._ask_brokers("open transactions", self._brokers.open_transactions, seconds=seconds)
+
+    def health(self, *, sources: Collection[str], sinks: Collection[str]) -> list[Check]:
+        """Return what can be said of brokers, ledger and these topics, without writing."""
+        records = (record for pipeline in self.pipelines.values() for record in pipeline.runs.values())
+        ids = {record.producer.producer_id: record.producer.transactional_id for record in records}
+        known = Known(list(self.reader.ignored.values()), len(self.unreadable), ids)
+        checks = self._ask_brokers(
+            ("health", frozenset(sources), frozenset(sinks)),
+            lambda: health(self._deployment, known, sources=sources, sinks=sinks),
+        )
+        return list(checks)
+
+    def record(self, pipeline: str, run_key: str) -> RunRecord | None:
+        """Return a run's record: one that is not in memory any more is looked up."""
+        known = self.pipelines.get(pipeline)
+        if known is not None and run_key in known.runs:
+            return known.runs[run_key]
+        if known is None or not known.earlier.runs:
+            return None
+        return self._ask_brokers(
+            ("record", pipeline, run_key), lambda: self._brokers.record(pipeline, run_key)
+        )

@@ -1,0 +1,104 @@
+"""Calls that wait for brokers, of which nobody waits for another one's: a page's question has only so long.
+
+No lock is held while a call runs. A lock around calls, or one thread for all of them, would let a broker that
+is silent about one pipeline delay the pages of all others.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar
+
+from airflow_eos.ui.trouble import TOO_MANY, Trouble
+
+T = TypeVar("T")
+
+
+class Places:
+    """A bounded number of places, few of them for one user, so that others find one.
+
+    :param of_one_user: number of places that one user may take.
+    :param of_all: number of places.
+    """
+
+    def __init__(self, of_one_user: int, of_all: int) -> None:
+        self._of_one_user, self._of_all = of_one_user, of_all
+        self._lock = threading.Lock()
+        self._taken: Counter[str] = Counter()
+
+    def take(self, user: str) -> None:
+        """Take a place.
+
+        :raises Trouble: there is none, or this user has too many.
+        """
+        with self._lock:
+            if self._taken[user] >= self._of_one_user:
+                raise Trouble(TOO_MANY, "Too many questions of yours wait", "Wait for their answers.")
+            if self._taken.total() >= self._of_all:
+                raise Trouble(503, "Too many questions wait", "The brokers have answered none of them yet.")
+            self._taken[user] += 1
+
+    def free(self, user: str) -> None:
+        """Give a place back."""
+        with self._lock:
+            self._taken[user] -= 1
+            self._taken += Counter()  # forgets users without a place
+
+
+class SharedCalls:
+    """Runs each call in a thread of its own, once for all who ask for the same meanwhile (single flight).
+
+    :param places: for calls under way; a call has a place of the user who asked first until it ends.
+    """
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._lock = threading.Lock()
+        self._under_way: dict[Hashable, Future[Any]] = {}
+
+    def result(self, name: Hashable, call: Callable[[], T], *, user: str, seconds: float) -> T:
+        """Return what the call returns, or raise what it raises.
+
+        :param name: what is asked for: calls of the same name have the same result, whoever asks.
+        :param seconds: to wait for it; the call itself then goes on.
+        :raises TimeoutError: there is no result in time.
+        :raises Trouble: it is not under way, and there is no place for it.
+        """
+        with self._lock:
+            future = self._under_way.get(name)
+            if future is None:
+                future = Future()
+                self._begin(name, future, call, user)
+                self._under_way[name] = future
+        if not wait([future], max(seconds, 0.0)).done:
+            raise TimeoutError
+        return future.result()
+
+    def _begin(self, name: Hashable, future: Future[T], call: Callable[[], T], user: str) -> None:
+        self._places.take(user)
+        thread = threading.Thread(
+            target=self._run, args=(name, future, call, user), name="airflow-eos-page", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no more threads
+            self._places.free(user)
+            raise
+
+    def _run(self, name: Hashable, future: Future[T], call: Callable[[], T], user: str) -> None:
+        result: T
+        failure: BaseException | None = None
+        try:
+            result = call()
+        except BaseException as error:  # noqa: BLE001 - whoever waits raises it
+            failure = error
+        with self._lock:
+            del self._under_way[name]  # who asks from here on asks anew
+        self._places.free(user)
+        if failure is None:
+            future.set_result(result)
+        else:
+            future.set_exception(failure)

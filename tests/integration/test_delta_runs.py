@@ -1,0 +1,105 @@
+"""Runs whose sink is a Delta Lake table, on a real broker: what depends on how such a table is published."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from airflow_eos.exceptions import TableReplaced
+from airflow_eos.run.states import State
+from tests.integration.test_table_runs import (
+    STATES,
+    Died,
+    die_at,
+    # Runs here too, with the pipeline of this module.
+    test_a_zombie_that_passed_its_last_fence_is_stopped_by_the_table,  # noqa: F401
+)
+from tests.support.lakes import DeltaLake
+from tests.support.local_runs import Pipeline
+from tests.support.tables import SCHEMA, LocalTablePlane
+
+
+class DeltaPipeline(Pipeline):
+    """A pipeline that appends to a table of its own."""
+
+    def __init__(self, kafka, folder):
+        super().__init__(kafka)
+        self.lake = DeltaLake(folder, SCHEMA)
+        self.spec = replace(self.spec, sink_topic=None, sink=self.lake.sink())
+
+    def run(self, run_id="r1", **changes):
+        return super().run(run_id, **{"data": LocalTablePlane, **changes})
+
+    def values(self):
+        return self.lake.values("value")
+
+
+@pytest.fixture
+def pipeline(embedded_kafka, tmp_path):
+    return DeltaPipeline(embedded_kafka, tmp_path)
+
+
+def test_rows_and_record_belong_together(pipeline):
+    """The ledger has the run with the version of the table, whose history has the run's key and ranges."""
+    pipeline.publish(["a", "b", "c"], partition=0)
+    pipeline.publish(["d"], partition=1)
+    record = pipeline.run()
+
+    assert pipeline.values() == ["a", "b", "c", "d"]
+    assert record.details["table"] == {
+        "sink": f"delta:{pipeline.lake.folder}",
+        "uuid": pipeline.lake.table.metadata().id,
+        "snapshot": 1,
+        "files": 1,
+        "rows": 4,
+    }
+    (entry, _) = pipeline.lake.table.history()
+    assert (entry["version"], entry["eos.run-key"]) == (1, record.run_key)
+    assert entry["eos.ranges"] == f'[["{pipeline.source}",0,0,3],["{pipeline.source}",1,0,1]]'
+
+
+def test_whoever_comes_after_a_death_at_any_state_leaves_each_record_once(pipeline):
+    """A retry of the run, then the same by the next run of the cursor; one pipeline goes through them all."""
+    expected = []
+    for number, (state, is_retry) in enumerate((state, retry) for state in STATES for retry in (True, False)):
+        pipeline.publish([f"a{number:02}"])
+        with pytest.raises(Died):
+            pipeline.run(f"r{number}", on_state=die_at(state))
+        pipeline.publish([f"b{number:02}"])
+        pipeline.run(f"r{number}" if is_retry else f"other{number}", try_number=2)
+        pipeline.run(f"next{number}")
+        expected += [f"a{number:02}", f"b{number:02}"]
+        assert pipeline.values() == sorted(expected), (state, is_retry)
+
+
+def test_a_retry_adopts_what_the_table_has_after_its_log_was_cleaned_up(pipeline):
+    """The rows were compacted and the history is gone; the record has the version that they came with."""
+    pipeline.publish(["a", "b"])
+    with pytest.raises(Died):
+        pipeline.run("r1", on_state=die_at(State.PUBLISHED))
+    published = pipeline.lake.table.version()
+    pipeline.lake.append({"value": ["foreign"], "offset": [0]})
+    pipeline.lake.table.optimize.compact()
+    for entry in (pipeline.lake.folder / "_delta_log").glob("*.json"):
+        os.utime(entry, (0, 0))
+    pipeline.lake.table.create_checkpoint()
+    pipeline.lake.table.cleanup_metadata()
+
+    record = pipeline.run("r1", try_number=2)
+
+    assert (record.details["table"]["snapshot"], record.details["table"]["rows"]) == (published, 2)
+    assert sorted(pipeline.lake.scan()["value"].to_pylist()) == ["a", "b", "foreign"]
+
+
+def test_a_table_made_again_between_two_tries_is_refused(pipeline):
+    """Nobody can tell whether the old one had the rows."""
+    pipeline.publish(["a"])
+    with pytest.raises(Died):
+        pipeline.run("r1", on_state=die_at(State.PUBLISHED))
+    pipeline.lake.drop()
+    pipeline.lake.create()
+    with pytest.raises(TableReplaced):
+        pipeline.run("r1", try_number=2)
+    assert pipeline.values() == []

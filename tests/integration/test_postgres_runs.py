@@ -1,0 +1,264 @@
+"""Runs whose sink is a PostgreSQL table, on a real broker and server: each record once, counted by psql."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from airflow_eos.exceptions import RunFenced, StagedRowsLost, TableRefused
+from airflow_eos.model.ranges import Cursor, OffsetRange
+from airflow_eos.run.publishing import Publisher
+from airflow_eos.run.states import State
+from airflow_eos.sinks.postgres_sink import PostgresSink
+from airflow_eos_testing.postgres import PostgresServer
+from tests.support.local_runs import LocalDataPlane, Paused, Pipeline
+from tests.support.postgres_tables import Database
+from tests.support.tables import LocalFiles, LocalTablePlane
+
+
+class Died(BaseException):
+    """A process ends: nothing of its own code runs any more but what `finally` cannot be kept from."""
+
+
+def die_at(state):
+    def entered(now):
+        if now is state:
+            raise Died(state)
+
+    return entered
+
+
+class PostgresPipeline(Pipeline):
+    """A pipeline on a real broker that writes to a table of its own, with the columns value and offset."""
+
+    def __init__(self, kafka, database, **sink):
+        super().__init__(kafka)
+        self.database = database
+        self._before = set(database.staging())
+        self.spec = replace(self.spec, sink_topic=None, sink=database.sink(**sink))
+
+    def run(self, run_id="r1", **changes):
+        return super().run(run_id, **{"data": LocalTablePlane, **changes})
+
+    def killed(self, state):
+        """Run r1 until it enters a state, and end as a killed process does: nothing is tidied up."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(PostgresSink, "close", lambda _: None)
+            with pytest.raises(Died):
+                self.run("r1", on_state=die_at(state))
+
+    def values(self):
+        return self.database.values("value")
+
+    def left(self):
+        """Return how many staging tables of these runs are left."""
+        return len(set(self.database.staging()) - self._before)
+
+
+@pytest.fixture
+def pipeline(embedded_kafka, postgres_server):
+    database = Database(postgres_server)
+    database.create('value text NOT NULL, "offset" bigint')
+    return PostgresPipeline(embedded_kafka, database)
+
+
+def committed(pipeline):
+    """The offset of partition 0 that the group has committed."""
+    consumer = Consumer({**pipeline.kafka.client_config(), "group.id": pipeline.spec.group_id})
+    try:
+        (place,) = consumer.committed([TopicPartition(pipeline.source, 0)], timeout=60)
+        return place.offset
+    finally:
+        consumer.close()
+
+
+class Refusing(LocalDataPlane):
+    """Nothing is to be sealed."""
+
+    def seal(self, plan, writer=None):
+        raise AssertionError("the rows are in the table")
+
+
+def test_rows_offsets_and_record_belong_together(pipeline):
+    """The rows are found by the transaction's id in the record, and nothing that was staged is left."""
+    pipeline.publish(["a", "b", "c"])
+    record = pipeline.run()
+
+    table = record.details["table"]
+    assert pipeline.values() == ["a", "b", "c"]
+    assert committed(pipeline) == 3
+    assert (table["sink"], table["files"], table["rows"]) == (f"postgres:c/{pipeline.database.table}", 1, 3)
+    written_by = f"xmin::text::bigint = {table['snapshot']} % (1::bigint << 32)"
+    assert pipeline.database.sql(f"SELECT count(*) FROM {pipeline.database.table} WHERE {written_by}") == [
+        ["3"]
+    ]
+    noted = pipeline.database.sql("SELECT last_run->>'eos.ranges' FROM airflow_eos.published")
+    assert [f'[["{pipeline.source}",0,0,3],["{pipeline.source}",1,0,0]]'] in noted
+    assert pipeline.left() == 0
+
+
+@pytest.mark.parametrize("run_id", ["r1", "r2"])
+@pytest.mark.parametrize("state", [State.SEALED, State.INTENT, State.PUBLISHED, State.PROVEN], ids=str)
+def test_whoever_comes_after_a_death_at_a_state_leaves_each_record_once(pipeline, state, run_id):
+    """A retry of the run, or the next run of the cursor; more records came in between."""
+    pipeline.publish(["a", "b"])
+    pipeline.killed(state)
+    assert pipeline.left() == (state in (State.SEALED, State.INTENT))
+    pipeline.publish(["c"])
+    pipeline.run(run_id, try_number=2)
+    pipeline.run("r3")
+
+    assert pipeline.values() == ["a", "b", "c"]
+    assert committed(pipeline) == 3
+
+
+def test_a_retry_adopts_what_was_published_though_others_have_deleted_it(pipeline):
+    """The rows are not written again, and the record is of the ranges that they were read from."""
+    pipeline.publish(["a", "b"])
+    pipeline.killed(State.PUBLISHED)
+    assert pipeline.values() == ["a", "b"]
+    pipeline.publish(["c"])
+    pipeline.database.sql(f"DELETE FROM {pipeline.database.table} WHERE value = 'a'")
+
+    record = pipeline.run("r1", try_number=2, data=Refusing)
+
+    assert pipeline.values() == ["b"]
+    assert record.details["table"]["rows"] == 2
+    assert committed(pipeline) == 2
+
+
+@pytest.mark.parametrize("state", [State.SEALED, State.INTENT, State.PUBLISHED], ids=str)
+def test_a_zombie_that_wakes_after_its_successor_adds_nothing(pipeline, state):
+    """Its staged rows are its own: they do not mix with its successor's, which has dropped them."""
+    pipeline.publish(["a", "b"])
+    zombie = Paused(pipeline, state)
+    pipeline.publish(["c"])
+    pipeline.run("r1", try_number=2)
+    zombie.resume()
+
+    assert isinstance(zombie.error, RunFenced) or zombie.record.found
+    pipeline.run("r2")
+    assert pipeline.values() == ["a", "b", "c"]
+    assert pipeline.left() == 0
+
+
+@pytest.mark.parametrize("barred", [True, False], ids=["barred", "the counter-test: not barred"])
+def test_a_zombie_that_passed_its_last_fence_is_stopped_by_the_table(pipeline, monkeypatch, barred):
+    """It publishes when the next run has settled its INTENT and read the record, but not published it."""
+    pipeline.publish(["a"])
+    zombie = Paused(pipeline, State.INTENT)
+    publish, following = Publisher.publish, []
+
+    def late(publisher, claim, files):
+        if not following:
+            following.append(Paused(pipeline, State.SEALED, "r2"))
+        return publish(publisher, claim, files)
+
+    monkeypatch.setattr(Publisher, "publish", late)
+    if not barred:
+        monkeypatch.setattr(Publisher, "settle", lambda *_: None)
+    zombie.resume()
+    following[0].resume()
+
+    assert isinstance(zombie.error, RunFenced)
+    assert pipeline.values() == (["a"] if barred else ["a", "a"])
+
+
+class TwiceStaged(LocalTablePlane):
+    """Rows are staged twice, and the first COPY is not counted: as a repeated task leaves them."""
+
+    def seal(self, plan, writer=None):
+        super().seal(plan, writer)
+        return super().seal(plan, writer)
+
+
+class NoRows(LocalTablePlane):
+    """The process returns nothing."""
+
+    def seal(self, plan, writer=None):
+        sealed = super().seal(plan, writer)
+        return LocalFiles(sealed.manifest, [])
+
+
+def test_rows_of_a_repeated_task_are_there_once_and_a_run_without_rows_leaves_nothing(pipeline):
+    """What was staged and not counted goes with the attempt."""
+    pipeline.publish(["a", "b"])
+    pipeline.run("r1", data=TwiceStaged)
+    assert pipeline.values() == ["a", "b"]
+    pipeline.publish(["c"])
+    pipeline.run("r2", data=NoRows)
+    assert pipeline.values() == ["a", "b"]
+    assert committed(pipeline) == 3
+    assert pipeline.left() == 0
+
+
+def test_a_violated_constraint_fails_the_run_until_the_record_is_left_out(pipeline):
+    """At once and by name; the next try settles the INTENT, and what the operator decides is done."""
+    pipeline.database.sql(f"ALTER TABLE {pipeline.database.table} ADD CONSTRAINT no_b CHECK (value <> 'b')")
+    pipeline.publish(["a", "b"])
+    for number in (1, 2):
+        with pytest.raises(TableRefused, match="no_b"):
+            pipeline.run("r1", try_number=number)
+        assert pipeline.values() == []
+        assert committed(pipeline) < 0
+    pipeline.run("r1", try_number=3, skip_offsets=(OffsetRange(pipeline.source, 0, 1, 2),))
+    assert pipeline.values() == ["a"]
+    assert committed(pipeline) == 2
+
+
+def test_upserts_of_runs_and_rounds_leave_the_last_value_of_each_key(embedded_kafka, postgres_server):
+    """A key that is several times in a round, in two rounds and in two runs, with deaths between."""
+    database = Database(postgres_server)
+    database.create('value text PRIMARY KEY, "offset" bigint')
+    pipeline = PostgresPipeline(embedded_kafka, database, mode="upsert", key=["value"])
+    pipeline.publish(["a", "b", "a", "c", "a", "b"])
+    ranges = Cursor(until_caught_up=True, max_records=4)
+    entered = []
+
+    def at_second_publication(now):
+        entered.append(now)
+        if entered.count(State.PUBLISHED) == 2:
+            raise Died
+
+    with pytest.raises(Died):
+        pipeline.run("r1", ranges=ranges, on_state=at_second_publication)
+    pipeline.run("r1", ranges=ranges, try_number=2)
+    offsets = f'SELECT value, "offset" FROM {database.table} ORDER BY value'
+    assert database.sql(offsets) == [["a", "4"], ["b", "5"], ["c", "3"]]
+    pipeline.publish(["c", "c"])
+    record = pipeline.run("r2")
+    assert database.sql(offsets) == [["a", "4"], ["b", "5"], ["c", "7"]]
+    assert (record.records_read, record.details["table"]["rows"]) == (2, 1)
+
+
+def test_a_crash_of_the_server_loses_no_record_and_doubles_none(embedded_kafka):
+    """Between INTENT and PUBLISHED it empties what is staged; behind PUBLISHED it keeps what is published."""
+    with PostgresServer() as server:
+        database = Database(server)
+        database.create('value text NOT NULL, "offset" bigint')
+        pipeline = PostgresPipeline(embedded_kafka, database)
+        pipeline.publish(["a", "b"])
+        crash = {State.INTENT: 1, State.PUBLISHED: 2}
+
+        def crash_at(state):
+            def entered(now):
+                if now is state and crash.pop(state, None):
+                    server.crash()
+
+            return entered
+
+        with pytest.raises(StagedRowsLost, match="2 rows"):
+            pipeline.run("r1", on_state=crash_at(State.INTENT))
+        assert pipeline.values() == []
+        record = pipeline.run("r1", try_number=2, on_state=crash_at(State.PUBLISHED))
+        assert crash == {}
+        assert pipeline.values() == ["a", "b"]
+        assert record.details["table"]["rows"] == 2
+        assert pipeline.run("r1", try_number=3).found
+        other = replace(pipeline.spec.sink, properties={**database.properties, "host": "/nowhere"})
+        pipeline.publish(["c"])
+        pipeline.run("r2")
+        assert pipeline.run("r2", sink=other, try_number=2).found
+        assert pipeline.values() == ["a", "b", "c"]

@@ -1,0 +1,108 @@
+"""Runs through Iceberg's own REST catalog, a process that loses answers and is killed: each record once."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_eos.exceptions import OutcomeUnknown
+from airflow_eos.run import publishing
+from airflow_eos.run.states import State
+from airflow_eos_testing.faults.catalog_proxy import CatalogProxy
+from airflow_eos_testing.iceberg_catalog import IcebergRestCatalog
+from tests.support.tables import TablePipeline
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory):
+    with IcebergRestCatalog(tmp_path_factory.mktemp("rest")) as running:
+        yield running
+
+
+@pytest.fixture
+def proxy(catalog):
+    with CatalogProxy(catalog.address) as running:
+        yield running
+
+
+@pytest.fixture
+def pipeline(embedded_kafka, catalog, proxy):
+    return TablePipeline(embedded_kafka, properties=proxy.properties, look=catalog.properties)
+
+
+def test_runs_go_through_a_rest_catalog(pipeline):
+    """The table has the rows, the record has the table's receipt, the next run reads on."""
+    pipeline.publish(["a", "b"])
+    record = pipeline.run("r1")
+    snapshot = pipeline.table.current_snapshot()
+    assert record.details["table"]["snapshot"] == snapshot.snapshot_id
+    assert snapshot.summary["eos.run-key"] == record.run_key
+    pipeline.publish(["c"])
+    pipeline.run("r2")
+    assert pipeline.run("r1", try_number=2).found
+    assert pipeline.values() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("fault", ["lose_response", "cut", "repeat"])
+def test_a_commit_that_a_proxy_loses_or_repeats_is_looked_up(pipeline, proxy, fault):
+    """Its answer is lost, it never arrives, or it is answered with the refusal of its repetition."""
+    pipeline.publish(["a", "b"])
+    met = getattr(proxy, fault)()
+    record = pipeline.run("r1")
+    assert met.hits == 1
+    assert record.details["table"]["rows"] == 2
+    assert pipeline.values() == ["a", "b"]
+    assert len(pipeline.table.snapshots()) == 1
+
+
+def test_a_look_that_is_not_answered_is_repeated(pipeline, proxy):
+    """Before the commit, where the plan is made it fails the try instead: nothing is pinned yet."""
+    pipeline.publish(["a"])
+
+    def entered(state):
+        if state is State.INTENT:
+            looks.append(proxy.lose_response("GET", times=2))
+
+    looks = []
+    pipeline.run("r1", on_state=entered)
+    assert looks[0].hits == 2
+    assert pipeline.values() == ["a"]
+
+
+@pytest.mark.parametrize("commit", ["is done", "is not done"])
+def test_a_catalog_that_is_killed_at_the_commit_is_asked_when_it_is_back(pipeline, proxy, catalog, commit):
+    """SIGKILL right behind the commit, or before it arrives; the same try goes on when it is back."""
+    pipeline.publish(["a", "b"])
+
+    def killed_and_back():
+        catalog.kill()
+        catalog.start()
+
+    fault = proxy.lose_response if commit == "is done" else proxy.cut
+    met = fault(then=killed_and_back)
+    pipeline.run("r1")
+    assert met.hits == 1
+    assert pipeline.values() == ["a", "b"]
+    assert len(pipeline.table.snapshots()) == 1
+
+
+@pytest.mark.parametrize("commit", ["is done", "is not done"])
+def test_a_catalog_that_stays_away_is_asked_by_the_next_try(pipeline, proxy, catalog, monkeypatch, commit):
+    """The try ends without an answer. The next one adopts the rows, or bars the INTENT and writes anew."""
+    monkeypatch.setattr(publishing, "MAX_LOOKS", 3)
+    pipeline.publish(["a", "b"])
+    fault = proxy.lose_response if commit == "is done" else proxy.cut
+    met = fault(then=catalog.kill)
+    try:
+        with pytest.raises(OutcomeUnknown, match="A retry finds out"):
+            pipeline.run("r1")
+    finally:
+        catalog.start()
+    assert met.hits == 1
+    pipeline.publish(["c"])
+    pipeline.run("r2")
+    pipeline.run("r3")
+    assert pipeline.values() == ["a", "b", "c"]
+    appends = [
+        one for one in pipeline.table.snapshots() if "eos.barred" not in one.summary.additional_properties
+    ]
+    assert len(appends) == (2 if commit == "is done" else 1)

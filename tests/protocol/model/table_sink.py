@@ -1,0 +1,145 @@
+"""A table of the model: its head, its property and its rows, changed by compare-and-set alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from airflow_eos.model.table import DataFileMade, PublishedRuns, TableLayout, TableReceipt
+from airflow_eos.ports import TableMoved
+from tests.protocol.model.explorer import Fault, Run
+
+NAME = "iceberg:c/db.t"
+SCOPE, TOKEN, BARRED = "eos.scope", "eos.token", "eos.barred"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a commit added, as its summary has it."""
+
+    number: int
+    rows: int
+    summary: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+    """The table when it was looked at."""
+
+    head: int
+    layout: TableLayout
+    property_text: str | None
+    snapshots: tuple[Snapshot, ...]
+
+    @property
+    def published(self) -> PublishedRuns:
+        return PublishedRuns.from_json(self.property_text)
+
+    def snapshot_of(self, scope: str, token: int) -> TableReceipt | None:
+        for snapshot in self.snapshots:
+            summary = snapshot.summary
+            if summary.get(SCOPE) == scope and summary.get(TOKEN) == str(token) and BARRED not in summary:
+                return TableReceipt(snapshot.number, 1, snapshot.rows)
+        return None
+
+
+@dataclass
+class ModelTable:
+    """The table itself, shared by all processes.
+
+    :param compares: whether a commit is refused that was made on an older head.
+    """
+
+    compares: bool = True
+    head: int = 0
+    property_text: str | None = None
+    snapshots: list[Snapshot] = field(default_factory=list)
+    rows: list[str] = field(default_factory=list)
+
+    def fingerprint(self) -> str:
+        return repr((self.head, self.property_text, self.snapshots, self.rows))
+
+    def version(self) -> ModelVersion:
+        layout = TableLayout("uuid", 0, 0)
+        return ModelVersion(self.head, layout, self.property_text, tuple(self.snapshots))
+
+    def append(
+        self, on: int, rows: Sequence[str], published: PublishedRuns, summary: Mapping[str, str], own: str
+    ) -> TableReceipt:
+        """Commit, or refuse.
+
+        :param on: the head that was looked at.
+        :raises TableMoved: it is another one now.
+        """
+        if self.compares and on != self.head:
+            raise TableMoved(f"the head is {self.head}, not {on}")
+        self.head += 1
+        receipt = TableReceipt(self.head, 1, len(rows))
+        run = published.runs[own]
+        if run.receipt is not None:
+            published = published.with_run(own, replace(run, receipt=receipt))
+        self.property_text = published.to_json()
+        self.snapshots.append(Snapshot(self.head, len(rows), dict(summary)))
+        self.rows += rows
+        return receipt
+
+    def foreign_commit(self) -> None:
+        """Somebody who knows nothing of us compacts."""
+        self.head += 1
+        self.snapshots.append(Snapshot(self.head, 0, {}))
+
+    def expire_snapshots(self) -> None:
+        """All but the newest."""
+        del self.snapshots[:-1]
+
+
+class ModelTableSink:
+    """Implements ``airflow_eos.ports.TableSink`` for one process; looks and commits are steps."""
+
+    name = NAME
+
+    def __init__(self, run: Run, table: ModelTable) -> None:
+        self._run, self._table = run, table
+
+    def load(self) -> ModelVersion:
+        version: ModelVersion = self._run.step("look at the table", self._table.version)
+        return version
+
+    def writer(self, version: ModelVersion, label: str) -> str:
+        del version
+        return label
+
+    def commit(
+        self,
+        version: ModelVersion,
+        files: Sequence[DataFileMade],
+        published: PublishedRuns,
+        summary: Mapping[str, str],
+        own: str,
+    ) -> TableReceipt:
+        rows = [value for file in files for value in json.loads(file.data)]
+
+        def append() -> TableReceipt:
+            return self._table.append(version.head, rows, published, summary, own)
+
+        def late() -> None:
+            with suppress(TableMoved):
+                append()
+
+        faults = (Fault.FAIL, Fault.LOSE, Fault.DIE, Fault.DELAY)
+        receipt: TableReceipt = self._run.step("commit to the table", append, faults, late)
+        return receipt
+
+
+def data_file(values: Sequence[str]) -> DataFileMade:
+    """Return a data file with these rows."""
+    return DataFileMade(json.dumps(list(values)).encode(), len(values), 1)
+
+
+def sink_of(run: Run, scene: Any) -> ModelTableSink | None:
+    """Return a process's own handle on the scene's table, None where the scene has none."""
+    table: ModelTable | None = getattr(scene, "table", None)
+    return None if table is None else ModelTableSink(run, table)

@@ -1,0 +1,121 @@
+"""A table of each kind that a run can append to, in files: made, changed and read without this package."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import duckdb
+import pyarrow as pa
+from pyiceberg.catalog import load_catalog
+
+from airflow_eos.model.delta_table import DeltaTable
+from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.sink_table import SinkTable
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("name", pa.string())])
+
+
+class IcebergLake:
+    """A catalog in SQLite with an empty table ``db.t``; pyiceberg's own, no server."""
+
+    def __init__(self, folder: Path, schema: pa.Schema = SCHEMA) -> None:
+        self._schema = schema
+        self.properties = {
+            "type": "sql",
+            "uri": f"sqlite:///{folder}/catalog.db",
+            "warehouse": f"file://{folder}",
+        }
+        self._catalog = load_catalog("c", **self.properties)
+        self._catalog.create_namespace("db")
+        self.create()
+
+    def create(self) -> None:
+        self._catalog.create_table("db.t", schema=self._schema)
+
+    def drop(self) -> None:
+        self._catalog.drop_table("db.t")
+
+    def close(self) -> None:
+        self._catalog.close()
+
+    def sink(self, branch: str | None = None) -> SinkTable:
+        return IcebergTable("db.t", catalog="c", branch=branch, properties=self.properties)
+
+    @property
+    def table(self) -> Any:
+        return self._catalog.load_table("db.t")
+
+    def append(self, rows: dict[str, Any]) -> None:
+        """Append as a writer that knows nothing of us."""
+        self.table.append(pa.table(rows, schema=self._schema))
+
+    def values(self, column: str, branch: str | None = None) -> list[Any]:
+        """Return a column's values, sorted."""
+        scan = self.table.scan() if branch is None else self.table.scan().use_ref(branch)
+        return sorted(scan.to_arrow().column(column).to_pylist())
+
+
+class DeltaLake:
+    """An empty table in a folder."""
+
+    def __init__(self, folder: Path, schema: pa.Schema = SCHEMA, **options: Any) -> None:
+        self._schema, self._options = schema, options
+        self.folder = folder / "t"
+        self.create()
+
+    @classmethod
+    def at(cls, folder: Path) -> DeltaLake:
+        """Return the table that another process has made in a folder."""
+        lake = cls.__new__(cls)
+        lake.folder, lake._schema, lake._options = folder, SCHEMA, {}
+        return lake
+
+    def create(self) -> None:
+        deltalake.DeltaTable.create(
+            str(self.folder), deltalake.Schema.from_arrow(self._schema), **self._options
+        )
+
+    def drop(self) -> None:
+        shutil.rmtree(self.folder)
+
+    def close(self) -> None:
+        """Leave the files."""
+
+    def sink(self) -> SinkTable:
+        return DeltaTable(str(self.folder))
+
+    @property
+    def table(self) -> Any:
+        return deltalake.DeltaTable(str(self.folder))
+
+    def append(self, rows: dict[str, Any]) -> None:
+        """Append as a writer that knows nothing of us."""
+        deltalake.write_deltalake(str(self.folder), pa.table(rows, schema=self._schema), mode="append")
+
+    def values(self, column: str) -> list[Any]:
+        """Return a column's values, sorted: the log replayed here, the files read by DuckDB."""
+        files = [str(self.folder / add["path"]) for add in self.added()]
+        if not files:
+            return []
+        query = f'select "{column}" from read_parquet(?) order by 1'
+        return [value for (value,) in duckdb.connect().execute(query, [files]).fetchall()]
+
+    def scan(self) -> pa.Table:
+        """Return the rows as deltalake reads them: also of a log that was cleaned up."""
+        return pa.table(self.table.scan().read_all())
+
+    def added(self) -> list[dict[str, Any]]:
+        """Return the ``add`` actions that no later one removed, as the log has them."""
+        live: dict[str, dict[str, Any]] = {}
+        for version in sorted((self.folder / "_delta_log").glob("*.json")):
+            for action in map(json.loads, version.read_text().splitlines()):
+                if "add" in action:
+                    assert action["add"]["path"] not in live, "a file is in the table twice"
+                    live[action["add"]["path"]] = action["add"]
+                elif "remove" in action:
+                    del live[action["remove"]["path"]]
+        return list(live.values())

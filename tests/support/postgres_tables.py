@@ -1,0 +1,72 @@
+"""A PostgreSQL table as a sink in tests, made and counted by ``psql``, which shares no code with us."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from airflow_eos.model.postgres_table import PostgresTable
+from airflow_eos_testing.postgres import PostgresServer
+
+COLUMNS = "id bigint NOT NULL, name text"
+
+
+@dataclass
+class Database:
+    """A database with one empty table ``t`` in a schema of its own."""
+
+    server: PostgresServer
+    schema: str = field(default_factory=lambda: f"s{uuid.uuid4().hex[:8]}")
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return {"host": str(self.server.home), "user": "postgres", "dbname": "postgres"}
+
+    @property
+    def table(self) -> str:
+        return f"{self.schema}.t"
+
+    def create(self, columns: str = COLUMNS) -> None:
+        """Make schema and table."""
+        self.sql(f"CREATE SCHEMA IF NOT EXISTS {self.schema}; CREATE TABLE {self.table} ({columns})")
+
+    def sink(self, **changes: Any) -> PostgresTable:
+        return PostgresTable(
+            **{"name": self.table, "connection": "c", "properties": self.properties, **changes}
+        )
+
+    def sql(self, statement: str) -> list[list[str]]:
+        return self.server.query(statement)
+
+    def values(self, column: str = "name") -> list[str]:
+        """Return a column, sorted."""
+        return sorted(row[0] for row in self.sql(f"SELECT {column} FROM {self.table}"))
+
+    def counts(self, column: str = "name") -> dict[str, int]:
+        """Return how often each value of a column is there."""
+        return dict(sorted(Counter(self.values(column)).items()))
+
+    def staging(self) -> list[str]:
+        """Return the staging tables of all pipelines."""
+        tables = self.sql("SELECT tablename FROM pg_tables WHERE schemaname = 'airflow_eos'")
+        return [name for (name,) in tables if name != "published"]
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A server that the tests of a session share; each has tables of its own."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres_server: PostgresServer) -> Database:
+    """A database with the empty table ``t``."""
+    made = Database(postgres_server)
+    made.create()
+    return made

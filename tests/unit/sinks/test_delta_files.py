@@ -1,0 +1,178 @@
+"""Data files of a Delta Lake table: what tasks write, read again by deltalake and DuckDB."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import pickle
+import sys
+from decimal import Decimal
+
+import deltalake
+import duckdb
+import pyarrow as pa
+import pytest
+
+from airflow_eos.exceptions import ConfigurationError, EnvironmentMismatch, RecordRefused
+from airflow_eos.run.publishing import Claim, Publisher
+from airflow_eos.sinks.delta_files import partition_texts, statistics
+from airflow_eos.sinks.opening import open_table
+from tests.support.lakes import DeltaLake
+
+PROPERTY = "eos.0123456789"
+COLUMNS = pa.schema(
+    [
+        ("tiny", pa.int8()),
+        ("name", pa.string()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("local", pa.timestamp("us")),
+        ("day", pa.date32()),
+        ("price", pa.decimal128(10, 2)),
+        ("raw", pa.binary()),
+        ("tags", pa.list_(pa.string())),
+        ("counts", pa.map_(pa.string(), pa.int32())),
+        ("place", pa.struct([("x", pa.int64()), ("y", pa.string())])),
+        ("is_late", pa.bool_()),
+        ("ratio", pa.float64()),
+    ]
+)
+MOMENT = dt.datetime(2024, 2, 29, 23, 59, 59, 600007, tzinfo=dt.timezone.utc)
+ROWS = [
+    {
+        "tiny": 1,
+        "name": "a b/ü=%",
+        "at": MOMENT,
+        "local": MOMENT.replace(tzinfo=None),
+        "day": MOMENT.date(),
+        "price": Decimal("1.50"),
+        "raw": b"\x00a",
+        "tags": ["x", None],
+        "counts": [("k", 1)],
+        "place": {"x": 1, "y": None},
+        "is_late": True,
+        "ratio": 1e300,
+    },
+    dict.fromkeys(COLUMNS.names),
+]
+PARTITIONABLE = ["tiny", "name", "at", "local", "day", "price", "is_late"]
+
+
+def published(lake, rows):
+    """Publish rows as a run does, by a writer that went through a pickle."""
+    sink = open_table(lake.sink(), PROPERTY)
+    version = sink.load()
+    writer = pickle.loads(pickle.dumps(sink.writer(version, "label")))
+    files = writer.write(writer.columns(pa.Table.from_pylist(rows, COLUMNS)))
+    claim = Claim("run/p/1", "cursor", 10, version.layout, lasting=True)
+    return Publisher(sink, lambda _: frozenset()).publish(claim, files)
+
+
+def test_every_type_is_read_as_it_was_written(tmp_path):
+    """By deltalake's own scan."""
+    lake = DeltaLake(tmp_path, COLUMNS)
+    receipt = published(lake, ROWS)
+    assert lake.scan().to_pylist() == ROWS
+    assert (receipt.files, receipt.rows) == (1, 2)
+    (add,) = lake.added()
+    assert add["path"].startswith("label-")
+    assert (lake.folder / add["path"]).stat().st_size == add["size"]
+
+
+@pytest.mark.parametrize("column", PARTITIONABLE)
+def test_a_partition_is_read_as_it_was_written(tmp_path, column):
+    """A value and null are a file each; the column is in the log alone, and predicates find it."""
+    lake = DeltaLake(tmp_path, COLUMNS, partition_by=[column])
+    published(lake, [*ROWS, ROWS[0]])
+    rows = sorted(lake.scan().select(COLUMNS.names).to_pylist(), key=lambda row: row["tiny"] is None)
+    assert rows == [ROWS[0], ROWS[0], ROWS[1]]
+    adds = lake.added()
+    assert sorted(json.loads(add["stats"])["numRecords"] for add in adds) == [1, 2]
+    for add in adds:
+        names = duckdb.connect().execute(
+            "select name from parquet_schema(?)", [str(lake.folder / add["path"])]
+        )
+        assert (column,) not in names.fetchall()
+    assert lake.table.scan(predicate=f"{column} is null").read_all().num_rows == 1
+
+
+@pytest.mark.parametrize("column", PARTITIONABLE)
+def test_partition_values_are_those_of_other_writers(tmp_path, column):
+    """Moments differ: with their zone, as the protocol has it."""
+    lake = DeltaLake(tmp_path, COLUMNS, partition_by=[column])
+    deltalake.write_deltalake(str(lake.folder), pa.Table.from_pylist(ROWS[:1], COLUMNS), mode="append")
+    (theirs,) = [add["partitionValues"][column] for add in lake.added()]
+    (ours,) = partition_texts(pa.Table.from_pylist(ROWS[:1], COLUMNS).column(column)).to_pylist()
+    assert ours == (theirs if column != "at" else "2024-02-29T23:59:59.600007Z")
+
+
+def test_an_empty_text_in_a_partition_column_is_refused(tmp_path):
+    """Delta Lake has no empty text there: it would come back as null."""
+    lake = DeltaLake(tmp_path, COLUMNS, partition_by=["name"])
+    with pytest.raises(RecordRefused, match=r"an empty text in 'name', by which delta:.* is partitioned"):
+        published(lake, [{**ROWS[0], "name": ""}])
+    published(DeltaLake(tmp_path / "other", COLUMNS), [{**ROWS[0], "name": ""}])
+
+
+def test_several_partition_columns_make_a_file_for_each_combination(tmp_path):
+    """Also where a value is null in one of them."""
+    lake = DeltaLake(tmp_path, COLUMNS, partition_by=["name", "tiny"])
+    rows = [{**ROWS[1], "name": name, "tiny": tiny} for name in ("a", None) for tiny in (1, None)] * 2
+    published(lake, rows)
+    values = [(add["partitionValues"]["name"], add["partitionValues"]["tiny"]) for add in lake.added()]
+    assert sorted(values, key=str) == sorted([("a", "1"), ("a", None), (None, "1"), (None, None)], key=str)
+    assert lake.scan().num_rows == 8
+
+
+def test_statistics_hold_for_every_row():
+    """Bounds where all readers agree on their form; else none, which skips nothing."""
+    table = pa.table(
+        {
+            "number": pa.array([3, None, -2], pa.int64()),
+            "day": [dt.date(2024, 1, 2), dt.date(2023, 1, 2), None],
+            "text": ["b", "ä", "a"],
+            "long": ["a" * 33, "b", "c"],
+            "ratio": [1.5, float("nan"), 2.0],
+            "none": pa.nulls(3, pa.int32()),
+            "list": [[1], None, [2]],
+        }
+    )
+    assert statistics(table) == {
+        "numRecords": 3,
+        "minValues": {"number": -2, "day": "2023-01-02", "text": "a"},
+        "maxValues": {"number": 3, "day": "2024-01-02", "text": "ä"},
+        "nullCount": {"number": 1, "day": 1, "text": 0, "long": 0, "ratio": 0, "none": 3},
+    }
+
+
+@pytest.mark.parametrize(("indexed", "columns"), [("2", 2), ("8", 7), ("-1", 9), (None, 9), ("0", 0)])
+def test_so_many_columns_have_statistics_as_the_table_says(tmp_path, indexed, columns):
+    """Of the table's first ones; nested ones have none."""
+    configuration = {} if indexed is None else {"delta.dataSkippingNumIndexedCols": indexed}
+    lake = DeltaLake(tmp_path, COLUMNS, configuration=configuration)
+    published(lake, ROWS)
+    (add,) = lake.added()
+    assert len(json.loads(add["stats"])["nullCount"]) == columns
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(None, 128 << 20), ("1048576", 1 << 20), ("10mb", 10 << 20), ("1gb", 128 << 20)]
+)
+def test_a_table_says_how_large_its_files_are(tmp_path, size, expected):
+    """In bytes or with a unit; tasks hold no more than 128 MB."""
+    lake = DeltaLake(tmp_path, configuration={} if size is None else {"delta.targetFileSize": size})
+    sink = open_table(lake.sink(), PROPERTY)
+    assert sink.writer(sink.load(), "label").flush_bytes == expected
+
+
+def test_where_deltalake_is_missing_is_said(tmp_path, monkeypatch):
+    """On the driver before anything is read, on executors by the first task that writes."""
+    lake = DeltaLake(tmp_path)
+    sink = open_table(lake.sink(), PROPERTY)
+    writer = sink.writer(sink.load(), "label")
+    rows = pa.table({"id": [1], "name": ["a"]})
+    monkeypatch.setitem(sys.modules, "deltalake.fs", None)
+    with pytest.raises(EnvironmentMismatch, match=r"install airflow-eos\[delta\] on the executors"):
+        writer.write(rows)
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'airflow-eos\[delta\]'"):
+        open_table(lake.sink(), PROPERTY)

@@ -1,0 +1,691 @@
+"""Rows are in a PostgreSQL table once: on a real server, with commits of others at every place between.
+
+Each test of a protection has its counter-test beside it, in which the protection is taken out. Rows are
+counted by ``psql``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import uuid
+from dataclasses import replace
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from airflow_eos.exceptions import (
+    AuthorizationFailed,
+    ConfigurationError,
+    OutcomeUnknown,
+    RunFenced,
+    StagedRowsLost,
+    TableChanged,
+    TableRefused,
+    TableReplaced,
+    UnknownTable,
+)
+from airflow_eos.run import publishing
+from airflow_eos.run.publishing import Claim, Publisher
+from airflow_eos.sinks import postgres_rows, postgres_sink
+from airflow_eos.sinks.opening import open_table
+from airflow_eos.sinks.postgres_sink import PostgresSink
+from airflow_eos_testing.postgres import PostgresServer
+from tests.support.patience import wait_until
+from tests.support.postgres_tables import Database
+
+
+class Attempt:
+    """A process that publishes: a connection of its own, and rows that it has staged.
+
+    :ivar committed: run keys that the ledger holds.
+    :ivar before_commit: called once, between the attempt's look and its commit.
+    """
+
+    def __init__(self, database, run="run/p/1", token=10, *, scope="cursor", lasting=True, rows=None, **sink):
+        self.sink = PostgresSink(database.sink(**sink), f"eos.{database.schema}")
+        self.committed = set()
+        self.before_commit = self.after_commit = None
+        self.commits = 0
+        self._commit, self.sink.commit = self.sink.commit, self._watched
+        self.publisher = Publisher(self.sink, self._asked, sleep=lambda _: None)
+        version = self.sink.load()
+        self.claim = Claim(run, scope, token, version.layout, lasting, (("eos.run-key", run),))
+        self.writer = self.sink.writer(version, uuid.uuid4().hex[:20])
+        self.files = []
+        self.stage(rows or {"id": [token * 10, token * 10 + 1], "name": [run, run]})
+
+    def stage(self, rows):
+        self.files += self.writer.write(self.writer.columns(pa.table(rows)))
+
+    def _asked(self, keys):
+        return frozenset(self.committed & set(keys))
+
+    def _watched(self, *arguments):
+        self.commits += 1
+        before, self.before_commit = self.before_commit, None
+        if before is not None:
+            before()
+        receipt = self._commit(*arguments)
+        after, self.after_commit = self.after_commit, None
+        if after is not None:
+            after()
+        return receipt
+
+    def publish(self):
+        return self.publisher.publish(self.claim, self.files)
+
+
+def control_row(database):
+    columns = "version, last_run->>'eos.run-key'"
+    return database.sql(
+        f"SELECT {columns} FROM airflow_eos.published WHERE pipeline = 'eos.{database.schema}'"
+    )
+
+
+def test_rows_and_the_note_that_they_are_published_are_one_transaction(database):
+    """The receipt's snapshot is the transaction's id, by which the run's rows are found."""
+    attempt = Attempt(database)
+    receipt = attempt.publish()
+
+    assert database.counts() == {"run/p/1": 2}
+    assert (receipt.rows, receipt.files) == (2, 1)
+    assert control_row(database) == [["1", "run/p/1"]]
+    written_by = f"xmin::text::bigint = {receipt.snapshot} % (1::bigint << 32)"
+    assert database.sql(f"SELECT count(*) FROM {database.table} WHERE {written_by}") == [["2"]]
+    assert attempt.writer.staging not in database.staging()
+    assert attempt.sink.load().published.runs["cursor"].receipt == receipt
+
+
+def test_the_same_claim_is_published_once_whatever_comes_between(database):
+    """Two attempts at one INTENT, one between the other's look and commit: the second adopts."""
+    first, second = Attempt(database), Attempt(database)
+    published = []
+    first.before_commit = lambda: published.append(second.publish())
+
+    assert first.publish() == published[0]
+    assert database.counts() == {"run/p/1": 2}
+
+
+def test_without_the_compared_version_it_is_published_twice(database, monkeypatch):
+    """The counter-test: the row is locked, and whatever it says is taken."""
+    first, second = Attempt(database), Attempt(database)
+    first.before_commit = second.publish
+    monkeypatch.setattr(PostgresSink, "_lock_version", lambda *_: None)
+
+    first.publish()
+
+    assert database.counts() == {"run/p/1": 4}
+
+
+def test_two_attempts_at_the_same_moment_publish_once(database):
+    """One waits for the other's row lock, sees its version, and adopts."""
+    attempts = [Attempt(database) for _ in range(4)]
+    receipts = []
+    threads = [threading.Thread(target=lambda a=a: receipts.append(a.publish())) for a in attempts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(receipts) == 4
+    assert len(set(receipts)) == 1
+    assert database.counts() == {"run/p/1": 2}
+
+
+def test_other_writers_of_the_table_cost_nothing(database):
+    """A foreign insert between look and commit, and one that is still open: neither is waited for."""
+    attempt = Attempt(database)
+    attempt.before_commit = lambda: database.sql(f"INSERT INTO {database.table} VALUES (1, 'foreign')")
+    with psycopg.connect(**database.properties) as other:
+        other.execute(f"INSERT INTO {database.table} VALUES (2, 'open')")
+        attempt.publish()
+
+    assert database.counts() == {"foreign": 1, "open": 1, "run/p/1": 2}
+    assert attempt.commits == 1
+
+
+@pytest.mark.parametrize("error", [psycopg.OperationalError("reset"), RuntimeError("proxy: 504")])
+def test_a_lost_answer_is_looked_up(database, error):
+    """The server committed, and its answer did not arrive."""
+    attempt = Attempt(database)
+
+    def lost():
+        raise error
+
+    attempt.after_commit = lost
+    receipt = attempt.publish()
+
+    assert database.counts() == {"run/p/1": 2}
+    assert attempt.commits == 1
+    assert receipt.rows == 2
+
+
+def test_a_transaction_whose_connection_is_cut_is_done_again(database, monkeypatch):
+    """The server ends the session before the commit: the rows are still staged."""
+    attempt = Attempt(database)
+    cut = []
+
+    def insert(sink, connection, staged):
+        rows = real(sink, connection, staged)
+        if not cut:
+            cut.append(connection.info.backend_pid)
+            database.sql(f"SELECT pg_terminate_backend({cut[0]}, 10000)")
+        return rows
+
+    real = PostgresSink._insert
+    monkeypatch.setattr(PostgresSink, "_insert", insert)
+    attempt.publish()
+
+    assert database.counts() == {"run/p/1": 2}
+    assert attempt.commits == 2
+
+
+def test_a_commit_that_fails_leaves_no_connection(database, monkeypatch):
+    """It is looked at and done again; the session that failed is closed."""
+    attempt = Attempt(database)
+    failures = [psycopg.OperationalError("the connection broke")]
+    commit = psycopg.Connection.commit
+
+    def commit_or_fail(connection):
+        if failures and attempt.commits:
+            raise failures.pop()
+        commit(connection)
+
+    monkeypatch.setattr(psycopg.Connection, "commit", commit_or_fail)
+    attempt.publish()
+
+    assert (attempt.commits, failures) == (2, [])
+    assert database.counts() == {"run/p/1": 2}
+    ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'airflow-eos'"
+    wait_until(lambda: database.sql(ours) == [["0"]])
+
+
+def test_a_claim_that_was_not_published_is_barred(database):
+    """A zombie: it looked before its successor barred it, and wakes to commit."""
+    zombie, successor = Attempt(database), Attempt(database)
+    zombie.before_commit = lambda: successor.publisher.settle(successor.claim)
+
+    with pytest.raises(RunFenced):
+        zombie.publish()
+    assert database.counts() == {}
+
+
+def test_of_a_zombie_and_the_next_run_over_its_range_one_is_there(database):
+    """The next run bars the open claim and publishes the same records, with a higher token."""
+    zombie = Attempt(database, "run/p/1", 10)
+    following = Attempt(database, "run/p/2", 20)
+
+    def come_first():
+        assert following.publisher.settle(zombie.claim) is None
+        following.publish()
+
+    zombie.before_commit = come_first
+    with pytest.raises(RunFenced):
+        zombie.publish()
+    assert database.counts() == {"run/p/2": 2}
+
+
+def test_without_the_token_both_are_there(database, monkeypatch):
+    """The counter-test: a compared version refuses a stale look, not a stale attempt."""
+    monkeypatch.setattr(publishing, "token_is_stale", lambda *_: False)
+    test = test_of_a_zombie_and_the_next_run_over_its_range_one_is_there
+
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        test(database)
+    assert database.counts() == {"run/p/1": 2, "run/p/2": 2}
+
+
+def test_a_zombie_that_comes_first_is_adopted(database):
+    """The zombie publishes between the successor's look and its bar, which is refused: the rows are found."""
+    zombie, successor = Attempt(database), Attempt(database)
+    successor.before_commit = zombie.publish
+
+    receipt = successor.publisher.settle(successor.claim)
+
+    assert receipt is not None
+    assert database.counts() == {"run/p/1": 2}
+
+
+def test_rows_that_others_have_deleted_are_not_written_again(database):
+    """Published is what the note says: what became of the rows since is not the run's affair."""
+    receipt = Attempt(database).publish()
+    database.sql(f"TRUNCATE {database.table}")
+
+    assert Attempt(database).publish() == receipt
+    assert database.counts() == {}
+
+
+def test_a_run_whose_note_was_taken_out_is_asked_of_the_ledger(database):
+    """Intervals: a zombie wakes when its successor is committed and another run has tidied the notes up."""
+    zombie = Attempt(database, "interval/p/1", 10, scope="i1", lasting=False)
+    successor = Attempt(database, "interval/p/1", 30, scope="i1", lasting=False)
+    other = Attempt(database, "interval/p/2", 40, scope="i2", lasting=False)
+
+    def finished():
+        successor.publish()
+        for attempt in (other, zombie):
+            attempt.committed.add("interval/p/1")
+        other.publish()
+
+    zombie.before_commit = finished
+    with pytest.raises(RunFenced):
+        zombie.publish()
+    assert database.counts() == {"interval/p/1": 2, "interval/p/2": 2}
+    assert list(zombie.sink.load().published.runs) == ["i2"]
+
+
+def test_parallel_intervals_do_not_fence_each_other(database):
+    """Tokens are of one transactional id: a backfill's runs publish in any order."""
+    late = Attempt(database, "interval/p/1", 10, scope="i1", lasting=False)
+    early = Attempt(database, "interval/p/2", 40, scope="i2", lasting=False)
+    late.before_commit = early.publish
+
+    late.publish()
+
+    assert database.counts() == {"interval/p/1": 2, "interval/p/2": 2}
+
+
+@pytest.mark.parametrize("lost", ["the table", "the note", "all notes"])
+def test_what_can_no_longer_tell_is_refused(database, lost):
+    """A table that was made again, or a note that was removed."""
+    attempt = Attempt(database)
+    if lost == "the table":
+        database.sql(f"DROP TABLE {database.table}")
+        with pytest.raises(UnknownTable):
+            attempt.publish()
+        database.create()
+    elif lost == "the note":
+        database.sql(f"DELETE FROM airflow_eos.published WHERE pipeline = 'eos.{database.schema}'")
+    else:
+        database.sql("DROP TABLE airflow_eos.published")
+
+    with pytest.raises(TableReplaced):
+        attempt.publish()
+    with pytest.raises(TableReplaced):
+        attempt.publisher.settle(attempt.claim)
+    assert database.counts() == {}
+
+
+@pytest.mark.parametrize("between", [False, True])
+@pytest.mark.parametrize(
+    "change", ["ADD more int", "DROP name", "ALTER name TYPE varchar(5)", "ALTER name SET NOT NULL"]
+)
+def test_rows_are_published_for_the_columns_that_they_were_staged_for(database, change, between):
+    """Changed before the look, and between look and commit."""
+    attempt = Attempt(database)
+
+    def changed():
+        database.sql(f"ALTER TABLE {database.table} {change}")
+
+    if between:
+        attempt.before_commit = changed
+    else:
+        changed()
+    with pytest.raises(TableChanged):
+        attempt.publish()
+    assert database.sql(f"SELECT count(*) FROM {database.table}") == [["0"]]
+
+
+def test_a_database_that_says_nothing_leaves_the_outcome_open(database):
+    """No success and no failure: a retry asks again."""
+    attempt = Attempt(database)
+    attempt.sink._sink = replace(attempt.sink._sink, properties={**database.properties, "host": "/nowhere"})
+    with pytest.raises(OutcomeUnknown, match="nowhere"):
+        attempt.publish()
+
+
+# -- what the database refuses --
+
+
+@pytest.mark.parametrize(
+    ("constraint", "names"),
+    [
+        ("PRIMARY KEY (id)", "t_pkey"),
+        ("CONSTRAINT late UNIQUE (id) DEFERRABLE INITIALLY DEFERRED", "late"),
+        ("CONSTRAINT small CHECK (id < 100)", "small"),
+        ("FOREIGN KEY (id) REFERENCES {schema}.others", "t_id_fkey"),
+    ],
+)
+def test_a_violated_constraint_is_final_and_named(database, constraint, names):
+    """At the first try, with nothing of the run in the table; the claim is barred by the next attempt."""
+    database.sql(f"CREATE TABLE {database.schema}.others (id bigint PRIMARY KEY)")
+    database.sql(f"INSERT INTO {database.schema}.others VALUES (100)")
+    database.sql(
+        f"INSERT INTO {database.table} VALUES (1, 'old'), (101, 'old')"
+        if "small" not in names
+        else "SELECT 1"
+    )
+    if "FOREIGN" in constraint:
+        database.sql(f"DELETE FROM {database.table}")
+    database.sql(f"ALTER TABLE {database.table} ADD {constraint.format(schema=database.schema)}")
+    attempt = Attempt(database)
+    before = database.counts()
+    with pytest.raises(TableRefused, match=names):
+        attempt.publish()
+
+    assert attempt.commits == 1
+    assert database.counts() == before
+    assert attempt.publisher.settle(attempt.claim) is None
+
+
+def test_a_trigger_that_raises_is_final(database):
+    """Whatever the database refuses for what the rows say."""
+    database.sql(
+        f"CREATE FUNCTION {database.schema}.no() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN RAISE EXCEPTION 'not on Sundays'; END $$; "
+        f"CREATE TRIGGER no BEFORE INSERT ON {database.table} FOR EACH ROW "
+        f"EXECUTE FUNCTION {database.schema}.no()"
+    )
+    with pytest.raises(TableRefused, match="not on Sundays"):
+        Attempt(database).publish()
+
+
+def test_a_conflict_of_transactions_is_tried_again(database, monkeypatch):
+    """A deadlock, or a lock that is not granted in time, says nothing about the rows."""
+    attempt = Attempt(database)
+    monkeypatch.setattr(postgres_sink, "_SETTINGS", "SET LOCAL lock_timeout = '50ms'")
+    with psycopg.connect(**database.properties) as other:
+        other.execute(f"LOCK TABLE {database.table} IN ACCESS EXCLUSIVE MODE")
+        released = []
+
+        def release():
+            released.append(other.rollback())
+
+        def watched(*arguments):
+            if attempt.commits == 2:
+                release()
+            return real(*arguments)
+
+        real, attempt.sink.commit = attempt.sink.commit, watched
+        attempt.publish()
+    assert attempt.commits == 3
+    assert database.counts() == {"run/p/1": 2}
+
+
+def test_a_driver_that_stalls_inside_its_transaction_gives_the_locks_up(database, monkeypatch):
+    """It holds the note's row; the server ends it, and its successor publishes."""
+    settings = postgres_sink._SETTINGS.replace(
+        "'idle_in_transaction_session_timeout', '60s'", "'idle_in_transaction_session_timeout', '100ms'"
+    )
+    monkeypatch.setattr(postgres_sink, "_SETTINGS", settings)
+    stalled, successor = Attempt(database), Attempt(database)
+    reached, resume = threading.Event(), threading.Event()
+    real = PostgresSink._insert
+
+    def insert(sink, connection, staged):
+        rows = real(sink, connection, staged)
+        if sink is stalled.sink and not reached.is_set():
+            reached.set()
+            resume.wait()
+        return rows
+
+    monkeypatch.setattr(PostgresSink, "_insert", insert)
+    receipts = []
+    thread = threading.Thread(target=lambda: receipts.append(stalled.publish()))
+    thread.start()
+    reached.wait()
+    receipts.append(successor.publish())
+    resume.set()
+    thread.join()
+
+    assert receipts[0] == receipts[1]
+    assert database.counts() == {"run/p/1": 2}
+
+
+# -- staged rows --
+
+
+def test_a_copy_that_nobody_counts_is_not_published(database):
+    """A repeated or speculative task has staged the same rows again, in the same table."""
+    attempt = Attempt(database)
+    attempt.writer.write(attempt.writer.columns(pa.table({"id": [100, 101], "name": ["run/p/1"] * 2})))
+    attempt.publish()
+    assert database.counts() == {"run/p/1": 2}
+
+
+def test_a_copy_that_fails_stages_nothing(database):
+    """It is one transaction: no first half of a task's rows stays."""
+    attempt = Attempt(database)
+    rows = attempt.writer.columns(pa.table({"id": list(range(1000)), "name": ["x"] * 1000}))
+    real = postgres_rows.csv_chunks
+
+    def broken(table):
+        yield from real(table)
+        raise ConnectionError("the executor lost its network")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(postgres_rows, "csv_chunks", broken)
+        with pytest.raises(ConnectionError):
+            attempt.writer.write(rows)
+    assert database.sql(f"SELECT count(*) FROM airflow_eos.{attempt.writer.staging}") == [["2"]]
+
+
+@pytest.mark.parametrize("lost", ["DROP TABLE", "TRUNCATE"])
+def test_staged_rows_that_are_gone_are_not_published_as_none(database, lost):
+    """Whoever removed them: the run fails, and nothing of it is there."""
+    attempt = Attempt(database)
+    database.sql(f"{lost} airflow_eos.{attempt.writer.staging}")
+    with pytest.raises(StagedRowsLost, match="staged 2 rows"):
+        attempt.publish()
+    assert database.counts() == {}
+    assert attempt.publisher.settle(attempt.claim) is None
+
+
+def test_without_the_count_an_empty_staging_table_is_published(database, monkeypatch):
+    """The counter-test: a success without rows."""
+    attempt = Attempt(database)
+    database.sql(f"TRUNCATE airflow_eos.{attempt.writer.staging}")
+    monkeypatch.setattr(PostgresSink, "_check_staged", lambda *_: None)
+    assert attempt.publish().rows == 0
+
+
+def test_what_an_attempt_left_behind_is_dropped_by_the_next_one_at_the_run(database):
+    """Of other runs only what is a week old, and never what another pipeline staged."""
+    sink = PostgresSink(database.sink(), f"eos.{uuid.uuid4().hex[:20]}")
+    other = PostgresSink(database.sink(), f"eos.{uuid.uuid4().hex[:20]}")
+    version, foreign = sink.load(), other.writer(other.load(), "a" * 20)
+    first, beside = sink.writer(version, "a" * 20), sink.writer(version, "b" * 20)
+    parts = beside.staging.split("_")
+    old = "_".join([*parts[:2], "c" * 20, f"{int(parts[3], 16) - 8 * 86_400:x}", parts[4]])
+    database.sql(f"CREATE TABLE airflow_eos.{old} ()")
+
+    last = sink.writer(version, "a" * 20)
+
+    there = set(database.staging())
+    assert not {first.staging, old} & there
+    assert {beside.staging, last.staging, foreign.staging} <= there
+    sink.close()
+    assert {beside.staging, last.staging, foreign.staging} & set(database.staging()) == {foreign.staging}
+
+
+def test_a_stray_task_that_still_writes_does_not_hold_the_publication_up(database):
+    """Its table is left to a later attempt."""
+    attempt = Attempt(database)
+    with psycopg.connect(**database.properties) as stray:
+        stray.execute(f"INSERT INTO airflow_eos.{attempt.writer.staging} VALUES (1, 'stray', 1)")
+        attempt.publish()
+    assert database.counts() == {"run/p/1": 2}
+    attempt.sink.close()
+    assert attempt.writer.staging not in database.staging()
+
+
+def test_what_is_published_survives_a_crash_of_the_server(monkeypatch):
+    """Also for a role that does not wait for the disk; the counter-test comes first: its run is lost."""
+    with PostgresServer() as server:
+        database = Database(server)
+        database.create()
+        assert database.sql("SHOW synchronous_commit") == [["off"]]
+        # Dropping a table waits for the disk, too; a stray task may keep the staging table.
+        monkeypatch.setattr(PostgresSink, "_drop", lambda *_: None)
+
+        def publish_and_crash(run, token):
+            attempt = Attempt(database, run, token)
+            database.sql("CHECKPOINT")
+            ((writer,),) = database.sql("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'")
+            os.kill(int(writer), signal.SIGSTOP)
+            attempt.publish()
+            server.crash()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                postgres_sink, "_SETTINGS", postgres_sink._SETTINGS.replace("'on', 'off'", "'on', ''")
+            )
+            publish_and_crash("lost", 10)
+        assert database.counts() == {}
+        publish_and_crash("kept", 20)
+        assert database.counts() == {"kept": 2}
+
+
+# -- upserts --
+
+
+def upsert(database, token, rows, **changes):
+    return Attempt(database, f"run/p/{token}", token, rows=rows, mode="upsert", key=["id"], **changes)
+
+
+def test_an_upsert_replaces_the_row_of_its_key(database):
+    """In a run the last row of a key wins, in the order of files and of rows; of two runs the later one."""
+    database.sql(f"ALTER TABLE {database.table} ADD PRIMARY KEY (id), ADD kept text DEFAULT 'd'")
+    database.sql(f"INSERT INTO {database.table} VALUES (1, 'old', 'mine'), (9, 'other', 'mine')")
+    attempt = upsert(database, 10, {"id": [1, 2, 1], "name": ["a", "b", "c"]})
+    attempt.stage({"id": [2, 3], "name": ["d", "e"]})
+    receipt = attempt.publish()
+    assert receipt.rows == 3
+    everything = f"SELECT id, name, kept FROM {database.table} ORDER BY id"
+    others = [["9", "other", "mine"]]
+    assert database.sql(everything) == [["1", "c", "mine"], ["2", "d", "d"], ["3", "e", "d"], *others]
+
+    upsert(database, 20, {"id": [3, 1], "name": [None, "f"]}).publish()
+    assert database.sql(everything) == [["1", "f", "mine"], ["2", "d", "d"], ["3", "", "d"], *others]
+
+
+def test_files_win_by_their_order_and_not_by_when_they_were_staged(database):
+    """The last task may stage first."""
+    database.sql(f"ALTER TABLE {database.table} ADD PRIMARY KEY (id)")
+    attempt = upsert(database, 10, {"id": [1], "name": ["staged first, read last"]})
+    attempt.stage({"id": [1], "name": ["staged last, read first"]})
+    attempt.files.reverse()
+    attempt.publish()
+    assert database.values() == ["staged first, read last"]
+
+
+def test_a_key_of_several_columns_and_nothing_but_a_key(database):
+    """What has no other column is inserted, or there already."""
+    database.sql(f"ALTER TABLE {database.table} ADD UNIQUE (name, id)")
+    for token in (10, 20):
+        rows = {"name": ["a", "a", "b"], "id": [1, 1, 1]}
+        Attempt(database, "r", token, rows=rows, mode="upsert", key=["id", "name"]).publish()
+    assert database.counts() == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        "INDEX ON {table} (id)",
+        "UNIQUE INDEX ON {table} (id, name)",
+        "UNIQUE INDEX ON {table} (id) WHERE name > 'a'",
+        "UNIQUE INDEX ON {table} (abs(id))",
+    ],
+)
+def test_a_key_that_no_unique_index_holds_is_refused_at_the_look(database, index):
+    """Before anything is read."""
+    database.sql(f"CREATE {index.format(table=database.table)}")
+    with pytest.raises(UnknownTable, match="no primary key or unique index on exactly id"):
+        upsert(database, 10, {"id": [1]})
+
+
+def test_a_row_without_a_key_and_rows_of_different_columns_are_refused(database):
+    """A unique index takes any number of nulls; what is left out of some rows would be set by others."""
+    database.sql(f"ALTER TABLE {database.table} ADD UNIQUE (name)")
+    with pytest.raises(Exception, match="without a value in 'name'"):
+        Attempt(database, rows={"id": [1], "name": [None]}, mode="upsert", key=["name"])
+    database.sql(f"ALTER TABLE {database.table} ADD PRIMARY KEY (id)")
+    attempt = upsert(database, 10, {"id": [1], "name": ["a"]})
+    attempt.stage({"id": [2]})
+    with pytest.raises(TableRefused, match="different columns"):
+        attempt.publish()
+
+
+# -- set-up --
+
+
+def test_a_role_gets_by_with_the_documented_rights(database, postgres_server):
+    """The schema is its own, and the table takes its rows; each right that is missing is named."""
+    role = f"r{uuid.uuid4().hex[:8]}"
+    other = Database(postgres_server)
+    postgres_server.query(f"CREATE ROLE {role} LOGIN; CREATE DATABASE {role}")
+    properties = {**database.properties, "user": role, "dbname": role}
+
+    def sql(statement):
+        with psycopg.connect(**{**database.properties, "dbname": role}, autocommit=True) as connection:
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else None
+
+    sql(f"CREATE SCHEMA {other.schema}; CREATE TABLE {other.table} (id bigint PRIMARY KEY, name text)")
+    with pytest.raises(AuthorizationFailed, match="CREATE SCHEMA airflow_eos AUTHORIZATION"):
+        Attempt(other, properties=properties)
+    sql(f"CREATE SCHEMA airflow_eos AUTHORIZATION {role}")
+    with pytest.raises(AuthorizationFailed, match=f"GRANT INSERT ON {other.table}"):
+        Attempt(other, properties=properties)
+    sql(f"GRANT INSERT ON {other.table} TO {role}")
+    with pytest.raises(AuthorizationFailed, match=f"schema {other.schema}"):
+        Attempt(other, properties=properties).publish()
+    sql(f"GRANT USAGE ON SCHEMA {other.schema} TO {role}")
+    Attempt(other, token=20, properties=properties).publish()
+    with pytest.raises(AuthorizationFailed, match="GRANT SELECT, INSERT, UPDATE"):
+        upsert(other, 30, {"id": [1]}, properties=properties)
+    sql(f"GRANT SELECT, UPDATE ON {other.table} TO {role}")
+    upsert(other, 40, {"id": [1], "name": ["x"]}, properties=properties).publish()
+    assert sql(f"SELECT count(*) FROM {other.table}") == [(3,)]
+    postgres_server.query(f"DROP DATABASE {role}")
+    postgres_server.query(f"DROP ROLE {role}")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        ("DROP TABLE {t}", "does not exist"),
+        ("DROP TABLE {t}; CREATE VIEW {t} AS SELECT 1 AS id", "a view"),
+        ("ALTER TABLE {t} SET UNLOGGED", "SET LOGGED"),
+    ],
+)
+def test_what_cannot_hold_rows_for_good_is_refused(database, make, message):
+    """Before anything is read."""
+    for statement in make.split(";"):
+        database.sql(statement.format(t=database.table))
+    with pytest.raises(UnknownTable, match=message):
+        Attempt(database)
+
+
+def test_a_partitioned_table_is_written(database):
+    """PostgreSQL routes the rows; one that fits no partition is refused."""
+    database.sql(
+        f"DROP TABLE {database.table}; "
+        f"CREATE TABLE {database.table} (id bigint, name text) PARTITION BY LIST (name); "
+        f"CREATE TABLE {database.schema}.a PARTITION OF {database.table} FOR VALUES IN ('run/p/1')"
+    )
+    Attempt(database).publish()
+    assert database.counts() == {"run/p/1": 2}
+    with pytest.raises(TableRefused, match="no partition"):
+        Attempt(database, "run/p/2", 20).publish()
+
+
+def test_properties_are_checked_and_not_shown(database):
+    """A misspelt one is named; passwords stay out of every repr."""
+    with pytest.raises(ConfigurationError, match="pasword"):
+        Attempt(database, properties={**database.properties, "pasword": "x"})
+    secret = {**database.properties, "password": "hunter2"}
+    attempt = Attempt(database, properties=secret)
+    assert "hunter2" not in f"{attempt.sink._sink!r} {attempt.writer!r} {attempt.files!r}"
+
+
+def test_the_extra_that_is_missing_is_named(database, monkeypatch):
+    """On the driver."""
+    import sys
+
+    monkeypatch.setitem(sys.modules, "airflow_eos.sinks.postgres_sink", None)
+    with pytest.raises(ConfigurationError, match=r"airflow-eos\[postgres\]"):
+        open_table(database.sink(), "eos.x")

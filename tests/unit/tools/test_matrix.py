@@ -1,0 +1,57 @@
+"""The table of versions shows what ran, and never as green what did not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools import matrix
+from tools.matrix import CELLS, GROUPS, NOT_RUN, PAGE, Cell, Result
+
+
+def test_the_page_shows_the_stored_results() -> None:
+    assert PAGE.read_text() == matrix.with_table(PAGE.read_text(), matrix.render(matrix.load()))
+
+
+def test_a_cell_that_was_not_run_says_so_in_each_column() -> None:
+    (row,) = matrix.render({"x": Result("", {"Python": "3.15"}, {})}).splitlines()[2:]
+    assert row.count(NOT_RUN) == len(GROUPS) + 1
+    assert "passed" not in row
+
+
+def test_a_group_that_was_not_run_is_not_green() -> None:
+    row = matrix.render({"x": Result("2026-11-26", {}, {"units": "12 passed"})}).splitlines()[2]
+    assert row.count(NOT_RUN) == len(GROUPS) - 1
+
+
+@pytest.mark.parametrize(
+    ("output", "count"),
+    [
+        ("...\n12 passed, 3 deselected in 4.20s\n", "12 passed"),
+        ("=== 2 failed, 10 passed, 1 warning in 61.05s (0:01:01) ===\n", "2 failed, 10 passed"),
+        ("1 passed, 1 error in 2.00s\n", "1 passed, 1 error"),
+        ("3 deselected in 0.10s\n", "no test ran"),
+        ("Traceback ...\n", "ended without a count"),
+    ],
+)
+def test_counts_are_those_of_pytest(output: str, count: str) -> None:
+    assert matrix.counted(output) == count
+
+
+def test_a_cell_whose_interpreter_is_missing_says_why(tmp_path) -> None:
+    result = matrix.run(Cell("x", python="python3.99"), GROUPS, keep=False)
+    assert set(result.outcomes.values()) == {"not built: python3.99 is not on this machine"}
+
+
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.airflow], ids=lambda cell: cell.name)
+def test_pins_of_another_airflow_stand_in_place_of_todays(cell: Cell) -> None:
+    lines = [
+        line for line in matrix.constraints(cell).splitlines() if line.startswith("apache-airflow-core==")
+    ]
+    assert lines[0].startswith(f"apache-airflow-core=={cell.airflow}.")
+    assert len(lines) == 1
+
+
+def test_another_spark_is_bounded_by_its_extra() -> None:
+    pins = matrix.constraints(Cell("x", spark="4.0"))
+    assert "pyspark" not in pins
+    assert "\npyspark==4.2." in matrix.constraints(Cell("x"))

@@ -1,0 +1,253 @@
+#!/usr/bin/env python3
+"""Run the tests on other versions of Python, Airflow, Spark and Kafka: ``python tools/matrix.py [CELL ...]``.
+
+Each cell has an environment below ``.cache/matrix``, and is what CI runs (``constraints.txt``) with one thing
+different. Results are kept in ``docs/matrix.json``, with what did not run; ``docs/versions.md`` shows them. A
+cell's environment is removed when its tests are over (``--keep`` leaves it).
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / ".cache" / "matrix"
+RESULTS, PAGE = ROOT / "docs" / "matrix.json", ROOT / "docs" / "versions.md"
+BEGIN, END = "<!-- matrix: begin -->", "<!-- matrix: end -->"
+NOT_RUN = "not run"
+SECONDS = 3600
+"""Of one group of tests."""
+
+_FAST = ("-m", "not chaos and not jvm and not search")
+GROUPS: dict[str, tuple[str, ...]] = {
+    "units": ("tests/unit", *_FAST),
+    "protocol": ("tests/protocol", *_FAST),
+    "data plane": ("tests/integration/test_spark_data_plane.py",),
+    "a guarantee": ("tests/guarantees/test_delivery.py::test_one_transaction_is_exact_after_the_same_crash",),
+    "a scheduler": ("tests/system/test_runs_under_a_scheduler.py",),
+}
+"""Arguments of pytest by column of the table."""
+SHOWN = {"Python": "", "Airflow": "apache-airflow-core", "PySpark": "pyspark", "pandas": "pandas"}
+"""Columns with versions, and the distributions that have them."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination.
+
+    :param python: interpreter.
+    :param airflow: ``3.1`` takes ``constraints-airflow-3.1.txt``; empty: that of ``constraints.txt``.
+    :param spark: minor version; empty: that of ``constraints.txt``.
+    :param kafka: whole version of the brokers; empty: the default of the test equipment.
+    :param pins: ``constraints``; ``none``: the newest of everything; ``lowest``: that pyproject.toml admits.
+    """
+
+    name: str
+    python: str = "python3.11"
+    airflow: str = ""
+    spark: str = "4.2"
+    kafka: str = ""
+    pins: str = "constraints"
+
+
+CELLS = (
+    *(Cell(f"python-3.{minor}", python=f"python3.{minor}") for minor in range(10, 15)),
+    *(Cell(f"airflow-{version}", airflow=version) for version in ("3.1", "3.2")),
+    *(Cell(f"spark-{version}", spark=version) for version in ("4.0", "4.1")),
+    *(Cell(f"kafka-{version}", kafka=version) for version in ("3.6.2", "3.7.2", "3.9.2", "4.0.1", "4.4.0")),
+    Cell("newest", pins="none", python="python3.13"),
+    Cell("lowest", pins="lowest", python="python3.10", spark="4.0"),
+)
+
+
+class NotBuilt(Exception):
+    """The environment of a cell cannot be made; says why in one line."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a cell.
+
+    :param date: of the run, ISO 8601; empty where it did not run.
+    :param versions: by column.
+    :param outcomes: by group, ``12 passed`` or what pytest counted, or why there is none.
+    """
+
+    date: str
+    versions: Mapping[str, str]
+    outcomes: Mapping[str, str]
+
+
+def constraints(cell: Cell) -> str:
+    """Return the pins of a cell: lines of constraints.txt, some of them replaced."""
+    own: list[str] = []
+    if cell.airflow:
+        own = (ROOT / f"constraints-airflow-{cell.airflow}.txt").read_text().splitlines()
+    names = {line.partition("==")[0] for line in own if not line.startswith("#")}
+    if not (ROOT / "constraints.txt").read_text().count(f"\npyspark=={cell.spark}."):
+        names |= {"pyspark", "pyspark-client", "py4j"}  # the extra bounds them
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    return "\n".join([*own, *(line for line in pins if line.partition("==")[0] not in names), ""])
+
+
+def build(cell: Cell, home: Path) -> Path:
+    """Make the environment of a cell, or take that of ``make setup``, and return its interpreter.
+
+    :raises NotBuilt: there is no such interpreter, or packages do not go together.
+    """
+    if cell == Cell(cell.name, airflow=cell.airflow, kafka=cell.kafka):
+        _call([str(ROOT / "tools" / "setup")], AIRFLOW=cell.airflow)
+        return ROOT / f".venv{f'-airflow-{cell.airflow}' if cell.airflow else ''}" / "bin" / "python"
+    if shutil.which(cell.python) is None:
+        raise NotBuilt(f"{cell.python} is not on this machine")
+    _call([cell.python, "-m", "venv", "--clear", str(home)])
+    python = home / "bin" / "python"
+    _call([str(python), "-m", "pip", "install", "--quiet", "pip>=25.1", "uv"])
+    wanted = [f".[pyspark{cell.spark.replace('.', '')},iceberg]", "./testing[platform]"]
+    editable = [part for name in wanted for part in ("--editable", name)]
+    if cell.pins == "lowest":  # the tools of the tests are today's: they do not run beside Dags
+        command = [str(home / "bin" / "uv"), "pip", "install", "--python", str(python), "--quiet"]
+        _call([*command, "--resolution", "lowest-direct", *editable])
+        _call([*command, "--group", "dev"])
+        return python
+    pins = home / "pins.txt"
+    pins.write_text(constraints(cell) if cell.pins == "constraints" else "")
+    _call([str(python), "-m", "pip", "install", "--quiet", "-c", str(pins), "--group", "dev", *editable])
+    return python
+
+
+def _call(command: list[str], **env: str) -> None:
+    options: dict[str, Any] = {"cwd": ROOT, "env": {**os.environ, **env}, "timeout": SECONDS}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        raise NotBuilt(lines[-1][:200] if lines else f"{command[0]} ended with {done.returncode}")
+
+
+def run(cell: Cell, groups: Iterable[str], *, keep: bool) -> Result:
+    """Make the environment of a cell, run groups of tests in it, and return what they came to."""
+    home = FOLDER / cell.name
+    today = dt.datetime.now(dt.timezone.utc).date().isoformat()
+    try:
+        python = build(cell, home)
+        outcomes = {group: run_group(cell, python, group) for group in groups}
+        return Result(today, versions_of(cell, python), outcomes)
+    except NotBuilt as reason:
+        return Result(today, versions_asked(cell), dict.fromkeys(GROUPS, f"not built: {reason}"))
+    finally:
+        if not keep:
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def run_group(cell: Cell, python: Path, group: str) -> str:
+    """Run one group of tests and return pytest's count."""
+    env = {
+        **os.environ,
+        "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
+        "PYSPARK_PYTHON": str(python),
+        "PYSPARK_DRIVER_PYTHON": str(python),
+        "AIRFLOW_HOME": str(python.parent.parent / "airflow"),
+    }
+    if cell.kafka:
+        env["EOS_KAFKA_VERSION"] = cell.kafka
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *GROUPS[group]]
+    log = FOLDER / f"{cell.name}-{group.replace(' ', '-')}.log"
+    with log.open("w") as output:
+        options: dict[str, Any] = {"cwd": ROOT, "env": env, "timeout": SECONDS}
+        try:
+            subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False, **options)
+        except subprocess.TimeoutExpired:
+            return f"not over after {SECONDS} s"
+    return counted(log.read_text())
+
+
+def counted(text: str) -> str:
+    """Return what pytest counted, from its output: ``2 failed, 12 passed``; what it left out is not in it."""
+    lines = re.findall(r"^(?:=+ )?((?:\d+ \w+(?:, )?)+) in [\d.]+s", text, re.MULTILINE)
+    if not lines:
+        return "ended without a count"
+    parts = re.findall(r"(\d+ (?:failed|passed|errors?))", lines[-1])
+    return ", ".join(parts) or "no test ran"
+
+
+def versions_asked(cell: Cell) -> dict[str, str]:
+    """Return the versions that a cell is about."""
+    asked = {"Python": cell.python.removeprefix("python"), "Airflow": cell.airflow, "PySpark": cell.spark}
+    return {**asked, "pandas": "", "Kafka": cell.kafka}
+
+
+def versions_of(cell: Cell, python: Path) -> dict[str, str]:
+    """Return the versions that an environment has."""
+    code = (
+        "import json, sys, importlib.metadata as known\n"
+        "print(json.dumps([name and known.version(name) or sys.version.split()[0] for name in sys.argv[1:]]))"
+    )
+    done = subprocess.run([python, "-c", code, *SHOWN.values()], check=True, capture_output=True, text=True)
+    return {**dict(zip(SHOWN, json.loads(done.stdout), strict=True)), "Kafka": cell.kafka or "default"}
+
+
+def load() -> dict[str, Result]:
+    """Return the stored results by cell; a cell without one was not run."""
+    stored: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    unknown = {"date": "", "outcomes": {}}
+    return {
+        cell.name: Result(**stored.get(cell.name, {**unknown, "versions": versions_asked(cell)}))
+        for cell in CELLS
+    }
+
+
+def render(results: Mapping[str, Result]) -> str:
+    """Return the table."""
+    head = ["cell", *SHOWN, "Kafka", *GROUPS, "date"]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for name, result in results.items():
+        versions = [result.versions.get(column) or "as pinned" for column in (*SHOWN, "Kafka")]
+        outcomes = [result.outcomes.get(group, NOT_RUN) for group in GROUPS]
+        lines.append(f"| {' | '.join([name, *versions, *outcomes, result.date or NOT_RUN])} |")
+    return "\n".join(lines)
+
+
+def with_table(page: str, table: str) -> str:
+    """Return the page with this table between its marks."""
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}"
+
+
+def main() -> None:
+    """Run cells, and write results and page after each."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("cell", nargs="*", metavar="CELL", help=", ".join(cell.name for cell in CELLS))
+    parser.add_argument("--group", action="append", choices=[*GROUPS], help="repeatable; default: all")
+    parser.add_argument("--keep", action="store_true", help="leave the environments")
+    options = parser.parse_args()
+    unknown = {*options.cell} - {cell.name for cell in CELLS}
+    if unknown:
+        parser.error(f"there is no cell {', '.join(sorted(unknown))}")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    results = load()
+    for cell in CELLS:
+        if options.cell and cell.name not in options.cell:
+            continue
+        print(f"{cell.name} ...", file=sys.stderr, flush=True)
+        before = results[cell.name]
+        new = run(cell, options.group or GROUPS, keep=options.keep)
+        results[cell.name] = replace(new, outcomes={**before.outcomes, **new.outcomes})
+        ran = {name: vars(result) for name, result in results.items() if result.date}
+        RESULTS.write_text(json.dumps(ran, indent=1) + "\n")
+        PAGE.write_text(with_table(PAGE.read_text(), render(results)))
+        print(f"{cell.name}: {results[cell.name].outcomes}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
