@@ -114,7 +114,7 @@ def build(cell: Cell, home: Path) -> Path:
     _call([cell.python, "-m", "venv", "--clear", str(home)])
     python = home / "bin" / "python"
     _call([str(python), "-m", "pip", "install", "--quiet", "pip>=25.1", "uv"])
-    wanted = [f".[pyspark{cell.spark.replace('.', '')},iceberg]", "./testing[platform]"]
+    wanted = [f".[pyspark{cell.spark.replace('.', '')},iceberg,delta,postgres]", "./testing[platform]"]
     editable = [part for name in wanted for part in ("--editable", name)]
     if cell.pins == "lowest":  # the tools of the tests are today's: they do not run beside Dags
         command = [str(home / "bin" / "uv"), "pip", "install", "--python", str(python), "--quiet"]

@@ -17,9 +17,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
+from airflow_eos.compat import AirflowNotFoundException
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.sink_table import is_secret
 

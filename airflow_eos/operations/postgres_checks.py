@@ -1,4 +1,4 @@
-"""Checks of a PostgreSQL table that runs write: for the doctor. Nothing is written."""
+"""Looks at a PostgreSQL table that runs write, for the commands. Nothing is written."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import psycopg
+from psycopg import sql
 
 from airflow_eos.exceptions import ConfigurationError, EosError
 from airflow_eos.model.table import PublishedRuns
@@ -30,6 +31,9 @@ _RIGHTS = """SELECT coalesce(
 _STAGED = """SELECT split_part(relname, '_', 3), split_part(relname, '_', 4), relname,
     pg_total_relation_size(oid)
 FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relname ~ %s ORDER BY 2"""
+_IS_SAME = """SELECT FROM airflow_eos.published p JOIN pg_class c ON c.oid = p.target
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE p.id::text = %s AND n.nspname = %s AND c.relname = %s"""
 _NAME = "^rows_[0-9a-f]+_[0-9a-f]+_[0-9a-f]+_"
 _SHOWN = 10
 
@@ -55,6 +59,24 @@ def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, st
         yield Check(name, "fail", said(error))
     except psycopg.Error as error:
         yield Check(name, "fail", str(error), "check the connection, and that the database can be reached")
+
+
+def rows_as_written(table: PostgresTable, identity: str, snapshot: int) -> int | None:
+    """Return how many rows are there as a run wrote them; None if the table is another one than it wrote to.
+
+    :param identity: of the table, as the run's record has it.
+    :param snapshot: id of the transaction that published the run.
+    :raises psycopg.Error: the server does not answer, or this role may not read the table.
+    """
+    with transaction(table.properties or {}, str(table)) as connection:
+        connection.read_only = True
+        if connection.execute(_IS_SAME, (identity, *table.schema_and_table)).fetchone() is None:
+            return None
+        count = sql.SQL("SELECT count(*) FROM {} WHERE xmin::text::bigint = %s").format(
+            sql.Identifier(*table.schema_and_table)
+        )
+        ((rows,),) = connection.execute(count, (snapshot % (1 << 32),))
+        return int(rows)
 
 
 def _schema(name: str, *, may: bool) -> Check:

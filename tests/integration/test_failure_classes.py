@@ -452,7 +452,7 @@ def test_a_time_that_a_function_cannot_hold_is_named_by_its_place(broker, spark,
 
 
 def raising_airflows(name, where):
-    from airflow.sdk import exceptions
+    from airflow.sdk import exceptions  # noqa: TID251 - names of the present Airflow
 
     def process(df, kind):
         if where == "driver":
@@ -500,7 +500,7 @@ def test_what_process_asks_of_airflow_reaches_it_and_nothing_is_committed(broker
 @pytest.mark.parametrize("name", ["TaskDeferred", "AirflowTaskTerminated"])
 def test_what_ends_a_task_from_outside_passes_and_nothing_is_committed(broker, spark, name):
     """It is no Exception: nothing of ours takes it for a failure."""
-    from airflow.sdk import exceptions
+    from airflow.sdk import exceptions  # noqa: TID251 - names of the present Airflow
 
     source, sink = numbered(broker), broker.topic("out")
     spec = spec_of(broker, source, sink)

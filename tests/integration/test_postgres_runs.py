@@ -13,21 +13,9 @@ from airflow_eos.run.publishing import Publisher
 from airflow_eos.run.states import State
 from airflow_eos.sinks.postgres_sink import PostgresSink
 from airflow_eos_testing.postgres import PostgresServer
-from tests.support.local_runs import LocalDataPlane, Paused, Pipeline
+from tests.support.local_runs import Died, LocalDataPlane, Paused, Pipeline, die_at
 from tests.support.postgres_tables import Database
 from tests.support.tables import LocalFiles, LocalTablePlane
-
-
-class Died(BaseException):
-    """A process ends: nothing of its own code runs any more but what `finally` cannot be kept from."""
-
-
-def die_at(state):
-    def entered(now):
-        if now is state:
-            raise Died(state)
-
-    return entered
 
 
 class PostgresPipeline(Pipeline):

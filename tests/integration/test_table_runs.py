@@ -32,25 +32,13 @@ from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.run.publishing import Publisher
 from airflow_eos.run.states import State
 from airflow_eos.sinks.opening import open_table
-from tests.support.local_runs import LocalDataPlane, Paused
+from tests.support.local_runs import Died, LocalDataPlane, Paused, die_at
 from tests.support.tables import LocalTablePlane, TablePipeline
 
 
 @pytest.fixture
 def pipeline(embedded_kafka, tmp_path):
     return TablePipeline(embedded_kafka, tmp_path)
-
-
-class Died(BaseException):
-    """A process ends: nothing of its own code runs any more but what `finally` cannot be kept from."""
-
-
-def die_at(state):
-    def entered(now):
-        if now is state:
-            raise Died(state)
-
-    return entered
 
 
 def committed(pipeline):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,10 @@ from airflow_eos.ledger import keys
 from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.operations import postgres_checks
 from airflow_eos.operations.table_checks import table_checks
+from airflow_eos.operations.table_verification import table_finding
 from airflow_eos.sinks.postgres_sink import PostgresSink
+from tests.support.run_records import run_record
+from tests.unit.sinks.test_postgres_publishing import Attempt
 
 RUN = "run/p/1"
 
@@ -65,3 +69,25 @@ def test_only_a_name_of_such_a_table_is_read(name):
     table = PostgresTable("public.t", connection="a/b")
     assert PostgresTable.named(str(table)) == table
     assert PostgresTable.named(name) is None
+
+
+def test_rows_of_a_run_are_compared_with_its_record(database):
+    """By the transaction that wrote them: what others have changed since is said, and is not a mismatch."""
+    attempt = Attempt(database)
+    receipt = attempt.publish()
+    details = {"sink": f"postgres:c/{database.table}", "uuid": attempt.claim.layout.uuid, **receipt.to_dict()}
+    record = run_record(details={"table": details})
+
+    def finding():
+        connected = lambda table: replace(table, properties=database.properties)  # noqa: E731
+        return table_finding(record, connected, lambda: None)
+
+    Attempt(database, "run/p/2", 20).publish()
+    assert (finding().outcome, finding().found, finding().detail) == ("ok", 2, "")
+    database.sql(f"UPDATE {database.table} SET name = 'mine' WHERE id = 100")
+    assert (finding().outcome, finding().found) == ("table", 1)
+    assert "1 row as written; the others were changed or deleted" in finding().detail
+    database.sql(f"DROP TABLE {database.table}")
+    database.create()
+    assert (finding().outcome, "made again" in finding().detail) == ("mismatch", True)
+    assert table_finding(record, None, lambda: None).outcome == "table"
