@@ -79,7 +79,7 @@ bench: setup ## Measure a fresh process, then a warm session, against Spark, Fli
 chaos: setup ## Faults at every state, then MINUTES=12 at random; SEED=1 KAFKA=3.9.2. Then the long tests
 	@mkdir -p .cache
 	$(BIN)/python -m chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(KAFKA),--kafka $(KAFKA)) --line-to .cache/chaos.txt
-	$(BIN)/python -m chaos.lake $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m chaos.table_campaign $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 	EOS_SEED=$(SEED) $(BIN)/python -m pytest -m chaos -n $(JOBS) --durations 25
 	@cat .cache/chaos.txt
 

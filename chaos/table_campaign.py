@@ -1,4 +1,4 @@
-"""The campaign with a table as the sink: ``python -m chaos.lake [--seed N] [--minutes N]``.
+"""The campaign with a table as the sink: ``python -m chaos.table_campaign [--seed N] [--minutes N]``.
 
 Runs of one cursor append to an Iceberg table of a REST catalog. Each is held at a state; its driver is killed
 or frozen until the next run is over, the catalog is killed, or the answer of the commit is lost. Beside them
@@ -242,7 +242,9 @@ def process_of(spec: RunSpec) -> Callable[..., Any]:
 
 def main() -> int:
     """Run the campaign and return its exit code."""
-    parser = argparse.ArgumentParser(prog="chaos.lake", description="Faults of runs that append to a table.")
+    parser = argparse.ArgumentParser(
+        prog="chaos.table_campaign", description="Faults of runs that append to a table."
+    )
     parser.add_argument("--seed", type=int, default=None, help="default: a new one, which is printed")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="default %(default)s")
     options = parser.parse_args()
