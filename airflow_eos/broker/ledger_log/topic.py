@@ -105,8 +105,10 @@ class KafkaLedger(LinkUser):
         except UnknownTopic as error:
             raise LedgerMissing(
                 f"the ledger topic {self.topic!r} does not exist, so nobody can tell what is committed; "
-                "create it once with 'python -m airflow_eos init', or let the first run do it: "
-                "LedgerSettings(create=True)"
+                "create it once with 'airflow eos init' ('python -m airflow_eos init' without Airflow), or "
+                "let a run do it that was not cleared, where [eos] create_ledger, or "
+                "LedgerSettings(create=...), allows that: a cleared run may have committed in a ledger that "
+                "is lost"
             ) from error
         self._partitions = len(metadata.leaders)
         if self._topic_id != metadata.topic_id:
