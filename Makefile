@@ -5,6 +5,7 @@ PYTHON ?= python3
 AIRFLOW ?=
 BIN := .venv$(if $(AIRFLOW),-airflow-$(AIRFLOW))/bin
 INPUT ?=
+SINK ?= topics
 KEEP ?=
 # Most tests wait for brokers and processes most of the time: on two cores three run side by side.
 JOBS ?= 3
@@ -36,8 +37,8 @@ help: ## Show the targets
 setup: ## Make .venv with the pinned dependencies; quick when it is there
 	@PATH='$(ORIGINAL_PATH)' PYTHON='$(PYTHON)' AIRFLOW='$(AIRFLOW)' tools/setup
 
-demo: setup ## Kill a run half way under a real scheduler and count what readers see; INPUT=flights.json KEEP=1
-	@$(BIN)/python -m demo $(if $(INPUT),--input '$(INPUT)') $(if $(KEEP),--hold)
+demo: setup ## Kill a run half way under a real scheduler and count what readers see; SINK=iceberg INPUT=flights.json KEEP=1
+	@$(BIN)/python -m demo --sink $(SINK) $(if $(INPUT),--input '$(INPUT)') $(if $(KEEP),--hold)
 
 test: setup ## Run the checks and all tests
 	@start=$$(date +%s); $(MAKE) --no-print-directory check && \

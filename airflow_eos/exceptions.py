@@ -207,6 +207,11 @@ class UnknownTable(PlanError):
     Do: Create the table or the branch, or correct the parameters of `sink`.
     """
 
+    def __init__(self, *arguments: object, is_missing: bool = False) -> None:
+        super().__init__(*arguments)
+        self.is_missing = is_missing
+        """Whether the catalog says that there is no table of this name."""
+
 
 class TableChanged(PlanError):
     """Schema or partition spec of the table changed after the run wrote its data files.
@@ -238,8 +243,12 @@ class TableReplaced(PlanError):
 
     Safe: Nothing was written to the new table. What the old one held of the run is gone with it. To run again
     under the same name is refused, since nobody can tell whether the old table had the rows.
-    Do: Restore the old table. Where it is lost for good, give the task another `pipeline` and `group_id`: it
-    reads what its ranges say anew.
+    Do: Restore the old table, and run the pipeline. Where it is lost for good, take back what the run had
+    announced in the ledger (its INTENT); the message has key and routing. The next run then reads the same
+    records and writes them to the new table. Where they were copied there, move the cursor past them with
+    `airflow eos reset-offsets` before that; the ranges are in the output of:
+
+        airflow eos dismiss --key intent:ID --routing GROUP --yes
     """
 
 

@@ -8,10 +8,10 @@ fixed costs, ``python -m benchmarks small`` a small run in a fresh process and a
 partitions, pipelines and runs at once, ``python -m benchmarks page`` each page in Airflow behind many runs,
 ``python -m benchmarks scale`` one run over 100,000,000 records, ``python -m benchmarks executors`` a run by
 its executor processes, ``python -m benchmarks way`` what a small run calls and sends, ``python -m
-benchmarks postgres_copy`` rows into PostgreSQL, ``python -m benchmarks tuning`` which options make Spark's
-own job fastest, ``python -m benchmarks protection`` what it costs that the Spark of a task answers nobody
-else. ``python -m benchmarks fresh --workload parse`` compares jobs that parse JSON. Reports go to ``--out``,
-as JSON and SVG.
+benchmarks postgres_copy`` rows into PostgreSQL, ``python -m benchmarks tables`` runs into an Iceberg table
+beside Spark's own job to Parquet, ``python -m benchmarks tuning`` which options make Spark's own job fastest,
+``python -m benchmarks protection`` what it costs that the Spark of a task answers nobody else. ``python -m
+benchmarks fresh --workload parse`` compares jobs that parse JSON. Reports go to ``--out``, as JSON and SVG.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ MEASUREMENTS = {
     "small": ("out", "rounds"),
     "fresh": ("records", "rounds", "out", "only", "workload"),
     "tuning": ("records", "rounds", "out"),
+    "tables": ("records", "rounds", "out"),
     "ledger": ("out", "rounds"),
     "curves": ("out", "rounds", "records", "most"),
     "page": ("out", "rounds"),

@@ -143,14 +143,14 @@ def at_least_once(cluster: Cluster, sink: str, options: SparkOptions, workload: 
     )
 
 
-def exactly_once(cluster: Cluster, sink: str, process: Any, **changes: Any) -> Any:
+def exactly_once(cluster: Cluster, sink_topic: str | None, process: Any, **changes: Any) -> Any:
     """One run of this package over the whole topic, with a group of its own; returns its record."""
     settings = {
         "kafka": {"bootstrap.servers": cluster.servers},
         "pipeline": "bench",
         "run_id": uuid.uuid4().hex,
         "source_topics": (cluster.source,),
-        "sink_topic": sink,
+        "sink_topic": sink_topic,
         "group_id": f"bench-{uuid.uuid4().hex}",
         "ranges": Cursor(),
         "ledger": LedgerSettings(partitions=4),

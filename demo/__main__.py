@@ -1,4 +1,4 @@
-"""Run the demo: ``python -m demo [--input flights.json] [--records N] [--keep] [--hold]``.
+"""Run the demo: ``python -m demo [--sink topics|iceberg] [--input flights.json] [--records N] [--hold]``.
 
 Starts a real Kafka broker and a real Airflow, and stops both, whatever happens. The exit code is 0 only when
 every record of the input is in the output exactly once.
@@ -13,19 +13,25 @@ import signal
 import sys
 import time
 from contextlib import ExitStack, suppress
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_eos_testing import EmbeddedKafka
 from airflow_eos_testing.airflow import AirflowStandalone, kafka_connection
 from demo.broker_view import BrokerView
+from demo.chapters import RUN, SOURCE
+from demo.lake import CATALOG, Lake
 from demo.screen import Screen
-from demo.story import CLIENT_ID, DAG, OUTPUTS, RUN, SOURCE, TASK, Story
+from demo.story import CLIENT_ID, OUTPUTS, Story
 from demo.stream import load_flights
+from demo.table_story import TableStory
 from spark_apps.flights_input import publish
 
 if TYPE_CHECKING:
     from typing import NoReturn
+
+    from demo.chapters import Chapters
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES_ROUTE = "exactly-once"
@@ -42,14 +48,15 @@ _AIRFLOW_ENV = {
     "AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE": "False",
     "AIRFLOW__EOS__UI_KAFKA_CONFIG_ID": "kafka_default",
 }
-# Bytes per second, as a share of the input's bytes. The broker lets about ten seconds' worth through at once
-# and then holds: some of the output is written soon, all of it would take half a minute.
-_QUOTA_SHARE = 0.006
+_LAKE = ROOT / ".cache" / "demo-lake"
 
 
 def main() -> int:
     """Run the demo and return its exit code."""
     parser = argparse.ArgumentParser(prog="demo", description="Kill a run half way and count.")
+    parser.add_argument(
+        "--sink", choices=("topics", "iceberg"), default="topics", help="where the output goes"
+    )
     parser.add_argument("--input", type=Path, help="JSON array of flights; default: a generated stream")
     parser.add_argument("--records", type=int, default=RECORDS, help="length of the generated stream")
     parser.add_argument("--keep", action="store_true", help="keep logs and data of Kafka and Airflow")
@@ -61,7 +68,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _end)
     screen = Screen()
     try:
-        return _demo(screen, options.input, options.records, keep=options.keep, hold=options.hold)
+        return _demo(screen, options)
     except KeyboardInterrupt:
         screen.event("interrupted; everything it started is stopped")
         return INTERRUPTED
@@ -70,40 +77,42 @@ def main() -> int:
         return 1
 
 
-def _demo(screen: Screen, path: Path | None, records: int, *, keep: bool, hold: bool) -> int:
+def _demo(screen: Screen, options: argparse.Namespace) -> int:
+    path = options.input
     with ExitStack() as stack:
         with screen.waiting("starting a Kafka broker"):
-            kafka = stack.enter_context(EmbeddedKafka(keep=keep))
+            kafka = stack.enter_context(EmbeddedKafka(keep=options.keep))
         kafka.create_topic(SOURCE, PARTITIONS, config=_INPUT_CONFIG)
         for topic in OUTPUTS:
             kafka.create_topic(topic, PARTITIONS, config=_OUTPUT_CONFIG)
-        flights = load_flights(path, records)
+        flights = load_flights(path, options.records)
         publish({**kafka.client_config(), "log_level": 3}, SOURCE, flights)
         origin = f"from {path}" if path else "generated, one in a hundred malformed"
         screen.event(f"{len(flights):,} flights published to topic {SOURCE!r}, {origin}")
+        connections = {"kafka_default": kafka_connection(kafka.bootstrap_servers, **{"client.id": CLIENT_ID})}
+        lake = None
+        if options.sink == "iceberg":
+            lake = Lake(_LAKE)
+            screen.event(f"a new table in a catalog in SQLite: {_LAKE}")
+            connections[CATALOG] = {"conn_type": "iceberg", "extra": lake.properties}
         airflow = AirflowStandalone(
-            ROOT / "dags",
-            connections={
-                "kafka_default": kafka_connection(kafka.bootstrap_servers, **{"client.id": CLIENT_ID})
-            },
-            env=_AIRFLOW_ENV,
-            keep=keep,
+            ROOT / "dags", connections=connections, env=_AIRFLOW_ENV, keep=options.keep
         )
         with screen.waiting("starting Airflow: scheduler, Dag processor, API server, triggerer"):
             stack.enter_context(airflow)
         view = BrokerView(kafka.bootstrap_servers)
         stack.callback(view.close)
-        story = Story(screen, kafka, airflow, view, len(flights))
+        story = (
+            Story(screen, kafka, airflow, view, flights)
+            if lake is None
+            else TableStory(screen, kafka, airflow, view, flights, lake)
+        )
         try:
-            left = story.kill_first_try(int(_QUOTA_SHARE * sum(len(flight.value) for flight in flights)))
-            story.watch_second_try(left)
-            story.show_ledger()
-            story.clear()
-            tally = story.tally()
+            tally = story.tell()
         except Exception:
-            _show_logs(screen, kafka, airflow)
+            _show_logs(screen, kafka, airflow, story)
             raise
-        if hold:
+        if options.hold:
             _hold(screen, airflow)
     if tally.wrong:
         screen.detail(tally.complaints())
@@ -120,15 +129,15 @@ def _hold(screen: Screen, airflow: AirflowStandalone) -> None:
             time.sleep(1)
 
 
-def _show_logs(screen: Screen, kafka: EmbeddedKafka, airflow: AirflowStandalone) -> None:
+def _show_logs(screen: Screen, kafka: EmbeddedKafka, airflow: AirflowStandalone, story: Chapters) -> None:
     """Show the ends of all logs before their folders are removed."""
     with suppress(Exception):  # the failure that is to be explained may be Airflow's own
         screen.detail(kafka.logs(10))
         screen.detail(airflow.logs(20))
-        for number in range(1, 10):
-            lines = [_plain(line) for line in airflow.task_log(DAG, RUN, TASK, number).splitlines()]
+        for task, number in product((*story.before, story.task), range(1, 10)):
+            lines = [_plain(line) for line in airflow.task_log(story.dag, RUN, task, number).splitlines()]
             if lines:
-                screen.detail("\n".join([f"--- end of the log of try {number} ---", *lines[-40:]]))
+                screen.detail("\n".join([f"--- end of the log of {task}, try {number} ---", *lines[-40:]]))
 
 
 def _plain(line: str) -> str:

@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_eos.cli.definition import DONE, FOUND
 from airflow_eos.cli.outcome import Outcome, Row, WrongUsage
@@ -16,9 +16,13 @@ from airflow_eos.cli.rows import record_row
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.ledger import keys
 from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.model.ranges import Cursor, Interval, TopicPartition
 from airflow_eos.model.spec import Deployment, RunSpec
 from airflow_eos.wire.client_config import ClientConfig
+
+if TYPE_CHECKING:
+    from airflow_eos.ports import TableSink
 
 
 def init(target: Deployment, options: Namespace) -> Outcome:
@@ -43,7 +47,10 @@ def doctor(target: Deployment, options: Namespace) -> Outcome:
         group=options.group,
         sources=tuple(options.source),
         sinks=tuple(options.sink),
-        tables=[options.connected(IcebergTable(name, options.catalog)) for name in options.table],
+        tables=[
+            options.connected(PostgresTable.named(name) or IcebergTable(name, options.catalog))
+            for name in options.table
+        ],
         oldest=_interval(options)[0] if options.interval else None,
         transaction_timeout=dt.timedelta(seconds=options.transaction_timeout),
         delivery_timeout=dt.timedelta(seconds=options.delivery_timeout),
@@ -212,10 +219,13 @@ def repair(target: Deployment, options: Namespace) -> Outcome:
 
 def dismiss(target: Deployment, options: Namespace) -> Outcome:
     """Make a key unused."""
+    from airflow_eos.operations.intent_dismissal import is_intent
     from airflow_eos.operations.upkeep import dismiss_record
 
     if not options.key or options.routing is None:
         raise WrongUsage("give --key and --routing")
+    if is_intent(options.key):
+        return _dismiss_intent(target, options)
     record = dismiss_record(
         target.kafka,
         target.ledger,
@@ -225,6 +235,33 @@ def dismiss(target: Deployment, options: Namespace) -> Outcome:
         execute=options.yes,
     ).to_dict()
     return Outcome(record, {"record": [record]})
+
+
+def _dismiss_intent(target: Deployment, options: Namespace) -> Outcome:
+    from airflow_eos.operations.intent_dismissal import dismiss_intent
+
+    def table_of(text: str) -> TableSink:
+        from airflow_eos.model.iceberg_table import IcebergTable
+        from airflow_eos.sinks.opening import open_table
+
+        table = IcebergTable.named(text)
+        if table is None:
+            raise ConfigurationError(
+                f"{text} is not an Iceberg table, and is not looked at here: find out whether it is gone, "
+                "then say --table-gone"
+            )
+        return open_table(options.connected(table), property_name="")
+
+    intent = dismiss_intent(
+        target.kafka,
+        target.ledger,
+        options.key,
+        None if options.table_gone else table_of,
+        routing=options.routing,
+        prefix=target.prefix,
+        execute=options.yes,
+    ).to_dict()
+    return Outcome(intent, {"intent": [intent]})
 
 
 def sign(target: Deployment, options: Namespace) -> Outcome:

@@ -153,8 +153,9 @@ COMMANDS = (
             ),
             Option(
                 "--table",
-                "Iceberg table that is written, namespace and name; repeatable",
-                {"action": "append", "default": [], "metavar": "NAMESPACE.NAME"},
+                "table that is written: of Iceberg, namespace and name; of PostgreSQL, "
+                "postgres:CONNECTION/SCHEMA.NAME; repeatable",
+                {"action": "append", "default": [], "metavar": "TABLE"},
             ),
             Option(
                 "--catalog",
@@ -322,17 +323,24 @@ COMMANDS = (
     ),
     Command(
         "dismiss",
-        "Make a key of the ledger unused that somebody else wrote",
+        "Make a key of the ledger unused that somebody else wrote, or an INTENT whose table is gone",
         "Write a tombstone over a ledger record that no run wrote or that is garbage, where there is none of "
         "ours. A run of "
         "that name is done (again) then: first find out from the sink whether it was. Refused where a run at "
-        "work has written a record of the key.",
+        "work has written a record of the key. The key of an INTENT (intent:...) is that of a run that was "
+        "about to publish in a table: it is taken back where that table does not exist any more, and the "
+        "next run reads the same records again.",
         "dismiss",
         (
             Option("--key", "as `LedgerTampered` names it, such as run:<run key>"),
             Option(
                 "--routing",
                 "pipeline of a run, group of a cursor, topic of a boundary; '' for ledger:identity",
+            ),
+            Option(
+                "--table-gone",
+                "of an INTENT: do not ask the catalog whether the table is gone",
+                {"action": "store_true"},
             ),
             _YES,
         ),

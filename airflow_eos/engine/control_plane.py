@@ -216,5 +216,6 @@ class ControlPlane(Closeable):
         if spec.sink is not None:
             from airflow_eos.sinks.opening import open_table
 
-            self._table = open_table(spec.sink, keys.table_property(known.topic_id, spec.group_id))
+            name = keys.table_property(known.topic_id, spec.group_id, spec.sink.branch_name)
+            self._table = open_table(spec.sink, name)
         return self._table

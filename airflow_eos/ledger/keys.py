@@ -434,13 +434,14 @@ def intent_routing(spec: RunSpec) -> str:
     return spec.group_id if moves_cursor(spec) else spec.pipeline
 
 
-def table_property(ledger_topic_id: str, group: str) -> str:
-    """Return the name of the table property that holds what a group's runs have published.
+def table_property(ledger_topic_id: str, group: str, branch: str | None) -> str:
+    """Return the name of the table property that holds what a group's runs have published on a branch.
 
     Another ledger counts from other tokens, and so has another property. A pipeline may be renamed, its group
-    stays.
+    stays. Commits to two branches do not refuse each other: one would write over what the other has set.
     """
-    return f"eos.{_digest(json.dumps([ledger_topic_id, group]))}"
+    owner = [ledger_topic_id, group] if branch is None else [ledger_topic_id, group, branch]
+    return f"eos.{_digest(json.dumps(owner))}"
 
 
 def table_scope(transactional_id: str, branch: str | None) -> str:

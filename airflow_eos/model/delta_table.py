@@ -64,9 +64,9 @@ class DeltaTable(SinkTable):
     @property
     def dataset(self) -> tuple[str, str]:
         """Return bucket and folder, as OpenLineage names what lies in object stores and file systems."""
-        parts = urlsplit(self.uri)
         if self.store is None:
-            return "file", parts.path.rstrip("/")
+            return "file", self.uri.removeprefix("file://").rstrip("/")
+        parts = urlsplit(self.uri)
         return f"{parts.scheme}://{parts.netloc}", parts.path.strip("/")
 
     def __str__(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -9,6 +10,8 @@ from typing import ClassVar, Literal
 from airflow_eos.exceptions import ConfigurationError
 from airflow_eos.model.kinds import TEXT, word
 from airflow_eos.model.sink_table import SinkTable
+
+_NAME = re.compile(r"postgres:(?P<connection>.+)/(?P<name>[^./]+\.[^./]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,12 @@ class PostgresTable(SinkTable):
     def dataset(self) -> tuple[str, str]:
         """Return the database's connection as the namespace, and the table's full name."""
         return f"postgres://{self.connection}", self.name
+
+    @classmethod
+    def named(cls, text: str) -> PostgresTable | None:
+        """Return the table that goes by a name, as run records have it; None if it is of another kind."""
+        match = _NAME.fullmatch(text)
+        return None if match is None else cls(match["name"], match["connection"])
 
     def __str__(self) -> str:
         return f"postgres:{self.connection}/{self.name}"

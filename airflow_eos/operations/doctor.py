@@ -12,8 +12,8 @@ from airflow_eos.engine.control_plane import ControlPlane, utc_now
 from airflow_eos.exceptions import AuthorizationFailed, EosError, LedgerMissing
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.cursor import CursorRecord
-from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.kafka import OFFSETS_TOPIC, ProducerIdentity
+from airflow_eos.model.sink_table import SinkTable
 from airflow_eos.model.spec import DEFAULT_PREFIX, DELIVERY_TIMEOUT, TRANSACTION_TIMEOUT, Deployment
 from airflow_eos.operations.checks import (
     Check,
@@ -45,7 +45,7 @@ class DoctorOptions:
     :param group: consumer group of a cursor; None to check no group.
     :param sources: topics that runs read.
     :param sinks: topics that runs write.
-    :param tables: Iceberg tables that runs write.
+    :param tables: that runs write, with the properties of their connections.
     :param oldest: start of the oldest interval to read, aware; None if runs do not read intervals.
     """
 
@@ -53,7 +53,7 @@ class DoctorOptions:
     group: str | None = None
     sources: Collection[str] = ()
     sinks: Collection[str] = ()
-    tables: Collection[IcebergTable] = ()
+    tables: Collection[SinkTable] = ()
     oldest: dt.datetime | None = None
     transaction_timeout: dt.timedelta = TRANSACTION_TIMEOUT
     delivery_timeout: dt.timedelta = DELIVERY_TIMEOUT

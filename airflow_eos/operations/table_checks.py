@@ -11,26 +11,42 @@ from airflow_eos.exceptions import ConfigurationError, EosError, UnknownTable
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.authority import answer_of
 from airflow_eos.ledger.records.intent import Intent
+from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.ledger import LedgerText
+from airflow_eos.model.postgres_table import PostgresTable
 from airflow_eos.operations.checks import Check, said
 from airflow_eos.operations.iceberg_inspection import IcebergInspection, UnnamedFile
 from airflow_eos.sinks.iceberg import IcebergSink
+from airflow_eos.sinks.opening import open_table
 from airflow_eos.wording import counted
 
 if TYPE_CHECKING:
     from airflow_eos.engine.control_plane import ControlPlane
-    from airflow_eos.model.iceberg_table import IcebergTable
+    from airflow_eos.model.sink_table import SinkTable
 
 _ATTEMPTS_SHOWN = 10
 
 
-def table_checks(table: IcebergTable, run_keys: Callable[[], Mapping[str, str]]) -> Iterator[Check]:
-    """Check that runs can write a table, and list the data files that dead attempts left.
+def table_checks(table: SinkTable, run_keys: Callable[[], Mapping[str, str]]) -> Iterator[Check]:
+    """Check that runs can write a table, and list what dead attempts left.
 
-    No check shows a property of the catalog.
+    No check shows a secret of the connection.
 
-    :param run_keys: returns the run keys of the ledger by their digest; called if there are such files.
+    :param run_keys: returns the run keys of the ledger by their digest; called if something was left.
     """
+    match table:
+        case IcebergTable():
+            yield from _iceberg_checks(table, run_keys)
+        case PostgresTable():
+            open_table(table, "")  # refuses where psycopg is not installed
+            from airflow_eos.operations.postgres_checks import postgres_checks
+
+            yield from postgres_checks(table, run_keys)
+        case _:
+            yield Check(f"table {table}", "unknown", f"{table.KIND!r} tables are not looked at")
+
+
+def _iceberg_checks(table: IcebergTable, run_keys: Callable[[], Mapping[str, str]]) -> Iterator[Check]:
     name = f"table {table}"
     # Whichever property a pipeline has: all of them are read below.
     sink = IcebergSink(table, property_name="")

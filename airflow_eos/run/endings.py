@@ -110,9 +110,9 @@ class Endings:
 
         :raises RunFenced: the ledger does not hold the run.
         """
-        found = self._answer(work)
-        if found is not None:
-            return found
+        record = self._answer(work)
+        if record is not None:
+            return record
         raise RunFenced(
             f"{work.key}: transactional id {work.transactional_id} was taken by a newer attempt, timed out, "
             "or was forgotten by the brokers (transactional.id.expiration.ms shorter than the run: "

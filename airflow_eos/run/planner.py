@@ -117,7 +117,7 @@ class Planner:
         :param staged: our own transaction holds pending offsets of the group.
         :raises PlanError: naming what changed.
         """
-        topics = self._cluster.describe_topics(self._spec.source_topics)
+        topics = described(self._cluster, {"source": self._spec.source_topics})
         laws.topics_unchanged(plan, {name: t.topic_id for name, t in topics.items()})
         if plan.advances:
             laws.group_is_empty(plan.offsets_group, self._cluster.group_members(plan.offsets_group))

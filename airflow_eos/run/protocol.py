@@ -151,8 +151,8 @@ class RunProtocol:
 
     def _answer(self, work: UnitOfWork) -> RunRecord | None:
         """Return a record of the ledger for an attempt that may not fence any more."""
-        found = self._ask(work, fenced=False)
-        return None if found is None else self._visible(found)
+        record = self._ask(work, fenced=False)
+        return None if record is None else self._visible(record)
 
     def _ask_again(self, work: UnitOfWork) -> RunRecord | None:
         """Ask behind the fence: another may have committed since, and only here is a no final (law 3)."""

@@ -43,6 +43,7 @@ class Claim:
 
     :param scope: by which the table knows the transactional id.
     :param lasting: see :class:`~airflow_eos.model.table.PublishedRun`.
+    :param intent_at: where the ledger has the INTENT, as options of `airflow eos dismiss`.
     :param replaces: rows that its commit takes out; a bar takes nothing out.
     """
 
@@ -52,10 +53,11 @@ class Claim:
     layout: TableLayout
     lasting: bool
     summary: tuple[tuple[str, str], ...] = ()
+    intent_at: str = ""
     replaces: tuple[TableReceipt, ...] = ()
 
     @classmethod
-    def of(cls, intent: Intent, transactional_id: str, branch: str | None) -> Claim:
+    def of(cls, intent: Intent, transactional_id: str, branch: str | None, intent_at: str) -> Claim:
         """Return the claim of an INTENT."""
         record = intent.record
         replaced = ",".join(str(receipt.snapshot) for receipt in intent.replaces)
@@ -75,6 +77,7 @@ class Claim:
                 ),
                 *((("eos.replaces", replaced),) if replaced else ()),
             ),
+            intent_at=intent_at,
             replaces=intent.replaces,
         )
 
@@ -183,7 +186,8 @@ class Publisher:
         if version.layout.uuid != claim.layout.uuid:
             raise TableReplaced(
                 f"{self._table.name} had the id {claim.layout.uuid} when {claim.key} was about to publish in "
-                f"it, and has {version.layout.uuid} now: it was dropped and made again"
+                f"it, and has {version.layout.uuid} now: it was dropped and made again. Restore the old "
+                f"table, or, where it is lost for good: airflow eos dismiss {claim.intent_at}"
             )
 
     def _commit(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -114,7 +115,8 @@ class TableCommits:
             raise DifferentWork(
                 f"run {intent.key} was about to publish in {intent.sink}, and only that table can tell "
                 f"whether its rows are there; this run's sink is {self._table.name}. Run the pipeline "
-                "once with that table as its sink, which finds out, then go on"
+                "once with that table as its sink, which finds out, then go on. Where that table is lost for "
+                f"good: airflow eos dismiss {self._place_of_intent(transactional_id)}"
             )
         return intent
 
@@ -220,7 +222,12 @@ class TableCommits:
         return None if self._spec.sink is None else self._spec.sink.branch_name
 
     def _claim(self, intent: Intent, transactional_id: str) -> Claim:
-        return Claim.of(intent, transactional_id, self._branch)
+        return Claim.of(intent, transactional_id, self._branch, self._place_of_intent(transactional_id))
+
+    def _place_of_intent(self, transactional_id: str) -> str:
+        """Return where the ledger has the INTENT of an id, as options of `airflow eos dismiss`."""
+        key, routing = keys.intent_key(transactional_id), keys.intent_routing(self._spec)
+        return f"--key {shlex.quote(key)} --routing {shlex.quote(routing)}"
 
     def _known_version(self) -> TableVersion:
         assert self._version is not None, "the table is looked at when the run is planned"

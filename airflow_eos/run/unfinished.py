@@ -31,7 +31,7 @@ from airflow_eos.model.kafka import (
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import Cluster, Ledger, Transactions
-from airflow_eos.run import laws
+from airflow_eos.run import laws, topic_roles
 
 log = logging.getLogger(__name__)
 
@@ -173,7 +173,7 @@ class UnfinishedEnds:
         if not keys.moves_cursor(self._spec) or self._offsets_ended:
             return None
         group, only = self._spec.group_id, keys.mapped_partition(self._spec)
-        topics = self._cluster.describe_topics(self._spec.source_topics)
+        topics = topic_roles.described(self._cluster, {"source": self._spec.source_topics})
         partitions = [tp for topic in topics.values() for tp in topic.topic_partitions]
         if only is not None:
             partitions = [tp for tp in partitions if tp == only]

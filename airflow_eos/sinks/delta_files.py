@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -124,11 +125,12 @@ class DeltaFiles:
             yield {}, table
             return
         texts = pa.table({name: partition_texts(table.column(name)) for name in self.partitions})
-        places = pa.array(range(table.num_rows), pa.int64())
-        groups = texts.append_column("", places).group_by(self.partitions, use_threads=False)
+        numbered = texts.append_column("", pa.array(np.arange(table.num_rows)))
+        groups = numbered.group_by(self.partitions, use_threads=False).aggregate([("", "list")])
         rows = table.drop_columns(list(self.partitions))
-        for group in groups.aggregate([("", "list")]).to_pylist():
-            yield {name: group[name] for name in self.partitions}, rows.take(pa.array(group["_list"]))
+        for group in range(groups.num_rows):
+            values = {name: groups[name][group].as_py() for name in self.partitions}
+            yield values, rows.take(groups["_list"][group].values)
 
 
 def partition_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:

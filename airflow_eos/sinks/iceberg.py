@@ -89,7 +89,8 @@ class IcebergSink:
         except (NoSuchTableError, NoSuchNamespaceError):
             raise UnknownTable(
                 f"{self.name} does not exist: create the table {self._sink.name!r} in catalog "
-                f"{self._sink.catalog!r}, or correct sink=IcebergTable(...){self._name_hint()}"
+                f"{self._sink.catalog!r}, or correct sink=IcebergTable(...){self._name_hint()}",
+                is_missing=True,
             ) from None
         except EosError:
             raise
@@ -166,6 +167,26 @@ class IcebergSink:
         removed: Sequence[DataFile],
     ) -> TableReceipt:
         from pyiceberg.exceptions import CommitFailedException
+
+        try:
+            return self._append(version, files, published, summary, own, removed)
+        except CommitFailedException as error:
+            raise TableMoved(self._reason(error, version)) from None
+        except Exception as error:  # noqa: BLE001 - of any catalog, of any storage
+            raise OutcomeUnknown(
+                f"{self.name}: it is not known what became of a commit ({self._reason(error, version)}); the "
+                "table is looked at"
+            ) from None
+
+    def _append(
+        self,
+        version: Any,
+        files: Sequence[DataFileMade],
+        published: PublishedRuns,
+        summary: Mapping[str, str],
+        own: str,
+        removed: Sequence[DataFile],
+    ) -> TableReceipt:
         from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, AssertTableUUID
 
         table = version.table
@@ -190,15 +211,7 @@ class IcebergSink:
             AssertCurrentSchemaId(current_schema_id=version.layout.schema_id),
             AssertDefaultSpecId(default_spec_id=version.layout.spec_id),
         )
-        try:
-            table.catalog.commit_table(table, requirements, transaction._updates)  # noqa: SLF001
-        except CommitFailedException as error:
-            raise TableMoved(self._reason(error)) from None
-        except Exception as error:  # noqa: BLE001 - of any catalog
-            raise OutcomeUnknown(
-                f"{self.name}: the catalog did not say what became of a commit ({self._reason(error)}); the "
-                "table is looked at"
-            ) from None
+        table.catalog.commit_table(table, requirements, transaction._updates)  # noqa: SLF001
         return receipt
 
     def _files_as_added(self, version: Any, receipts: Sequence[TableReceipt]) -> list[DataFile]:
@@ -214,9 +227,13 @@ class IcebergSink:
             f"see {CATALOG_NAME!r} among the connection's extras"
         )
 
-    def _reason(self, error: Exception) -> str:
+    def _reason(self, error: Exception, version: Any = None) -> str:
         known = {} if self._catalog is None else self._catalog.properties
-        return redacted(f"{type(error).__name__}: {error}", {**known, **(self._sink.properties or {})})
+        # Of a storage whose credentials the catalog lends.
+        lent = {} if version is None else version.table.io.properties
+        return redacted(
+            f"{type(error).__name__}: {error}", {**lent, **known, **(self._sink.properties or {})}
+        )
 
     def _opened(self) -> Catalog:
         if self._catalog is None:

@@ -12,9 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_eos.exceptions import EnvironmentMismatch
+from airflow_eos.exceptions import EnvironmentMismatch, SendError
 from airflow_eos.model.table import DataFileMade
 from airflow_eos.sinks.columns import check_types, table_columns
+from airflow_eos.sinks.redaction import redacted
 
 _MOST_IN_MEMORY = 128 << 20
 _TARGET = "write.target-file-size-bytes"
@@ -48,18 +49,25 @@ class IcebergFiles:
         """Write rows of the table's columns.
 
         Names of data files are never used twice: what died leaves files that no commit names.
+
+        :raises SendError: the storage refused a file.
         """
+        metadata = self._metadata()
         from pyiceberg.io import load_file_io
         from pyiceberg.io.pyarrow import _dataframe_to_data_files
 
-        files = _dataframe_to_data_files(
-            table_metadata=self._metadata(),
-            df=table,
-            io=load_file_io(dict(self.properties), self.location),
-            # It only becomes a part of the names.
-            write_uuid=f"{self.label}-{uuid.uuid4()}",
-        )
-        return [DataFileMade(pickle.dumps(f), f.record_count, f.file_size_in_bytes) for f in files]
+        try:
+            files = _dataframe_to_data_files(
+                table_metadata=metadata,
+                df=table,
+                io=load_file_io(dict(self.properties), self.location),
+                # It only becomes a part of the names.
+                write_uuid=f"{self.label}-{uuid.uuid4()}",
+            )
+            return [DataFileMade(pickle.dumps(f), f.record_count, f.file_size_in_bytes) for f in files]
+        except Exception as error:  # noqa: BLE001 - of any storage
+            reason = redacted(f"{type(error).__name__}: {error}", self.properties)
+            raise SendError(f"{self.name}: a data file cannot be written: {reason}") from None
 
     @property
     def flush_bytes(self) -> int:

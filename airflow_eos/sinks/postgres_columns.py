@@ -56,11 +56,6 @@ class TargetColumn:
     has_default: bool
     computed: bool
 
-    @property
-    def required(self) -> bool:
-        """Whether a row must have a value."""
-        return self.not_null and not self.has_default and not self.computed
-
     def arrow_type(self, given: pa.DataType | None = None) -> pa.DataType:
         """Return the type of the values.
 
@@ -104,7 +99,10 @@ def wanted_schema(
         )
         for column in known
         # All of them for the message about a column that the table does not have.
-        if unknown or column.name in types or column.required or column.name in key
+        if unknown
+        or column.name in types
+        or column.name in key
+        or (column.not_null and not column.has_default)
     )
 
 

@@ -14,7 +14,7 @@ from airflow_eos.exceptions import EnvironmentMismatch, RecordRefused, SendError
 from airflow_eos.model.table import DataFileMade
 from airflow_eos.sinks.columns import check_types
 from airflow_eos.sinks.postgres_columns import TargetColumn, csv_chunks, rows_of, wanted_schema
-from airflow_eos.sinks.postgres_session import FILE_SETTING, SCHEMA, connect, final_error, is_final
+from airflow_eos.sinks.postgres_session import FILE_SETTING, SCHEMA, final_error, is_final, transaction
 
 _FLUSH_BYTES = 64 << 20
 
@@ -89,7 +89,7 @@ class PostgresRows:
         )
         size = 0
         try:
-            with connect(self.properties, self.name) as connection, connection.cursor() as cursor:
+            with transaction(self.properties, self.name) as connection, connection.cursor() as cursor:
                 cursor.execute("SELECT set_config(%s, %s, true)", (FILE_SETTING, str(staged.file)))
                 with cursor.copy(statement) as copy:
                     for chunk in csv_chunks(table):

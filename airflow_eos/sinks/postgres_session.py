@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.exceptions import AuthorizationFailed, ConfigurationError, EosError, TableRefused
@@ -32,13 +33,14 @@ _PASSING = ("08", "25", "40", "53", "55", "57P", "58", "XX")
 """Classes of SQLSTATE that say nothing about the rows: connection, state of the transaction or the server."""
 
 
-def connect(properties: Mapping[str, str], name: str) -> psycopg.Connection[Any]:
-    """Open a connection.
+@contextmanager
+def transaction(properties: Mapping[str, str], name: str) -> Iterator[psycopg.Connection[Any]]:
+    """Open a connection for one transaction, committed at the end of the block, and close it.
 
     :param properties: in libpq's names; they win over the defaults of this package.
     :param name: the table, in words.
     :raises ConfigurationError: a property is unknown, or has an impossible value.
-    :raises psycopg.OperationalError: the server does not answer, or refuses the login.
+    :raises psycopg.Error: the server does not answer, or refuses something.
     """
     import psycopg
     from psycopg.conninfo import make_conninfo
@@ -46,9 +48,11 @@ def connect(properties: Mapping[str, str], name: str) -> psycopg.Connection[Any]
     try:
         parameters = make_conninfo(**{**_DEFAULTS, **properties, "client_encoding": "utf8"})
         # Nothing is prepared: a pooler may give each transaction another server process.
-        return psycopg.connect(parameters, prepare_threshold=None)
+        connection = psycopg.connect(parameters, prepare_threshold=None)
     except psycopg.ProgrammingError as error:
         raise ConfigurationError(f"{name}: the connection's properties are not valid: {error}") from None
+    with closing(connection), connection:  # a commit that fails leaves it open
+        yield connection
 
 
 def is_final(error: psycopg.Error) -> bool:

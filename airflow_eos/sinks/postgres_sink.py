@@ -37,18 +37,15 @@ from airflow_eos.sinks.postgres_session import (
     FILE_SETTING,
     ROW,
     SCHEMA,
-    connect,
     final_error,
     is_final,
+    transaction,
 )
 
 log = logging.getLogger(__name__)
 
-_CONFLICTS = (
-    psycopg.errors.TransactionRollback,  # serialization failure, deadlock
-    psycopg.errors.LockNotAvailable,
-    psycopg.errors.UndefinedTable,  # dropped since it was looked at
-)
+_CONFLICTS = (psycopg.errors.TransactionRollback, psycopg.errors.LockNotAvailable)
+"""Serialization failures and deadlocks are of the first."""
 _SETTINGS = """SELECT set_config(name, wanted, true) FROM (VALUES
     ('lock_timeout', '60s', '0'),
     ('idle_in_transaction_session_timeout', '60s', '0'),
@@ -130,10 +127,13 @@ class PostgresSink(Closeable):
         staged = [StagedRows.of(file) for file in files]
         try:
             with self._transaction() as connection:
-                if staged:
-                    self._lock_target(connection, version.target)
-                    self._check_staged(connection, files, staged)
-                self._lock_version(connection, version)
+                self._check_staged(connection, files, staged)
+                try:
+                    if staged:
+                        self._lock_target(connection, version.target)
+                    self._lock_version(connection, version)
+                except psycopg.errors.UndefinedTable as error:
+                    raise TableMoved(str(error)) from error
                 rows = self._insert(connection, staged)
                 ((snapshot,),) = connection.execute("SELECT pg_current_xact_id()::text::bigint")
                 receipt = TableReceipt(snapshot, len(files), rows)
@@ -147,9 +147,9 @@ class PostgresSink(Closeable):
                     ).format(CONTROL_TABLE),
                     (published.to_json(), json.dumps(dict(summary)), version.target.oid, self._pipeline),
                 )
-                self._drop(connection, {rows_of.table for rows_of in staged})
                 # What is deferred to the commit is refused before it.
                 connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+                self._drop(connection, {rows_of.table for rows_of in staged})
         except _CONFLICTS as error:
             raise TableMoved(str(error)) from error
         return receipt
@@ -169,7 +169,7 @@ class PostgresSink(Closeable):
     def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
         """Open a connection for one transaction; what the server has refused for good is final."""
         try:
-            with connect(self._sink.properties or {}, self.name) as connection:
+            with transaction(self._sink.properties or {}, self.name) as connection:
                 connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
                 connection.execute(_SETTINGS)
                 yield connection

@@ -62,6 +62,7 @@ class TableSealTask:
                 for file in self._written(table):
                     rows.add(0, *PLACE, made, file.rows, pickle.dumps((seal_partition, made, file)))
                     made, count = made + 1, count + file.rows
+                del table  # else it would be held beside the rows of the next file
                 yield rows.batch()
         finally:
             tidy()

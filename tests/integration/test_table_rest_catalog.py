@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from airflow_eos.exceptions import OutcomeUnknown
+from airflow_eos.ledger import keys
+from airflow_eos.model.iceberg_table import IcebergTable
+from airflow_eos.model.table import PublishedRun, TableReceipt
 from airflow_eos.run import publishing
 from airflow_eos.run.states import State
+from airflow_eos.sinks.iceberg import IcebergSink
 from airflow_eos_testing.faults.catalog_proxy import CatalogProxy
 from airflow_eos_testing.iceberg_catalog import IcebergRestCatalog
 from tests.support.tables import TablePipeline
@@ -106,3 +112,33 @@ def test_a_catalog_that_stays_away_is_asked_by_the_next_try(pipeline, proxy, cat
         one for one in pipeline.table.snapshots() if "eos.barred" not in one.summary.additional_properties
     ]
     assert len(appends) == (2 if commit == "is done" else 1)
+
+
+@pytest.mark.parametrize("apart", [True, False], ids=["a property each", "the counter-test: one for both"])
+def test_what_a_run_says_of_one_branch_is_not_written_over_from_another(catalog, apart):
+    """A REST catalog compares the head of the branch alone: both commits are done, and set a property.
+
+    From version 2 on the sequence numbers of the snapshots refuse the second one all the same.
+    """
+    own = load_catalog("c", **catalog.properties)
+    own.create_namespace_if_not_exists("db")
+    name = f"db.branches_{apart}"
+    schema = pa.schema([("value", pa.string())])
+    table = own.create_table(name, schema=schema, properties={"format-version": "1"})
+    table.append(pa.table({"value": ["first"]}))
+    table.manage_snapshots().create_branch(table.current_snapshot().snapshot_id, "audit").commit()
+    sinks = {
+        branch: IcebergSink(
+            IcebergTable(name, catalog="c", branch=branch, properties=catalog.properties),
+            keys.table_property("ledger", "group", branch if apart else None),
+        )
+        for branch in (None, "audit")
+    }
+    looked_at = {branch: sink.load() for branch, sink in sinks.items()}
+    for branch, version in looked_at.items():
+        run = PublishedRun(f"run/p/{branch}", 10, TableReceipt(0, 0, 0), lasting=True)
+        published = version.published.with_run(str(branch), run)
+        sinks[branch].commit(version, (), published, {}, str(branch))
+
+    assert ("None" in sinks[None].load().published.runs) is apart
+    assert "audit" in sinks["audit"].load().published.runs

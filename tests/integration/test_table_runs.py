@@ -7,39 +7,38 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from airflow_eos.cli.main import main
 from airflow_eos.engine.control_plane import ControlPlane
-from airflow_eos.exceptions import DifferentWork, RunFailed, RunFenced, TableReplaced, TableRewritten
+from airflow_eos.exceptions import (
+    ConfigurationError,
+    DifferentWork,
+    RunFailed,
+    RunFenced,
+    TableReplaced,
+    TableRewritten,
+    UnknownTable,
+)
 from airflow_eos.ledger import keys
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.ranges import Cursor
 from airflow_eos.model.spec import Deployment
 from airflow_eos.operations.cursor_reset import Reset, reset_cursor
 from airflow_eos.operations.doctor import DoctorOptions, examine
+from airflow_eos.operations.intent_dismissal import dismiss_intent
 from airflow_eos.operations.queries import ledger_names
 from airflow_eos.operations.verification import verify_output
 from airflow_eos.run.kill import Kill
 from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.run.publishing import Publisher
 from airflow_eos.run.states import State
-from tests.support.local_runs import LocalDataPlane, Paused
+from airflow_eos.sinks.opening import open_table
+from tests.support.local_runs import Died, LocalDataPlane, Paused, die_at
 from tests.support.tables import LocalTablePlane, TablePipeline
 
 
 @pytest.fixture
 def pipeline(embedded_kafka, tmp_path):
     return TablePipeline(embedded_kafka, tmp_path)
-
-
-class Died(BaseException):
-    """A process ends: nothing of its own code runs any more but what `finally` cannot be kept from."""
-
-
-def die_at(state):
-    def entered(now):
-        if now is state:
-            raise Died(state)
-
-    return entered
 
 
 def committed(pipeline):
@@ -350,6 +349,69 @@ def test_a_table_made_again_between_two_tries_is_refused(pipeline):
     with pytest.raises(TableReplaced):
         pipeline.run("r1", try_number=2)
     assert pipeline.values() == []
+
+
+def dismiss(pipeline, *, routing=None, asked=True, execute=True):
+    return dismiss_intent(
+        pipeline.spec.kafka,
+        pipeline.spec.ledger,
+        keys.intent_key(keys.transactional_id(pipeline.spec)),
+        (lambda text: open_table(pipeline.spec.sink, "")) if asked else None,
+        routing=routing or pipeline.spec.group_id,
+        prefix=pipeline.spec.prefix,
+        execute=execute,
+    )
+
+
+def test_an_intent_whose_table_is_gone_is_taken_back_by_a_command(pipeline):
+    """A zombie that wakes afterwards adds nothing to the new table; the next run reads the records again."""
+    pipeline.publish(["a"])
+    zombie = Paused(pipeline, State.INTENT)
+    with pytest.raises(ConfigurationError, match="can tell whether it did"):
+        dismiss(pipeline)
+    with pytest.raises(ConfigurationError, match="check --key and --routing"):
+        dismiss(pipeline, routing=f"{pipeline.spec.group_id}1")
+    schema = pipeline.table.schema()
+    pipeline.catalog.drop_table("db.t")
+    assert not dismiss(pipeline, execute=False).done
+    pipeline.catalog.create_table("db.t", schema=schema)
+    with pytest.raises(
+        TableReplaced, match=f"airflow eos dismiss --key intent:.* --routing {pipeline.spec.group_id}"
+    ):
+        pipeline.run("r1", try_number=2)
+
+    taken_back = dismiss(pipeline)
+    zombie.resume()
+
+    assert taken_back.done
+    assert taken_back.to_dict()["ranges"] == [[pipeline.source, 0, 0, 1], [pipeline.source, 1, 0, 0]]
+    assert isinstance(zombie.error, TableReplaced | RunFenced)
+    assert pipeline.values() == []
+    pipeline.run("r1", try_number=3)
+    assert pipeline.values() == ["a"]
+
+
+def test_a_table_that_cannot_be_written_is_there_and_can_tell(pipeline):
+    """Only the catalog's word that there is no such table is a reason to take an INTENT back."""
+    pipeline.publish(["a"])
+    with pytest.raises(Died):
+        pipeline.run("r1", on_state=die_at(State.PUBLISHED))
+    with pipeline.table.transaction() as transaction:
+        transaction.set_properties({"write.format.default": "orc"})
+    with pytest.raises(UnknownTable, match="orc"):
+        dismiss(pipeline)
+    arguments = ["dismiss", "--table-gone", "--yes", "--output", "json", "--prefix", pipeline.spec.prefix]
+    arguments += [
+        "--bootstrap-servers",
+        pipeline.kafka.bootstrap_servers,
+        "--routing",
+        pipeline.spec.group_id,
+    ]
+    arguments += ["--ledger-topic", pipeline.ledger]
+    arguments += ["--key", keys.intent_key(keys.transactional_id(pipeline.spec))]
+    assert main(arguments) == 0
+    with pytest.raises(ConfigurationError, match="no open INTENT"):
+        dismiss(pipeline, asked=False)
 
 
 def test_a_reset_waits_until_an_open_intent_is_settled(pipeline):

@@ -123,6 +123,20 @@ class LocalDataPlane:
         sealed.batches.clear()
 
 
+class Died(BaseException):
+    """A process ends: nothing of its own code runs any more but what `finally` cannot be kept from."""
+
+
+def die_at(state: State) -> Callable[[State], None]:
+    """Return what ends a run at the state that it enters."""
+
+    def entered(now: State) -> None:
+        if now is state:
+            raise Died(state)
+
+    return entered
+
+
 class Pipeline:
     """A source, a sink, a ledger and a group of their own on a shared broker."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyiceberg.catalog import load_catalog
 
 from airflow_eos.spark_host.jvm import OPTIONS_VARIABLE
 from airflow_eos_testing import EmbeddedKafka
@@ -15,6 +16,9 @@ from tests.system.airflow_env import ROOT
 from tests.system.collector import Collector
 from tests.system.flights_support import make_topics
 from tests.system.spark_master import SparkMaster
+from tests.system.tutorial import tutorial_dag
+
+from flights_table import create_table  # isort: skip
 
 
 @pytest.fixture(scope="session")
@@ -54,6 +58,19 @@ def spark_master() -> Iterator[SparkMaster]:
     running.close()
 
 
+@pytest.fixture(scope="session")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A catalog in SQLite with the table of the example Dag; what commits waits for two minutes."""
+    folder = tmp_path_factory.mktemp("lake")
+    properties = {
+        "type": "sql",
+        "uri": f"sqlite:///{folder}/catalog.db?timeout=120",
+        "warehouse": f"file://{folder}",
+    }
+    create_table(load_catalog("iceberg_default", **properties))
+    return properties
+
+
 FLIGHTS_CLOCK = 'schedule=CronTriggerTimetable("7 * * * *", timezone="UTC")'
 
 
@@ -64,6 +81,7 @@ def airflow(
     folder: Path,
     collector: Collector,
     spark_master: SparkMaster,
+    lake: dict[str, str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[AirflowStandalone]:
     """A real Airflow with the example Dags and the test Dags, laid out as in the repository."""
@@ -80,6 +98,9 @@ def airflow(
     bare = f"\nimport os\n\nos.environ.pop({OPTIONS_VARIABLE!r}, None)\n"
     example = example.replace(FLIGHTS_CLOCK, "schedule=None").replace("DAG, CronTriggerTimetable\n", "DAG\n")
     (deployed / "dags" / "flights.py").write_text(example + bare)
+    _deploy_flights_table(deployed / "dags" / "flights_table.py")
+    (deployed / "dags" / "orders_table.py").unlink()
+    (deployed / "dags" / "orders_table.py").write_text(tutorial_dag())
     env = {
         "EOS_TEST_FOLDER": str(folder),
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
@@ -105,6 +126,21 @@ def airflow(
         "spark_shared": spark_connect.connection(),
         "spark_local": {"conn_type": "spark", "host": "local[2]"},
         "spark_rest": spark_master.connection(),
+        "iceberg_default": {"conn_type": "iceberg", "extra": lake},
     }
     with AirflowStandalone(deployed / "dags", connections=connections, env=env) as running:
         yield running
+
+
+def _deploy_flights_table(file: Path) -> None:
+    """Copy the example: with a topic of its own, on the Spark that stays, and with lineage."""
+    example = file.read_text()
+    file.unlink()
+    for part, replacement in (
+        ('TOPIC = "flights"', 'TOPIC = "table-in"'),
+        ("config_kwargs={", 'conn_id="spark_shared",  # {'),
+    ):
+        assert part in example
+        example = example.replace(part, replacement)
+    lineage = "airflow.providers.openlineage.utils.selective_enable"
+    file.write_text(f"{example}\nimport {lineage}\n\n{lineage}.enable_lineage(dag)\n")

@@ -102,6 +102,7 @@ def make_topics(kafka: EmbeddedKafka) -> None:
         ("held-in", "held-out", "waits-in", "waits-out", "woken-in", "orders", "orders-large"), 2
     )
     tests |= {f"{name}-{end}": 2 for name in PIPELINES for end in ("in", "out")}
+    tests |= {"table-in": 4, "tutorial-in": 2}
     tests |= dict.fromkeys(("cleared-in", "cleared-again", "cleared-never", "replayed-out"), 2)
     backfilled = ("four", "ninety", "shared", "restored", "partitioned")
     tests |= {f"{name}-{end}": 4 for name in backfilled for end in ("in", "out", "cursor-out", "dead")}

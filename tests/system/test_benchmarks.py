@@ -149,3 +149,18 @@ def test_the_java_peers_copy_everything_once_per_job(embedded_kafka, kafka_topic
     assert count_records(embedded_kafka.bootstrap_servers, sink) == 4_000
     assert times["first"] > 0 < times["second"]
     assert times["cpu_first"] > 0
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+def test_tables_are_written_counted_and_compared(tmp_path, monkeypatch):
+    """Both processes and Spark's own job to Parquet; the memory of a task by the size of its files."""
+    monkeypatch.setenv("WARM_UPS", "0")
+    done = benchmark(tmp_path, "tables", "--records", "20000", "--rounds", "1")
+    assert done.returncode == 0, done.stdout[-5_000:]
+    report = json.loads((tmp_path / "tables.json").read_text())
+    assert len(report["contenders"]) == 3
+    last = done.stdout.splitlines()[-1]
+    assert f"tables: dataframe {report['ratios']['dataframe']['seconds']:.2f}, arrow " in last
+    for peaks in report["peak_mb_by_file_size"].values():
+        assert peaks["worker"] > 0

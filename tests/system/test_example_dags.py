@@ -20,7 +20,11 @@ from flights_input import Message, generate_flights, publish  # isort: skip
 pytestmark = pytest.mark.timeout(600)  # processes start cold, on whatever machine
 
 DAGS = ROOT / "dags"
-ELSEWHERE = {"flights": "test_runs_under_a_scheduler.py"}
+ELSEWHERE = {
+    "flights": "test_runs_under_a_scheduler.py",
+    "flights_table": "test_flights_table.py",
+    "orders_table": "test_tutorial_tables.py",
+}
 FLIGHTS = [*generate_flights(12_000)]
 DAY = dt.date(2001, 1, 2)
 

@@ -16,7 +16,7 @@ CEILINGS = {
     "engine operations": 2,
     "spark spark_host": 48,
     "ui": 51,
-    "run": 73,
+    "run": 72,
     "cli": 0,
     "broker": 0,
     "operators triggers sensors hooks links decorators": 26,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.ranges import Cursor, Explicit, OffsetRange
 from airflow_eos.model.spec import RunSpec
-from airflow_eos.model.table import IcebergTable
 from tests.protocol.model import scenes
 from tests.protocol.model.broker import ModelBroker
 from tests.protocol.model.explorer import Run

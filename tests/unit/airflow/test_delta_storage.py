@@ -51,6 +51,12 @@ def test_a_connection_has_the_options_of_its_store(connection, uri, expected):
     assert "secret" not in repr(sink)
 
 
+@pytest.mark.parametrize(("name", "has_secrets"), [("AWS_SECRET_ACCESS_KEY", True), ("aws_region", False)])
+def test_credentials_of_a_store_count_for_require_encrypted_spark(name, has_secrets):
+    """They go to the tasks that write the files."""
+    assert DeltaTable("s3://lake/t", properties={name: "geheim"}).has_secrets is has_secrets
+
+
 @pytest.mark.parametrize("name", ["AWS_SECRET_ACCESS_KEY", "aws_session_token", "azure_storage_sas_token"])
 def test_secrets_among_the_extras_are_masked(connection, monkeypatch, name):
     """Options are read in capital letters, too; what is no secret stays readable."""
@@ -92,7 +98,7 @@ def test_a_password_in_the_address_is_refused_and_not_shown():
     ("uri", "word", "dataset"),
     [
         ("s3://lake/raw/flights/", "delta:s3://lake/raw/flights", ("s3://lake", "raw/flights")),
-        ("/data/flights", "delta:/data/flights", ("file", "/data/flights")),
+        ("/data/flights#1", "delta:/data/flights#1", ("file", "/data/flights#1")),
         ("file:///data/flights", "delta:file:///data/flights", ("file", "/data/flights")),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 
@@ -63,7 +64,8 @@ def test_scopes_and_properties_are_of_one_id_one_branch_and_one_ledger():
         keys.table_scope(name, branch) for name in ("p.cursor.g", "p.cursor.h") for branch in (None, "b")
     }
     assert len(scopes) == 4
-    assert len({keys.table_property(ledger, group) for ledger in "ab" for group in "gh"}) == 4
+    owners = itertools.product("ab", "gh", [None, "audit"])
+    assert len({keys.table_property(*owner) for owner in owners}) == 8
 
 
 def test_what_a_table_says_of_runs_is_read_again():

@@ -6,6 +6,7 @@ counted by ``psql``.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -33,6 +34,7 @@ from airflow_eos.sinks import postgres_rows, postgres_sink
 from airflow_eos.sinks.opening import open_table
 from airflow_eos.sinks.postgres_sink import PostgresSink
 from airflow_eos_testing.postgres import PostgresServer
+from tests.support.patience import wait_until
 from tests.support.postgres_tables import Database
 
 
@@ -182,6 +184,26 @@ def test_a_transaction_whose_connection_is_cut_is_done_again(database, monkeypat
     assert attempt.commits == 2
 
 
+def test_a_commit_that_fails_leaves_no_connection(database, monkeypatch):
+    """It is looked at and done again; the session that failed is closed."""
+    attempt = Attempt(database)
+    failures = [psycopg.OperationalError("the connection broke")]
+    commit = psycopg.Connection.commit
+
+    def commit_or_fail(connection):
+        if failures and attempt.commits:
+            raise failures.pop()
+        commit(connection)
+
+    monkeypatch.setattr(psycopg.Connection, "commit", commit_or_fail)
+    attempt.publish()
+
+    assert (attempt.commits, failures) == (2, [])
+    assert database.counts() == {"run/p/1": 2}
+    ours = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'airflow-eos'"
+    wait_until(lambda: database.sql(ours) == [["0"]])
+
+
 def test_a_claim_that_was_not_published_is_barred(database):
     """A zombie: it looked before its successor barred it, and wakes to commit."""
     zombie, successor = Attempt(database), Attempt(database)
@@ -267,6 +289,21 @@ def test_parallel_intervals_do_not_fence_each_other(database):
     assert database.counts() == {"interval/p/1": 2, "interval/p/2": 2}
 
 
+def test_a_backfill_publishes_at_the_same_moment(database):
+    """Each run waits for the row that they share, looks again, and has its own word in it."""
+    attempts = [
+        Attempt(database, f"interval/p/{i}", 10 * i + 10, scope=f"i{i}", lasting=False) for i in range(6)
+    ]
+    threads = [threading.Thread(target=attempt.publish) for attempt in attempts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert database.counts() == {f"interval/p/{i}": 2 for i in range(6)}
+    assert sorted(attempts[0].sink.load().published.runs) == [f"i{i}" for i in range(6)]
+
+
 @pytest.mark.parametrize("lost", ["the table", "the note", "all notes"])
 def test_what_can_no_longer_tell_is_refused(database, lost):
     """A table that was made again, or a note that was removed."""
@@ -350,16 +387,25 @@ def test_a_violated_constraint_is_final_and_named(database, constraint, names):
     assert attempt.publisher.settle(attempt.claim) is None
 
 
-def test_a_trigger_that_raises_is_final(database):
-    """Whatever the database refuses for what the rows say."""
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("RAISE EXCEPTION 'not on Sundays'", "not on Sundays"),
+        ("PERFORM FROM nowhere", 'relation "nowhere" does not exist'),
+    ],
+)
+def test_a_trigger_that_raises_is_final(database, body, message):
+    """Whatever the database refuses for what the rows say, or for how it is made."""
     database.sql(
         f"CREATE FUNCTION {database.schema}.no() RETURNS trigger LANGUAGE plpgsql AS "
-        "$$ BEGIN RAISE EXCEPTION 'not on Sundays'; END $$; "
+        f"$$ BEGIN {body}; END $$; "
         f"CREATE TRIGGER no BEFORE INSERT ON {database.table} FOR EACH ROW "
         f"EXECUTE FUNCTION {database.schema}.no()"
     )
-    with pytest.raises(TableRefused, match="not on Sundays"):
-        Attempt(database).publish()
+    attempt = Attempt(database)
+    with pytest.raises(TableRefused, match=message):
+        attempt.publish()
+    assert attempt.commits == 1
 
 
 def test_a_conflict_of_transactions_is_tried_again(database, monkeypatch):
@@ -652,13 +698,18 @@ def test_a_partitioned_table_is_written(database):
         Attempt(database, "run/p/2", 20).publish()
 
 
-def test_properties_are_checked_and_not_shown(database):
-    """A misspelt one is named; passwords stay out of every repr."""
+def test_properties_are_checked_and_not_shown(database, caplog):
+    """A misspelt one is named; passwords stay out of every repr, error, and log at DEBUG."""
     with pytest.raises(ConfigurationError, match="pasword"):
         Attempt(database, properties={**database.properties, "pasword": "x"})
     secret = {**database.properties, "password": "hunter2"}
-    attempt = Attempt(database, properties=secret)
-    assert "hunter2" not in f"{attempt.sink._sink!r} {attempt.writer!r} {attempt.files!r}"
+    with caplog.at_level(logging.DEBUG):
+        attempt = Attempt(database, properties=secret)
+        attempt.publish()
+        with pytest.raises(OutcomeUnknown) as away:
+            PostgresSink(database.sink(properties={**secret, "host": "/nowhere"}), "eos.x").load()
+    shown = f"{attempt.sink._sink!r} {attempt.writer!r} {attempt.files!r} {away.value} {caplog.text}"
+    assert "hunter2" not in shown
 
 
 def test_the_extra_that_is_missing_is_named(database, monkeypatch):

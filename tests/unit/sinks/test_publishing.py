@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from pyiceberg.exceptions import CommitFailedException
 
 from airflow_eos.exceptions import OutcomeUnknown, RunFenced, TableChanged, TableReplaced, UnknownTable
 from airflow_eos.run import publishing
@@ -119,6 +120,16 @@ def test_writers_that_know_nothing_of_us_cost_a_look(lake):
     assert attempt.commits == 2
 
 
+def test_with_one_look_a_foreign_commit_fails_the_run(iceberg, monkeypatch):
+    """The counter-test: nothing is looked at again."""
+    monkeypatch.setattr(publishing, "MAX_LOOKS", 1)
+    attempt = Attempt(iceberg)
+    attempt.before_commit = lambda: append(iceberg)
+    with pytest.raises(OutcomeUnknown):
+        attempt.publish()
+    assert names(iceberg) == {"foreign": 1}
+
+
 @pytest.mark.parametrize("error", [ConnectionError("reset"), RuntimeError("proxy: 504")])
 def test_a_lost_answer_is_looked_up(lake, error):
     """The catalog committed and did not say so."""
@@ -148,6 +159,24 @@ def test_a_refusal_of_a_commit_that_was_done_keeps_its_files(lake):
     attempt.publish()
 
     assert names(lake) == {"run/p/1": 2}
+
+
+def test_the_librarys_own_commit_deletes_what_a_refusal_had_committed(iceberg):
+    """The counter-test: the snapshot stands, its manifests are gone, and nobody can read the table."""
+    table = iceberg.table
+    with table.transaction() as transaction:
+        transaction.set_properties({"commit.retry.num-retries": "0"})
+    commit = table.catalog.commit_table
+
+    def sent_twice(*arguments):
+        commit(*arguments)
+        raise CommitFailedException("409")
+
+    table.catalog.commit_table = sent_twice
+    with pytest.raises(CommitFailedException):
+        table.append(pa.table({"id": [1], "name": ["lost"]}, schema=table.schema().as_arrow()))
+    with pytest.raises(FileNotFoundError):
+        names(iceberg)
 
 
 def test_a_claim_that_was_not_published_is_barred(lake):
@@ -249,6 +278,19 @@ def test_what_is_published_is_found_when_its_snapshot_is_expired(iceberg):
     assert names(iceberg) == {"foreign": 1, "run/p/1": 2}
 
 
+def test_without_the_property_what_has_expired_is_published_again(iceberg):
+    """The counter-test: neither the table nor its history knows the run any more."""
+    receipt = Attempt(iceberg).publish()
+    append(iceberg)
+    table = iceberg.table
+    table.maintenance.expire_snapshots().by_ids([receipt.snapshot]).commit()
+    with table.refresh().transaction() as transaction:
+        transaction.remove_properties(PROPERTY)
+
+    Attempt(iceberg).publish()
+    assert names(iceberg) == {"foreign": 1, "run/p/1": 4}
+
+
 def test_what_is_published_is_found_when_the_property_was_removed(iceberg):
     """By hand: the snapshot's summary is the second witness."""
     receipt = Attempt(iceberg).publish()
@@ -298,6 +340,18 @@ def test_files_are_published_in_the_layout_that_they_were_written_for(iceberg, c
     with pytest.raises(TableChanged):
         attempt.publish()
     assert names(iceberg) == {}
+
+
+def test_without_the_comparison_of_layouts_nobody_can_tell_what_became_of_the_run(iceberg, monkeypatch):
+    """The counter-test: files without partition values break the commit inside the library."""
+    monkeypatch.setattr(publishing, "MAX_LOOKS", 2)
+    attempt = Attempt(iceberg)
+    with iceberg.table.update_spec() as update:
+        update.add_identity("name")
+    attempt.claim = replace(attempt.claim, layout=attempt.sink.load().layout)
+    with pytest.raises(OutcomeUnknown):
+        attempt.publish()
+    assert attempt.commits == 2
 
 
 def test_a_catalog_that_says_nothing_leaves_the_outcome_open(iceberg, monkeypatch):

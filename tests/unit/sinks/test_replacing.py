@@ -7,7 +7,6 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.catalog import load_catalog
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
@@ -28,13 +27,9 @@ from tests.unit.sinks.test_publishing import Attempt, append, names
 OLD, NEW = "run/p/1", "run/p/1#1"
 
 
-def table_of(warehouse):
-    return load_catalog("c", **warehouse).load_table("db.t")
-
-
-def again(warehouse, *receipts, key=NEW, token=20, **options):
+def again(iceberg, *receipts, key=NEW, token=20, **options):
     """An attempt at a reprocessing that replaces what earlier commits wrote."""
-    attempt = Attempt(warehouse, key, token, scope="again", lasting=False, **options)
+    attempt = Attempt(iceberg, key, token, scope="again", lasting=False, **options)
     attempt.claim = replace(attempt.claim, replaces=receipts)
     attempt._replace, attempt.sink.replace = attempt.sink.replace, watched(attempt)
     return attempt
@@ -55,25 +50,25 @@ def watched(attempt):
     return replace_rows
 
 
-def test_the_rows_of_the_earlier_run_are_replaced_in_one_commit(warehouse):
+def test_the_rows_of_the_earlier_run_are_replaced_in_one_commit(iceberg):
     """Rows of others, of the same keys too, stay; readers see the old rows or the new ones."""
-    append(warehouse)
-    earlier = Attempt(warehouse, OLD).publish()
-    append(warehouse)
-    before = len(table_of(warehouse).snapshots())
+    append(iceberg)
+    earlier = Attempt(iceberg, OLD).publish()
+    append(iceberg)
+    before = len(iceberg.table.snapshots())
 
-    again(warehouse, earlier).publish()
+    again(iceberg, earlier).publish()
 
-    assert names(warehouse) == {"foreign": 2, NEW: 2}
-    assert len(table_of(warehouse).snapshots()) == before + 1
+    assert names(iceberg) == {"foreign": 2, NEW: 2}
+    assert len(iceberg.table.snapshots()) == before + 1
 
 
-def test_a_replacement_is_made_once_whatever_comes_between(warehouse):
+def test_a_replacement_is_made_once_whatever_comes_between(iceberg):
     """Another attempt, a foreign writer, a lost answer: the files to take out are looked for anew."""
-    earlier = Attempt(warehouse, OLD).publish()
-    first, second = again(warehouse, earlier), again(warehouse, earlier)
+    earlier = Attempt(iceberg, OLD).publish()
+    first, second = again(iceberg, earlier), again(iceberg, earlier)
     first.before_commit = second.publish
-    second.before_commit = lambda: append(warehouse)
+    second.before_commit = lambda: append(iceberg)
 
     def lost():
         raise ConnectionError("reset")
@@ -82,68 +77,68 @@ def test_a_replacement_is_made_once_whatever_comes_between(warehouse):
 
     first.publish()
 
-    assert names(warehouse) == {"foreign": 1, NEW: 2}
+    assert names(iceberg) == {"foreign": 1, NEW: 2}
 
 
-def test_a_reprocessing_without_rows_takes_the_earlier_ones_out(warehouse):
+def test_a_reprocessing_without_rows_takes_the_earlier_ones_out(iceberg):
     """The corrected function returns none."""
-    earlier = Attempt(warehouse, OLD).publish()
-    append(warehouse)
-    attempt = again(warehouse, earlier)
+    earlier = Attempt(iceberg, OLD).publish()
+    append(iceberg)
+    attempt = again(iceberg, earlier)
     receipt = attempt.publisher.publish(attempt.claim, ())
     assert (receipt.files, receipt.rows) == (0, 0)
-    assert names(warehouse) == {"foreign": 1}
+    assert names(iceberg) == {"foreign": 1}
 
 
-def test_rows_are_found_when_their_snapshot_is_expired(warehouse):
+def test_rows_are_found_when_their_snapshot_is_expired(iceberg):
     """The manifests name it; they may have been rewritten, too."""
-    earlier = Attempt(warehouse, OLD).publish()
-    append(warehouse)
-    table_of(warehouse).maintenance.expire_snapshots().by_ids([earlier.snapshot]).commit()
-    again(warehouse, earlier).publish()
-    assert names(warehouse) == {"foreign": 1, NEW: 2}
+    earlier = Attempt(iceberg, OLD).publish()
+    append(iceberg)
+    iceberg.table.maintenance.expire_snapshots().by_ids([earlier.snapshot]).commit()
+    again(iceberg, earlier).publish()
+    assert names(iceberg) == {"foreign": 1, NEW: 2}
 
 
-def test_files_of_another_partition_spec_are_replaced(warehouse):
+def test_files_of_another_partition_spec_are_replaced(iceberg):
     """The new rows lie in the partitions of the table as it is now."""
-    earlier = Attempt(warehouse, OLD).publish()
-    with table_of(warehouse).update_spec() as update:
+    earlier = Attempt(iceberg, OLD).publish()
+    with iceberg.table.update_spec() as update:
         update.add_identity("name")
-    append(warehouse)
-    second = again(warehouse, earlier).publish()
-    assert names(warehouse) == {"foreign": 1, NEW: 2}
-    again(warehouse, second, key="run/p/1#2", token=30).publish()
-    assert names(warehouse) == {"foreign": 1, "run/p/1#2": 2}
+    append(iceberg)
+    second = again(iceberg, earlier).publish()
+    assert names(iceberg) == {"foreign": 1, NEW: 2}
+    again(iceberg, second, key="run/p/1#2", token=30).publish()
+    assert names(iceberg) == {"foreign": 1, "run/p/1#2": 2}
 
 
-def test_a_branch_is_replaced_on_its_own(warehouse):
+def test_a_branch_is_replaced_on_its_own(iceberg):
     """Main keeps the earlier rows."""
-    append(warehouse)
-    table = table_of(warehouse)
+    append(iceberg)
+    table = iceberg.table
     table.manage_snapshots().create_branch(table.current_snapshot().snapshot_id, "audit").commit()
-    earlier = Attempt(warehouse, OLD, branch="audit").publish()
-    again(warehouse, earlier, branch="audit").publish()
-    assert names(warehouse, "audit") == {"foreign": 1, NEW: 2}
-    assert names(warehouse) == {"foreign": 1}
+    earlier = Attempt(iceberg, OLD, branch="audit").publish()
+    again(iceberg, earlier, branch="audit").publish()
+    assert names(iceberg, branch="audit") == {"foreign": 1, NEW: 2}
+    assert names(iceberg) == {"foreign": 1}
 
 
 # -- refused ----------------------------------------------------------------------------------------------
 
 
-def delete_a_row(warehouse):
+def delete_a_row(iceberg):
     """Copy on write: the file is written anew without the row."""
-    table_of(warehouse).delete("id == 100")
+    iceberg.table.delete("id == 100")
 
 
-def compact(warehouse):
+def compact(iceberg):
     """All rows are in one new file, as a compaction leaves them."""
-    table = table_of(warehouse)
+    table = iceberg.table
     table.overwrite(table.scan().to_arrow())
 
 
-def drop_rows(warehouse):
+def drop_rows(iceberg):
     """A delete of whole files."""
-    table_of(warehouse).delete(f"name == '{OLD}'")
+    iceberg.table.delete(f"name == '{OLD}'")
 
 
 class DeleteManifest(ManifestWriterV2):
@@ -155,9 +150,9 @@ class DeleteManifest(ManifestWriterV2):
         return {**super()._meta, "content": "deletes"}
 
 
-def delete_on_read(warehouse):
+def delete_on_read(iceberg):
     """A delete by position, as Spark's merge-on-read makes it: the data file stays."""
-    table = table_of(warehouse)
+    table = iceberg.table
     (target, *_) = [file["file_path"] for file in table.inspect.files().to_pylist()]
     path = f"{table.location()}/data/deletes.parquet"
     ids = [(b"PARQUET:field_id", b"2147483546"), (b"PARQUET:field_id", b"2147483545")]
@@ -204,48 +199,48 @@ CHANGES = {delete_a_row: {OLD: 1}, compact: {OLD: 2}, drop_rows: {}, delete_on_r
 
 @pytest.mark.parametrize("between", [False, True], ids=["before", "between look and commit"])
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_what_was_rewritten_is_not_replaced(warehouse, change, between):
+def test_what_was_rewritten_is_not_replaced(iceberg, change, between):
     """Nothing is changed: the table has the snapshots that it had."""
-    earlier = Attempt(warehouse, OLD).publish()
-    attempt = again(warehouse, earlier)
+    earlier = Attempt(iceberg, OLD).publish()
+    attempt = again(iceberg, earlier)
     if between:
-        attempt.before_commit = lambda: change(warehouse)
+        attempt.before_commit = lambda: change(iceberg)
     else:
-        change(warehouse)
+        change(iceberg)
         with pytest.raises(TableRewritten):
             attempt.sink.refuse_rewritten(attempt.sink.load(), [earlier])
     with pytest.raises(TableRewritten, match="Nothing was replaced"):
         attempt.publish()
-    assert names(warehouse) == CHANGES[change]
+    assert names(iceberg) == CHANGES[change]
 
 
-def test_without_the_comparison_deleted_rows_come_back(warehouse, monkeypatch):
+def test_without_the_comparison_deleted_rows_come_back(iceberg, monkeypatch):
     """The counter-test: what is left of the earlier rows is taken out, and all rows are appended."""
-    earlier = Attempt(warehouse, OLD).publish()
-    compact(warehouse)
+    earlier = Attempt(iceberg, OLD).publish()
+    compact(iceberg)
     monkeypatch.setattr(iceberg_rows, "files_as_added", lambda *_: [])
-    again(warehouse, earlier).publish()
-    assert names(warehouse) == {OLD: 2, NEW: 2}
+    again(iceberg, earlier).publish()
+    assert names(iceberg) == {OLD: 2, NEW: 2}
 
 
 # -- zombies ----------------------------------------------------------------------------------------------
 
 
-def test_a_barred_replacement_takes_nothing_out(warehouse):
+def test_a_barred_replacement_takes_nothing_out(iceberg):
     """The bar is an empty append; the zombie that it bars neither appends nor removes."""
-    earlier = Attempt(warehouse, OLD).publish()
-    zombie, successor = again(warehouse, earlier), again(warehouse, earlier)
+    earlier = Attempt(iceberg, OLD).publish()
+    zombie, successor = again(iceberg, earlier), again(iceberg, earlier)
     zombie.before_commit = lambda: successor.publisher.settle(successor.claim)
     with pytest.raises(RunFenced):
         zombie.publish()
-    assert names(warehouse) == {OLD: 2}
+    assert names(iceberg) == {OLD: 2}
 
 
-def test_of_two_reprocessings_the_later_one_stays(warehouse):
+def test_of_two_reprocessings_the_later_one_stays(iceberg):
     """The zombie of the first wakes when the second has replaced what the earlier run wrote."""
-    earlier = Attempt(warehouse, OLD).publish()
-    zombie = again(warehouse, earlier)
-    following = again(warehouse, earlier, key="run/p/1#1", token=40)
+    earlier = Attempt(iceberg, OLD).publish()
+    zombie = again(iceberg, earlier)
+    following = again(iceberg, earlier, key="run/p/1#1", token=40)
 
     def come_first():
         assert following.publisher.settle(zombie.claim) is None
@@ -254,7 +249,7 @@ def test_of_two_reprocessings_the_later_one_stays(warehouse):
     zombie.before_commit = come_first
     with pytest.raises(RunFenced):
         zombie.publish()
-    assert names(warehouse) == {NEW: 2}
+    assert names(iceberg) == {NEW: 2}
 
 
 # -- which rows -------------------------------------------------------------------------------------------

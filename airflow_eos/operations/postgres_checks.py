@@ -1,0 +1,126 @@
+"""Looks at a PostgreSQL table that runs write, for the commands. Nothing is written."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+from airflow_eos.exceptions import ConfigurationError, EosError
+from airflow_eos.model.table import PublishedRuns
+from airflow_eos.operations.checks import Check, said
+from airflow_eos.sinks.postgres_catalog import find_target
+from airflow_eos.sinks.postgres_session import SCHEMA, transaction
+from airflow_eos.wording import counted
+
+if TYPE_CHECKING:
+    from airflow_eos.model.postgres_table import PostgresTable
+
+_RIGHTS = """SELECT coalesce(
+        (SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = %(schema)s),
+        has_database_privilege(current_database(), 'CREATE')
+    ), (
+        SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
+            AND has_table_privilege(c.oid, 'INSERT') AND has_table_privilege(c.oid, 'UPDATE')
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = %(schema)s AND c.relname = 'published'
+    )"""
+_STAGED = """SELECT split_part(relname, '_', 3), split_part(relname, '_', 4), relname,
+    pg_total_relation_size(oid)
+FROM pg_class WHERE relnamespace = to_regnamespace(%s) AND relname ~ %s ORDER BY 2"""
+_IS_SAME = """SELECT FROM airflow_eos.published p JOIN pg_class c ON c.oid = p.target
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE p.id::text = %s AND n.nspname = %s AND c.relname = %s"""
+_NAME = "^rows_[0-9a-f]+_[0-9a-f]+_[0-9a-f]+_"
+_SHOWN = 10
+
+
+def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, str]]) -> Iterator[Check]:
+    """Check that runs can write a table, and list what attempts have staged and not published.
+
+    :param run_keys: returns the run keys of the ledger by their digest; called if there are such rows.
+    """
+    name = f"table {table}"
+    try:
+        with transaction(table.properties or {}, name) as connection:
+            connection.read_only = True
+            target = find_target(connection, table)
+            version = connection.info.server_version
+            yield Check(name, "ok", f"there, PostgreSQL {version // 10_000}; this role may insert into it")
+            ((may_create, may_note),) = connection.execute(_RIGHTS, {"schema": SCHEMA})
+            yield _schema(name, may=may_create and may_note is not False)
+            if may_note:
+                yield _published(name, connection, target.oid)
+            yield from _staged(name, connection, run_keys)
+    except EosError as error:
+        yield Check(name, "fail", said(error))
+    except psycopg.Error as error:
+        yield Check(name, "fail", str(error), "check the connection, and that the database can be reached")
+
+
+def rows_as_written(table: PostgresTable, identity: str, snapshot: int) -> int | None:
+    """Return how many rows are there as a run wrote them; None if the table is another one than it wrote to.
+
+    :param identity: of the table, as the run's record has it.
+    :param snapshot: id of the transaction that published the run.
+    :raises psycopg.Error: the server does not answer, or this role may not read the table.
+    """
+    with transaction(table.properties or {}, str(table)) as connection:
+        connection.read_only = True
+        if connection.execute(_IS_SAME, (identity, *table.schema_and_table)).fetchone() is None:
+            return None
+        count = sql.SQL("SELECT count(*) FROM {} WHERE xmin::text::bigint = %s").format(
+            sql.Identifier(*table.schema_and_table)
+        )
+        ((rows,),) = connection.execute(count, (snapshot % (1 << 32),))
+        return int(rows)
+
+
+def _schema(name: str, *, may: bool) -> Check:
+    subject = f"{name} schema {SCHEMA}"
+    if may:
+        return Check(subject, "ok", "this role may create and write what runs need in it")
+    advice = (
+        f"CREATE SCHEMA {SCHEMA} AUTHORIZATION the role of the connection; where it exists, GRANT USAGE, "
+        f"CREATE ON SCHEMA {SCHEMA} and GRANT SELECT, INSERT, UPDATE ON {SCHEMA}.published"
+    )
+    return Check(subject, "fail", "this role may not create tables in it, or not write its table", advice)
+
+
+def _published(name: str, connection: psycopg.Connection[Any], oid: int) -> Check:
+    subject = f"{name} fencing tokens"
+    notes = connection.execute(f"SELECT runs FROM {SCHEMA}.published WHERE target = %s", (oid,)).fetchall()  # noqa: S608
+    try:
+        runs = sum(len(PublishedRuns.from_json(text).runs) for (text,) in notes)
+    except ConfigurationError as error:
+        return Check(subject, "fail", said(error))
+    return Check(subject, "ok", f"readable; {counted(len(notes), 'consumer group')}, {counted(runs, 'run')}")
+
+
+def _staged(
+    name: str, connection: psycopg.Connection[Any], run_keys: Callable[[], Mapping[str, str]]
+) -> Iterator[Check]:
+    subject = f"{name} staged rows"
+    tables = connection.execute(_STAGED, (SCHEMA, _NAME)).fetchall()
+    if not tables:
+        yield Check(subject, "ok", "none are left in this database")
+        return
+    known = run_keys()
+    shown = [
+        f"{SCHEMA}.{table} ({size:,} bytes, since {_moment(since)}) of "
+        + known.get(label, f"a run that the ledger does not hold (digest {label})")
+        for label, since, table, size in tables
+    ]
+    more = f"; and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+    advice = (
+        "attempts that died left them, or runs at work have not published them yet; the next attempt at the "
+        "same run drops them, any run of the pipeline after a week, and DROP TABLE is safe at any time"
+    )
+    yield Check(subject, "warn", "; ".join(shown[:_SHOWN]) + more, advice)
+
+
+def _moment(seconds: str) -> str:
+    return dt.datetime.fromtimestamp(int(seconds, 16), dt.timezone.utc).isoformat(timespec="seconds")

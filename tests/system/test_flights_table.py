@@ -1,0 +1,110 @@
+"""The example Dag that loads a table, under a real scheduler: killed, retried, backfilled, cleared."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from pyiceberg.catalog import load_catalog
+
+from airflow_eos.ledger import keys
+from airflow_eos_testing import EmbeddedKafka
+from airflow_eos_testing.airflow import AirflowStandalone
+from tests.support.patience import eventually
+from tests.support.tables import held_catalog, rows_of
+from tests.system.backfills import FIRST, create, day_of
+from tests.system.flights_support import expected, flights_input
+from tests.system.lineage import datasets, lineage_of
+
+from flights_input import Message, publish  # isort: skip
+
+DAG, TASK = "flights_table", "load"
+SINK = "iceberg:iceberg_default/lake.flights"
+DAYS = 3
+
+
+@pytest.mark.timeout(900)
+def test_days_are_in_the_table_once_though_a_task_is_killed_and_all_are_backfilled_again(
+    airflow: AirflowStandalone, kafka: EmbeddedKafka, lake: dict[str, str], folder: Path
+) -> None:
+    """A task is killed when its files are written and it is about to publish them; the rest is the Dag's."""
+    messages = [one for one in flights_input()[1] if (day_of(one) - FIRST).days < DAYS]
+    publish(kafka.client_config(), "table-in", messages)
+    airflow.wait_for_dag(DAG)
+    airflow.api.unpause(DAG)
+    last = FIRST + dt.timedelta(days=DAYS)
+    table = load_catalog("iceberg_default", **lake).load_table("lake.flights")
+    with held_catalog(lake, table) as held:
+        create(airflow, DAG, last)
+        held.wait_for(DAYS)
+        runs = airflow.api.call("GET", f"/dags/{DAG}/dagRuns?run_type=backfill")["dag_runs"]
+        killed = str(runs[1]["dag_run_id"])
+        airflow.kill_task(DAG, killed, TASK)
+        assert rows_of(table.refresh(), "select count(*) from rows") == [(0,)]
+    xcoms = _xcoms(airflow, runs, tries=1)
+    tries = [one["state"] for one in airflow.api.tries(DAG, killed, TASK)]
+    assert tries == ["failed", "success"]
+
+    _check_rows(table.refresh(), messages)
+    snapshots = {one.snapshot_id: one.summary for one in table.snapshots()}
+    for summary in xcoms.values():
+        assert summary["written"] == {SINK: summary["records_read"]}
+        assert snapshots[summary["table"]["snapshot"]]["eos.run-key"] == summary["run_key"]
+    assert sum(one["records_written"] for one in xcoms.values()) == len(messages)
+    _check_what_airflow_shows(airflow, kafka, folder, killed, xcoms[killed])
+
+    create(airflow, DAG, last, "--reprocess-behavior", "completed", "--run-backwards")
+    assert _xcoms(airflow, runs, tries=2) == {run: {**one, "found": True} for run, one in xcoms.items()}
+    assert {one.snapshot_id for one in table.refresh().snapshots()} == set(snapshots)
+    _check_rows(table, messages)
+
+
+def _xcoms(airflow: AirflowStandalone, runs: list[dict[str, Any]], *, tries: int) -> dict[str, Any]:
+    """Wait until each task has succeeded in a try of at least that number; return its XCom by run."""
+    found = {}
+    for run_id in (run["dag_run_id"] for run in runs):
+        eventually(
+            lambda run_id=run_id: airflow.task(DAG, run_id, TASK),
+            lambda task: task["state"] == "success" and task["try_number"] >= tries,
+            seconds=240,
+        )
+        found[run_id] = airflow.xcom(DAG, run_id, TASK)
+    return found
+
+
+def _check_rows(table: Any, messages: list[Message]) -> None:
+    """DuckDB, which shares no code with the writer, finds each record once, as a flight or as it was."""
+    twice = "select source_partition, source_offset from rows group by all having count(*) > 1"
+    assert rows_of(table, twice) == []
+    columns = "epoch_ms(departure), origin, delay, malformed"
+    flights = Counter(rows_of(table, f"select {columns} from rows"))
+    wanted = Counter(
+        (one.timestamp, None, None, one.value)
+        if expected(one.value) is None
+        else (one.timestamp, one.key.decode(), json.loads(one.value).get("delay"), None)
+        for one in messages
+    )
+    assert flights == wanted
+
+
+def _check_what_airflow_shows(
+    airflow: AirflowStandalone, kafka: EmbeddedKafka, folder: Path, run_id: str, summary: dict[str, Any]
+) -> None:
+    links = airflow.api.call("GET", f"/dags/{DAG}/dagRuns/{run_id}/taskInstances/{TASK}/links")["extra_links"]
+    assert quote(keys.run_record_key(summary["run_key"]), safe="") in links["Ledger record"]
+
+    events = airflow.api.call("GET", f"/assets/events?source_dag_id={DAG}&source_run_id={run_id}")
+    (event,) = events["asset_events"]
+    assert event["extra"]["airflow_eos"]["table"] == summary["table"]
+    assert event["extra"]["airflow_eos"]["written"] == summary["written"]
+
+    told = eventually(lambda: lineage_of(folder, f"{DAG}.{TASK}", run_id), lambda seen: "COMPLETE" in seen)
+    assert datasets(told["COMPLETE"]["inputs"]) == [(f"kafka://{kafka.bootstrap_servers}", "table-in")]
+    assert datasets(told["COMPLETE"]["outputs"]) == [("iceberg://iceberg_default", "lake.flights")]
+    (output,) = told["COMPLETE"]["outputs"]
+    assert output["outputFacets"]["outputStatistics"]["rowCount"] == summary["records_written"]

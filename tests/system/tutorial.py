@@ -1,0 +1,16 @@
+"""The Dag of docs/tutorial-tables.md as tests deploy it: with a topic of its own, on the Spark that stays."""
+
+from __future__ import annotations
+
+from tests.system.airflow_env import ROOT
+
+DAG, TASK, TOPIC = "orders_table", "load", "tutorial-in"
+TUTORIAL = (ROOT / "docs" / "tutorial-tables.md").read_text()
+
+
+def tutorial_dag() -> str:
+    """Return the text of the Dag file, of which the page shows the code."""
+    text = (ROOT / "dags" / f"{DAG}.py").read_text()
+    topics = 'topics=["orders"],'
+    assert topics in text
+    return text.replace(topics, f'topics=["{TOPIC}"], conn_id="spark_shared",')

@@ -1,0 +1,93 @@
+"""What the doctor says of a PostgreSQL table."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from airflow_eos.ledger import keys
+from airflow_eos.model.postgres_table import PostgresTable
+from airflow_eos.operations import postgres_checks
+from airflow_eos.operations.table_checks import table_checks
+from airflow_eos.operations.table_verification import table_finding
+from airflow_eos.sinks.postgres_sink import PostgresSink
+from tests.support.run_records import run_record
+from tests.unit.sinks.test_postgres_publishing import Attempt
+
+RUN = "run/p/1"
+
+
+def checks_of(table, **digests):
+    """The doctor's checks of a table by what they are of."""
+    checks = table_checks(table, lambda: digests)
+    return {check.name.removeprefix(f"table {table}").strip(): check for check in checks}
+
+
+def test_a_table_that_runs_can_write_has_no_finding(database, monkeypatch):
+    """What is staged is listed with its run and its moment, until it is published or dropped."""
+    monkeypatch.setattr(postgres_checks, "_SHOWN", 1000)  # other tests leave some
+    sink = PostgresSink(database.sink(), f"eos.{uuid.uuid4().hex[:20]}")
+    digest = keys.pruned_digest(RUN)
+    writer = sink.writer(sink.load(), digest)
+    checks = checks_of(database.sink(), **{digest: RUN})
+    assert {name: check.status for name, check in checks.items()} == {
+        "": "ok",
+        "schema airflow_eos": "ok",
+        "fencing tokens": "ok",
+        "staged rows": "warn",
+    }
+    assert checks["fencing tokens"].found == "readable; 1 consumer group, 0 runs"
+    assert f"{writer.staging} (" in checks["staged rows"].found
+    assert f"of {RUN}" in checks["staged rows"].found
+    sink.close()
+    assert writer.staging not in checks_of(database.sink())["staged rows"].found
+
+
+def test_what_keeps_runs_from_writing_is_named(database, postgres_server):
+    """The table, the rights, the server; the rest is not asked then."""
+    role = f"r{uuid.uuid4().hex[:8]}"
+    (check,) = checks_of(database.sink(name="nowhere.t")).values()
+    assert (check.status, "does not exist" in check.found) == ("fail", True)
+    postgres_server.query(f"CREATE ROLE {role} LOGIN")
+    limited = database.sink(properties={**database.properties, "user": role})
+    (check,) = checks_of(limited).values()
+    assert (check.status, "GRANT INSERT" in check.found) == ("fail", True)
+    database.sql(f"GRANT INSERT ON {database.table} TO {role}")
+    assert checks_of(limited)["schema airflow_eos"].status == "fail"
+    database.sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
+    (check,) = checks_of(database.sink(properties={"host": "/nowhere"})).values()
+    assert (check.status, "/nowhere" in check.found) == ("fail", True)
+
+
+@pytest.mark.parametrize(
+    "name", ["iceberg:c/a.b", "public.t", "postgres:c", "postgres:c/a.b.c", "postgres:/a.b"]
+)
+def test_only_a_name_of_such_a_table_is_read(name):
+    """As run records and ``status`` have them."""
+    table = PostgresTable("public.t", connection="a/b")
+    assert PostgresTable.named(str(table)) == table
+    assert PostgresTable.named(name) is None
+
+
+def test_rows_of_a_run_are_compared_with_its_record(database):
+    """By the transaction that wrote them: what others have changed since is said, and is not a mismatch."""
+    attempt = Attempt(database)
+    receipt = attempt.publish()
+    details = {"sink": f"postgres:c/{database.table}", "uuid": attempt.claim.layout.uuid, **receipt.to_dict()}
+    record = run_record(details={"table": details})
+
+    def finding():
+        connected = lambda table: replace(table, properties=database.properties)  # noqa: E731
+        return table_finding(record, connected, lambda: None)
+
+    Attempt(database, "run/p/2", 20).publish()
+    assert (finding().outcome, finding().found, finding().detail) == ("ok", 2, "")
+    database.sql(f"UPDATE {database.table} SET name = 'mine' WHERE id = 100")
+    assert (finding().outcome, finding().found) == ("table", 1)
+    assert "1 row as written; the others were changed or deleted" in finding().detail
+    database.sql(f"DROP TABLE {database.table}")
+    database.create()
+    assert (finding().outcome, "made again" in finding().detail) == ("mismatch", True)
+    assert table_finding(record, None, lambda: None).outcome == "table"
