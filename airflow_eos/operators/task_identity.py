@@ -62,8 +62,11 @@ def clear_number(context: Context) -> int:
     counts the clears of *any* task of the run, so that a retry after a neighbour was cleared would look like
     a clear of this task, and ``on_committed="reprocess"`` would write a committed run again. A clear of this
     task instance, and nothing else, sets ``max_tries`` to the tries made so far plus ``retries`` (Airflow
-    3.3: ``clear_task_instances``, and the scheduler for a task that was cleared while it ran and was ended
-    by Airflow; one that ended by itself in that moment is retried, and so is a retry here).
+    3.1 to 3.3: ``clear_task_instances``, and the scheduler for a task that was cleared while it ran and was
+    ended by Airflow; one that ended by itself in that moment is retried, and so is a retry here).
+
+    Airflow 3.1 does not count a clear in a Dag run that goes on. If it is the only one of the run, it is
+    a retry here: a committed run is found.
     """
     if not context["dag_run"].clear_number:
         return 0

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from airflow_eos.compat import AIRFLOW_VERSION
 from airflow_eos_testing.airflow import AirflowStandalone
 from tests.support.patience import eventually
 
@@ -58,13 +59,15 @@ def test_only_a_clear_of_the_task_itself_is_another_life(airflow: AirflowStandal
     airflow.wait_for_task(DAG_ID, run_id, "work", ["success"], try_number=6)
     assert airflow.wait_for_run(DAG_ID, run_id) == "success"
 
-    found = [(life["try_number"], life["dag_run"], life["task"]) for life in lives(folder)]
-    assert found == [
-        (1, 0, 0),
-        (2, 1, 0),  # a retry: the clear of the neighbour is not ours
-        (3, 2, 2),
-        (4, 3, 3),
-        (5, 4, 4),  # cleared while it ran, and ended by Airflow
-        (6, 5, 5),
+    assert [(life["try_number"], life["task"]) for life in lives(folder)] == [
+        (1, 0),
+        (2, 0),  # a retry: the clear of the neighbour is not ours
+        (3, 2),
+        (4, 3),
+        (5, 4),  # cleared while it ran, and ended by Airflow
+        (6, 5),
     ]
+    # Airflow 3.1 does not count the clear of a task in a Dag run that goes on.
+    counted = [0, 0, 1, 2, 2, 3] if AIRFLOW_VERSION < (3, 2) else [0, 1, 2, 3, 4, 5]
+    assert [life["dag_run"] for life in lives(folder)] == counted
     assert airflow.xcom(DAG_ID, run_id, "work") == lives(folder)[-1]
