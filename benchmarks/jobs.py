@@ -16,6 +16,8 @@ from benchmarks.records import is_ok
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_eos.run.states import State
+
 SOURCE = "src"
 
 
@@ -158,11 +160,16 @@ def exactly_once(cluster: Cluster, sink_topic: str | None, process: Any, **chang
     }
     cluster.stages = {}
     begun = time.perf_counter()
+
+    def entered(state: State) -> None:
+        # The first time: a run into a table enters some states once more, under its second epoch.
+        cluster.stages.setdefault(state.value, time.perf_counter() - begun)
+
     run = Run(
         cluster.spark,
         RunSpec(**settings),
         process,
-        on_state=lambda state: cluster.stages.update({state.value: time.perf_counter() - begun}),
+        on_state=entered,
     )
     record = run.execute()
     cluster.stages["END"] = time.perf_counter() - begun
