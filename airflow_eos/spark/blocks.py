@@ -9,7 +9,7 @@ DataFrame: there the other way was not tried against lost executors.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -74,7 +74,7 @@ def planned_blocks(spark: SparkSession, sealing: Sealing, evaluation: SingleEval
         return OpaqueBlocks(spark, _routed(spark, task, count, sealing.layout.tasks))
     rows = sealing.rows()
     evaluation.admit(rows)
-    return FrameBlocks(spark, route(rows, sealing.layout.tasks, "owner"))
+    return FrameBlocks(spark, route(rows, sealing.layout.tasks, "owner"), sealing.session_settings)
 
 
 def is_opaque(spark: SparkSession) -> bool:
@@ -85,10 +85,16 @@ def is_opaque(spark: SparkSession) -> bool:
 
 
 class FrameBlocks:
-    """Implements :class:`Blocks` by a local checkpoint of a DataFrame, classic or Connect."""
+    """Implements :class:`Blocks` by a local checkpoint of a DataFrame, classic or Connect.
 
-    def __init__(self, spark: SparkSession, source: DataFrame) -> None:
+    :param session_settings: Spark's, while the rows are computed.
+    """
+
+    def __init__(
+        self, spark: SparkSession, source: DataFrame, session_settings: Mapping[str, str] | None = None
+    ) -> None:
         self._spark = spark
+        self._settings = session_settings or {}
         self.source = source
         self.frame: DataFrame | None = None
 
@@ -97,7 +103,8 @@ class FrameBlocks:
         from pyspark import StorageLevel
 
         level = StorageLevel.MEMORY_AND_DISK_2 if replicated else StorageLevel.MEMORY_AND_DISK
-        self.frame = checkpointed(self.source, level)
+        with settings(self._spark, self._settings):
+            self.frame = checkpointed(self.source, level)
         return read_manifest(self.frame)
 
     def send(self, task: SendTask) -> list[str]:

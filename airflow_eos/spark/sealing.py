@@ -10,12 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_eos.model.output import NOT_COUNTED
+from airflow_eos.spark.arrow_batches import batch_settings
 from airflow_eos.spark.dead_letters import DeadLetterRule
 from airflow_eos.spark.frame_contract import sink_columns, table_frame
 from airflow_eos.spark.placement import OwnerLayout, pack_slices, plan_owners, plan_slices
 from airflow_eos.spark.process import RunContext, call_process, is_arrow_process
 from airflow_eos.spark.read_counts import ReadCounter, read_counter, sums
 from airflow_eos.spark.sealed_blocks import InconsistentSeal
+from airflow_eos.spark.session import settings
 from airflow_eos.spark.set_aside import SetAside, letters_of, with_letters
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ class Sealing(Protocol):
     """Records that are dead letters, and no input of the process."""
     ranges: Sequence[OffsetRange]
     """What the process reads."""
+    session_settings: Mapping[str, str]
+    """Spark's settings while the rows are computed; set by :meth:`rows`."""
 
     def rows(self) -> DataFrame:
         """Return the sealed rows, not yet routed; lazy."""
@@ -110,6 +114,7 @@ class _Base:
         self._slices = [one for slices in self._tasks for one in slices]
         self._context = RunContext.of(spec, plan)
         self.layout = OwnerLayout(1)
+        self.session_settings: Mapping[str, str] = {}
         topic = spec.dead_letter_topic
         self.dead_letters = None if topic is None else DeadLetterRule(topic, spec.max_dead_letters)
 
@@ -163,6 +168,7 @@ class FrameSealing(_Base):
         self._sealer = self._seal_task(open_ended="topic" in rows.columns)
         if self.set_aside.records:
             rows = with_letters(rows, self._letters(), self._spec.sink_topic)
+        self.session_settings = batch_settings(self._spark, rows.schema)
         return rows.mapInArrow(self._sealer, DDL)
 
     def _letters(self) -> DataFrame:
@@ -192,7 +198,8 @@ class FrameSealing(_Base):
         from airflow_eos.spark.source import source_frame
 
         source = source_frame(self._spark, self._config, self._tasks_of(ranges), mark=self._mark)
-        _throw_away(self._processed(source).mapInArrow(self._sealer, DDL))
+        with settings(self._spark, self.session_settings):
+            _throw_away(self._processed(source).mapInArrow(self._sealer, DDL))
 
     def reads(
         self,

@@ -39,6 +39,7 @@ from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import Interval, OffsetRange, TopicPartition
 from airflow_eos.operators.retriable import is_final
 from airflow_eos.spark import SparkDataPlane, preflight, probe
+from airflow_eos.spark.arrow_batches import ROWS
 from airflow_eos.spark.code_shipping import our_modules
 from airflow_eos.spark.placement import plan_slices, route, route_by_hash
 from airflow_eos.spark.single_evaluation import REPEATABLE
@@ -771,6 +772,38 @@ def test_the_session_is_left_as_it_was(broker, spark, topics):
     with executed_once(spark), executed_once(spark):
         assert not CONNECT or state()[-2:] == [False, []]
     assert state() == before
+
+
+@pytest.mark.parametrize(
+    ("columns", "settings", "most"),
+    [
+        ("value binary, headers array<struct<key:string,value:binary>>", {}, ROWS),
+        (
+            "value binary, headers array<struct<key:string,value:binary>>",
+            {"spark.sql.execution.arrow.maxRecordsPerBatch": "700"},
+            700,
+        ),
+        ("value binary", {}, 1500),
+    ],
+    ids=["nested", "as the session says", "flat"],
+)
+def test_rows_with_nested_columns_come_in_small_batches(broker, spark, setting, columns, settings, most):
+    """Spark would ask for the bytes of a nested column behind each row, which costs more than the run."""
+    source, sink = broker.numbered("src", 1, 1500), broker.topic("out", 1)
+    names = [column.split()[0] for column in columns.split(", ")]
+
+    def count_rows(batches):
+        import pyarrow as pa
+
+        for batch in batches:
+            rows = {"value": [b"%d" % batch.num_rows] * batch.num_rows, "headers": [None] * batch.num_rows}
+            kinds = {name: batch.schema.field(name).type for name in names}
+            yield pa.record_batch([pa.array(rows[name], kinds[name]) for name in names], names=names)
+
+    setting(settings)
+    run(broker, spark, broker.spec(source, sink), lambda df: df.mapInArrow(count_rows, columns))
+    sizes = {int(record.value) for record in read_topic(broker.bootstrap, sink)}
+    assert max(sizes) == most
 
 
 def test_released_blocks_are_gone_and_a_send_says_so(broker, spark, topics):
