@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from airflow_eos.broker import KafkaLedger
 from airflow_eos.cli.main import main
 from airflow_eos.engine.control_plane import ControlPlane
 from airflow_eos.exceptions import (
@@ -32,6 +34,7 @@ from airflow_eos.run.protocol import RunProtocol
 from airflow_eos.run.publishing import Publisher
 from airflow_eos.run.states import State
 from airflow_eos.sinks.opening import open_table
+from airflow_eos.wire.client_config import ClientConfig
 from tests.support.local_runs import Died, LocalDataPlane, Paused, die_at
 from tests.support.tables import LocalTablePlane, TablePipeline
 
@@ -363,6 +366,13 @@ def dismiss(pipeline, *, routing=None, asked=True, execute=True):
     )
 
 
+def routing_of_another_partition(pipeline):
+    """A name whose records are in another partition of the ledger than those of the pipeline's group."""
+    with KafkaLedger(ClientConfig.of(pipeline.spec.kafka), pipeline.spec.ledger) as ledger:
+        own = ledger.partition_for(pipeline.spec.group_id)
+        return next(name for name in map(str, count()) if ledger.partition_for(name) != own)
+
+
 def test_an_intent_whose_table_is_gone_is_taken_back_by_a_command(pipeline):
     """A zombie that wakes afterwards adds nothing to the new table; the next run reads the records again."""
     pipeline.publish(["a"])
@@ -370,7 +380,7 @@ def test_an_intent_whose_table_is_gone_is_taken_back_by_a_command(pipeline):
     with pytest.raises(ConfigurationError, match="can tell whether it did"):
         dismiss(pipeline)
     with pytest.raises(ConfigurationError, match="check --key and --routing"):
-        dismiss(pipeline, routing=f"{pipeline.spec.group_id}1")
+        dismiss(pipeline, routing=routing_of_another_partition(pipeline))
     schema = pipeline.table.schema()
     pipeline.catalog.drop_table("db.t")
     assert not dismiss(pipeline, execute=False).done
