@@ -46,6 +46,7 @@ _OURS = (
     "sinks/postgres_columns.py",
     "sinks/postgres_rows.py",
     "sinks/postgres_session.py",
+    "sinks/redaction.py",
     "spark",
     "wire",
 )
