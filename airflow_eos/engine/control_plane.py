@@ -29,6 +29,7 @@ from airflow_eos.wire.client_config import ClientConfig
 from airflow_eos.wire.producer_ids import touch_transactional_id
 
 if TYPE_CHECKING:
+    from airflow_eos.model.sink_table import SinkTable
     from airflow_eos.model.spec import RunSpec
     from airflow_eos.ports import SealAndSend, TableSink
 
@@ -209,13 +210,11 @@ class ControlPlane(Closeable):
             data=data,
             ledger_id=known,
             now=utc_now,
-            table=self._opened_table(spec, known),
+            table=None if spec.sink is None else self._opened(spec.sink, known, spec.group_id),
         )
 
-    def _opened_table(self, spec: RunSpec, known: LedgerId) -> TableSink | None:
-        if spec.sink is not None:
-            from airflow_eos.sinks.opening import open_table
+    def _opened(self, sink: SinkTable, known: LedgerId, group: str) -> TableSink:
+        from airflow_eos.sinks.opening import open_table
 
-            name = keys.table_property(known.topic_id, spec.group_id, spec.sink.branch_name)
-            self._table = open_table(spec.sink, name)
+        self._table = open_table(sink, keys.table_property(known.topic_id, group, sink.branch_name))
         return self._table

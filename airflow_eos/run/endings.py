@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from airflow_eos.exceptions import (
     AuthorizationFailed,
@@ -42,6 +43,7 @@ Each of two (a commit, an abort) may have left something open in two places (top
 _NOT_WORTH_RESENDING = (AuthorizationFailed, ConfigurationError, PlanError, ProcessFailed, RecordRefused)
 
 
+@dataclass(frozen=True, slots=True)
 class Endings:
     """Ends what failed. Each method returns a record to answer with, or None: try again under a new epoch.
 
@@ -49,21 +51,12 @@ class Endings:
     :param answer: asks the ledger for the work without a fence, and returns a record that readers see.
     """
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        transactions: Transactions,
-        data: SealAndSend,
-        trace: Trace,
-        kill: Kill,
-        answer: Callable[[UnitOfWork], RunRecord | None],
-    ) -> None:
-        self._spec = spec
-        self._transactions = transactions
-        self._data = data
-        self._trace = trace
-        self._kill = kill
-        self._answer = answer
+    spec: RunSpec
+    transactions: Transactions
+    data: SealAndSend
+    trace: Trace
+    kill: Kill
+    answer: Callable[[UnitOfWork], RunRecord | None]
 
     def aborted(self, work: UnitOfWork, session: ProducerSession, failure: Exception) -> RunRecord | None:
         """Abort a transaction that failed before its commit.
@@ -71,7 +64,7 @@ class Endings:
         :raises RunFailed: after the last attempt.
         :raises OutcomeUnknown: the coordinator could not be asked.
         """
-        self._trace.enter(State.ABORTED)
+        self.trace.enter(State.ABORTED)
         log.warning(
             "%s: attempt %d failed: %s; aborting its transaction", work.key, work.attempts + 1, failure
         )
@@ -80,11 +73,11 @@ class Endings:
             return self.superseded(work, failure)
         work.count(failure)
         if isinstance(failure, SealedBlockLost):
-            work.release(self._data)  # free what is left; the same ranges are sealed again
+            work.release(self.data)  # free what is left; the same ranges are sealed again
         if isinstance(failure, _NOT_WORTH_RESENDING):
             raise failure
-        ends = isinstance(failure, SessionLost) or work.attempts >= self._spec.max_send_attempts
-        if ends or self._kill.asked:
+        ends = isinstance(failure, SessionLost) or work.attempts >= self.spec.max_send_attempts
+        if ends or self.kill.asked:
             raise failed(work)
         return None
 
@@ -93,13 +86,13 @@ class Endings:
 
         :raises OutcomeUnknown: the run was killed, or the coordinator could not be asked.
         """
-        self._trace.enter(State.UNKNOWN)
+        self.trace.enter(State.UNKNOWN)
         log.warning("%s: the answer of the commit is missing (%s); finding out", work.key, failure)
         answer = self._end(session, failure)
         if not laws.may_take_epoch(answer):
             return self.superseded(work, failure)
         work.count(failure)
-        if self._kill.asked:
+        if self.kill.asked:
             raise OutcomeUnknown(
                 f"{work.key} was killed while it committed; a retry asks the ledger"
             ) from failure
@@ -110,7 +103,7 @@ class Endings:
 
         :raises RunFenced: the ledger does not hold the run.
         """
-        record = self._answer(work)
+        record = self.answer(work)
         if record is not None:
             return record
         raise RunFenced(
@@ -123,26 +116,24 @@ class Endings:
     def overtaken(self, work: UnitOfWork, session: ProducerSession, refusal: Exception) -> RunRecord | None:
         """Drop a plan that no longer holds: the next epoch settles what was pinned for it, and plans anew."""
         log.info("%s: what was planned no longer holds (%s); planning anew", work.key, refusal)
-        work.forget(self._data)
+        work.forget(self.data)
         work.count(refusal)
         return self.used_up(work, session)
 
     def used_up(self, work: UnitOfWork, session: ProducerSession) -> RunRecord | None:
         """Prove, behind a small transaction or none, that an epoch that is used up is still ours (law 2)."""
         session.close()
-        if laws.may_take_epoch(self._transactions.abort(session.identity)):
+        if laws.may_take_epoch(self.transactions.abort(session.identity)):
             return None
         return self.superseded(work, RunFenced(f"{work.key}: a newer attempt has taken the epoch"))
 
-    def ended_older(self, work: UnitOfWork, session: ProducerSession, answer: EndTxnAnswer | None) -> bool:
-        """Return whether what an earlier attempt left open was ended: this epoch is used up then.
+    def ended_older(self, work: UnitOfWork, session: ProducerSession, answer: EndTxnAnswer) -> None:
+        """Take in that what an earlier attempt left open was ended: this epoch is used up.
 
-        :param answer: the coordinator's; None: nothing was open.
+        :param answer: the coordinator's.
         :raises RunFenced: a newer attempt exists.
         :raises OutcomeUnknown: it stays open.
         """
-        if answer is None:
-            return False
         session.close()
         if not laws.may_take_epoch(answer):
             raise RunFenced(
@@ -155,12 +146,11 @@ class Endings:
                 f"{work.key}: an earlier transaction of {work.transactional_id} stays open although its "
                 f"markers were written {MAX_ENDED_OLDER} times; see `airflow eos repair`"
             )
-        return True
 
     def abort_quietly(self, producer: ProducerIdentity) -> None:
         """Abort on the way out of an error that matters more; the time-out ends what this could not."""
         try:
-            self._transactions.abort(producer)
+            self.transactions.abort(producer)
         except Exception as failure:  # noqa: BLE001 - see above
             log.warning("%s could not be aborted: %s", producer.transactional_id, failure)
 
@@ -168,7 +158,7 @@ class Endings:
         session.close()
         clear_frames(failure)
         try:
-            return self._transactions.abort(session.identity)
+            return self.transactions.abort(session.identity)
         except Exception as unreachable:  # noqa: BLE001 - nothing is known then
             raise OutcomeUnknown(
                 f"{session.identity.transactional_id}: {failure}; the coordinator could not be asked "

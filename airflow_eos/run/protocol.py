@@ -168,7 +168,9 @@ class RunProtocol:
         try:
             self._identity = session.identity
             self._trace.enter(State.FENCED)
-            if self._endings.ended_older(work, session, self._unfinished.end_in_ledger(session.identity)):
+            ended = self._unfinished.end_in_ledger(session.identity)
+            if ended is not None:
+                self._endings.ended_older(work, session, ended)
                 return None
             return self._behind_the_fence(work, session)
         finally:
@@ -212,7 +214,8 @@ class RunProtocol:
         if work.sealed is not None:
             self._targets.fit(work.sealed.manifest)
         ended = self._unfinished.end_in_topics(session.identity, self._topics_written(work))
-        if self._endings.ended_older(work, session, ended):
+        if ended is not None:
+            self._endings.ended_older(work, session, ended)
             return None
         manifest = work.sealed.manifest if work.sealed is not None else SealedManifest(())
         entry = self._commit_entry(work, planned, manifest)

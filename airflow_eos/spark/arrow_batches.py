@@ -12,25 +12,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
 
 ROWS = 512
 """Of a batch whose bytes are not counted: half a gigabyte if each is as large as Kafka's default allows."""
+
+NESTED = ("array", "map", "struct")
+"""Names of the types of such columns."""
 
 _MOST_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _NOT_COUNTED = str(2**31 - 1)
 
 
-def batch_settings(spark: SparkSession, schema: StructType) -> Mapping[str, str]:
-    """Return Spark's settings for the batches of some rows; empty: those of the session.
-
-    :param schema: of the rows. Without nested columns, and in a session that sets either bound, nothing is
-        changed.
-    """
-    from pyspark.sql import types as T  # noqa: N812
-
-    nested = any(isinstance(field.dataType, (T.ArrayType, T.MapType, T.StructType)) for field in schema)
-    if not nested or any(spark.conf.get(name, None) is not None for name in (_MOST_ROWS, _MOST_BYTES)):
+def settings_of_few_rows(spark: SparkSession) -> Mapping[str, str]:
+    """Return Spark's settings for batches of :data:`ROWS`; none in a session that sets a bound itself."""
+    if any(spark.conf.get(name, None) is not None for name in (_MOST_ROWS, _MOST_BYTES)):
         return {}
     return {_MOST_ROWS: str(ROWS), _MOST_BYTES: _NOT_COUNTED}

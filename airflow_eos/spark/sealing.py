@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_eos.model.output import NOT_COUNTED
-from airflow_eos.spark.arrow_batches import batch_settings
+from airflow_eos.spark.arrow_batches import NESTED, settings_of_few_rows
 from airflow_eos.spark.dead_letters import DeadLetterRule
 from airflow_eos.spark.frame_contract import sink_columns, table_frame
 from airflow_eos.spark.placement import OwnerLayout, pack_slices, plan_owners, plan_slices
@@ -109,7 +109,9 @@ class _Base:
         self._process = process
         self._slots = slots
         self.set_aside = set_aside
-        self.ranges: Sequence[OffsetRange] = set_aside.without(plan.ranges)
+        self.ranges: Sequence[OffsetRange] = (
+            set_aside.without(plan.ranges) if set_aside.records else plan.ranges
+        )
         self._tasks = self._tasks_of(self.ranges)
         self._slices = [one for slices in self._tasks for one in slices]
         self._context = RunContext.of(spec, plan)
@@ -168,7 +170,8 @@ class FrameSealing(_Base):
         self._sealer = self._seal_task(open_ended="topic" in rows.columns)
         if self.set_aside.records:
             rows = with_letters(rows, self._letters(), self._spec.sink_topic)
-        self.session_settings = batch_settings(self._spark, rows.schema)
+        if any(field.dataType.typeName() in NESTED for field in rows.schema):
+            self.session_settings = settings_of_few_rows(self._spark)
         return rows.mapInArrow(self._sealer, DDL)
 
     def _letters(self) -> DataFrame:
