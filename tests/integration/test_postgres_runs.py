@@ -9,10 +9,13 @@ from confluent_kafka import Consumer, TopicPartition
 
 from airflow_eos.exceptions import RunFenced, StagedRowsLost, TableRefused
 from airflow_eos.model.ranges import Cursor, OffsetRange
-from airflow_eos.run.publishing import Publisher
 from airflow_eos.run.states import State
 from airflow_eos.sinks.postgres_sink import PostgresSink
 from airflow_eos_testing.postgres import PostgresServer
+from tests.integration.test_table_runs import (
+    # Runs here too, with the pipeline of this module.
+    test_a_zombie_that_passed_its_last_fence_is_stopped_by_the_table,  # noqa: F401
+)
 from tests.support.local_runs import Died, LocalDataPlane, Paused, Pipeline, die_at
 from tests.support.postgres_tables import Database
 from tests.support.tables import LocalFiles, LocalTablePlane
@@ -130,28 +133,6 @@ def test_a_zombie_that_wakes_after_its_successor_adds_nothing(pipeline, state):
     pipeline.run("r2")
     assert pipeline.values() == ["a", "b", "c"]
     assert pipeline.left() == 0
-
-
-@pytest.mark.parametrize("barred", [True, False], ids=["barred", "the counter-test: not barred"])
-def test_a_zombie_that_passed_its_last_fence_is_stopped_by_the_table(pipeline, monkeypatch, barred):
-    """It publishes when the next run has settled its INTENT and read the record, but not published it."""
-    pipeline.publish(["a"])
-    zombie = Paused(pipeline, State.INTENT)
-    publish, following = Publisher.publish, []
-
-    def late(publisher, claim, files):
-        if not following:
-            following.append(Paused(pipeline, State.SEALED, "r2"))
-        return publish(publisher, claim, files)
-
-    monkeypatch.setattr(Publisher, "publish", late)
-    if not barred:
-        monkeypatch.setattr(Publisher, "settle", lambda *_: None)
-    zombie.resume()
-    following[0].resume()
-
-    assert isinstance(zombie.error, RunFenced)
-    assert pipeline.values() == (["a"] if barred else ["a", "a"])
 
 
 class TwiceStaged(LocalTablePlane):

@@ -29,54 +29,26 @@ from airflow_eos.exceptions import (
     UnknownTable,
 )
 from airflow_eos.run import publishing
-from airflow_eos.run.publishing import Claim, Publisher
 from airflow_eos.sinks import postgres_rows, postgres_sink
 from airflow_eos.sinks.opening import open_table
 from airflow_eos.sinks.postgres_sink import PostgresSink
 from airflow_eos_testing.postgres import PostgresServer
 from tests.support.patience import wait_until
 from tests.support.postgres_tables import Database
+from tests.support.publishing import PublishingAttempt
 
 
-class Attempt:
-    """A process that publishes: a connection of its own, and rows that it has staged.
-
-    :ivar committed: run keys that the ledger holds.
-    :ivar before_commit: called once, between the attempt's look and its commit.
-    """
+class Attempt(PublishingAttempt):
+    """A connection of its own, and rows that it has staged."""
 
     def __init__(self, database, run="run/p/1", token=10, *, scope="cursor", lasting=True, rows=None, **sink):
-        self.sink = PostgresSink(database.sink(**sink), f"eos.{database.schema}")
-        self.committed = set()
-        self.before_commit = self.after_commit = None
-        self.commits = 0
-        self._commit, self.sink.commit = self.sink.commit, self._watched
-        self.publisher = Publisher(self.sink, self._asked, sleep=lambda _: None)
-        version = self.sink.load()
-        self.claim = Claim(run, scope, token, version.layout, lasting, (("eos.run-key", run),))
-        self.writer = self.sink.writer(version, uuid.uuid4().hex[:20])
-        self.files = []
+        opened = PostgresSink(database.sink(**sink), f"eos.{database.schema}")
+        super().__init__(opened, run, scope, token, lasting=lasting)
+        self.writer = self.sink.writer(self.version, uuid.uuid4().hex[:20])
         self.stage(rows or {"id": [token * 10, token * 10 + 1], "name": [run, run]})
 
     def stage(self, rows):
         self.files += self.writer.write(self.writer.columns(pa.table(rows)))
-
-    def _asked(self, keys):
-        return frozenset(self.committed & set(keys))
-
-    def _watched(self, *arguments):
-        self.commits += 1
-        before, self.before_commit = self.before_commit, None
-        if before is not None:
-            before()
-        receipt = self._commit(*arguments)
-        after, self.after_commit = self.after_commit, None
-        if after is not None:
-            after()
-        return receipt
-
-    def publish(self):
-        return self.publisher.publish(self.claim, self.files)
 
 
 def control_row(database):

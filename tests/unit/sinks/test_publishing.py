@@ -5,7 +5,6 @@ Each test of a protection has its counter-test beside it, in which the protectio
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
@@ -14,49 +13,20 @@ from pyiceberg.exceptions import CommitFailedException
 
 from airflow_eos.exceptions import OutcomeUnknown, RunFenced, TableChanged, TableReplaced, UnknownTable
 from airflow_eos.run import publishing
-from airflow_eos.run.publishing import Claim, Publisher
 from airflow_eos.sinks.opening import open_table
+from tests.support.publishing import PublishingAttempt
 
 PROPERTY = "eos.0123456789"
 
 
-class Attempt:
-    """A process that publishes: a handle of its own on the table, and files of its own.
-
-    :ivar committed: run keys that the ledger holds.
-    :ivar before_commit: called once, between the attempt's look and its commit.
-    """
+class Attempt(PublishingAttempt):
+    """A handle of its own on the table, and files of its own."""
 
     def __init__(self, lake, key="run/p/1", token=10, *, scope="cursor", lasting=True, **sink):
-        self.sink = open_table(lake.sink(**sink), PROPERTY)
-        self.committed: set[str] = set()
-        self.before_commit: Callable[[], object] | None = None
-        self.after_commit: Callable[[], object] | None = None
-        self.commits = 0
-        self._commit, self.sink.commit = self.sink.commit, self._watched
-        self.publisher = Publisher(self.sink, self._asked, sleep=lambda _: None)
-        version = self.sink.load()
-        self.claim = Claim(key, scope, token, version.layout, lasting, (("eos.run-key", key),))
+        super().__init__(open_table(lake.sink(**sink), PROPERTY), key, scope, token, lasting=lasting)
         rows = pa.table({"id": [token * 10, token * 10 + 1], "name": [key, key]})
-        writer = self.sink.writer(version, "test")
+        writer = self.sink.writer(self.version, "test")
         self.files = writer.write(writer.columns(rows))
-
-    def _asked(self, keys):
-        return frozenset(self.committed & set(keys))
-
-    def _watched(self, *arguments):
-        self.commits += 1
-        before, self.before_commit = self.before_commit, None
-        if before is not None:
-            before()
-        receipt = self._commit(*arguments)
-        after, self.after_commit = self.after_commit, None
-        if after is not None:
-            after()
-        return receipt
-
-    def publish(self):
-        return self.publisher.publish(self.claim, self.files)
 
 
 def names(lake, **options):
@@ -97,12 +67,12 @@ def test_without_the_compare_and_set_it_is_published_twice(lake, monkeypatch):
     """The counter-test: the commit takes whatever base it finds, as the library does by itself."""
     first, second = Attempt(lake), Attempt(lake)
     first.before_commit = second.publish
-    real = first._commit
+    real = first.commit
 
     def without(version, *arguments):
         return real(replace(version, table=first.sink.load().table), *arguments)
 
-    first._commit = without
+    first.sink.commit = first.watched(without)
 
     first.publish()
 

@@ -31,23 +31,8 @@ def again(iceberg, *receipts, key=NEW, token=20, **options):
     """An attempt at a reprocessing that replaces what earlier commits wrote."""
     attempt = Attempt(iceberg, key, token, scope="again", lasting=False, **options)
     attempt.claim = replace(attempt.claim, replaces=receipts)
-    attempt._replace, attempt.sink.replace = attempt.sink.replace, watched(attempt)
+    attempt.sink.replace = attempt.watched(attempt.sink.replace)
     return attempt
-
-
-def watched(attempt):
-    def replace_rows(*arguments):
-        attempt.commits += 1
-        before, attempt.before_commit = attempt.before_commit, None
-        if before is not None:
-            before()
-        receipt = attempt._replace(*arguments)
-        after, attempt.after_commit = attempt.after_commit, None
-        if after is not None:
-            after()
-        return receipt
-
-    return replace_rows
 
 
 def test_the_rows_of_the_earlier_run_are_replaced_in_one_commit(iceberg):

@@ -1,0 +1,52 @@
+"""A process that publishes in a table, with others between its look and its commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from airflow_eos.run.publishing import Claim, Publisher
+
+
+class PublishingAttempt:
+    """What has a claim to a table, and files for it.
+
+    :ivar committed: run keys that the ledger holds.
+    :ivar before_commit: called once, between the attempt's look and its commit.
+    :ivar after_commit: called once, behind its commit.
+    :ivar commit: the sink's own.
+    """
+
+    def __init__(self, sink, key, scope, token, *, lasting):
+        self.sink = sink
+        self.committed: set[str] = set()
+        self.before_commit: Callable[[], object] | None = None
+        self.after_commit: Callable[[], object] | None = None
+        self.commits = 0
+        self.commit = sink.commit
+        sink.commit = self.watched(self.commit)
+        self.publisher = Publisher(sink, self._asked, sleep=lambda _: None)
+        self.version = sink.load()
+        self.claim = Claim(key, scope, token, self.version.layout, lasting, (("eos.run-key", key),))
+        self.files = []
+
+    def watched(self, commit):
+        """Return a commit of the sink that others come before, or after."""
+
+        def commit_between(*arguments):
+            self.commits += 1
+            before, self.before_commit = self.before_commit, None
+            if before is not None:
+                before()
+            receipt = commit(*arguments)
+            after, self.after_commit = self.after_commit, None
+            if after is not None:
+                after()
+            return receipt
+
+        return commit_between
+
+    def _asked(self, keys):
+        return frozenset(self.committed & set(keys))
+
+    def publish(self):
+        return self.publisher.publish(self.claim, self.files)
