@@ -90,11 +90,9 @@ class FrameBlocks:
     :param session_settings: Spark's, while the rows are computed.
     """
 
-    def __init__(
-        self, spark: SparkSession, source: DataFrame, session_settings: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, spark: SparkSession, source: DataFrame, session_settings: Mapping[str, str]) -> None:
         self._spark = spark
-        self._settings = session_settings or {}
+        self._settings = session_settings
         self.source = source
         self.frame: DataFrame | None = None
 
