@@ -2,11 +2,11 @@
 
 ::
 
-    from airflow_eos.trial import SourceRecord, try_process
+    from airflow_eos_testing.trial import SourceRecord, try_process
 
     def test_large_orders_pass(spark):
         written = try_process(process, [SourceRecord(b'{"n": 7}', key=b"a")], spark=spark)
-        assert [one.value for one in written] == [b'{"n": 7}']
+        assert [record.value for record in written] == [b'{"n": 7}']
 
 What the function returns is checked by the sink contract of a run, columns and rows. What only a topic knows
 is not: whether it exists, its number of partitions, its largest record. Nothing is written anywhere.
