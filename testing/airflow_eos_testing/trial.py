@@ -17,6 +17,7 @@ from __future__ import annotations
 import datetime as dt
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -142,16 +143,19 @@ def _first(spec: RunSpec, wanted: OffsetRange, records: int) -> pa.Table | None:
     """Read the first records of a range, None where it has none."""
     import pyarrow as pa
 
-    from airflow_eos.spark.source import read_slice
+    from airflow_eos.spark.source import read_slices
     from airflow_eos.wire.client_config import ClientConfig
 
     batches: list[pa.RecordBatch] = []
-    for batch in read_slice(ClientConfig.of(spec.kafka), wanted):
-        batches.append(batch.slice(0, records - sum(one.num_rows for one in batches)))
-        if sum(one.num_rows for one in batches) >= records:
-            break
-    found = pa.Table.from_batches(batches) if batches else None
-    return found if found is not None and found.num_rows else None
+    left = records
+    with closing(read_slices(ClientConfig.of(spec.kafka), [wanted])) as slices:
+        for batch in next(slices)[1]:
+            batches.append(batch.slice(0, left))
+            left -= batches[-1].num_rows
+            if not left:
+                break
+    table = pa.Table.from_batches(batches) if batches else None
+    return table if table is not None and table.num_rows else None
 
 
 def _parts(records: Sequence[SourceRecord], source_topics: Sequence[str]) -> list[pa.Table]:
