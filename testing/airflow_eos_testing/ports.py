@@ -40,7 +40,7 @@ def free_ports(count: int) -> list[int]:
 def is_free(port: int) -> bool:
     """Return whether a server could listen on a port of loopback.
 
-    The address may be reused, as brokers do: connections of a server that was killed keep its port for a minute.
+    The address may be reused, as brokers do: the connections of a killed server keep its port for a minute.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
