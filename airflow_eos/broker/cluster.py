@@ -256,14 +256,14 @@ class KafkaCluster(LinkUser):
         admin = self._asked()
         nodes = admin.ask("DescribeCluster", lambda left: brokers_of(admin, left), timeout=REQUEST_TIMEOUT)
         with self._link.connections() as connections:
-            return list_transactions(connections, nodes, producer_ids, timeout=REQUEST_TIMEOUT)
+            return list_transactions(connections, nodes, producer_ids, REQUEST_TIMEOUT)
 
     def open_transactional_ids(self) -> Sequence[str]:
         """Return the ids of all open transactions that this principal may Describe, sorted."""
         admin = self._asked()
         nodes = admin.ask("DescribeCluster", lambda left: brokers_of(admin, left), timeout=REQUEST_TIMEOUT)
         with self._link.connections() as connections:
-            return open_transactional_ids(connections, nodes, timeout=REQUEST_TIMEOUT)
+            return open_transactional_ids(connections, nodes, REQUEST_TIMEOUT)
 
     def _asked(self) -> Admin:
         if self._admin is None:

@@ -7,7 +7,7 @@ the serialised task: never as an option, which plans and the Spark UI would show
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -152,15 +152,9 @@ def source_frame(
     return spark.range(0, rows if tasks else 0, 1, count).mapInArrow(task, source_schema())
 
 
-def read_slice(config: ClientConfig, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
-    """Yield the records of one slice, from connections of its own."""
-    for _, records in read_slices(config, [wanted]):
-        yield from records
-
-
 def read_slices(
     config: ClientConfig, slices: Sequence[OffsetRange]
-) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+) -> Generator[tuple[int, Iterator[pa.RecordBatch]], None, None]:
     """Yield, for each slice in order, its place and its records; read each to its end.
 
     They share connections, and small ones requests.

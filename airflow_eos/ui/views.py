@@ -16,8 +16,7 @@ from airflow_eos.coverage.segments import WRONG
 from airflow_eos.coverage.sentence import place
 from airflow_eos.run.work import recorded_interval
 from airflow_eos.ui.bar_drawing import bars_of
-from airflow_eos.ui.epochs import rungs_of
-from airflow_eos.ui.ladder import ladder_of
+from airflow_eos.ui.epochs import epoch_rows
 from airflow_eos.ui.lag_history import Lag, lags_of
 from airflow_eos.ui.lane_drawing import lane_of
 from airflow_eos.ui.moments import age_text
@@ -130,11 +129,9 @@ def run_view(
     :raises Trouble: see :func:`run_of`.
     """
     record = run_of(history, viewer, pipeline, run_key)
-    its = history.pipelines.get(pipeline)
-    runs = list(its.runs.values()) if its is not None else []
-    lags = lags_of(record for record in runs if viewer.may_see(record))
-    complete = its is not None and not its.earlier.runs and not its.pruned.runs
-    ladder = ladder_of(record, runs, complete=complete)
+    known = history.pipelines.get(pipeline)
+    runs = list(known.runs.values()) if known is not None else []
+    lags = lags_of(run for run in runs if viewer.may_see(run))
     reads = record.records_read_by_partition
     return {
         **record.summary(),
@@ -142,7 +139,7 @@ def run_view(
         "damaged": damaged,
         "group": record.group_id,
         "producer": record.producer.to_dict(),
-        "ladder": rungs_of(record, ladder, viewer.may_see),
+        "epochs": epoch_rows(record, runs, viewer.may_see),
         "task": task_of_record(record),
         "reads": [
             {
