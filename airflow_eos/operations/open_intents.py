@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_eos.exceptions import LedgerUnreadable
@@ -29,13 +29,7 @@ class OpenIntent:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {
-            "pipeline": self.pipeline,
-            "run_key": self.run_key,
-            "table": self.table,
-            "transactional_id": self.transactional_id,
-            "since": self.since,
-        }
+        return asdict(self)
 
 
 def open_intents(values: Iterable[tuple[str, str]]) -> tuple[OpenIntent, ...]:

@@ -6,7 +6,7 @@ import datetime as dt
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_eos.engine.control_plane import ControlPlane, utc_now
@@ -46,11 +46,7 @@ class TransactionTimes:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {
-            "started": self.started,
-            "age_seconds": self.age_seconds,
-            "timeout_seconds": self.timeout_seconds,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import datetime as dt
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -39,7 +39,7 @@ class DismissedRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {"key": self.key, "partition": self.partition, "offset": self.offset, "done": self.done}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,7 @@ class IndexedPartition:
 
     def to_dict(self) -> dict[str, int]:
         """Return the JSON form."""
-        return {
-            "partition": self.partition,
-            "through": self.through,
-            "keys": self.keys,
-            "leaves": self.leaves,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
