@@ -10,9 +10,8 @@ import json
 import logging
 import secrets
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -21,7 +20,7 @@ from psycopg import sql
 from airflow_eos.closeable import Closeable
 from airflow_eos.exceptions import EosError, OutcomeUnknown, SendError, StagedRowsLost, TableRefused
 from airflow_eos.model.postgres_table import PostgresTable
-from airflow_eos.model.table import DataFileMade, PublishedRuns, TableReceipt
+from airflow_eos.model.table import DataFileMade, TableCommit, TableReceipt
 from airflow_eos.ports import TableMoved
 from airflow_eos.sinks.postgres_catalog import (
     CONTROL_TABLE,
@@ -115,19 +114,12 @@ class PostgresSink(Closeable):
             self.name, self._sink.properties or {}, staging, version.target.columns, tuple(self._sink.key)
         )
 
-    def commit(
-        self,
-        version: Any,
-        files: Sequence[DataFileMade],
-        published: PublishedRuns,
-        summary: Mapping[str, str],
-        own: str,
-    ) -> TableReceipt:
+    def commit(self, version: Any, change: TableCommit) -> TableReceipt:
         """Publish staged rows and say so, in one transaction."""
-        staged = [StagedRows.of(file) for file in files]
+        staged = [StagedRows.of(file) for file in change.files]
         try:
             with self._transaction() as connection:
-                self._check_staged(connection, files, staged)
+                self._check_staged(connection, change.files, staged)
                 try:
                     if staged:
                         self._lock_target(connection, version.target)
@@ -136,16 +128,19 @@ class PostgresSink(Closeable):
                     raise TableMoved(str(error)) from error
                 rows = self._insert(connection, staged)
                 ((snapshot,),) = connection.execute("SELECT pg_current_xact_id()::text::bigint")
-                receipt = TableReceipt(snapshot, len(files), rows)
-                run = published.runs[own]
-                if run.receipt is not None:
-                    published = published.with_run(own, replace(run, receipt=receipt))
+                receipt = TableReceipt(snapshot, len(staged), rows)
+                published = change.published_with(receipt)
                 connection.execute(
                     sql.SQL(
                         "UPDATE {} SET version = version + 1, runs = %s, last_run = %s "
                         "WHERE target = %s AND pipeline = %s"
                     ).format(CONTROL_TABLE),
-                    (published.to_json(), json.dumps(dict(summary)), version.target.oid, self._pipeline),
+                    (
+                        published.to_json(),
+                        json.dumps(dict(change.summary)),
+                        version.target.oid,
+                        self._pipeline,
+                    ),
                 )
                 # What is deferred to the commit is refused before it.
                 connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
