@@ -38,6 +38,7 @@ from airflow_eos.sinks.postgres_session import (
     SCHEMA,
     final_error,
     is_final,
+    reason,
     transaction,
 )
 
@@ -84,11 +85,11 @@ class PostgresSink(Closeable):
                 return find_version(connection, target, self._pipeline)
         except EosError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - of any server, of any pooler
             raise OutcomeUnknown(
-                f"{self.name}: the database did not say what the table holds ({type(error).__name__}: "
-                f"{error}); a retry asks again"
-            ) from error
+                f"{self.name}: the database did not say what the table holds ({self._reason(error)}); a "
+                "retry asks again"
+            ) from None
 
     def writer(self, version: Any, label: str) -> PostgresRows:
         """Make the table that takes an attempt's rows, and return what stages them."""
@@ -108,7 +109,9 @@ class PostgresSink(Closeable):
                     )
                 )
         except psycopg.Error as error:
-            raise SendError(f"{self.name}: no table for its staged rows can be made: {error}") from error
+            raise SendError(
+                f"{self.name}: no table for its staged rows can be made: {self._reason(error)}"
+            ) from None
         self._staging.add(staging)
         return PostgresRows(
             self.name, self._sink.properties or {}, staging, version.target.columns, tuple(self._sink.key)
@@ -125,7 +128,7 @@ class PostgresSink(Closeable):
                         self._lock_target(connection, version.target)
                     self._lock_version(connection, version)
                 except psycopg.errors.UndefinedTable as error:
-                    raise TableMoved(str(error)) from error
+                    raise TableMoved(self._reason(error)) from None
                 rows = self._insert(connection, staged)
                 ((snapshot,),) = connection.execute("SELECT pg_current_xact_id()::text::bigint")
                 receipt = TableReceipt(snapshot, len(staged), rows)
@@ -146,7 +149,12 @@ class PostgresSink(Closeable):
                 connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
                 self._drop(connection, {rows_of.table for rows_of in staged})
         except _CONFLICTS as error:
-            raise TableMoved(str(error)) from error
+            raise TableMoved(self._reason(error)) from None
+        except psycopg.Error as error:
+            raise OutcomeUnknown(
+                f"{self.name}: the database did not say what became of a commit ({self._reason(error)}); the "
+                "table is looked at"
+            ) from None
         return receipt
 
     def close(self) -> None:
@@ -158,7 +166,7 @@ class PostgresSink(Closeable):
             with self._transaction() as connection:
                 self._drop(connection, staging)
         except Exception as error:  # noqa: BLE001 - a later attempt drops them
-            log.info("%s: staged rows were not dropped: %s", self.name, error)
+            log.info("%s: staged rows were not dropped: %s", self.name, self._reason(error))
 
     @contextmanager
     def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
@@ -171,7 +179,10 @@ class PostgresSink(Closeable):
         except psycopg.Error as error:
             if isinstance(error, _CONFLICTS) or not is_final(error):
                 raise
-            raise final_error(error, self.name) from error
+            raise final_error(error, self.name, self._sink.properties) from None
+
+    def _reason(self, error: Exception) -> str:
+        return f"{type(error).__name__}: {reason(error, self._sink.properties)}"
 
     # -- parts of a commit --
 
