@@ -319,7 +319,7 @@ def prune(target: Deployment, options: Namespace) -> Outcome:
 
 
 def _utc(text: str) -> dt.datetime:
-    """Read a date or a moment; UTC where it names no time zone."""
+    """Read a date or a moment; UTC unless it names a time zone."""
     try:
         moment = dt.datetime.fromisoformat(text)
     except ValueError as error:
@@ -361,7 +361,7 @@ def _ranges(options: Namespace) -> Cursor | Interval:
 
 
 def _interval(options: Namespace) -> tuple[dt.datetime, dt.datetime]:
-    """Return both ends, aware; days and times without a zone are those of ``--timezone``."""
+    """Return both ends, aware; in the zone of ``--timezone`` unless they name one."""
     start, end = (_moment(text, options.timezone) for text in options.interval)
     return start, end
 

@@ -1,7 +1,6 @@
-"""Read-only checks, for the doctor and for the page, whose principal may only read.
+"""Read-only checks, for the doctor and for the page.
 
-Each check yields findings; without the permission to look it yields ``unknown``, or raises the brokers'
-error.
+Without the permission to look, a check yields ``unknown``, or raises the brokers' error.
 """
 
 from __future__ import annotations

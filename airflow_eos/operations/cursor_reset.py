@@ -151,10 +151,7 @@ class CursorMove:
         return changes
 
     def _refuse_pending(self, only: TopicPartition | None) -> None:
-        """Law 12: refuse, because this transaction would decide pending offsets of an earlier one of its id.
-
-        :raises OutcomeUnknown: the group has pending offsets.
-        """
+        """Law 12: refuse if this transaction would decide pending offsets of an earlier one of its id."""
         every = [tp for topic in self._topics.values() for tp in topic.topic_partitions]
         partitions = every if only is None else [only]
         if self._control.cluster.has_pending_offsets(self._reset.group, partitions):
@@ -164,12 +161,7 @@ class CursorMove:
             )
 
     def _wait_until_seen(self, producer: ProducerIdentity, changes: list[OffsetMove]) -> None:
-        """Law 12: a move is done once ledger and offsets show it; the coordinator's answer does not suffice.
-
-        The next run would treat a move without its marker as aborted, and undo it.
-
-        :raises NotYetVisible: it is committed, but a marker is missing that this principal may not write.
-        """
+        """Law 12: wait until ledger and offsets show the move; the next run would undo it otherwise."""
         move = RunRecord(
             run_key=self._run_key,
             pipeline=self.pipeline,

@@ -1,4 +1,4 @@
-"""Takes back an INTENT whose table is gone, which no run can settle any more."""
+"""Takes back an INTENT whose table no longer exists, which no run can settle."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def dismiss_intent(
 ) -> DismissedIntent:
     """Take an INTENT back whose table does not exist any more; the next run reads its records again.
 
-    The table is asked behind the fence of the INTENT's transactional id. An attempt that still sleeps before
-    its commit cannot publish afterwards: its commit names the id of the table that is gone.
+    The table is checked after the fence of the INTENT's transactional id: an attempt that sleeps before its
+    commit cannot publish afterwards, because its commit names the id of the deleted table.
 
     :param key: key in the ledger, ``intent:<transactional id>``.
-    :param table_of: opens the table that an INTENT names; None: the caller vouches that it is gone.
+    :param table_of: opens the table of an INTENT; None: the caller vouches that it does not exist.
     :param routing: the group of a cursor, else the pipeline.
     :param execute: False for a dry run.
     :raises ConfigurationError: there is no such INTENT, or its table exists and can tell.

@@ -1,4 +1,4 @@
-"""Looks at a PostgreSQL table that runs write, for the commands. Nothing is written."""
+"""Checks a PostgreSQL table that runs write; writes nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from airflow_eos.exceptions import ConfigurationError, EosError
 from airflow_eos.model.table import PublishedRuns
 from airflow_eos.operations.checks import Check, said
 from airflow_eos.sinks.postgres_catalog import find_target
-from airflow_eos.sinks.postgres_session import SCHEMA, transaction
+from airflow_eos.sinks.postgres_session import SCHEMA, reason, transaction
 from airflow_eos.wording import counted
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _SHOWN = 10
 
 
 def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, str]]) -> Iterator[Check]:
-    """Check that runs can write a table, and list what attempts have staged and not published.
+    """Check that runs can write a table, and list the rows of attempts that were staged and not published.
 
     :param run_keys: returns the run keys of the ledger by their digest; called if there are such rows.
     """
@@ -58,13 +58,18 @@ def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, st
     except EosError as error:
         yield Check(name, "fail", said(error))
     except psycopg.Error as error:
-        yield Check(name, "fail", str(error), "check the connection, and that the database can be reached")
+        yield Check(
+            name,
+            "fail",
+            reason(error, table.properties),
+            "check the connection, and that the database can be reached",
+        )
 
 
 def rows_as_written(table: PostgresTable, identity: str, snapshot: int) -> int | None:
-    """Return how many rows are there as a run wrote them; None if the table is another one than it wrote to.
+    """Return the number of rows that are as a run wrote them; None if it wrote to another table.
 
-    :param identity: of the table, as the run's record has it.
+    :param identity: of the table, from the run's record.
     :param snapshot: id of the transaction that published the run.
     :raises psycopg.Error: the server does not answer, or this role may not read the table.
     """

@@ -74,7 +74,6 @@ def preview(spec: RunSpec) -> RunPreview:
 
 
 def _other_work(spec: RunSpec, record: RunRecord | None) -> list[str]:
-    """Return how the record's work differs; the sink is not compared if the spec has none."""
     recorded = None if record is None else WorkDefinition.recorded(record)
     differing = [] if recorded is None else differences(recorded, WorkDefinition.of(spec))
     return [

@@ -1,4 +1,4 @@
-"""Creates a ledger, and lists its records, outside of runs."""
+"""Creates a ledger, and lists its records."""
 
 from __future__ import annotations
 
@@ -258,7 +258,6 @@ def ledger_names(
 
 
 def _group_of(key: str, value: str) -> str:
-    """Return the group of a cursor; empty if the record is unreadable."""
     try:
         return CursorRecord.from_json(value, key).group
     except LedgerUnreadable as error:
@@ -368,10 +367,9 @@ def _records(
     prefix: str,
     latest: int | None = None,
 ) -> list[tuple[int, str, LedgerText]]:
-    """Return partition, key and value of the records, see :func:`ledger_records`.
+    """Return partition, key and value of the records, in log order; see :func:`ledger_records`.
 
-    They are in log order. The records of a pipeline share a partition, so they are in the order in which its
-    runs staged them, independent of the drivers' clocks.
+    A pipeline's records share a partition: they are in the order in which its runs staged them.
     """
     names: list[str] = [] if key is None else [key]
     with ControlPlane(Deployment(kafka, settings, prefix)) as control:

@@ -1,8 +1,7 @@
 """Finds hanging transactions, and ends them as they were decided.
 
-A run ends open transactions of its own transactional id, as far as it may
-(:mod:`airflow_eos.run.unfinished`). Repair is for transactions that no run will encounter again; it needs the
-permission to write markers (ClusterAction on the cluster).
+A run ends those of its own transactional id (:mod:`airflow_eos.run.unfinished`). Repair is for transactions
+that no run will meet again; it needs the permission to write markers (ClusterAction on the cluster).
 """
 
 from __future__ import annotations
@@ -92,10 +91,7 @@ def hanging(control: ControlPlane, prefix: str, topics: Collection[str], partiti
 
 
 class _Runs:
-    """The runs of a ledger, read at the first use.
-
-    :param partitions: number of ledger partitions.
-    """
+    """The runs of a ledger, read at the first use."""
 
     def __init__(self, control: ControlPlane, partitions: int) -> None:
         self._control = control

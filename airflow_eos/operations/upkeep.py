@@ -6,7 +6,7 @@ import datetime as dt
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -39,7 +39,7 @@ class DismissedRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {"key": self.key, "partition": self.partition, "offset": self.offset, "done": self.done}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,7 @@ class IndexedPartition:
 
     def to_dict(self) -> dict[str, int]:
         """Return the JSON form."""
-        return {
-            "partition": self.partition,
-            "through": self.through,
-            "keys": self.keys,
-            "leaves": self.leaves,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +142,7 @@ def write_tombstone(ledger: Ledger, writer: LedgerWriter, prefix: str, tp: Topic
 
 
 def _dismissible(ledger: Ledger, tp: TopicPartition, key: str, own: ProducerIdentity | None = None) -> int:
-    """Return the offset of the record that no run wrote.
-
-    :param own: the writer whose open records are ignored.
-    """
+    """Return the offset of the record that no run wrote; ignores open records of the writer ``own``."""
     view = ledger.view(tp.partition, [key])
     answer = answer_of(view)
     at_work = [entry for entry in answer.open_records if own is None or entry.producer_id != own.producer_id]
@@ -223,10 +215,10 @@ _SIGN_PAUSE_SECONDS = 1.0
 def _nothing_else(
     control: ControlPlane, ends: Mapping[TopicPartition, int], place: TopicPartition, own: ProducerIdentity
 ) -> None:
-    """Check that no other producer is writing to the ledger, or has written since its ends were read.
+    """Check that no other producer writes to the ledger, or has written since its ends were read.
 
     :param place: the partition in which this call's own record is staged.
-    :raises OutcomeUnknown: another producer is writing, or has written.
+    :raises OutcomeUnknown: another producer does.
     """
     busy = {
         tp
@@ -243,7 +235,6 @@ def _nothing_else(
 
 
 def _signed_from(ledger: KafkaLedger, ends: Mapping[int, int]) -> SignedFrom:
-    """Return which of the records below the ends of the partitions to accept."""
     version_1 = ledger.signed_by_version_1(0, (keys.SIGNED_KEY, keys.LEDGER_IDENTITY_KEY))
     if not version_1:
         return SignedFrom(ends)

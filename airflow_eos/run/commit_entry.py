@@ -1,4 +1,4 @@
-"""What a run's transaction says beside its output: offsets, cursor, run record; and the proof of it."""
+"""The offsets, cursor and run record in a run's transaction, and the proof of the transaction."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from airflow_eos.run.work import WORK, WorkDefinition
 class CommitEntry:
     """The offsets, ledger messages and run record of one planned and sealed run.
 
-    :param key: the run key, of a reprocessing its own.
-    :param details: versions, notes and what else the record shall say.
+    :param key: the run key; a reprocessing has its own.
+    :param details: versions, notes and other details of the record.
     """
 
     spec: RunSpec
@@ -48,7 +48,7 @@ class CommitEntry:
         return {tp: CommittedOffset(end, metadata) for tp, end in self.planned.plan.ends.items()}
 
     def messages(self, record: RunRecord) -> list[LedgerMessage]:
-        """Return the run record's message and, where the cursor moves, the cursor's."""
+        """Return the run record's message and, if the cursor moves, the cursor's."""
         messages = [LedgerMessage(keys.run_record_key(self.key), record.to_json(), self.spec.pipeline)]
         if self.planned.plan.advances:
             after = cursor.advanced(
@@ -63,7 +63,7 @@ class CommitEntry:
         return messages
 
     def ledger_partitions(self, messages: Sequence[LedgerMessage]) -> Counter[TopicPartition]:
-        """Return how many of the messages go to each partition of the ledger."""
+        """Return the number of messages per partition of the ledger."""
         ledger = self.collaborators.ledger
         return Counter(
             TopicPartition(self.spec.ledger.topic, ledger.partition_for(m.routing)) for m in messages
@@ -109,10 +109,10 @@ def check_with_brokers(
     record: RunRecord,
     messages: Sequence[LedgerMessage],
 ) -> None:
-    """Ask coordinator and leaders whether the transaction holds exactly what is claimed (KIP-664).
+    """Check with coordinator and leaders that the transaction holds exactly this entry (KIP-664).
 
-    :raises ProtocolViolation: when it does not.
-    :raises PlanError: when the plan no longer holds.
+    :raises ProtocolViolation: it does not.
+    :raises PlanError: the plan no longer holds.
     """
     cluster, manifest = collaborators.cluster, entry.manifest
     staged = entry.ledger_partitions(messages)

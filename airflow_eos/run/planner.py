@@ -1,4 +1,4 @@
-"""The planner: pins the offset ranges of a run, by its mode, and checks what must hold first."""
+"""Pins the offset ranges of a run by its mode, and checks the plan's conditions."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ from airflow_eos.run.undecided import undecided
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan with what the run needs to move the cursor.
+    """A plan with the state of its cursor.
 
-    :param cursor: the cursor the plan started from.
-    :param layout_known: whether the ledger already names the layout of a mapped cursor.
+    :param cursor: the cursor at the start of the plan.
+    :param layout_known: whether the ledger already contains the layout of a mapped cursor.
     """
 
     plan: RunPlan
@@ -56,7 +56,7 @@ class Planned:
 
 
 class Planner:
-    """Makes plans, and says whether one still holds.
+    """Makes plans, and rechecks them.
 
     :param ledger: topic id and partition count of the ledger in use.
     """
@@ -80,8 +80,8 @@ class Planner:
     def plan(self, recorded: RunRecord | None = None) -> Planned:
         """Pin the ranges.
 
-        :param recorded: a committed run, to read exactly what it read.
-        :raises PlanError: naming what does not hold.
+        :param recorded: a committed run whose ranges are read again.
+        :raises PlanError: names the condition that does not hold.
         """
         topics = described(self._cluster, {"source": self._spec.source_topics})
         mode = self._spec.ranges
@@ -112,10 +112,10 @@ class Planner:
                 return self._given(topics, mode.ranges, "explicit", advances=mode.advance)
 
     def recheck(self, plan: RunPlan, *, staged: bool = False) -> None:
-        """Check that a plan made earlier may still commit (laws 5 and 6).
+        """Check that an earlier plan may still commit (laws 5 and 6).
 
-        :param staged: our own transaction holds pending offsets of the group.
-        :raises PlanError: naming what changed.
+        :param staged: our own transaction has pending offsets of the group.
+        :raises PlanError: names what changed.
         """
         topics = described(self._cluster, {"source": self._spec.source_topics})
         laws.topics_unchanged(plan, {name: t.topic_id for name, t in topics.items()})
@@ -137,7 +137,7 @@ class Planner:
         return [only]
 
     def _what_is_left(self, plan: RunPlan) -> RunPlan:
-        """Return the plan without the offsets that are deleted, and with what that accepts."""
+        """Return the plan without deleted offsets, and with the accepted loss."""
         starts = self._cluster.log_starts(list(plan.starts))
         behind = {r.topic_partition for r in plan.ranges if r.span and starts[r.topic_partition] > r.start}
         heads = log_coverage.deleted_heads(self._cluster, {tp: starts[tp] for tp in sorted(behind)})
@@ -147,7 +147,7 @@ class Planner:
         return replace(plan, ranges=left, accepted_loss=loss, notes=notes)
 
     def _check_logs(self, plan: RunPlan) -> RunPlan:
-        """Check the ranges against the logs; return the plan with what waits behind open transactions."""
+        """Check the ranges against the logs; return the plan with the offsets behind open transactions."""
         partitions = list(plan.starts)  # each once, or brokers refuse the question
         starts = self._cluster.log_starts(partitions)
         high = self._cluster.log_ends(partitions)
@@ -209,7 +209,7 @@ class Planner:
     def _cursor(
         self, topics: Mapping[str, TopicDescription], committed: Mapping[TopicPartition, CommittedOffset]
     ) -> tuple[CursorRecord | None, CursorRecord | None]:
-        """Return the cursor to start from and the record that names the layout; check that both are ours."""
+        """Return the cursor to start from and the record of the layout, after checks that both are ours."""
         group = self._spec.group_id
         only = keys.mapped_partition(self._spec)
         wanted = [keys.cursor_key(group)] + ([keys.cursor_key(group, only)] if only else [])
@@ -241,7 +241,7 @@ class Planner:
     def _check_metadata(
         self, committed: Mapping[TopicPartition, CommittedOffset], *, found_any: bool
     ) -> None:
-        """Refuse offsets this package committed beside another ledger, or beside one that lost its cursor."""
+        """Refuse offsets that were committed beside another ledger, or beside one that lost its cursor."""
         for tp, offset in committed.items():
             ledger = keys.metadata_ledger(offset.metadata)
             if ledger is not None and (ledger != self._ledger.topic_id or not found_any):
@@ -300,7 +300,7 @@ class Planner:
         return log_start if mode.start == "earliest" else stable
 
     def _moved(self, difference: str, advice: str) -> CursorMoved:
-        """Return the refusal; a cursor that a run without the ledger's key has moved is not to be chosen."""
+        """Return the refusal, with unsigned records of the cursor instead of the advice, if there are any."""
         group = self._spec.group_id
         names = {keys.cursor_key(group), keys.cursor_key(group, keys.mapped_partition(self._spec))}
         unsigned = self._authority.unsigned(names, routing=group)

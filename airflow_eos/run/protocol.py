@@ -1,14 +1,12 @@
 """The run protocol: one attempt at one unit of work, as an explicit state machine.
 
-Guarantee: whatever happens to this process, or to another that attempts the same work at the same time, the
-output, the consumed offsets and the run record become visible together, once, or not at all.
+Guarantee: whatever happens to this process, or to another one that attempts the same work at the same time,
+the output, the consumed offsets and the run record become visible together, once, or not at all.
 
-The order is what makes it true: ask, fence, ask again, plan, seal, open, write, stage, prove, commit. Where
-an answer is lost nothing is believed: our own transaction is ended under our own identity, and the ledger
-says what happened.
-
-Where the sink is a table, its commit cannot be a part of the transaction. The INTENT in the ledger comes
-before it, the transaction with offsets and record after it; an attempt that finds an INTENT settles it first
+The order ensures it: ask, fence, ask again, plan, seal, open, write, stage, prove, commit. If an answer is
+lost, the attempt ends its own transaction under its own identity, and the ledger shows the outcome. The
+commit of a table is not part of the transaction: the INTENT in the ledger comes before it, the transaction
+with offsets and record after it, and an attempt settles an open INTENT first
 (:mod:`airflow_eos.run.table_steps`).
 """
 
@@ -49,10 +47,8 @@ log = logging.getLogger(__name__)
 class RunProtocol:
     """Runs one spec to its end: a committed record, or an error that leaves nothing visible.
 
-    :param spec: the run.
-    :param collaborators: the ports.
-    :param on_state: called at each state entered.
-    :param kill: says whether the run shall end; shared with the other rounds of the run.
+    :param on_state: called at each state.
+    :param kill: tells the run to end; shared with the other rounds of the run.
     """
 
     def __init__(
@@ -94,7 +90,7 @@ class RunProtocol:
 
     @property
     def producer(self) -> ProducerIdentity | None:
-        """The identity this attempt had last; None before it took an epoch."""
+        """The last identity of this attempt; None before the first epoch."""
         return self._identity
 
     def execute(self) -> RunRecord:
@@ -120,13 +116,13 @@ class RunProtocol:
             work.release(self._collaborators.data)
 
     def kill(self, timeout: float = KILL_SECONDS) -> None:
-        """End our own transaction, if any, and never take another epoch. Safe from a signal handler.
+        """End our own transaction, if any, and never take another epoch. Safe in a signal handler.
 
-        A commit under way is decided when this returns: the coordinator says which came first. Where it
-        cannot be asked, the commit's own answer is waited for.
+        Afterwards a commit under way is decided: the coordinator says which came first. If it does not
+        answer, this waits for the commit's own answer.
 
-        :param timeout: seconds; the transaction's time-out ends what could not be aborted in time.
-        :raises Exception: the coordinator could not be asked.
+        :param timeout: seconds; the transaction's time-out aborts what could not be aborted in time.
+        :raises Exception: the coordinator did not answer.
         """
         budget = KillBudget(timeout, self._collaborators.clock)
         self._kill.ask()
@@ -140,7 +136,7 @@ class RunProtocol:
         log.info("killed: the transaction of %r: %s", self._identity.transactional_id, answer.value)
 
     def _ask(self, work: UnitOfWork, *, fenced: bool) -> RunRecord | None:
-        """Ask the authority; a record is the answer to give, None means: do the work (again)."""
+        """Ask the authority; return a record to answer with, or None: do the work (again)."""
         answer = self._committed.ask(fenced=fenced)
         if isinstance(answer, RunRecord):
             return answer
@@ -155,13 +151,12 @@ class RunProtocol:
         return None if record is None else self._visible(record)
 
     def _ask_again(self, work: UnitOfWork) -> RunRecord | None:
-        """Ask behind the fence: another may have committed since, and only here is a no final (law 3)."""
+        """Ask after the fence: only here a no is final, and another may have committed meanwhile (law 3)."""
         return self._ask(work, fenced=True)
 
     # -- one attempt under one epoch --
 
     def _one_epoch(self, work: UnitOfWork) -> RunRecord | None:
-        """Return the record when the work is done, None when it must be tried under a new epoch."""
         self._kill.check()
         self._unfinished.before_fence(work.transactional_id)
         session = self._collaborators.transactions.fence(work.transactional_id)
@@ -210,7 +205,7 @@ class RunProtocol:
         return self._write(work, planned, session)
 
     def _write(self, work: UnitOfWork, planned: Planned, session: ProducerSession) -> RunRecord | None:
-        """Write what is sealed, and commit; of a table, this takes two epochs."""
+        """Write the sealed batches, and commit; with a table, this takes two epochs."""
         if work.sealed is not None:
             self._targets.fit(work.sealed.manifest)
         ended = self._unfinished.end_in_topics(session.identity, self._topics_written(work))
@@ -231,7 +226,7 @@ class RunProtocol:
     def _settle(
         self, work: UnitOfWork, intent: Intent, steps: TableSteps, session: ProducerSession
     ) -> RunRecord | None:
-        """End an earlier attempt's INTENT: commit its run if that was published. Then begin anew."""
+        """End an earlier attempt's INTENT: commit its run if it was published. Then begin anew."""
         self._check_conditions(work)
         entry = steps.settle(work, intent)
         if entry is None:
@@ -242,7 +237,7 @@ class RunProtocol:
         return self._endings.used_up(work, session)
 
     def _topics_written(self, work: UnitOfWork) -> set[str]:
-        """Return the topics in which an attempt at this work may have left something open."""
+        """Return the topics in which an attempt at this work may have left a transaction open."""
         topics = set() if work.sealed is None else {t.topic for t in work.sealed.manifest.targets}
         return topics | {name for name in (self._spec.sink_topic, self._spec.dead_letter_topic) if name}
 
@@ -278,7 +273,7 @@ class RunProtocol:
         return work.planned
 
     def _check_conditions(self, work: UnitOfWork) -> None:
-        """Check what must hold of brokers and ledger before any transaction of a run."""
+        """Check the conditions of brokers and ledger for any transaction of a run."""
         work.verification = self._collaborators.cluster.partition_verification()
         laws.broker_verifies(work.verification)
         laws.timeouts_fit(
@@ -312,10 +307,7 @@ class RunProtocol:
     def _commit(
         self, work: UnitOfWork, entry: CommitEntry, session: ProducerSession, *, is_own: bool = True
     ) -> RunRecord | None:
-        """Write, prove and commit.
-
-        :param is_own: this run's; False: that of an earlier attempt, after which this one begins anew.
-        """
+        """Write, prove and commit this run, or with ``is_own=False`` an earlier attempt's."""
         plan = entry.planned.plan
         try:
             record, messages = self._write_and_prove(work, entry, session)
@@ -385,11 +377,11 @@ class RunProtocol:
         )
 
     def _visible(self, record: RunRecord) -> RunRecord:
-        """Return a record of the ledger once every leader shows what it speaks of."""
+        """Return a record of the ledger once every leader shows its transaction."""
         self._visibility.wait_for_found(record, seconds=self._visible_seconds)
         return record
 
     @property
     def _visible_seconds(self) -> float:
-        """Seconds for which another transaction may hold readers up."""
+        """Seconds for which another transaction may block readers."""
         return self._spec.transaction_timeout.total_seconds()

@@ -1,7 +1,7 @@
-"""The topics a run writes: there before it reads, as sealed for when it writes, the same after its commit.
+"""Checks the topics that a run writes: before it reads, before it writes, and after its commit.
 
-Brokers do not say it: a partition that is not there is asked for until the request's time is over, and the
-commit of a transaction whose topic was deleted succeeds.
+Brokers do not report it: a request for a missing partition is repeated until its time-out, and the commit of
+a transaction whose topic was deleted succeeds.
 """
 
 from __future__ import annotations
@@ -38,19 +38,16 @@ def refuse_loop(spec: RunSpec, manifest: SealedManifest) -> None:
 
 
 class Targets:
-    """The target topics of one run, by name and id.
-
-    :param cluster: describes topics.
-    """
+    """The target topics of one run, by name and id."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._opened: Mapping[str, TopicDescription] = {}
 
     def are_there(self, spec: RunSpec) -> None:
-        """Look for the sink before anything is read; topics that rows name are not known yet.
+        """Check that the topics exist, before reading; topics that rows name are not known yet.
 
-        :raises UnknownTopic: there is no such topic; says which of both it is.
+        :raises UnknownTopic: says which topic does not exist.
         """
         topics = {"sink": spec.sink_topic, "dead letter": spec.dead_letter_topic}
         roles = {role: [name] for role, name in topics.items() if name is not None}
@@ -58,11 +55,11 @@ class Targets:
             described(self._cluster, roles)
 
     def fit(self, manifest: SealedManifest) -> None:
-        """Compare the topics with what was sealed for them, before the transaction opens.
+        """Compare the topics with the sealed batches, before the transaction opens.
 
-        :raises UnknownTopic: a topic is gone.
-        :raises AuthorizationFailed: a topic may not be written, or its producers not be read.
-        :raises SinkChanged: a topic lacks a partition that records were sealed for.
+        :raises UnknownTopic: a topic was deleted.
+        :raises AuthorizationFailed: Write on a topic, or Read on it, is missing.
+        :raises SinkChanged: a topic lacks a partition of the sealed batches.
         """
         topics = sorted({target.topic for target in manifest.targets})
         grants.check_targets(self._cluster, topics)
@@ -77,9 +74,9 @@ class Targets:
                 )
 
     def are_kept(self) -> None:
-        """Look once more after the commit: what was written to a topic that was deleted is gone with it.
+        """Check the topics after the commit: the output in a deleted topic is lost.
 
-        :raises OutputLost: a topic that was written is gone, or has another id.
+        :raises OutputLost: a written topic does not exist, or has another id.
         """
         lost = [name for name in self._opened if not self._is_kept(name)]
         if lost:

@@ -1,4 +1,4 @@
-"""The steps that a run takes beside those of every run where its sink is a table: INTENT, PUBLISHED, settle.
+"""The additional steps of a run whose sink is a table: INTENT, PUBLISHED, settle.
 
 Each step is one epoch: the small transaction of an INTENT, or of its tombstone, uses it up (law 2).
 """
@@ -22,12 +22,7 @@ if TYPE_CHECKING:
 
 
 class TableSteps:
-    """Takes the steps. Methods that return a record answer with it; None: go on under a new epoch.
-
-    :param tables: the table side of the run.
-    :param endings: ends what fails.
-    :param trace: in which states are entered.
-    """
+    """Takes the steps. A method returns a record to answer with, or None: go on under a new epoch."""
 
     def __init__(self, tables: TableCommits, endings: Endings, trace: Trace, kill: Kill) -> None:
         self._tables = tables
@@ -36,7 +31,7 @@ class TableSteps:
         self._kill = kill
 
     def intent_of_others(self, work: UnitOfWork) -> Intent | None:
-        """Return the INTENT that the ledger holds of this id, unless it is what this process has pinned."""
+        """Return the INTENT of this id in the ledger, unless this process has pinned it."""
         intent = self._tables.open_intent(work.transactional_id)
         if intent is not None and intent.is_same(work.intent) and intent.key == work.key:
             return None
@@ -44,19 +39,19 @@ class TableSteps:
         return intent
 
     def look(self, work: UnitOfWork) -> None:
-        """Look at the table before anything is read; errors as :meth:`TableCommits.look`."""
+        """Load the table before reading; errors as :meth:`TableCommits.look`."""
         self._tables.look(work.earlier)
 
     def changes_table(self, work: UnitOfWork) -> bool:
-        """Return whether the run puts rows into the table, or takes some out."""
+        """Return whether the run adds rows to the table, or removes some."""
         return self._tables.changes(() if work.sealed is None else work.sealed.files)
 
     def writer(self, key: str) -> TableWriter:
-        """Return what writes the run's data files."""
+        """Return the writer of the run's data files."""
         return self._tables.writer(key)
 
     def pin(self, work: UnitOfWork, entry: CommitEntry, session: ProducerSession) -> RunRecord | None:
-        """Say in the ledger what is about to be published. The next epoch reads it, and publishes."""
+        """Write the INTENT to the ledger. The next epoch reads it, and publishes."""
         try:
             work.intent = self._tables.intent(entry, session, self._trace.steps)
             self._tables.pin(work.intent, work.transactional_id, session)
@@ -66,7 +61,7 @@ class TableSteps:
         return self._endings.used_up(work, session)
 
     def publish(self, work: UnitOfWork) -> CommitEntry:
-        """Put the rows into the table; return what the run's transaction then says.
+        """Add the rows to the table; return the run's commit.
 
         :raises RunFenced: a newer attempt owns the work; nothing of this one is in the table.
         """
@@ -79,10 +74,7 @@ class TableSteps:
         return self._tables.entry(work.intent, work.transactional_id, receipt)
 
     def settle(self, work: UnitOfWork, intent: Intent) -> CommitEntry | None:
-        """Find out what became of an earlier attempt's INTENT.
-
-        :returns: what the transaction of its run says; None: it never was published, nor can be.
-        """
+        """Return the commit of an earlier attempt's INTENT; None if it is not published and never can be."""
         receipt = self._tables.settle(intent, work.transactional_id)
         if receipt is None:
             return None

@@ -1,4 +1,4 @@
-"""Which of a run's topics is missing: the brokers name the topic, a run knows what it is for."""
+"""Adds to the error of a missing topic what the run uses the topic for."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from airflow_eos.ports import Cluster
 
 
 def described(cluster: Cluster, roles: Mapping[str, Collection[str]]) -> Mapping[str, TopicDescription]:
-    """Return id and partition count per topic, all in one request.
+    """Return id and partition count per topic, by one request.
 
-    :param roles: topics by what they are for, such as ``source``.
-    :raises UnknownTopic: names a topic that does not exist, and what it is for.
+    :param roles: topics by their use, such as ``source``.
+    :raises UnknownTopic: names a topic that does not exist, and its use.
     :raises AuthorizationFailed: Describe on a topic is missing.
     """
     try:

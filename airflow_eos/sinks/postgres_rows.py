@@ -14,7 +14,14 @@ from airflow_eos.exceptions import EnvironmentMismatch, RecordRefused, SendError
 from airflow_eos.model.table import DataFileMade
 from airflow_eos.sinks.columns import check_types
 from airflow_eos.sinks.postgres_columns import TargetColumn, csv_chunks, rows_of, wanted_schema
-from airflow_eos.sinks.postgres_session import FILE_SETTING, SCHEMA, final_error, is_final, transaction
+from airflow_eos.sinks.postgres_session import (
+    FILE_SETTING,
+    SCHEMA,
+    final_error,
+    is_final,
+    reason,
+    transaction,
+)
 
 _FLUSH_BYTES = 64 << 20
 
@@ -102,8 +109,10 @@ class PostgresRows:
             ) from None
         except psycopg.Error as error:
             if not is_final(error):
-                raise
-            refused = final_error(error, self.name)
+                raise SendError(
+                    f"{self.name}: rows cannot be staged: {reason(error, self.properties)}"
+                ) from None
+            refused = final_error(error, self.name, self.properties)
             if isinstance(refused, TableRefused):
                 place = error.diag.context
                 raise RecordRefused(refused.message + (f" ({place})" if place else "")) from None

@@ -42,16 +42,6 @@ class RunCommittedTrigger(ConditionTrigger):
         self.prefix = prefix
         self.work = dict(work or {})
 
-    def arguments(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
-        return {
-            "pipeline": self.pipeline,
-            "run_key": self.run_key,
-            "ledger_topic": self.ledger_topic,
-            "prefix": self.prefix,
-            "work": self.work,
-        }
-
     def ask(self, kafka: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the record's summary once the run is committed."""
         from airflow_eos import settings

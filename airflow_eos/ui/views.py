@@ -1,8 +1,8 @@
-"""What the pages show, as plain values: of the records that a user may see, and of nothing else.
+"""The contents of the pages as plain values, from records that a user may see.
 
-A record belongs to the Dag that it names; one that names none belongs to nobody. A pipeline is shown to
-whoever may see the Dag of one of its records, with the topics that those have read. Records of other Dags
-count in the coverage of these topics, as offsets without a name.
+A record belongs to the Dag that it names. A user sees a pipeline if a record of it belongs to one of the
+user's Dags, with the topics of these records. Records of other Dags count in the coverage of these topics,
+without a name.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def pipeline_view(
 
 
 def _drawings(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a drawing for each figure that is known of a run among these.
+    """Return a drawing of each figure that is known of a run.
 
     :param rows: of runs, the oldest first.
     """
@@ -103,7 +103,7 @@ def _drawings(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def tasks_of(history: KnownRuns, viewer: Viewer, name: str) -> dict[tuple[str, str], str]:
-    """Return the tasks whose records of a pipeline a user may see, by Dag id and task id: its name each."""
+    """Return the last pipeline of each task whose records a user may see, by Dag id and task id."""
     runs = viewer.pipeline(history, name).runs.values()
     return {task_key(record): name for record in runs if viewer.may_see(record)}
 
@@ -111,7 +111,7 @@ def tasks_of(history: KnownRuns, viewer: Viewer, name: str) -> dict[tuple[str, s
 def run_of(history: KnownRuns, viewer: Viewer, pipeline: str, run_key: str) -> RunRecord:
     """Return the record of a run.
 
-    :raises Trouble: there is none, or it is of a Dag that this user may not see.
+    :raises Trouble: it does not exist, or this user may not see it.
     """
     viewer.pipeline(history, pipeline)  # before anything is looked up
     found = history.record(pipeline, run_key)
@@ -123,10 +123,9 @@ def run_of(history: KnownRuns, viewer: Viewer, pipeline: str, run_key: str) -> R
 def run_view(
     history: KnownRuns, viewer: Viewer, pipeline: str, run_key: str, *, damaged: bool = False
 ) -> dict[str, Any]:
-    """Return one run.
+    """Return one run; errors as :func:`run_of`.
 
-    :param damaged: its output was not what it wrote when it was verified last.
-    :raises Trouble: see :func:`run_of`.
+    :param damaged: its output differed from its receipts when it was verified last.
     """
     record = run_of(history, viewer, pipeline, run_key)
     known = history.pipelines.get(pipeline)
@@ -160,11 +159,9 @@ def run_view(
 
 
 def health_view(history: KnownRuns, viewer: Viewer, transactions: Check) -> dict[str, Any]:
-    """Return what can be said of brokers and ledger, and of the topics of a user's pipelines.
+    """Return the checks of brokers and ledger, and of the topics of a user's pipelines; empty without any.
 
-    To whom no pipeline is shown nothing is.
-
-    :param transactions: what there is to say of open ones.
+    :param transactions: the check of open transactions.
     """
     pipelines = viewer.pipelines(history)
     newest = [record for its in pipelines if (record := viewer.newest(its)) is not None]
