@@ -19,7 +19,7 @@ from airflow_eos.ledger.authority import Authority
 from airflow_eos.ledger.cursor import layout_of
 from airflow_eos.ledger.records.cursor import CursorRecord
 from airflow_eos.ledger.records.run import TOPIC_IDS, RunRecord
-from airflow_eos.model.kafka import CommittedOffset, TopicDescription
+from airflow_eos.model.kafka import CommittedOffset, LogBounds, TopicDescription
 from airflow_eos.model.ledger import LedgerId
 from airflow_eos.model.plan import ModeName, RunPlan
 from airflow_eos.model.ranges import (
@@ -52,20 +52,6 @@ class Planned:
     partition_counts: Mapping[str, int]
     cursor: CursorRecord | None = None
     layout_known: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class LogBounds:
-    """Offsets of logs by partition.
-
-    :param starts: of the first record that is kept.
-    :param high: high watermarks, requested before ``stable``.
-    :param stable: last stable offsets.
-    """
-
-    starts: Mapping[TopicPartition, int]
-    high: Mapping[TopicPartition, int]
-    stable: Mapping[TopicPartition, int]
 
 
 class Planner:
@@ -169,24 +155,18 @@ class Planner:
         notes = (*plan.notes, *log_coverage.accepted_notes(loss))
         return replace(plan, ranges=left, accepted_loss=loss, notes=notes)
 
-    def _bounds(self, partitions: Collection[TopicPartition]) -> LogBounds:
-        return LogBounds(
-            starts=self._cluster.log_starts(partitions),
-            high=self._cluster.log_ends(partitions),
-            stable=self._cluster.last_stable_offsets(partitions),
-        )
-
     def _check_logs(self, plan: RunPlan, bounds: LogBounds | None) -> RunPlan:
         """Check the ranges against the logs; return the plan with the offsets behind open transactions."""
-        bounds = bounds or self._bounds(list(plan.starts))  # each once, or brokers refuse the question
-        starts, high, stable = bounds.starts, bounds.high, bounds.stable
+        # Each partition once: brokers refuse a request that names one twice.
+        bounds = bounds or self._cluster.log_bounds(list(plan.starts))
+        starts, stable = bounds.starts, bounds.stable
         beyond = {r.topic_partition for r in plan.ranges if r.end > stable[r.topic_partition]}
         ends = {**stable, **(self._cluster.log_ends(beyond) if beyond else {})}
         for wanted in plan.ranges:
             tp = wanted.topic_partition
             laws.within_log(wanted, starts[tp], ends[tp], plan.mode)
             laws.is_decided(wanted, stable[wanted.topic_partition])
-        waiting = undecided(self._cluster, high, stable)
+        waiting = undecided(self._cluster, bounds.ends, stable)
         # A range that ends below them was not meant to reach them.
         reached = [
             one for one in waiting if plan.advances or plan.ends[one.topic_partition] >= one.offsets.start
@@ -205,7 +185,7 @@ class Planner:
         partitions = self._partitions(topics)
         committed = self._cluster.committed(group, partitions)
         cursor, layout = self._cursor(topics, committed)
-        bounds = self._bounds(partitions)
+        bounds = self._cluster.log_bounds(partitions)
         log_starts, stable = bounds.starts, bounds.stable
         notes = mapping.notes(self._spec, self._authority, topics, layout)
         starts = {
