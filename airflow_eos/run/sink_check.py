@@ -63,9 +63,9 @@ class Targets:
         """
         topics = sorted({target.topic for target in manifest.targets})
         grants.check_targets(self._cluster, topics)
-        self._opened = found = self._cluster.describe_topics(topics) if topics else {}
+        self._opened = described_topics = self._cluster.describe_topics(topics) if topics else {}
         for target in manifest.targets:
-            partitions = found[target.topic].partitions
+            partitions = described_topics[target.topic].partitions
             if target.partition >= partitions:
                 raise SinkChanged(
                     f"topic {target.topic!r} has {partitions} partition{'s' if partitions != 1 else ''} now, "

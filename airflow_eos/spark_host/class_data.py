@@ -34,10 +34,12 @@ def archive_path(folder: Path, name: str, java: Path, classpath: Sequence[Path])
 def is_trusted(archive: Path) -> bool:
     """Tell whether it exists, and nobody but this user and root can have written it."""
     try:
-        found = [path.stat() for path in (archive, archive.parent)]
+        statuses = [path.stat() for path in (archive, archive.parent)]
     except FileNotFoundError:
         return False
-    return all(one.st_uid in (os.getuid(), 0) and not one.st_mode & _OTHERS_WRITE for one in found)
+    return all(
+        status.st_uid in (os.getuid(), 0) and not status.st_mode & _OTHERS_WRITE for status in statuses
+    )
 
 
 def use_options(archive: Path) -> list[str]:
