@@ -16,6 +16,7 @@ from airflow_eos.model.kafka import (
     ActiveProducer,
     CommittedOffset,
     EndTxnAnswer,
+    LogBounds,
     ProducerIdentity,
     TimedOffset,
     TopicDescription,
@@ -25,7 +26,7 @@ from airflow_eos.model.ledger import LedgerEntry, LedgerMessage, LedgerView
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.plan import RunPlan
 from airflow_eos.model.ranges import OffsetRange, TopicPartition
-from airflow_eos.model.table import DataFileMade, PublishedRuns, TableLayout, TableReceipt
+from airflow_eos.model.table import DataFileMade, PublishedRuns, TableCommit, TableLayout, TableReceipt
 
 __all__ = [
     "Cluster",
@@ -78,6 +79,9 @@ class Cluster(Protocol):
 
         The first offset of the oldest open transaction, or the end.
         """
+
+    def log_bounds(self, partitions: Collection[TopicPartition]) -> LogBounds:
+        """Return log start, last stable offset and high watermark of each log."""
 
     def next_data(self, ranges: Collection[OffsetRange]) -> Mapping[TopicPartition, int]:
         """Return an offset of each range below which it holds nothing for ``read_committed`` readers.
@@ -371,21 +375,15 @@ class TableSink(Protocol):
         :param label: part of their names, so that files of runs that died can be told.
         """
 
-    def commit(
-        self,
-        version: TableVersion,
-        files: Sequence[DataFileMade],
-        published: PublishedRuns,
-        summary: Mapping[str, str],
-        own: str,
-    ) -> TableReceipt:
+    def commit(self, version: TableVersion, change: TableCommit) -> TableReceipt:
         """Append files, and say so in the table, in one compare-and-set on the version that was looked at.
 
         Nothing is retried here. An append without files is one all the same: it moves the table, so that
-        commits on an older version are refused.
+        commits on an older version are refused. What the change replaces is taken out in the same
+        compare-and-set.
 
-        :param published: as it is to be, but for the receipt of the run ``own``, which is put in here.
-        :raises TableMoved: the table is no longer as it was looked at; nothing was appended.
+        :raises TableMoved: the table is no longer as it was looked at; nothing was changed.
+        :raises TableRewritten: what it replaces is not there as it was appended; nothing was changed.
         :raises Exception: anything else leaves the outcome unknown.
         """
 
@@ -398,18 +396,4 @@ class ReplacingSink(TableSink, Protocol):
 
         :param replaces: what the table's commits of these rows said.
         :raises TableRewritten: they are not.
-        """
-
-    def replace(
-        self,
-        version: TableVersion,
-        files: Sequence[DataFileMade],
-        published: PublishedRuns,
-        summary: Mapping[str, str],
-        own: str,
-        replaces: Sequence[TableReceipt],
-    ) -> TableReceipt:
-        """As :meth:`commit`, and the same compare-and-set takes out exactly what other commits appended.
-
-        :raises TableRewritten: it is not there as it was appended; nothing was changed.
         """

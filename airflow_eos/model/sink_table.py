@@ -24,6 +24,11 @@ def is_secret(name: str, value: str) -> bool:
     return any(part in name.lower() for part in _SECRET_PARTS) or "@" in value or "sig=" in value
 
 
+def secrets_of(properties: Mapping[str, str] | None) -> dict[str, str]:
+    """Return those properties of a table's connection that are kept out of logs."""
+    return {name: value for name, value in (properties or {}).items() if is_secret(name, value)}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkTable(ABC):
     """A table that a run writes to, in place of topics: one subclass for each kind of table.
@@ -42,7 +47,7 @@ class SinkTable(ABC):
     @property
     def has_secrets(self) -> bool:
         """Whether credentials go to the tasks that write the table."""
-        return any(is_secret(name, value) for name, value in (self.properties or {}).items())
+        return bool(secrets_of(self.properties))
 
     @property
     @abstractmethod

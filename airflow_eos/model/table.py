@@ -131,6 +131,42 @@ class PublishedRuns:
         return cls(runs)
 
 
+@dataclass(frozen=True, slots=True)
+class TableCommit:
+    """What one commit to a table changes and says, beside the version that it is compared with.
+
+    :param scope: of the transactional id whose run it is.
+    :param published: what the table is to say of the pipeline's runs, but for the receipt of this one.
+    :param files: data files that it appends.
+    :param replaces: rows of the run's earlier commits that it takes out.
+    :param summary: of the commit, for people.
+    """
+
+    scope: str
+    published: PublishedRuns
+    files: tuple[DataFileMade, ...] = ()
+    replaces: tuple[TableReceipt, ...] = ()
+    summary: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def run(self) -> PublishedRun:
+        """What the table is to say of this run."""
+        return self.published.runs[self.scope]
+
+    def receipt(self, snapshot: int) -> TableReceipt:
+        """Return the receipt for the data files.
+
+        :param snapshot: id that the table gave to the commit.
+        """
+        return TableReceipt(snapshot, len(self.files), sum(file.rows for file in self.files))
+
+    def published_with(self, receipt: TableReceipt) -> PublishedRuns:
+        """Return what the table is to say of the pipeline's runs; a bar has no receipt."""
+        if self.run.receipt is None:
+            return self.published
+        return self.published.with_run(self.scope, replace(self.run, receipt=receipt))
+
+
 def _known_version(data: Mapping[str, Any]) -> Mapping[str, Any]:
     if data["v"] != PUBLISHED_VERSION:
         raise ValueError(f"version {data['v']!r}, this airflow-eos reads {PUBLISHED_VERSION}")

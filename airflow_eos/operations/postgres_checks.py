@@ -13,7 +13,7 @@ from airflow_eos.exceptions import ConfigurationError, EosError
 from airflow_eos.model.table import PublishedRuns
 from airflow_eos.operations.checks import Check, said
 from airflow_eos.sinks.postgres_catalog import find_target
-from airflow_eos.sinks.postgres_session import SCHEMA, transaction
+from airflow_eos.sinks.postgres_session import SCHEMA, reason, transaction
 from airflow_eos.wording import counted
 
 if TYPE_CHECKING:
@@ -58,7 +58,12 @@ def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, st
     except EosError as error:
         yield Check(name, "fail", said(error))
     except psycopg.Error as error:
-        yield Check(name, "fail", str(error), "check the connection, and that the database can be reached")
+        yield Check(
+            name,
+            "fail",
+            reason(error, table.properties),
+            "check the connection, and that the database can be reached",
+        )
 
 
 def rows_as_written(table: PostgresTable, identity: str, snapshot: int) -> int | None:

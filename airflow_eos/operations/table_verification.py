@@ -9,9 +9,10 @@ from airflow_eos.exceptions import EosError
 from airflow_eos.ledger.records.run import TABLE
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos.model.postgres_table import PostgresTable
-from airflow_eos.model.sink_table import SinkTable
+from airflow_eos.model.sink_table import SinkTable, secrets_of
 from airflow_eos.model.table import TableReceipt
 from airflow_eos.operations.findings import Finding, Outcome
+from airflow_eos.sinks.redaction import redacted
 from airflow_eos.wording import counted
 
 if TYPE_CHECKING:
@@ -81,9 +82,10 @@ def _rows_in_database(
     try:
         from airflow_eos.operations.postgres_checks import rows_as_written
 
-        rows = rows_as_written(connected(table), identity, receipt.snapshot)
+        table = connected(table)
+        rows = rows_as_written(table, identity, receipt.snapshot)
     except Exception as error:  # noqa: BLE001 - of psycopg, which may be missing
-        return "table", 0, f"not compared: {error}"
+        return "table", 0, f"not compared: {redacted(str(error), secrets_of(table.properties))}"
     if rows is None:
         return "mismatch", 0, f"the table had the id {identity}, and has another one now: it was made again"
     if rows == receipt.rows:

@@ -17,12 +17,13 @@ from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_eos.exceptions import ConfigurationError, SparkUnavailable
-from airflow_eos.settings import class_data_folder
+from airflow_eos.settings import class_data_folder, writes_class_data
 from airflow_eos.spark import local_python
 from airflow_eos.spark.distributions import LINES, extra_of, import_session_class
 from airflow_eos.spark.encryption import local_defaults
 from airflow_eos.spark.session import is_loopback, retry_soon
 from airflow_eos.spark_host import jvm, worker_daemon
+from airflow_eos.spark_host.background_archive import write_in_background
 from airflow_eos.spark_host.jvm_stderr import sorted_first_lines
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ class TaskSession:
         self._settings = dict(settings)
         self._started: SparkSession | None = None
         self._session: SparkSession | None = None
+        self._has_own_jvm = False
 
     @property
     def address(self) -> str:
@@ -206,6 +208,7 @@ class TaskSession:
         is_local = self._settings.get("spark.master", "").startswith("local")
         if not is_local or jvm.OPTIONS in self._settings or os.environ.get(jvm.OPTIONS_VARIABLE):
             return {}
+        self._has_own_jvm = True
         return {jvm.OPTIONS: jvm.options_for(offsets, class_data_folder(), rows=rows)}
 
     def stop(self) -> None:
@@ -216,3 +219,5 @@ class TaskSession:
                 session.stop()
             except Exception:  # the run is decided: a JVM that is gone must not decide the task
                 log.warning("Spark did not stop cleanly", exc_info=True)
+            if self._has_own_jvm and writes_class_data():
+                write_in_background(class_data_folder())

@@ -37,6 +37,7 @@ from airflow_eos.run.sink_check import Targets, refuse_loop
 from airflow_eos.run.states import State, Trace
 from airflow_eos.run.table_commits import TableCommits
 from airflow_eos.run.table_steps import TableSteps
+from airflow_eos.run.topic_roles import described, roles
 from airflow_eos.run.unfinished import UnfinishedEnds
 from airflow_eos.run.unit_of_work import UnitOfWork
 from airflow_eos.run.visibility import Visibility
@@ -206,9 +207,11 @@ class RunProtocol:
 
     def _write(self, work: UnitOfWork, planned: Planned, session: ProducerSession) -> RunRecord | None:
         """Write the sealed batches, and commit; with a table, this takes two epochs."""
+        names = self._topics_written(work)
+        topics = self._collaborators.cluster.describe_topics(sorted(names)) if names else {}
         if work.sealed is not None:
-            self._targets.fit(work.sealed.manifest)
-        ended = self._unfinished.end_in_topics(session.identity, self._topics_written(work))
+            self._targets.fit(work.sealed.manifest, topics)
+        ended = self._unfinished.end_in_topics(session.identity, topics.values())
         if ended is not None:
             self._endings.ended_older(work, session, ended)
             return None
@@ -243,14 +246,15 @@ class RunProtocol:
 
     def _plan(self, work: UnitOfWork) -> Planned:
         if work.planned is not None:
-            self._collaborators.planner.recheck(work.planned.plan)
+            sources = described(self._collaborators.cluster, {"source": self._spec.source_topics})
+            self._collaborators.planner.recheck(work.planned.plan, sources)
             return work.planned
         self._check_conditions(work)
-        self._targets.are_there(self._spec)
+        topics = described(self._collaborators.cluster, roles(self._spec))
         if self._table is not None:
             self._table.look(work)
         grants.check_run(self._collaborators.cluster, self._spec)
-        work.planned = self._collaborators.planner.plan(work.recorded)
+        work.planned = self._collaborators.planner.plan(topics, work.recorded)
         plan = work.planned.plan
         if self._spec.round is not None and work.recorded is None and rounds.is_last(self._spec, plan):
             work.key = keys.final_key(self._spec)

@@ -26,9 +26,8 @@ from dataclasses import dataclass
 from airflow_eos.exceptions import EosError, OutcomeUnknown, RunFenced, TableChanged, TableReplaced
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
-from airflow_eos.model.table import DataFileMade, PublishedRun, TableLayout, TableReceipt
+from airflow_eos.model.table import DataFileMade, PublishedRun, TableCommit, TableLayout, TableReceipt
 from airflow_eos.ports import TableMoved, TableSink, TableVersion
-from airflow_eos.run.replacing import replacing
 
 log = logging.getLogger(__name__)
 
@@ -201,11 +200,14 @@ class Publisher:
         summary = {**dict(claim.summary), "eos.scope": claim.scope, "eos.token": str(own.token)}
         if own.receipt is None:
             summary["eos.barred"] = "true"
-        published = version.published.with_run(claim.scope, own, over)
-        if claim.replaces and own.receipt is not None:
-            table = replacing(self._table)
-            return table.replace(version, files, published, summary, claim.scope, claim.replaces)
-        return self._table.commit(version, files, published, summary, claim.scope)
+        change = TableCommit(
+            scope=claim.scope,
+            published=version.published.with_run(claim.scope, own, over),
+            files=tuple(files),
+            replaces=() if own.receipt is None else claim.replaces,
+            summary=summary,
+        )
+        return self._table.commit(version, change)
 
 
 def published_by(version: TableVersion, claim: Claim) -> TableReceipt | None:

@@ -25,6 +25,7 @@ from airflow_eos.model.kafka import (
     ActiveProducer,
     EndTxnAnswer,
     ProducerIdentity,
+    TopicDescription,
     TransactionDescription,
     TransactionState,
 )
@@ -83,10 +84,11 @@ class UnfinishedEnds:
         answer = self._end(producer, self._ledger_partitions())
         return self._end_offsets(producer) if answer is None else answer
 
-    def end_in_topics(self, producer: ProducerIdentity, topics: Collection[str]) -> EndTxnAnswer | None:
+    def end_in_topics(
+        self, producer: ProducerIdentity, topics: Collection[TopicDescription]
+    ) -> EndTxnAnswer | None:
         """End open transactions in all partitions of the topics of this run; see :meth:`end_in_ledger`."""
-        described = self._cluster.describe_topics(sorted(topics)) if topics else {}
-        partitions = [tp for topic in described.values() for tp in topic.topic_partitions]
+        partitions = [tp for topic in topics for tp in topic.topic_partitions]
         return self._end(producer, partitions)
 
     # -- records --

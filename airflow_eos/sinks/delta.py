@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import deltalake
 
     from airflow_eos.model.delta_table import DeltaTable
-    from airflow_eos.model.table import DataFileMade
+    from airflow_eos.model.table import TableCommit
     from airflow_eos.sinks.delta_files import DeltaFiles
 
 _RECEIPT = tuple(field.name for field in fields(TableReceipt))
@@ -148,32 +148,25 @@ class DeltaSink:
 
         return DeltaFiles.of(self.name, self._sink.uri, self._options, version.table, label)
 
-    def commit(
-        self,
-        version: Any,
-        files: Sequence[DataFileMade],
-        published: PublishedRuns,
-        summary: Mapping[str, str],
-        own: str,
-    ) -> TableReceipt:
+    def commit(self, version: Any, change: TableCommit) -> TableReceipt:
         """Append files with the run's token as the version of its transaction, in one compare-and-set."""
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction
 
-        run, table = published.runs[own], version.table
-        receipt = TableReceipt(table.version() + 1, len(files), sum(file.rows for file in files))
-        numbers = {"token": run.token, **({} if run.receipt is None else receipt.to_dict())}
+        table = version.table
+        receipt = change.receipt(table.version() + 1)
+        numbers = {"token": change.run.token, **({} if change.run.receipt is None else receipt.to_dict())}
         now = int(time.time() * 1000)
         properties = CommitProperties(
-            custom_metadata=dict(summary),
+            custom_metadata=dict(change.summary),
             max_commit_retries=0,
             app_transactions=[
-                Transaction(version.application_id(own, name), number, now)
+                Transaction(version.application_id(change.scope, name), number, now)
                 for name, number in numbers.items()
             ],
         )
-        actions = [AddAction(**json.loads(file.data)) for file in files]
+        actions = [AddAction(**json.loads(file.data)) for file in change.files]
         try:
             table.create_write_transaction(
                 actions,

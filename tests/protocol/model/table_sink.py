@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_eos.model.table import DataFileMade, PublishedRuns, TableLayout, TableReceipt
+from airflow_eos.model.table import DataFileMade, PublishedRuns, TableCommit, TableLayout, TableReceipt
 from airflow_eos.ports import TableMoved
 from tests.protocol.model.explorer import Fault, Run
 
@@ -66,9 +66,7 @@ class ModelTable:
         layout = TableLayout("uuid", 0, 0)
         return ModelVersion(self.head, layout, self.property_text, tuple(self.snapshots))
 
-    def append(
-        self, on: int, rows: Sequence[str], published: PublishedRuns, summary: Mapping[str, str], own: str
-    ) -> TableReceipt:
+    def append(self, on: int, change: TableCommit) -> TableReceipt:
         """Commit, or refuse.
 
         :param on: the head that was looked at.
@@ -77,13 +75,10 @@ class ModelTable:
         if self.compares and on != self.head:
             raise TableMoved(f"the head is {self.head}, not {on}")
         self.head += 1
-        receipt = TableReceipt(self.head, 1, len(rows))
-        run = published.runs[own]
-        if run.receipt is not None:
-            published = published.with_run(own, replace(run, receipt=receipt))
-        self.property_text = published.to_json()
-        self.snapshots.append(Snapshot(self.head, len(rows), dict(summary)))
-        self.rows += rows
+        receipt = change.receipt(self.head)
+        self.property_text = change.published_with(receipt).to_json()
+        self.snapshots.append(Snapshot(self.head, receipt.rows, dict(change.summary)))
+        self.rows += [value for file in change.files for value in json.loads(file.data)]
         return receipt
 
     def foreign_commit(self) -> None:
@@ -112,18 +107,9 @@ class ModelTableSink:
         del version
         return label
 
-    def commit(
-        self,
-        version: ModelVersion,
-        files: Sequence[DataFileMade],
-        published: PublishedRuns,
-        summary: Mapping[str, str],
-        own: str,
-    ) -> TableReceipt:
-        rows = [value for file in files for value in json.loads(file.data)]
-
+    def commit(self, version: ModelVersion, change: TableCommit) -> TableReceipt:
         def append() -> TableReceipt:
-            return self._table.append(version.head, rows, published, summary, own)
+            return self._table.append(version.head, change)
 
         def late() -> None:
             with suppress(TableMoved):

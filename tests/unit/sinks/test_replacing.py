@@ -31,7 +31,6 @@ def again(iceberg, *receipts, key=NEW, token=20, **options):
     """An attempt at a reprocessing that replaces what earlier commits wrote."""
     attempt = Attempt(iceberg, key, token, scope="again", lasting=False, **options)
     attempt.claim = replace(attempt.claim, replaces=receipts)
-    attempt.sink.replace = attempt.watched(attempt.sink.replace)
     return attempt
 
 
