@@ -14,6 +14,7 @@ from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import RunSpec
+from airflow_eos.ports import Sealed
 from airflow_eos.run import laws
 from airflow_eos.run.collaborators import Collaborators
 from airflow_eos.run.planner import Planned
@@ -26,6 +27,7 @@ class CommitEntry:
 
     :param key: the run key, of a reprocessing its own.
     :param details: versions, notes and what else the record shall say.
+    :param letters: dead letters that the transaction has beside a table; else they are among what is sealed.
     """
 
     spec: RunSpec
@@ -35,6 +37,7 @@ class CommitEntry:
     planned: Planned
     manifest: SealedManifest
     details: Mapping[str, object]
+    letters: Sealed | None = None
 
     @property
     def topics(self) -> frozenset[str]:

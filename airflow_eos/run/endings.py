@@ -127,7 +127,9 @@ class Endings:
             return None
         return self.superseded(work, RunFenced(f"{work.key}: a newer attempt has taken the epoch"))
 
-    def ended_older(self, work: UnitOfWork, session: ProducerSession, answer: EndTxnAnswer) -> None:
+    def ended_older(
+        self, work: UnitOfWork, session: ProducerSession, answer: EndTxnAnswer
+    ) -> RunRecord | None:
         """Take in that what an earlier attempt left open was ended: this epoch is used up.
 
         :param answer: the coordinator's.
@@ -146,6 +148,7 @@ class Endings:
                 f"{work.key}: an earlier transaction of {work.transactional_id} stays open although its "
                 f"markers were written {MAX_ENDED_OLDER} times; see `airflow eos repair`"
             )
+        return None
 
     def abort_quietly(self, producer: ProducerIdentity) -> None:
         """Abort on the way out of an error that matters more; the time-out ends what this could not."""

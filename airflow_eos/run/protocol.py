@@ -89,7 +89,7 @@ class RunProtocol:
         self._table: TableSteps | None = None
         if table is not None:
             commits = TableCommits(spec, collaborators, table, self._started_at)
-            self._table = TableSteps(commits, self._endings, self._trace, self._kill)
+            self._table = TableSteps(commits, self._endings, self._targets, self._trace, self._kill)
         self._identity: ProducerIdentity | None = None
 
     @property
@@ -170,8 +170,7 @@ class RunProtocol:
             self._trace.enter(State.FENCED)
             ended = self._unfinished.end_in_ledger(session.identity)
             if ended is not None:
-                self._endings.ended_older(work, session, ended)
-                return None
+                return self._endings.ended_older(work, session, ended)
             return self._behind_the_fence(work, session)
         finally:
             session.close()
@@ -211,13 +210,11 @@ class RunProtocol:
 
     def _write(self, work: UnitOfWork, planned: Planned, session: ProducerSession) -> RunRecord | None:
         """Write what is sealed, and commit; of a table, this takes two epochs."""
-        if work.sealed is not None:
-            self._targets.fit(work.sealed.manifest)
+        manifest = work.sealed.manifest if work.sealed is not None else SealedManifest(())
+        self._targets.fit(manifest)
         ended = self._unfinished.end_in_topics(session.identity, self._topics_written(work))
         if ended is not None:
-            self._endings.ended_older(work, session, ended)
-            return None
-        manifest = work.sealed.manifest if work.sealed is not None else SealedManifest(())
+            return self._endings.ended_older(work, session, ended)
         entry = self._commit_entry(work, planned, manifest)
         if self._table is not None and self._table.changes_table(work):
             if work.intent is None:
@@ -226,6 +223,8 @@ class RunProtocol:
                 entry = self._table.publish(work)
             except RunFenced as fenced:
                 return self._endings.superseded(work, fenced)
+        elif self._table is not None:
+            entry = self._table.without_rows(entry)
         return self._commit(work, entry, session)
 
     def _settle(
@@ -236,6 +235,9 @@ class RunProtocol:
         entry = steps.settle(work, intent)
         if entry is None:
             return steps.take_back(work, session)
+        ended = self._unfinished.end_in_topics(session.identity, entry.topics)
+        if ended is not None:
+            return self._endings.ended_older(work, session, ended)
         if self._commit(work, entry, session, is_own=False) is None:
             return None
         work.forget(self._collaborators.data)
@@ -351,9 +353,10 @@ class RunProtocol:
             session.add_partitions(manifest.partitions)
         self._trace.enter(State.OPEN)
         receipts: Sequence[PartitionReceipt] = ()
-        if work.sealed is not None and manifest.targets:
+        sealed = work.sealed if entry.letters is None else entry.letters
+        if sealed is not None and manifest.targets:
             timeout = laws.send_timeout(self._spec.transaction_timeout, self._collaborators.clock() - opened)
-            receipts = self._collaborators.data.send(work.sealed, session.identity, timeout)
+            receipts = self._collaborators.data.send(sealed, session.identity, timeout)
         laws.exactly_one_receipt(receipts)
         laws.receipts_match(manifest, receipts)
         self._trace.enter(State.WRITTEN)

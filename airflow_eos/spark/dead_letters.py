@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.exceptions import EosError, ProcessFailed
+from airflow_eos.model.dead_letter import FailingRecord
 from airflow_eos.recordbatch.columns import HEADERS_TYPE, with_headers
 from airflow_eos.spark.errors import process_failed, root_cause
 from airflow_eos.task_signals import class_names, signal_of
@@ -51,10 +52,10 @@ def is_records(error: BaseException) -> bool:
     return not isinstance(error, NOT_THE_RECORDS) and signal_of(class_names(error)) is None
 
 
-def place_of(record: pa.RecordBatch) -> str:
+def place_of(record: pa.RecordBatch) -> tuple[str, int, int]:
     """Return topic, partition and offset of a batch's first record."""
     topic, partition, offset = (record.column(name)[0].as_py() for name in ("topic", "partition", "offset"))
-    return f"{topic}-{partition}, offset {offset}"
+    return topic, partition, offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ class DeadLetters:
     :param failed: makes the error of a run that fails, of an exception that is not a record's.
     :param target: the topic of dead letters, where its settings are known.
     :param fits: whether that topic takes a dead letter of this size.
+    :param only_names: keep no letters: others make them of the records that are named.
     """
 
     rule: DeadLetterRule
@@ -103,14 +105,20 @@ class DeadLetters:
     )
     target: TargetTopic | None = None
     fits: Callable[[pa.Table], bool] = field(default=lambda _letter: True)
-    first: str | None = None
-    """Place and error of the first one."""
+    only_names: bool = False
+    records: list[FailingRecord] = field(default_factory=list)
+    """The records, in the order in which they were read."""
     _letters: list[pa.Table] = field(default_factory=list)
 
     @property
     def count(self) -> int:
         """How many there are."""
-        return len(self._letters)
+        return len(self.records)
+
+    @property
+    def first(self) -> str | None:
+        """Place and error of the first one."""
+        return str(self.records[0]) if self.records else None
 
     def results(self, batch: pa.RecordBatch) -> Iterator[Any]:
         """Yield what the function returns for a batch, in order; keep the records on which it raises.
@@ -142,24 +150,26 @@ class DeadLetters:
         letters = pa.concat_tables([SCHEMA.empty_table(), *self._letters]).combine_chunks()
         return pa.RecordBatch.from_arrays([one.combine_chunks() for one in letters.columns], schema=SCHEMA)
 
-    def keep(self, record: pa.RecordBatch, cause: str) -> None:
+    def keep(self, record: pa.RecordBatch, cause: str, lacks: Sequence[str] = ()) -> None:
         """Make a dead letter of a record, as large as its topic takes.
 
         :param record: one row.
+        :param lacks: what the row does not have of its record.
         :raises ProcessFailed: there are more of them than a run may have.
         """
-        if self.first is None:
-            self.first = f"{place_of(record)}: {cause}"
-        if self.count >= self.rule.at_most:
-            raise self.rule.too_many(self.count + 1, self.first)
-        for letter in self._ever_smaller(record, cause):
+        self.records.append(FailingRecord(*place_of(record), cause))
+        if self.count > self.rule.at_most:
+            raise self.rule.too_many(self.count, self.first)
+        if self.only_names:
+            return
+        for letter in self._ever_smaller(record, cause, lacks):
             self._letters.append(letter)
             if self.fits(letter):
                 return
             self._letters.pop()
         self._letters.append(letter)  # the sealer says what is wrong with the topic
 
-    def _ever_smaller(self, record: pa.RecordBatch, cause: str) -> Iterator[pa.Table]:
+    def _ever_smaller(self, record: pa.RecordBatch, cause: str, lacks: Sequence[str]) -> Iterator[pa.Table]:
         """Yield the dead letter whole, then with less and less of what only makes it large."""
         none = pa.nulls(1, HEADERS_TYPE)
         names = record.schema.names
@@ -167,8 +177,8 @@ class DeadLetters:
         key = record.column("key")[0] if "key" in names else pa.scalar(None, pa.binary())
         own = record.column("headers") if "headers" in names else none
         short = cause[:_SHORT]
-        yield self._letter(record, value, key, own, cause)
-        yield self._letter(record, value, key, own, short)
+        yield self._letter(record, value, key, own, cause, lacks)
+        yield self._letter(record, value, key, own, short, lacks)
         cut = ["headers"] if pc.sum(pc.list_value_length(own)).as_py() else []
         if cut:
             yield self._letter(record, value, key, none, short, cut)
@@ -194,9 +204,7 @@ class DeadLetters:
         :param cut: what it lacks.
         :param at_most: bytes of value and of key.
         """
-        topic, partition, offset = (
-            record.column(name)[0].as_py() for name in ("topic", "partition", "offset")
-        )
+        topic, partition, offset = place_of(record)
         added = [
             ("error", cause),
             ("source.topic", topic),

@@ -6,6 +6,7 @@ slices, so order and manifest are the same for both; they differ in what runs be
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_eos.model.dead_letter import FailingRecord
     from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.ranges import OffsetRange, TopicPartition
     from airflow_eos.model.spec import RunSpec
@@ -55,6 +57,9 @@ class Sealing(Protocol):
 
     def try_on(self, ranges: Sequence[OffsetRange]) -> None:
         """Process and seal some of what was to be read and throw the result away; raises what that raises."""
+
+    def letters_due(self, counts: BlockCounts) -> tuple[FailingRecord, ...]:
+        """Return the records that are dead letters and of which the seal made none."""
 
     def reads(self, routed: Any, counts: BlockCounts) -> tuple[Mapping[TopicPartition, int], int]:
         """Return (records read per source partition, late records) of the action that materialised them."""
@@ -141,6 +146,12 @@ class _Base:
             self._config, self.layout, targets, sink, self._spec.compression, self._mark, self._plan.headers
         )
 
+    def letters_due(self, counts: BlockCounts) -> tuple[FailingRecord, ...]:
+        """Return the records that are dead letters and of which the seal made none: the sink is a table."""
+        if self._writer is None:
+            return ()
+        return (*counts.failing, *self.set_aside.failing)
+
     def _tasks_of(self, ranges: Sequence[OffsetRange]) -> Sequence[Sequence[OffsetRange]]:
         return pack_slices(plan_slices(ranges, self._slots), self._slots)
 
@@ -168,7 +179,7 @@ class FrameSealing(_Base):
         )
         rows = self._processed(self._counter.attach(source))
         self._sealer = self._seal_task(open_ended="topic" in rows.columns)
-        if self.set_aside.records:
+        if self.set_aside.records and self._writer is None:
             rows = with_letters(rows, self._letters(), self._spec.sink_topic)
         if any(field.dataType.typeName() in NESTED for field in rows.schema):
             self.session_settings = settings_of_few_rows(self._spark)
@@ -180,7 +191,7 @@ class FrameSealing(_Base):
         from airflow_eos.spark.source import source_frame
 
         assert self.dead_letters is not None
-        assert isinstance(self._sealer, SealTask), "a run with a table has no dead letters"
+        assert isinstance(self._sealer, SealTask), "dead letters beside a table are made by the driver"
         records = sorted(self.set_aside.records)
         partitions = {one.topic_partition: one for one in records}
         self._letter_counter = counter = self._counts(list(partitions.values()), records)
@@ -212,8 +223,11 @@ class FrameSealing(_Base):
         """Return what the source DataFrame was seen to yield, and the records that are set aside."""
         read, late = self._counter.read(routed)
         if self._letter_counter is None:
-            return read, late
-        letters, late_letters = self._letter_counter.read(routed)
+            # Beside a table they are read when the run commits: whether they are late is not known yet.
+            letters: Mapping[TopicPartition, int] = Counter(r.topic_partition for r in self.set_aside.records)
+            late_letters = 0
+        else:
+            letters, late_letters = self._letter_counter.read(routed)
         counts_by_partition = {tp: _added(count, letters.get(tp, 0)) for tp, count in read.items()}
         return counts_by_partition, _added(late, late_letters)
 
