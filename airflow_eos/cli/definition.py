@@ -102,6 +102,11 @@ _GROUP = Option("--group", "consumer group that holds the cursor", {"required": 
 _SERVER_FOLDER = Option(
     "--folder", "of the server, default: eos-spark-server in AIRFLOW_HOME", {"metavar": "FOLDER"}
 )
+_STORAGE = Option(
+    "--storage",
+    "connection of the object store of Delta Lake tables; default: delta_default",
+    {"default": "delta_default", "metavar": "ID"},
+)
 _PIPELINE = Option("--pipeline", "name of the pipeline, <dag_id>.<task_id> by default", {"required": True})
 
 COMMANDS = (
@@ -153,8 +158,8 @@ COMMANDS = (
             ),
             Option(
                 "--table",
-                "table that is written: of Iceberg, namespace and name; of PostgreSQL, "
-                "postgres:CONNECTION/SCHEMA.NAME; repeatable",
+                "table that is written: of Iceberg, namespace and name; of Delta Lake, delta:URI; of "
+                "PostgreSQL, postgres:CONNECTION/SCHEMA.NAME; repeatable",
                 {"action": "append", "default": [], "metavar": "TABLE"},
             ),
             Option(
@@ -163,6 +168,7 @@ COMMANDS = (
                 "configuration; default: iceberg_default",
                 {"default": "iceberg_default", "metavar": "ID"},
             ),
+            _STORAGE,
             Option(
                 "--interval",
                 "data interval that is to be read, ISO days or times: is it kept so long?",
@@ -265,15 +271,16 @@ COMMANDS = (
         "verify",
         "Compare the output of runs with the ledger",
         "Read the output of committed runs again, as a read_committed consumer would, and compare it with "
-        "the receipts in the ledger: checksums, sequence, number of records; of an Iceberg table the rows in "
-        "the data files of the run's snapshot. What retention, or the expiry of snapshots, has deleted since "
-        "is reported as expired, what the cleaner of a compacted topic may have taken as compacted. "
-        "Exit code 3 when something does not match, 1 when the ledger has no run of the pipeline.",
+        "the receipts in the ledger: checksums, sequence, number of records; of a table the rows in the data "
+        "files of the run's snapshot, or of its transaction. What retention, or the expiry of snapshots, has "
+        "deleted since is reported as expired, what the cleaner of a compacted topic may have taken as "
+        "compacted. Exit code 3 when something does not match, 1 when the ledger has no run of the pipeline.",
         "verify",
         (
             _PIPELINE,
             Option("--run-key", "only this run, as `ledger` shows it; repeatable", {"action": "append"}),
             Option("--last", "only the latest so many runs", {"type": positive, "metavar": "N"}),
+            _STORAGE,
         ),
         finds=True,
     ),

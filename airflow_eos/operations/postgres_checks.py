@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg import sql
 
 from airflow_eos.exceptions import ConfigurationError, EosError
 from airflow_eos.model.table import PublishedRuns
 from airflow_eos.operations.checks import Check, said
 from airflow_eos.sinks.postgres_catalog import find_target
 from airflow_eos.sinks.postgres_session import SCHEMA, reason, transaction
+from airflow_eos.sinks.postgres_written import rows_as_written
 from airflow_eos.wording import counted
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, st
         )
 
 
-def rows_as_written(table: PostgresTable, identity: str, snapshot: int) -> int | None:
+def rows_of_run(table: PostgresTable, identity: str, snapshot: int) -> int | None:
     """Return how many rows are there as a run wrote them; None if the table is another one than it wrote to.
 
     :param identity: of the table, as the run's record has it.
@@ -77,11 +77,7 @@ def rows_as_written(table: PostgresTable, identity: str, snapshot: int) -> int |
         connection.read_only = True
         if connection.execute(_IS_SAME, (identity, *table.schema_and_table)).fetchone() is None:
             return None
-        count = sql.SQL("SELECT count(*) FROM {} WHERE xmin::text::bigint = %s").format(
-            sql.Identifier(*table.schema_and_table)
-        )
-        ((rows,),) = connection.execute(count, (snapshot % (1 << 32),))
-        return int(rows)
+        return rows_as_written(connection, table, snapshot)
 
 
 def _schema(name: str, *, may: bool) -> Check:
