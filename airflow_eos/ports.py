@@ -17,6 +17,7 @@ from airflow_eos.model.kafka import (
     ActiveProducer,
     CommittedOffset,
     EndTxnAnswer,
+    LogBounds,
     ProducerIdentity,
     TimedOffset,
     TopicDescription,
@@ -86,6 +87,9 @@ class Cluster(Protocol):
 
         The first offset of the oldest open transaction, or the end.
         """
+
+    def log_bounds(self, partitions: Collection[TopicPartition]) -> LogBounds:
+        """Return log start, last stable offset and high watermark of each log."""
 
     def next_data(self, ranges: Collection[OffsetRange]) -> Mapping[TopicPartition, int]:
         """Return an offset of each range below which it holds nothing for ``read_committed`` readers.

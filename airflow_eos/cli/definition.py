@@ -1,4 +1,4 @@
-"""The commands: names, options, help. Read by argparse and by Airflow's own parser; imports nothing heavy."""
+"""The commands: names, options, help. argparse and Airflow's own parser read it; imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXIT_CODES: Mapping[int, str] = {
 class Option:
     """One option.
 
-    :param settings: what ``ArgumentParser.add_argument`` takes.
+    :param settings: arguments of ``ArgumentParser.add_argument``.
     """
 
     flag: str

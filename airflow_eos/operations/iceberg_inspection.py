@@ -1,4 +1,4 @@
-"""What an Iceberg table and its storage tell an administrator. Nothing is committed or removed."""
+"""Inspects an Iceberg table and its storage; commits and removes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks at a PostgreSQL table that runs write, for the commands. Nothing is written."""
+"""Checks a PostgreSQL table that runs write; writes nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SHOWN = 10
 
 
 def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, str]]) -> Iterator[Check]:
-    """Check that runs can write a table, and list what attempts have staged and not published.
+    """Check that runs can write a table, and list the rows of attempts that were staged and not published.
 
     :param run_keys: returns the run keys of the ledger by their digest; called if there are such rows.
     """
@@ -70,9 +70,9 @@ def postgres_checks(table: PostgresTable, run_keys: Callable[[], Mapping[str, st
 
 
 def rows_of_run(table: PostgresTable, identity: str, snapshot: int) -> int | None:
-    """Return how many rows are there as a run wrote them; None if the table is another one than it wrote to.
+    """Return the number of rows that are as a run wrote them; None if it wrote to another table.
 
-    :param identity: of the table, as the run's record has it.
+    :param identity: of the table, from the run's record.
     :param snapshot: id of the transaction that published the run.
     :raises psycopg.Error: the server does not answer, or this role may not read the table.
     """

@@ -1,4 +1,4 @@
-"""Checks of a table that runs write: for the doctor. Only a file of its own is written, and deleted again."""
+"""The doctor's checks of a table; writes only a file of its own, and deletes it again."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ _ATTEMPTS_SHOWN = 10
 
 
 def table_checks(table: SinkTable, run_keys: Callable[[], Mapping[str, str]]) -> Iterator[Check]:
-    """Check that runs can write a table, and list what dead attempts left.
-
-    No check shows a secret of the connection.
+    """Check that runs can write a table, and list what dead attempts left. Shows no secret of the connection.
 
     :param run_keys: returns the run keys of the ledger by their digest; called if something was left.
     """
@@ -153,7 +151,6 @@ def _unnamed(
 
 
 def _attempt(label: str, files: list[UnnamedFile], run_keys: Mapping[str, str]) -> str:
-    """Return what an attempt left, and of which run it was."""
     of_run = run_keys.get(label, f"a run that the ledger does not hold (digest {label})")
     moments = [file.modified for file in files if file.modified is not None]
     since = f", the last of {_text(max(moments))}" if moments else ""

@@ -25,16 +25,16 @@ Table = TypeVar("Table", bound=SinkTable)
 
 
 class Connected(Protocol):
-    """Adds to a table the properties of its connection."""
+    """Adds the properties of its connection to a table."""
 
     def __call__(self, table: Table, /) -> Table:
-        """Return the table with them."""
+        """Return the table with the properties."""
 
 
 def table_finding(record: RunRecord, connected: Connected | None, in_time: Callable[[], None]) -> Finding:
-    """Return what became of the rows of a run.
+    """Return the finding about the rows of a run.
 
-    Counted by the footers of the snapshot's data files, or by the transaction that a row is of.
+    Counts the footers of the snapshot's data files, or the rows of the run's transaction.
 
     :param connected: None: tables are not read here.
     """

@@ -12,7 +12,7 @@ _POLL = 0.05
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the direct children of a process (Linux); empty where that cannot be told."""
+    """Return the direct children of a process (Linux); empty if unknown."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError, IndexError):

@@ -17,7 +17,7 @@ def parse_ranges(name: str, given: GivenRanges) -> tuple[OffsetRange, ...]:
     """Read offset ranges.
 
     :param name: of the parameter, for the message.
-    :raises ConfigurationError: naming what cannot be read.
+    :raises ConfigurationError: names the value that cannot be read.
     """
     try:
         listed: Any = literal(given) if isinstance(given, str) else given

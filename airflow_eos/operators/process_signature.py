@@ -1,4 +1,4 @@
-"""What a ``process`` takes, read without importing its file, and whether a run can call it."""
+"""Reads the parameters of a ``process`` without importing its file, and checks calls of it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def parts_of(process: str) -> tuple[str, str]:
 
 
 def signature_of(process: Callable[..., Any] | str, folders: Iterable[Path]) -> inspect.Signature | None:
-    """Return what a process takes; None where that is only known once it is imported.
+    """Return the signature of a process; None if only an import can tell.
 
-    :param folders: folders that a path may be relative to; the first one is named in errors.
+    :param folders: folders that a path may be relative to; errors name the first one.
     :raises ConfigurationError: there is no such file, it is not Python, or it has no such function.
     """
     if callable(process):
@@ -56,8 +56,8 @@ def signature_of(process: Callable[..., Any] | str, folders: Iterable[Path]) -> 
 def folders_of(dag_file: str) -> list[Path]:
     """Return the folders that a path may be relative to while a Dag is made.
 
-    A Dag that a function of another module makes gets the address of its Dag file from Airflow only once that
-    file is read to its end: the files that are being read count, too.
+    Airflow sets the file of a Dag that another module's function makes only after reading the file: the files
+    that are being read count, too.
     """
     folders = [Path(dag_file).parent]
     frame = inspect.currentframe()
@@ -91,7 +91,7 @@ def _in_file(path: str, _changed: int, name: str, process: str) -> inspect.Signa
 
 
 def _bindings(body: Iterable[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
-    """Yield the names that the statements of a module bind; a star for names that an import does not tell."""
+    """Yield the names that a module's statements bind; a star for an import of unknown names."""
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name, node
@@ -133,7 +133,7 @@ def _signature(arguments: ast.arguments) -> inspect.Signature:
 
 
 def check_call(signature: inspect.Signature, given: Iterable[str]) -> None:
-    """Check that a run can call a process: with the DataFrame, the run where it takes one, and ``op_kwargs``.
+    """Check that a run can call a process with the DataFrame, the run if it takes one, and ``op_kwargs``.
 
     :param given: names of ``op_kwargs``.
     :raises ConfigurationError: an argument is unknown, is given by the run itself, or is missing.

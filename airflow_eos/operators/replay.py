@@ -1,4 +1,4 @@
-"""Writes given offset ranges again: a repair, deliberate and on record."""
+"""Writes given offset ranges again, deliberately and on record."""
 
 from __future__ import annotations
 

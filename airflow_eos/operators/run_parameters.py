@@ -1,4 +1,4 @@
-"""What every operator that makes a run takes, and how a run is told about it."""
+"""The parameters of every operator that makes a run, and the run's specification from them."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ class RunParameters(CheckedParameters):
         return accepting(found) if accepts(self.accept_deleted) else found
 
     def _default_pipeline(self, context: Context) -> str:
-        """Name the pipeline after the task; a run's name holds no map index, so not after a mapped one."""
+        """Return the task's name; refuses a mapped task, because a run's name has no map index."""
         index = context["ti"].map_index
         if index is not None and index >= 0 and self.source_partition is None:
             raise ConfigurationError(
@@ -282,7 +282,7 @@ class RunParameters(CheckedParameters):
         return summary
 
     def audit(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - for subclasses
-        """Return what the run record shall keep about who wants this run, and why."""
+        """Return details about who wants this run, and why, for its record."""
         return {}
 
     # -- OpenLineage asks these where its provider is installed --

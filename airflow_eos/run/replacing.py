@@ -1,4 +1,4 @@
-"""What a reprocessing replaces in a table: what the run's earlier commits put there, and nothing else."""
+"""The rows that a reprocessing replaces in a table: those of the run's earlier commits."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ REPLACED = "replaced"
 
 
 def earlier_rows(records: Sequence[RunRecord], sink: str, uuid: str) -> tuple[EarlierRows, ...]:
-    """Return what the committed rounds and reprocessings of a run put into a table and was not replaced yet.
+    """Return the rows of a run's committed rounds and reprocessings that are not replaced yet.
 
-    :param records: all of them.
-    :param sink: the table, in words; rows in other sinks stay.
+    :param records: all records of the run.
+    :param sink: name of the table; rows in other sinks stay.
     :param uuid: of the table as it is now.
-    :raises TableRewritten: the rows are in a table of the same name that was dropped since.
+    :raises TableRewritten: the rows are in an earlier table of that name.
     """
     tables = [(record.run_key, record.details[TABLE]) for record in records if TABLE in record.details]
     tables = [(key, table) for key, table in tables if table["sink"] == sink]

@@ -1,7 +1,8 @@
-"""What retention does to a run's input and output: deletes by timestamp, whatever was just written.
+"""The effect of retention on a run's input and output: it deletes by timestamp, even new records.
 
-Output has the timestamps of its input unless ``process`` gives others. A topic that keeps a week deletes
-records of last year with the next segment that ends, minutes after their commit. Nothing here refuses a run.
+Output has the timestamps of its input unless ``process`` sets others. A topic with a retention of a week
+deletes last year's records with the next closed segment, minutes after their commit. Nothing here refuses a
+run.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def kept(settings: Mapping[str, str] | None) -> dt.timedelta | None:
-    """Return how long a topic keeps records by their timestamps; None: for ever, or nobody may know."""
+    """Return how long a topic keeps records by their timestamps; None if for ever, or unknown."""
     if settings is None or "delete" not in settings.get("cleanup.policy", "delete"):
         return None
     milliseconds = int(settings.get("retention.ms", -1))
@@ -39,16 +40,16 @@ def is_stamped_by_broker(settings: Mapping[str, str] | None) -> bool:
 
 
 def is_compacted(settings: Mapping[str, str] | None) -> bool:
-    """Return whether a cleaner takes records that a later one of their key replaces."""
+    """Return whether a cleaner removes records that a later one of their key replaces."""
     return settings is not None and "compact" in settings.get("cleanup.policy", "")
 
 
 def notes(
     cluster: Cluster, plan: RunPlan, sink_topic: str | None, interval: Interval | None, now: dt.datetime
 ) -> list[str]:
-    """Return what a reader of the record should know of retention; nothing where it cannot be found out.
+    """Return notes about retention for the run's record; empty if it cannot be read.
 
-    :param interval: what was asked for, of an interval or a partition.
+    :param interval: the requested one, for an interval or a partition.
     """
     try:
         found = [] if interval is None else _of_sources(cluster, plan.topic_ids, interval, now)

@@ -1,4 +1,4 @@
-"""A way past what can never be read: offsets that an author takes out of a plan, said in the run's record."""
+"""Removes unreadable offsets from a plan, and notes that in the run's record."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from airflow_eos.model.ranges import OffsetRange
 
 
 def without(plan: RunPlan, skip_offsets: Sequence[OffsetRange]) -> RunPlan:
-    """Return the plan without these offsets; where it starts and ends stays as it was.
+    """Return the plan without these offsets; its start and end stay.
 
-    Each range falls into the pieces before, between and behind what is skipped. An empty piece keeps a start
-    or an end at which the cursor stands, or will.
+    Each range becomes the pieces around the skipped offsets. An empty piece keeps a start or an end of the
+    cursor.
     """
     left: list[OffsetRange] = []
     skipped: list[OffsetRange] = []

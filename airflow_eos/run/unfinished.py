@@ -1,12 +1,12 @@
-"""Finds and finishes what a coordinator forgot to end.
+"""Ends transactions that a coordinator has left open.
 
-Brokers of 4.x leave out the markers of a partition whose leader is away when a transaction ends, and call the
-transaction complete (KAFKA-20734). What it wrote there stays open: readers wait below it, and the next marker
-of the same producer id decides it, whatever that marker was meant for. So nothing is written behind an open
-transaction of our own: it is ended first, as it was decided, by a transaction into which nothing is written.
+Brokers of 4.x omit the markers of a partition whose leader is away when a transaction ends, and call the
+transaction complete (KAFKA-20734). Its records there stay open: readers wait below them, and the next marker
+of the same producer id, of any transaction, decides them. So nothing is written after an open transaction of
+our own: it is ended first, as it was decided, by an empty transaction.
 
-How it was decided is known to the ledger: its record is a part of the transaction, and names producer id and
-epoch, which are those of one transaction only (law 2).
+The ledger knows the decision: its record is part of the transaction, and names producer id and epoch, which
+belong to one transaction only (law 2).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from airflow_eos.model.kafka import (
     ActiveProducer,
     EndTxnAnswer,
     ProducerIdentity,
+    TopicDescription,
     TransactionDescription,
     TransactionState,
 )
@@ -45,11 +46,9 @@ _ABORTS = (
 
 
 class UnfinishedEnds:
-    """Asks leaders for open transactions of our own producer id, behind the fence, and ends them.
+    """Asks leaders for open transactions of our own producer id, after the fence, and ends them.
 
-    Behind the fence all of them are over: one that a leader still holds for open lacks its marker.
-
-    :param spec: the run whose transactional id is fenced.
+    After the fence all of them are over: one that a leader still calls open lacks its marker.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class UnfinishedEnds:
         self._offsets_ended = False
 
     def before_fence(self, transactional_id: str) -> None:
-        """Remember what the coordinator says of the transaction that the fence ends."""
+        """Store the coordinator's description of the transaction that the fence ends."""
         try:
             self._word = self._cluster.describe_transaction(transactional_id)
         except Exception as failure:  # noqa: BLE001 - it is one witness of several
@@ -77,18 +76,19 @@ class UnfinishedEnds:
             self._word = None
 
     def end_in_ledger(self, producer: ProducerIdentity) -> EndTxnAnswer | None:
-        """End what is open in the ledger's partitions of this run, and pending offsets of its cursor.
+        """End open transactions in the ledger's partitions of this run, and pending offsets of its cursor.
 
-        :returns: None: nothing was open. Else what the coordinator answered; the epoch is used up then.
-        :raises OutcomeUnknown: nobody can tell how such a transaction was decided.
+        :returns: None if nothing was open; else the coordinator's answer, and the epoch is used up.
+        :raises OutcomeUnknown: the decision about such a transaction is unknown.
         """
         answer = self._end(producer, self._ledger_partitions())
         return self._end_offsets(producer) if answer is None else answer
 
-    def end_in_topics(self, producer: ProducerIdentity, topics: Collection[str]) -> EndTxnAnswer | None:
-        """End what is open in any partition of the topics that this run writes; see :meth:`end_in_ledger`."""
-        described = self._cluster.describe_topics(sorted(topics)) if topics else {}
-        partitions = [tp for topic in described.values() for tp in topic.topic_partitions]
+    def end_in_topics(
+        self, producer: ProducerIdentity, topics: Collection[TopicDescription]
+    ) -> EndTxnAnswer | None:
+        """End open transactions in all partitions of the topics of this run; see :meth:`end_in_ledger`."""
+        partitions = [tp for topic in topics for tp in topic.topic_partitions]
         return self._end(producer, partitions)
 
     # -- records --
@@ -117,7 +117,6 @@ class UnfinishedEnds:
     def _was_committed(
         self, producer_id: int, epoch: int, open_there: Mapping[TopicPartition, ActiveProducer]
     ) -> bool:
-        """Return how the transaction of one epoch was decided."""
         undecided: list[RunRecord] = []
         complete = True
         for partition in self._witnesses(producer_id, open_there):
@@ -148,7 +147,7 @@ class UnfinishedEnds:
     def _witnesses(
         self, producer_id: int, open_there: Mapping[TopicPartition, ActiveProducer]
     ) -> Collection[int]:
-        """Return the ledger partitions that may hold the run record of such a transaction."""
+        """Return the ledger partitions that may contain the run record of such a transaction."""
         found = {self._ledger.partition_for(self._spec.pipeline)}
         for tp in open_there:
             if tp.topic != self._spec.ledger.topic:
@@ -169,7 +168,7 @@ class UnfinishedEnds:
         )
 
     def _end_offsets(self, producer: ProducerIdentity) -> EndTxnAnswer | None:
-        """End pending offsets of the cursor: behind the fence they can be nobody's but ours."""
+        """End pending offsets of the cursor: after the fence they can only be ours."""
         if not keys.moves_cursor(self._spec) or self._offsets_ended:
             return None
         group, only = self._spec.group_id, keys.mapped_partition(self._spec)
@@ -209,7 +208,7 @@ def write_commit_markers(
 ) -> None:
     """Write the missing markers of committed transactions.
 
-    :raises NotYetVisible: where this principal may not: then it has to be done by somebody who may.
+    :raises NotYetVisible: this principal may not write them.
     """
     where = ", ".join(map(str, sorted(open_there)))
     log.warning(
@@ -234,9 +233,9 @@ def write_commit_markers(
 
 
 def coordinator_said(word: TransactionDescription | None, producer_id: int, epoch: int) -> bool | None:
-    """Return how a coordinator decided a transaction, None where its word is of another one.
+    """Return a coordinator's decision about a transaction; None if it describes another one.
 
-    :param word: what it says of the transactional id.
+    :param word: its description of the transactional id.
     """
     if word is None or word.producer_id != producer_id:
         return None
@@ -249,7 +248,7 @@ def coordinator_said(word: TransactionDescription | None, producer_id: int, epoc
 
 
 def seen_of(cluster: Cluster, record: RunRecord) -> bool | None:
-    """Return how a run's transaction was decided as far as its output or its offsets show it, else None."""
+    """Return the decision about a run's transaction that its output or its offsets show, else None."""
     for receipt in record.receipts:
         if receipt.records:
             tp = TopicPartition(receipt.topic, receipt.partition)
@@ -265,7 +264,6 @@ def seen_of(cluster: Cluster, record: RunRecord) -> bool | None:
 
 
 def _pipeline(value: str | None) -> str | None:
-    """Return the pipeline that a run record or cursor names, whatever else it holds."""
     try:
         found = json.loads(value or "{}")["pipeline"]
     except (ValueError, LookupError, TypeError, RecursionError):

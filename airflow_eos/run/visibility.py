@@ -1,7 +1,7 @@
-"""Waits until a commit is over in every partition, as their leaders say.
+"""Waits until the leaders of all partitions show the end of a commit.
 
-The coordinator's word is not enough: see :mod:`airflow_eos.run.unfinished`. A task that starts next must see
-everything, and a green task must not have output that nobody sees.
+The coordinator's word does not suffice: see :mod:`airflow_eos.run.unfinished`. The next task must see
+everything, and a successful task must not have invisible output.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.02, 1.0
 
 
 class Visibility:
-    """Says whether readers get all that a run committed, and waits for it.
+    """Checks that readers get the whole commit of a run, and waits for it.
 
-    :param transactions: writes markers that are missing; None: only looks.
+    :param transactions: writes missing markers; None: only check.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Visibility:
         self._sleep = sleep
 
     def missing(self, record: RunRecord) -> list[str]:
-        """Return where a committed run cannot be seen yet; empty: it is visible everywhere."""
+        """Return the places where a committed run is not visible yet."""
         return [text for text, _ in self._invisible(_written(record), record.producer).values()]
 
     def wait_for_own(
@@ -58,10 +58,10 @@ class Visibility:
         *,
         seconds: float,
     ) -> None:
-        """Wait for the commit that this process has just made, under the identity it still holds.
+        """Wait for the commit of this process, under the identity that it still holds.
 
         :param ledger: ledger partitions of the transaction.
-        :param offsets: what was committed for ``group``.
+        :param offsets: the committed offsets of ``group``.
         :raises NotYetVisible: after ``seconds``.
         """
         producer, ended = record.producer, False
@@ -86,7 +86,7 @@ class Visibility:
         self._wait(record, look, finish, seconds)
 
     def wait_for_found(self, record: RunRecord, *, seconds: float) -> None:
-        """Wait for a run that the ledger holds; another attempt committed it, maybe long ago.
+        """Wait for a run in the ledger that another attempt committed, perhaps long ago.
 
         :raises NotYetVisible: after ``seconds``.
         """
@@ -98,7 +98,6 @@ class Visibility:
         self._wait(record, look, lambda partitions: self._finish(record.producer, partitions), seconds)
 
     def _finish(self, producer: ProducerIdentity, partitions: Collection[TopicPartition]) -> None:
-        """Write the markers that the coordinator left out."""
         assert self._transactions is not None
         left_out = ActiveProducer(producer.producer_id, producer.producer_epoch, last_sequence=-1)
         write_commit_markers(self._transactions, producer, dict.fromkeys(partitions, left_out))
@@ -143,10 +142,7 @@ class Visibility:
     def _invisible(
         self, written: Mapping[TopicPartition, int], producer: ProducerIdentity
     ) -> dict[TopicPartition, tuple[str, bool]]:
-        """Return what readers do not get yet: a text each, and whether our own transaction is open there.
-
-        :param written: last offset per partition.
-        """
+        """Return why last offsets are invisible, and whether our own transaction is open there."""
         try:
             stable = self._cluster.last_stable_offsets(sorted(written)) if written else {}
         except UnknownTopic as error:
@@ -174,7 +170,7 @@ class Visibility:
     def _own_open(
         self, producer: ProducerIdentity, partitions: Collection[TopicPartition]
     ) -> set[TopicPartition]:
-        """Return where the transaction of exactly this epoch is open; a newer attempt may be at work."""
+        """Return the partitions with an open transaction of exactly this epoch."""
         found = open_of(self._cluster, producer.producer_id, partitions)
         return {tp for tp, one in found.items() if one.producer_epoch == producer.producer_epoch}
 
@@ -189,7 +185,7 @@ class Visibility:
         return group != record.group_id or behind
 
     def _is_over(self, producer: ProducerIdentity) -> bool:
-        """Return whether the coordinator has nothing to write any more for this transaction."""
+        """Return whether the coordinator has written everything for this transaction."""
         seen = self._cluster.describe_transaction(producer.transactional_id)
         if seen is None or seen.producer_id != producer.producer_id:
             return True  # forgotten, or its epochs are used up: neither happens to an open transaction

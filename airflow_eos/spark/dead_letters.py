@@ -1,8 +1,8 @@
-"""Dead letters: records on which the author's Arrow process raises, on their way to a topic of their own.
+"""Dead letters: records on which the author's Arrow process raises, sent to a topic of their own.
 
-Halves of a batch are tried until the records are found, so that all others are processed; the size of a batch
-is no part of the contract. Dead letters are rows of the output like any other: sealed, counted and committed
-with it. One can be made of every record and every exception: what its topic would refuse is cut.
+Halves of a batch are tried until the records are found, and all others are processed; the size of a batch is
+not part of the contract. Dead letters are rows of the output: sealed, counted and committed with it. Every
+record and exception fits one: what its topic would refuse is cut.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ CUT = "source.cut"
 
 
 def is_records(error: BaseException) -> bool:
-    """Whether an exception of the process is the fault of the record that it got.
+    """Return whether an exception of the process is caused by its record.
 
-    Also ``SystemExit`` and other exceptions that are no ``Exception``, as libraries raise them. A group is,
-    where all in it are.
+    This includes ``SystemExit`` and other exceptions that libraries derive from ``BaseException``. An
+    exception group counts if all of its exceptions do.
     """
     if isinstance(error, _GROUP):
         return all(is_records(one) for one in error.exceptions)
@@ -60,26 +60,25 @@ def place_of(record: pa.RecordBatch) -> tuple[str, int, int]:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRule:
-    """Where records go on which the process raises; pickled with the plan.
+    """The destination of records on which the process raises; pickled with the plan.
 
-    :param topic: their topic.
-    :param at_most: so many of a run; one more fails it.
+    :param at_most: number of dead letters per run; one more fails it.
     """
 
     topic: str
     at_most: int
 
     def check(self, count: int, first: str | None) -> None:
-        """Raise where all tasks together have too many.
+        """Check the dead letters of all tasks together.
 
         :param first: place and error of one of them.
-        :raises ProcessFailed: they have.
+        :raises ProcessFailed: there are too many.
         """
         if count > self.at_most:
             raise self.too_many(count, first)
 
     def too_many(self, count: int, first: str | None) -> ProcessFailed:
-        """Return the error of a run with more than that."""
+        """Return the error of a run with too many dead letters."""
         example = "" if first is None else f" The first: {first}."
         return ProcessFailed(
             f"process failed on {count} records or more, and max_dead_letters is {self.at_most}; nothing was "
@@ -91,11 +90,11 @@ class DeadLetterRule:
 class DeadLetters:
     """The dead letters of one seal task.
 
-    :param call: the author's function, and what makes rows of its result.
-    :param failed: makes the error of a run that fails, of an exception that is not a record's.
-    :param target: the topic of dead letters, where its settings are known.
-    :param fits: whether that topic takes a dead letter of this size.
-    :param only_names: keep no letters: others make them of the records that are named.
+    :param call: calls the author's function and converts its result to rows.
+    :param failed: makes the error of a run that fails, from an exception that no record caused.
+    :param target: the topic of dead letters, if its settings are known.
+    :param fits: returns whether that topic takes a dead letter of this size.
+    :param only_names: keep the places of the records alone; the letters are made later.
     """
 
     rule: DeadLetterRule
@@ -112,7 +111,7 @@ class DeadLetters:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of dead letters."""
         return len(self.records)
 
     @property
@@ -121,9 +120,9 @@ class DeadLetters:
         return str(self.records[0]) if self.records else None
 
     def results(self, batch: pa.RecordBatch) -> Iterator[Any]:
-        """Yield what the function returns for a batch, in order; keep the records on which it raises.
+        """Yield the function's results for a batch, in order; keep the records on which it raises.
 
-        :raises ProcessFailed: there are more of them than a run may have.
+        :raises ProcessFailed: there are more dead letters than a run may have.
         """
         waiting = [batch]
         while waiting:
@@ -154,8 +153,8 @@ class DeadLetters:
         """Make a dead letter of a record, as large as its topic takes.
 
         :param record: one row.
-        :param lacks: what the row does not have of its record.
-        :raises ProcessFailed: there are more of them than a run may have.
+        :param lacks: parts of the record that the row does not have.
+        :raises ProcessFailed: there are more dead letters than a run may have.
         """
         self.records.append(FailingRecord(*place_of(record), cause))
         if self.count > self.rule.at_most:
@@ -170,7 +169,6 @@ class DeadLetters:
         self._letters.append(letter)  # the sealer says what is wrong with the topic
 
     def _ever_smaller(self, record: pa.RecordBatch, cause: str, lacks: Sequence[str]) -> Iterator[pa.Table]:
-        """Yield the dead letter whole, then with less and less of what only makes it large."""
         none = pa.nulls(1, HEADERS_TYPE)
         names = record.schema.names
         value = record.column("value")[0]
@@ -199,11 +197,7 @@ class DeadLetters:
         cut: Sequence[str] = (),
         at_most: int | None = None,
     ) -> pa.Table:
-        """Return a dead letter.
-
-        :param cut: what it lacks.
-        :param at_most: bytes of value and of key.
-        """
+        """Return a dead letter without the parts ``cut``, with at most so many bytes of value and of key."""
         topic, partition, offset = place_of(record)
         added = [
             ("error", cause),

@@ -1,4 +1,4 @@
-"""A data plane that starts Spark when the first batch is sealed: a run found in the ledger needs no JVM."""
+"""A data plane that starts Spark when the first batch is sealed: a committed run needs no JVM."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LazyDataPlane:
     """Implements :class:`airflow_eos.ports.SealAndSend` on a session made on first use.
 
     :param spark: a session, or a function that makes one for a plan.
-    :param check: raises when the run shall end.
+    :param check: raises if the run should end.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class LazyDataPlane:
             self._plane.release(sealed)
 
     def cancel(self, timeout: float) -> None:
-        """Cancel what runs, if anything was started.
+        """Cancel running jobs, if anything was started.
 
         :param timeout: seconds to wait for Spark's answer.
         """

@@ -1,7 +1,7 @@
-"""One small job before anything else: it finds out whether every executor can do the work.
+"""Checks by one small job that every executor can do the work.
 
 Executors that lack this package, or have another version of it, get it shipped. A local session whose tasks
-find the driver's own modules needs no job for that.
+find the driver's own modules needs no job.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What the executors are.
+    """The executors of a session.
 
-    :param slots: tasks that run at once, as far as Spark tells (its default parallelism).
-    :param executors: executors that answered, ``host/process``; others may come later.
+    :param slots: tasks that run at once, according to Spark's default parallelism.
+    :param executors: executors that answered, ``host/process``; others may start later.
     :param local: whether driver and executor are one process.
     :param shipped: whether they needed this package's code.
     :param without_lz4: hosts that cannot write or read that codec.
@@ -78,11 +78,11 @@ class Environment:
 
 
 def check_environment(spark: SparkSession, compression: str = "zstd") -> Environment:
-    """Ask every executor for its versions and compare them with the driver's; once per session.
+    """Compare every executor's versions with the driver's; once per session.
 
-    :param compression: codec of the run; lz4 needs a package of its own. Records that are read may be
-        compressed with it all the same: a read task that meets them without it names what is missing.
-    :raises EnvironmentMismatch: listing host, difference and fix.
+    :param compression: codec of the run; lz4 needs a package of its own. A read task that meets lz4 records
+        without it names the missing package.
+    :raises EnvironmentMismatch: names host, difference and fix.
     """
     with _lock:
         if spark not in _known:
@@ -126,7 +126,7 @@ def _look(spark: SparkSession) -> Environment:
 
 
 def _local_reports(spark: SparkSession, mine: Mapping[str, str]) -> Reports | None:
-    """Return what a job would report of a local session that runs the driver's own Python; else None."""
+    """Return the reports of a local session that runs the driver's own Python; None if it does not."""
     if is_connect(spark) or not has_drivers_modules(spark):
         return None
     slots = spark.conf.get(_SLOTS, None) or spark.sparkContext.defaultParallelism
@@ -134,10 +134,6 @@ def _local_reports(spark: SparkSession, mine: Mapping[str, str]) -> Reports | No
 
 
 def _ask(spark: SparkSession) -> Reports:
-    """Run the job.
-
-    :raises EnvironmentMismatch: Python workers do not even start.
-    """
     task = functools.partial(probe.report, modules=our_modules())
     try:
         with module_by_value(probe):
@@ -148,7 +144,6 @@ def _ask(spark: SparkSession) -> Reports:
 
 
 def _fix(spark: SparkSession) -> str:
-    """Say what to do about executors that cannot do the work."""
     python = local_python(spark)
     found = python and (shutil.which(python) or python)
     # Not resolved: the Python of a virtual environment is a link to one that lacks its packages.
@@ -165,7 +160,7 @@ def _host(report: Mapping[str, str]) -> str:
 
 
 def differences(mine: Mapping[str, str], reports: Iterable[Mapping[str, str]]) -> dict[str, set[str]]:
-    """Return per host what differs too much; compiled modules may differ in minor versions."""
+    """Return the differences per host; compiled modules may differ in minor versions."""
     found: dict[str, set[str]] = {}
     for report in reports:
         host = _host(report)

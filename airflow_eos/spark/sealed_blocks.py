@@ -1,8 +1,8 @@
-"""The manifest: what the materialised blocks hold.
+"""The manifest of materialised blocks.
 
-One narrow job reads a few numbers per block, not the batches' bytes and without Python workers; the driver
-checks them. Blocks are refused when a seal task has rows of two attempts, when a target lies in two owner
-tasks, or when a trailer's counts are not met: then the ranges are sealed again.
+One narrow job reads a few numbers per block, without the batches' bytes and without Python workers. The
+driver refuses blocks if a seal task has rows of two attempts, a target is in two owner tasks, or the counts
+of a trailer are not met; the ranges are then sealed again.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _COLUMNS = tuple(COUNTED.names)
 
 
 class InconsistentSeal(Exception):
-    """The materialised blocks are not the work of one attempt per seal task, or not complete."""
+    """The materialised blocks are incomplete, or come from several attempts of a seal task."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockCounts:
-    """What the materialised blocks hold.
+    """The counts of materialised blocks.
 
     :param targets: one entry per target partition, sorted.
-    :param reads: (records read, late ones) per slice, where seal tasks read by themselves.
+    :param reads: (records read, late ones) per slice, if seal tasks read by themselves.
     :param attempts: Spark's unique number of the attempt that made the rows, per seal task.
     :param dead_letters: records on which the process raised.
-    :param failing: those that are named, in the order of their tasks: at least the first one.
+    :param failing: the dead letters' records that are named, in the order of their tasks.
     """
 
     targets: tuple[SealedTarget, ...]
@@ -55,9 +55,9 @@ class BlockCounts:
 
 
 def read_manifest(sealed: DataFrame) -> BlockCounts:
-    """Count what was sealed.
+    """Count the sealed rows.
 
-    :raises InconsistentSeal: saying what does not fit.
+    :raises InconsistentSeal: says what does not fit.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -73,9 +73,8 @@ def read_manifest(sealed: DataFrame) -> BlockCounts:
 def count_blocks(table: pa.Table) -> BlockCounts:
     """Check the numbers of all blocks and sum them up.
 
-    :param table: of :data:`COUNTED`, its columns in that order, a row per sealed row
-        (:mod:`airflow_eos.spark.sealed_rows`), in any order.
-    :raises InconsistentSeal: saying what does not fit.
+    :param table: has the schema :data:`COUNTED`, a row per sealed row, in any order.
+    :raises InconsistentSeal: says what does not fit.
     """
     blocks = _Blocks()
     for batch in table.to_batches():
@@ -86,8 +85,6 @@ def count_blocks(table: pa.Table) -> BlockCounts:
 
 @dataclass
 class _Sealed:
-    """What one seal task sealed for one target: as found, and as its trailer says."""
-
     batches: int = 0
     records: int = 0
     size: int = 0
@@ -103,8 +100,6 @@ class _Sealed:
 
 @dataclass
 class _Blocks:
-    """All blocks, while they are counted."""
-
     attempts: dict[int, int] = field(default_factory=dict)
     owners: dict[tuple[str, int], int] = field(default_factory=dict)
     sealed: defaultdict[tuple[str, int, int], _Sealed] = field(default_factory=lambda: defaultdict(_Sealed))

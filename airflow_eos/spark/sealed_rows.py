@@ -12,9 +12,9 @@ trailer of dead letters   JSON, no topic  0, and records on which the process ra
                                           where the sink is a table
 ========================  ==============  =========================================================
 
-Every row carries the number of its seal task (``seal_partition``) and Spark's unique id of the attempt that
-made it. A task that was run again after its first output had been read leaves rows of two attempts: a
-transform that is not deterministic may have put one record into both, or into none. Such rows are never sent.
+Every row has the number of its seal task (``seal_partition``) and Spark's unique id of its attempt. A task
+that runs again after its first output was read leaves rows of two attempts: a transform that is not
+deterministic may have put one record into both, or into none. Such rows are never sent.
 """
 
 from __future__ import annotations

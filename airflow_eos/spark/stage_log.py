@@ -1,4 +1,4 @@
-"""Says in the log that a long stage is still alive, and how far it is."""
+"""Logs the progress of a long stage."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def progress(spark: SparkSession, what: str, interval: float = INTERVAL) -> Iter
 
 
 def _watch(spark: SparkSession) -> tuple[Callable[[], tuple[int, int]], Callable[[], None]]:
-    """Return a function that says (tasks done, tasks), and one that ends the watching."""
+    """Return a function that returns (tasks done, tasks), and one that ends watching."""
     if is_connect(spark):
         latest = [0, 0]
 

@@ -1,4 +1,4 @@
-"""What brokers and the ledger say, now, about what a page shows; any number of threads may ask."""
+"""Requests of the pages to brokers and ledger; thread-safe."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _IDLE_KEPT = 4
 
 @dataclass(frozen=True, slots=True)
 class SourceLogs:
-    """What brokers tell of source topics.
+    """The logs of source topics.
 
     :param bounds: of all partitions.
     :param topic_ids: by topic.
@@ -38,17 +38,17 @@ class SourceLogs:
     unseen: frozenset[str]
 
     def unseen_of(self, topics: Collection[str]) -> tuple[str, ...]:
-        """Return those of these topics that may not be described, sorted."""
+        """Return the topics that may not be described, sorted."""
         return tuple(sorted(self.unseen.intersection(topics)))
 
 
 class BrokerAnswers(Closeable):
-    """Asks brokers and the ledger; each call has connections of its own while it runs.
+    """Asks brokers and the ledger; each call has its own connections while it runs.
 
-    So a call that waits for a silent broker keeps no other one waiting. Connections of a call that failed are
-    closed, those of others are kept for later calls.
+    A call that waits for a silent broker therefore blocks no other. Connections of a failed call are closed,
+    the others are kept.
 
-    :param deployment: where; its principal needs Read on the ledger and Describe on the topics.
+    :param deployment: its principal needs Read on the ledger and Describe on the topics.
     """
 
     def __init__(self, deployment: Deployment) -> None:
@@ -63,7 +63,7 @@ class BrokerAnswers(Closeable):
             self._idle.pop().close()
 
     def logs(self, topics: Collection[str]) -> SourceLogs:
-        """Return what brokers tell of topics; those that were deleted since are left out."""
+        """Return the logs of topics, without topics that were deleted."""
         with self._connections() as its:
             with its.link.connections() as connections:
                 visible, failed = connections.visible_topics(topics)
@@ -81,10 +81,7 @@ class BrokerAnswers(Closeable):
         )
 
     def open_transactions(self) -> dict[str, TransactionStatus]:
-        """Return the open transactions of this environment's prefix, by transactional id.
-
-        As far as this principal may Describe them.
-        """
+        """Return the open transactions of this prefix by id, as far as this principal may Describe them."""
         prefix = self._deployment.prefix
         with self._connections() as its:
             ours = [name for name in its.cluster.open_transactional_ids() if keys.is_id_of(name, prefix)]
@@ -94,7 +91,7 @@ class BrokerAnswers(Closeable):
         }
 
     def record(self, pipeline: str, run_key: str) -> RunRecord | None:
-        """Look up a run's record in the ledger, None where there is none of this pipeline."""
+        """Look up a run's record in the ledger; None if the pipeline has none."""
         key = keys.run_record_key(run_key)
         with self._connections() as its:
             value = Authority(its.ledger).peek([key], routing=pipeline).get(key)
@@ -121,8 +118,6 @@ class BrokerAnswers(Closeable):
 
 
 class _Connections(Closeable):
-    """A link, and what uses it."""
-
     def __init__(self, deployment: Deployment) -> None:
         config = ClientConfig.of(deployment.kafka)
         self.link = Link(config)

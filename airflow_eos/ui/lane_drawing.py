@@ -1,4 +1,4 @@
-"""How a pipeline's page draws one partition: which offsets were read by whom, which by nobody."""
+"""Draws the offsets of one partition: read by which run, or unread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NARROW = 3.0
 
 
 def lane_of(lane: Lane, visible: Mapping[str, RunRecord]) -> dict[str, Any]:
-    """Return a lane, its segments, and the rectangles that draw it; only visible runs are named."""
+    """Return a lane, its segments, and the rectangles that draw it; names only visible runs."""
     segments = lane.segments
     begin = segments[0].start if segments else 0
     end = max((one.end for one in segments), default=begin)
@@ -41,7 +41,7 @@ def lane_of(lane: Lane, visible: Mapping[str, RunRecord]) -> dict[str, Any]:
 
 
 def _said(lane: Lane, begin: int, end: int) -> str:
-    """Say in words what the drawing of a lane shows."""
+    """Describe the drawing of a lane in words."""
     parts = Counter(one.kind.value for one in (*lane.segments, *lane.again))
     counted = ", ".join(f"{number:,} {kind}" for kind, number in sorted(parts.items()))
     return f"{lane.where}, offsets {range_text(begin, end)}" + (f": {counted}" if counted else "")
@@ -60,9 +60,9 @@ def _segment(one: Segment, visible: Mapping[str, RunRecord]) -> dict[str, Any]:
 def _shapes(
     segments: Sequence[Segment], begin: int, end: int, visible: Mapping[str, RunRecord]
 ) -> list[dict[str, Any]]:
-    """Return rectangles of a drawing that is 1000 wide; what is too narrow to be seen is drawn as one.
+    """Return rectangles of a drawing that is 1000 wide; joins those that are too narrow to be seen.
 
-    What is wrong is never too narrow.
+    Problems are never too narrow.
     """
     scale = WIDTH / max(end - begin, 1)
     made: list[dict[str, Any]] = []

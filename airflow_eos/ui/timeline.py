@@ -1,4 +1,4 @@
-"""Where the time of runs went, as rectangles: of one run state by state, of several one below the other."""
+"""Draws the duration of runs by state: of one run, or of several as stacked bars."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HOLDS_OPEN = frozenset(one.value for one in HOLDS_OPEN)
 
 
 def states_of(record: RunRecord) -> list[dict[str, Any]]:
-    """Return each state, in seconds, with the place in a drawing of the time that led to it.
+    """Return each state, in seconds, with the place in a drawing of the time before it.
 
     ``open`` says whether the transaction was open meanwhile.
     """
@@ -40,9 +40,9 @@ def states_of(record: RunRecord) -> list[dict[str, Any]]:
 
 
 def shares_of(records: Sequence[RunRecord]) -> dict[str, Any]:
-    """Return how long runs took to come to each state: a stacked bar of each, as long as the run took.
+    """Return a stacked bar of the times before each state, for each run.
 
-    Several visits of a state are one part.
+    Repeated visits of a state are one part.
     """
     rows = []
     for record in records:
@@ -66,7 +66,7 @@ def shares_of(records: Sequence[RunRecord]) -> dict[str, Any]:
 
 
 def _parts(seconds: Mapping[str, float], longest: float, order: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the parts of one bar; states of a newer version have none."""
+    """Return the parts of one bar, without states of newer versions."""
     x, found = 0.0, []
     for state in order:
         if state in seconds:

@@ -20,7 +20,7 @@ from airflow_eos.ledger.topic_check import verify
 from airflow_eos.ledger.witnesses import Witnesses
 from airflow_eos.ledger.writer import LedgerWriter
 from airflow_eos.model.dead_letter import DueLetters, FailingRecord
-from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, ProducerIdentity
+from airflow_eos.model.kafka import CommittedOffset, EndTxnAnswer, LogBounds, ProducerIdentity
 from airflow_eos.model.ledger import LedgerId, LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest, SealedTarget
 from airflow_eos.model.plan import RunPlan
@@ -88,6 +88,11 @@ class ModelCluster:
             "read last stable offsets",
             lambda: {tp: self._broker.stable_offset_of_leader(tp) for tp in partitions},
         )
+
+    def log_bounds(self, partitions: Collection[TopicPartition]) -> LogBounds:
+        # Two answers: time passes between them.
+        ends = self.log_ends(partitions)
+        return LogBounds(self.log_starts(partitions), self.last_stable_offsets(partitions), ends)
 
     def next_data(self, ranges: Collection[Any]) -> Any:
         return {one.topic_partition: one.start for one in ranges}
