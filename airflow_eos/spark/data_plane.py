@@ -285,7 +285,8 @@ class SparkDataPlane:
                 blocks.free()
                 raise
         dead_letters = counts.dead_letters + len(sealing.set_aside.records)
-        manifest = SealedManifest(counts.targets, read, late, dead_letters)
+        due = sealing.letters_due(counts)
+        manifest = SealedManifest(counts.targets, read, late, dead_letters, due)
         if dead_letters:
             log.warning(
                 "process failed on %d records, which go to topic %s with the error in their headers",

@@ -5,6 +5,7 @@ In both, earlier tasks read earlier slices, so order and manifest are the same.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_eos.model.dead_letter import FailingRecord
     from airflow_eos.model.plan import RunPlan
     from airflow_eos.model.ranges import OffsetRange, TopicPartition
     from airflow_eos.model.spec import RunSpec
@@ -148,6 +150,12 @@ class Sealing:
         )
         return task, layout
 
+    def letters_due(self, counts: BlockCounts) -> tuple[FailingRecord, ...]:
+        """Return the records that are dead letters and of which the seal made none: the sink is a table."""
+        if self._writer is None:
+            return ()
+        return (*counts.failing, *self.set_aside.failing)
+
     def _tasks_of(self, ranges: Sequence[OffsetRange]) -> Sequence[Sequence[OffsetRange]]:
         return pack_slices(plan_slices(ranges, self._slots), self._slots)
 
@@ -176,7 +184,7 @@ class FrameSealing(Sealing):
         )
         rows = self._processed(self._counter.attach(source))
         self._sealer, layout = self._seal_task(open_ended="topic" in rows.columns)
-        if self.set_aside.records:
+        if self.set_aside.records and self._writer is None:
             rows = with_letters(rows, self._letters(), self._spec.sink_topic)
         if any(field.dataType.typeName() in NESTED for field in rows.schema):
             self._settings = settings_of_few_rows(self._spark)
@@ -187,7 +195,7 @@ class FrameSealing(Sealing):
         from airflow_eos.spark.source import source_frame
 
         assert self.dead_letters is not None
-        assert isinstance(self._sealer, SealTask), "a run with a table has no dead letters"
+        assert isinstance(self._sealer, SealTask), "dead letters beside a table are made by the driver"
         records = sorted(self.set_aside.records)
         partitions = {record.topic_partition: record for record in records}
         self._letter_counter = counter = self._counts(list(partitions.values()), records)
@@ -219,8 +227,11 @@ class FrameSealing(Sealing):
         """Return the counts of the source DataFrame and of the records that are set aside."""
         read, late = self._counter.read(routed)
         if self._letter_counter is None:
-            return read, late
-        letters, late_letters = self._letter_counter.read(routed)
+            # Beside a table they are read when the run commits: whether they are late is not known yet.
+            letters: Mapping[TopicPartition, int] = Counter(r.topic_partition for r in self.set_aside.records)
+            late_letters = 0
+        else:
+            letters, late_letters = self._letter_counter.read(routed)
         counts_by_partition = {tp: _added(count, letters.get(tp, 0)) for tp, count in read.items()}
         return counts_by_partition, _added(late, late_letters)
 
