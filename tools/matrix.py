@@ -118,7 +118,7 @@ def build(cell: Cell, home: Path) -> Path:
         _call([str(ROOT / "tools" / "setup")], AIRFLOW=cell.airflow)
         return ROOT / f".venv{f'-airflow-{cell.airflow}' if cell.airflow else ''}" / "bin" / "python"
     if not _starts(cell.python):
-        raise NotBuilt(f"{cell.python} is not on this machine")
+        raise NotBuilt(f"{cell.python} was not installed")
     python, stamp = home / "bin" / "python", home / "made-from"
     pins = constraints(cell)
     projects = [(ROOT / name / "pyproject.toml").read_text() for name in (".", "testing")]

@@ -39,7 +39,7 @@ def test_counts_are_those_of_pytest(output: str, count: str) -> None:
 
 def test_a_cell_whose_interpreter_is_missing_says_why(tmp_path) -> None:
     result = matrix.run(Cell("x", python="python3.99"), GROUPS, keep=False)
-    assert set(result.outcomes.values()) == {"not built: python3.99 is not on this machine"}
+    assert set(result.outcomes.values()) == {"not built: python3.99 was not installed"}
 
 
 def test_a_name_without_an_interpreter_is_none(tmp_path, monkeypatch) -> None:
@@ -48,7 +48,7 @@ def test_a_name_without_an_interpreter_is_none(tmp_path, monkeypatch) -> None:
     shim.write_text("#!/bin/sh\necho 'python3.99: command not found' >&2\nexit 127\n")
     shim.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with pytest.raises(matrix.NotBuilt, match=r"python3\.99 is not on this machine"):
+    with pytest.raises(matrix.NotBuilt, match=r"python3\.99 was not installed"):
         matrix.build(Cell("x", python="python3.99"), tmp_path / "home")
 
 
