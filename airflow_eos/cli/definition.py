@@ -270,9 +270,9 @@ COMMANDS = (
         "verify",
         "Compare the output of runs with the ledger",
         "Read the output of committed runs again, as a read_committed consumer would, and compare it with "
-        "the receipts in the ledger: checksums, sequence, number of records; for a table the rows in the data "
-        "files of the run's snapshot or transaction. Records, snapshots and transactions that were deleted "
-        "since are reported as expired, records that a compacted topic's cleaner may have removed as "
+        "the receipts in the ledger: checksums, sequence, number of records; for a table the rows in "
+        "the data files of the run's snapshot or transaction. Records, snapshots and transactions that were "
+        "deleted since are reported as expired, records that a compacted topic's cleaner may have removed as "
         "compacted. Exit code 3 for a mismatch, 1 if the ledger has no run of the pipeline.",
         "verify",
         (
