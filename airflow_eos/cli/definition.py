@@ -102,6 +102,11 @@ _GROUP = Option("--group", "consumer group that holds the cursor", {"required": 
 _SERVER_FOLDER = Option(
     "--folder", "of the server, default: eos-spark-server in AIRFLOW_HOME", {"metavar": "FOLDER"}
 )
+_STORAGE = Option(
+    "--storage",
+    "connection of the object store of Delta Lake tables; default: delta_default",
+    {"default": "delta_default", "metavar": "ID"},
+)
 _PIPELINE = Option("--pipeline", "name of the pipeline, <dag_id>.<task_id> by default", {"required": True})
 
 COMMANDS = (
@@ -152,8 +157,8 @@ COMMANDS = (
             ),
             Option(
                 "--table",
-                "table that is written: of Iceberg, namespace and name; of PostgreSQL, "
-                "postgres:CONNECTION/SCHEMA.NAME; repeatable",
+                "table that is written: of Iceberg, namespace and name; of Delta Lake, delta:URI; of "
+                "PostgreSQL, postgres:CONNECTION/SCHEMA.NAME; repeatable",
                 {"action": "append", "default": [], "metavar": "TABLE"},
             ),
             Option(
@@ -162,6 +167,7 @@ COMMANDS = (
                 "configuration; default: iceberg_default",
                 {"default": "iceberg_default", "metavar": "ID"},
             ),
+            _STORAGE,
             Option(
                 "--interval",
                 "check that the topics keep this data interval, ISO days or times",
@@ -264,15 +270,16 @@ COMMANDS = (
         "verify",
         "Compare the output of runs with the ledger",
         "Read the output of committed runs again, as a read_committed consumer would, and compare it with "
-        "the receipts in the ledger: checksums, sequence, number of records; for an Iceberg table the rows "
-        "in the data files of the run's snapshot. Records and snapshots that were deleted since are reported "
-        "as expired, records that a compacted topic's cleaner may have removed as compacted. Exit code 3 for "
-        "a mismatch, 1 if the ledger has no run of the pipeline.",
+        "the receipts in the ledger: checksums, sequence, number of records; for a table the rows in "
+        "the data files of the run's snapshot or transaction. Records, snapshots and transactions that were "
+        "deleted since are reported as expired, records that a compacted topic's cleaner may have removed as "
+        "compacted. Exit code 3 for a mismatch, 1 if the ledger has no run of the pipeline.",
         "verify",
         (
             _PIPELINE,
             Option("--run-key", "only this run, as `ledger` shows it; repeatable", {"action": "append"}),
             Option("--last", "only the latest N runs", {"type": positive, "metavar": "N"}),
+            _STORAGE,
         ),
         finds=True,
     ),

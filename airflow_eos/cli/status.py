@@ -31,9 +31,9 @@ def status(target: Deployment, options: Namespace) -> Outcome:
         raise WrongUsage("--max-gaps and --send-metrics are for all there is: leave --group and --run out")
     if options.send_metrics and options.send_gauges is None:
         raise WrongUsage("--send-metrics sends by Airflow's own metrics: use `airflow eos status`")
-    names = ledger_names(target.kafka, target.ledger, prefix=target.prefix) if everything else None
+    names = ledger_names(target) if everything else None
     groups = names.groups if names else options.group
-    known = ledger_status(target.kafka, target.ledger, groups=groups, runs=asked_runs, prefix=target.prefix)
+    known = ledger_status(target, groups=groups, runs=asked_runs)
     answer = known.to_dict()
     groups_or_all = everything or bool(options.group)
     transactions = open_transactions(target.kafka, target.prefix) if groups_or_all else []
@@ -157,7 +157,7 @@ def _missing(target: Deployment, answer: Mapping[str, Any]) -> list[Row]:
     runs = [name for name, entry in answer["runs"].items() if entry is None]
     if not groups and not runs:
         return []
-    known = ledger_names(target.kafka, target.ledger, prefix=target.prefix)
+    known = ledger_names(target)
     rows = []
     for name in groups:
         begun = _of_groups(answer["open_transactions"], target.prefix, [name])

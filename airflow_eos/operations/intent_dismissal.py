@@ -11,7 +11,7 @@ from airflow_eos.exceptions import ConfigurationError, OutcomeUnknown, UnknownTa
 from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.model.ledger import LedgerMessage
-from airflow_eos.model.spec import DEFAULT_PREFIX, Deployment, LedgerSettings
+from airflow_eos.model.spec import Deployment
 from airflow_eos.ports import TableSink
 
 
@@ -42,13 +42,11 @@ def is_intent(key: str) -> bool:
 
 
 def dismiss_intent(
-    kafka: Mapping[str, Any],
-    settings: LedgerSettings,
+    deployment: Deployment,
     key: str,
     table_of: Callable[[str], TableSink] | None,
     *,
     routing: str,
-    prefix: str = DEFAULT_PREFIX,
     execute: bool = True,
 ) -> DismissedIntent:
     """Take an INTENT back whose table does not exist any more; the next run reads its records again.
@@ -64,7 +62,7 @@ def dismiss_intent(
     :raises OutcomeUnknown: the catalog does not answer, or an earlier transaction of the id is still open.
     :raises NotYetVisible: it is taken back, but the marker is missing.
     """
-    with ControlPlane(Deployment(kafka, settings, prefix)) as control:
+    with ControlPlane(deployment) as control:
         control.verify_ledger(to_write=execute)
         place = control.authority.place(routing)
         if not execute:

@@ -243,13 +243,13 @@ class RunParameters(CheckedParameters):
         return spec
 
     def _resolved_ranges(self, context: Context) -> RangeMode:
-        found = resolve_ranges(
+        mode = resolve_ranges(
             self.ranges,
             context,
             allowed_lateness=self.allowed_lateness,
             partition_duration=self.partition_duration,
         )
-        return accepting(found) if accepts(self.accept_deleted) else found
+        return accepting(mode) if accepts(self.accept_deleted) else mode
 
     def _default_pipeline(self, context: Context) -> str:
         """Return the task's name; refuses a mapped task, because a run's name has no map index."""

@@ -14,9 +14,11 @@ from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.model.spec import RunSpec
+from airflow_eos.ports import Sealed
 from airflow_eos.run import laws
 from airflow_eos.run.collaborators import Collaborators
 from airflow_eos.run.planner import Planned
+from airflow_eos.run.topic_roles import described
 from airflow_eos.run.work import WORK, WorkDefinition
 
 
@@ -26,6 +28,7 @@ class CommitEntry:
 
     :param key: the run key; a reprocessing has its own.
     :param details: versions, notes and other details of the record.
+    :param letters: dead letters of the transaction beside a table; else they are among the sealed records.
     """
 
     spec: RunSpec
@@ -35,6 +38,7 @@ class CommitEntry:
     planned: Planned
     manifest: SealedManifest
     details: Mapping[str, object]
+    letters: Sealed | None = None
 
     @property
     def topics(self) -> frozenset[str]:
@@ -118,11 +122,10 @@ def check_with_brokers(
     staged = entry.ledger_partitions(messages)
     expected = {*manifest.partitions, *staged}
     expected.add(cluster.group_offsets_partition(entry.planned.plan.offsets_group))
-    topics = entry.topics
-    sinks = cluster.describe_topics(sorted(topics)) if topics else {}
-    everywhere = {tp for topic in sinks.values() for tp in topic.topic_partitions}
+    topics = described(cluster, {"sink": entry.topics, "source": entry.spec.source_topics})
+    everywhere = {tp for name in entry.topics for tp in topics[name].topic_partitions}
     transaction = cluster.describe_transaction(record.producer.transactional_id)
     producers = cluster.describe_producers(sorted({*everywhere, *staged}))
     laws.proof_holds(record.producer, manifest, staged, expected, transaction, producers)
     laws.begins_with_receipts(record.producer, record.receipts, staged, producers)
-    collaborators.planner.recheck(entry.planned.plan, staged=True)
+    collaborators.planner.recheck(entry.planned.plan, topics, staged=True)

@@ -13,7 +13,7 @@ with offsets and record after it, and an attempt settles an open INTENT first
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_eos.exceptions import DifferentWork, PlanError, RunFenced
@@ -21,7 +21,7 @@ from airflow_eos.ledger import keys
 from airflow_eos.ledger.records.intent import Intent
 from airflow_eos.ledger.records.run import AIRFLOW, TOPIC_IDS, RunRecord
 from airflow_eos.ledger.topic_check import refuse_unsigned
-from airflow_eos.model.kafka import ProducerIdentity
+from airflow_eos.model.kafka import ProducerIdentity, TopicDescription
 from airflow_eos.model.ledger import LedgerMessage
 from airflow_eos.model.output import PartitionReceipt, SealedManifest
 from airflow_eos.model.spec import RunSpec
@@ -37,6 +37,7 @@ from airflow_eos.run.sink_check import Targets, refuse_loop
 from airflow_eos.run.states import State, Trace
 from airflow_eos.run.table_commits import TableCommits
 from airflow_eos.run.table_steps import TableSteps
+from airflow_eos.run.topic_roles import described, roles
 from airflow_eos.run.unfinished import UnfinishedEnds
 from airflow_eos.run.unit_of_work import UnitOfWork
 from airflow_eos.run.visibility import Visibility
@@ -103,10 +104,10 @@ class RunProtocol:
         :raises OutputLost: committed, and a topic that was written is gone.
         """
         work = UnitOfWork(keys.run_key(self._spec), keys.transactional_id(self._spec))
-        found = self._ask(work, fenced=False)
+        record = self._ask(work, fenced=False)
         self._trace.enter(State.ASKED)
-        if found is not None:
-            return self._visible(found)
+        if record is not None:
+            return self._visible(record)
         try:
             while True:
                 record = self._one_epoch(work)
@@ -165,17 +166,16 @@ class RunProtocol:
             self._trace.enter(State.FENCED)
             ended = self._unfinished.end_in_ledger(session.identity)
             if ended is not None:
-                self._endings.ended_older(work, session, ended)
-                return None
+                return self._endings.ended_older(work, session, ended)
             return self._behind_the_fence(work, session)
         finally:
             session.close()
 
     def _behind_the_fence(self, work: UnitOfWork, session: ProducerSession) -> RunRecord | None:
         fenced_id, asked_key = work.transactional_id, work.key
-        found = self._ask_again(work)
-        if found is not None:
-            return self._visible(found)
+        record = self._ask_again(work)
+        if record is not None:
+            return self._visible(record)
         self._trace.enter(State.CHECKED)
         if work.transactional_id != fenced_id:
             # Committed by another run since we asked: it is to be reprocessed, under that work's own id.
@@ -206,13 +206,12 @@ class RunProtocol:
 
     def _write(self, work: UnitOfWork, planned: Planned, session: ProducerSession) -> RunRecord | None:
         """Write the sealed batches, and commit; with a table, this takes two epochs."""
-        if work.sealed is not None:
-            self._targets.fit(work.sealed.manifest)
-        ended = self._unfinished.end_in_topics(session.identity, self._topics_written(work))
-        if ended is not None:
-            self._endings.ended_older(work, session, ended)
-            return None
+        topics = self._described(self._topics_written(work))
         manifest = work.sealed.manifest if work.sealed is not None else SealedManifest(())
+        self._targets.fit(manifest, topics)
+        ended = self._unfinished.end_in_topics(session.identity, topics.values())
+        if ended is not None:
+            return self._endings.ended_older(work, session, ended)
         entry = self._commit_entry(work, planned, manifest)
         if self._table is not None and self._table.changes_table(work):
             if work.intent is None:
@@ -221,6 +220,10 @@ class RunProtocol:
                 entry = self._table.publish(work)
             except RunFenced as fenced:
                 return self._endings.superseded(work, fenced)
+        elif self._table is not None:
+            entry = self._table.without_rows(entry)
+        if entry.letters is not None:
+            self._targets.fit(entry.manifest, topics)
         return self._commit(work, entry, session)
 
     def _settle(
@@ -231,10 +234,18 @@ class RunProtocol:
         entry = steps.settle(work, intent)
         if entry is None:
             return steps.take_back(work, session)
+        topics = self._described(entry.topics)
+        self._targets.fit(entry.manifest, topics)
+        ended = self._unfinished.end_in_topics(session.identity, topics.values())
+        if ended is not None:
+            return self._endings.ended_older(work, session, ended)
         if self._commit(work, entry, session, is_own=False) is None:
             return None
         work.forget(self._collaborators.data)
         return self._endings.used_up(work, session)
+
+    def _described(self, names: Collection[str]) -> Mapping[str, TopicDescription]:
+        return self._collaborators.cluster.describe_topics(sorted(names)) if names else {}
 
     def _topics_written(self, work: UnitOfWork) -> set[str]:
         """Return the topics in which an attempt at this work may have left a transaction open."""
@@ -243,14 +254,15 @@ class RunProtocol:
 
     def _plan(self, work: UnitOfWork) -> Planned:
         if work.planned is not None:
-            self._collaborators.planner.recheck(work.planned.plan)
+            sources = described(self._collaborators.cluster, {"source": self._spec.source_topics})
+            self._collaborators.planner.recheck(work.planned.plan, sources)
             return work.planned
         self._check_conditions(work)
-        self._targets.are_there(self._spec)
+        topics = described(self._collaborators.cluster, roles(self._spec))
         if self._table is not None:
             self._table.look(work)
         grants.check_run(self._collaborators.cluster, self._spec)
-        work.planned = self._collaborators.planner.plan(work.recorded)
+        work.planned = self._collaborators.planner.plan(topics, work.recorded)
         plan = work.planned.plan
         if self._spec.round is not None and work.recorded is None and rounds.is_last(self._spec, plan):
             work.key = keys.final_key(self._spec)
@@ -297,12 +309,8 @@ class RunProtocol:
         manifest = work.sealed.manifest
         laws.ledger_is_no_target(manifest, self._spec.ledger.topic)
         refuse_loop(self._spec, manifest)
-        log.info(
-            "sealed %d records, %d bytes, for %d partitions",
-            manifest.records,
-            manifest.size,
-            len(manifest.targets),
-        )
+        counts = (manifest.records, manifest.size, len(manifest.targets))
+        log.info("sealed %d records, %d bytes, for %d partitions", *counts)
 
     def _commit(
         self, work: UnitOfWork, entry: CommitEntry, session: ProducerSession, *, is_own: bool = True
@@ -343,9 +351,10 @@ class RunProtocol:
             session.add_partitions(manifest.partitions)
         self._trace.enter(State.OPEN)
         receipts: Sequence[PartitionReceipt] = ()
-        if work.sealed is not None and manifest.targets:
+        sealed = work.sealed if entry.letters is None else entry.letters
+        if sealed is not None and manifest.targets:
             timeout = laws.send_timeout(self._spec.transaction_timeout, self._collaborators.clock() - opened)
-            receipts = self._collaborators.data.send(work.sealed, session.identity, timeout)
+            receipts = self._collaborators.data.send(sealed, session.identity, timeout)
         laws.exactly_one_receipt(receipts)
         laws.receipts_match(manifest, receipts)
         self._trace.enter(State.WRITTEN)

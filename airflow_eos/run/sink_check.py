@@ -1,4 +1,4 @@
-"""Checks the topics that a run writes: before it reads, before it writes, and after its commit.
+"""Checks the topics that a run writes: before it writes, and after its commit.
 
 Brokers do not report it: a request for a missing partition is repeated until its time-out, and the commit of
 a transaction whose topic was deleted succeeds.
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.exceptions import OutputLost, ProcessFailed, SinkChanged, UnknownTopic
 from airflow_eos.run import grants
-from airflow_eos.run.topic_roles import described
 
 if TYPE_CHECKING:
     from airflow_eos.model.kafka import TopicDescription
@@ -44,28 +43,17 @@ class Targets:
         self._cluster = cluster
         self._opened: Mapping[str, TopicDescription] = {}
 
-    def are_there(self, spec: RunSpec) -> None:
-        """Check that the topics exist, before reading; topics that rows name are not known yet.
-
-        :raises UnknownTopic: says which topic does not exist.
-        """
-        topics = {"sink": spec.sink_topic, "dead letter": spec.dead_letter_topic}
-        roles = {role: [name] for role, name in topics.items() if name is not None}
-        if roles:
-            described(self._cluster, roles)
-
-    def fit(self, manifest: SealedManifest) -> None:
+    def fit(self, manifest: SealedManifest, described: Mapping[str, TopicDescription]) -> None:
         """Compare the topics with the sealed batches, before the transaction opens.
 
-        :raises UnknownTopic: a topic was deleted.
+        :param described: at least the topics of the batches, as they are now.
         :raises AuthorizationFailed: Write on a topic, or Read on it, is missing.
         :raises SinkChanged: a topic lacks a partition of the sealed batches.
         """
-        topics = sorted({target.topic for target in manifest.targets})
-        grants.check_targets(self._cluster, topics)
-        self._opened = found = self._cluster.describe_topics(topics) if topics else {}
+        self._opened = {target.topic: described[target.topic] for target in manifest.targets}
+        grants.check_targets(self._cluster, sorted(self._opened))
         for target in manifest.targets:
-            partitions = found[target.topic].partitions
+            partitions = self._opened[target.topic].partitions
             if target.partition >= partitions:
                 raise SinkChanged(
                     f"topic {target.topic!r} has {partitions} partition{'s' if partitions != 1 else ''} now, "

@@ -6,7 +6,14 @@ from collections.abc import Collection, Mapping
 
 from airflow_eos.exceptions import UnknownTopic
 from airflow_eos.model.kafka import TopicDescription
+from airflow_eos.model.spec import RunSpec
 from airflow_eos.ports import Cluster
+
+
+def roles(spec: RunSpec) -> dict[str, Collection[str]]:
+    """Return the topics that are known before a run reads, by what they are for."""
+    written = {"sink": spec.sink_topic, "dead letter": spec.dead_letter_topic}
+    return {"source": spec.source_topics} | {role: [name] for role, name in written.items() if name}
 
 
 def described(cluster: Cluster, roles: Mapping[str, Collection[str]]) -> Mapping[str, TopicDescription]:

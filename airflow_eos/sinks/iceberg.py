@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from airflow_eos.model.iceberg_table import IcebergTable
-    from airflow_eos.model.table import TableCommit
+    from airflow_eos.model.table import EarlierRows, TableCommit
     from airflow_eos.sinks.iceberg_files import IcebergFiles
 
 MAIN = "main"
@@ -56,7 +56,7 @@ class IcebergVersion:
 
 
 class IcebergSink:
-    """Implements ``airflow_eos.ports.ReplacingSink``.
+    """Implements ``airflow_eos.ports.TableSink``.
 
     :param sink: which table, and of which catalog.
     :param property_name: of the table, for what this pipeline's runs have published.
@@ -129,7 +129,7 @@ class IcebergSink:
             label,
         )
 
-    def refuse_rewritten(self, version: Any, replaces: Sequence[TableReceipt]) -> None:
+    def refuse_rewritten(self, version: Any, replaces: Sequence[EarlierRows]) -> None:
         """Look whether rows are there as they were written."""
         self._files_as_added(version, replaces)
 
@@ -173,9 +173,10 @@ class IcebergSink:
         table.catalog.commit_table(table, requirements, transaction._updates)  # noqa: SLF001
         return receipt
 
-    def _files_as_added(self, version: Any, receipts: Sequence[TableReceipt]) -> list[DataFile]:
+    def _files_as_added(self, version: Any, replaces: Sequence[EarlierRows]) -> list[DataFile]:
         from airflow_eos.sinks.iceberg_rows import files_as_added
 
+        receipts = [rows.receipt for rows in replaces]
         return files_as_added(version.table, self._sink.branch or MAIN, receipts, self.name)
 
     def _name_hint(self) -> str:

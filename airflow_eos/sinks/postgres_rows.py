@@ -23,8 +23,6 @@ from airflow_eos.sinks.postgres_session import (
     transaction,
 )
 
-_FLUSH_BYTES = 64 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
@@ -61,6 +59,7 @@ class PostgresRows:
     :param staging: table that takes the rows.
     :param target: columns of the table that they are for.
     :param key: columns that need a value.
+    :param flush_bytes: bytes of rows that one COPY takes, about.
     """
 
     name: str
@@ -68,6 +67,7 @@ class PostgresRows:
     staging: str
     target: tuple[TargetColumn, ...]
     key: tuple[str, ...]
+    flush_bytes: int = 64 << 20
 
     def columns(self, result: Any) -> pa.Table | None:
         """Return the rows of an Arrow process in the table's columns; what is left out takes its default."""
@@ -118,8 +118,3 @@ class PostgresRows:
                 raise RecordRefused(refused.message + (f" ({place})" if place else "")) from None
             raise refused from None
         return [DataFileMade(staged.to_bytes(), table.num_rows, size)]
-
-    @property
-    def flush_bytes(self) -> int:
-        """Bytes of rows that one COPY takes."""
-        return _FLUSH_BYTES

@@ -358,7 +358,7 @@ def test_plan_that_cannot_be_says_why(cli: Cli, pipeline: Pipeline) -> None:
 
 def ledger_keys(pipeline: Pipeline) -> list[str]:
     spec = pipeline.spec
-    return [record.key for record in ledger_records(spec.kafka, spec.ledger, prefix=spec.prefix)]
+    return [record.key for record in ledger_records(spec.deployment)]
 
 
 # -- status and ledger --------------------------------------------------------------------------------------

@@ -841,9 +841,7 @@ def test_a_run_whose_output_spans_too_much_is_not_verified_here(pipeline):
     """What counts is what has to be read, and not the number of records that the receipt names."""
     from airflow_eos.operations.queries import run_records
 
-    (record, *_), _ = run_records(
-        pipeline.spec.kafka, pipeline.spec.ledger, pipeline=pipeline.spec.pipeline, prefix="test"
-    )
+    (record, *_), _ = run_records(pipeline.spec.deployment, pipeline.spec.pipeline)
     (receipt, *_) = record.receipts
     far = replace(receipt, records=1, first_offset=0, last_offset=VERIFY_OFFSETS)
     desk = Desk(lambda: pipeline.spec.deployment)

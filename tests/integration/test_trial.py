@@ -66,7 +66,7 @@ def test_dry_run_reads_the_first_records_and_changes_nothing(spark, embedded_kaf
     def state():
         with ControlPlane(spec) as control:
             owner = control.cluster.describe_transaction(name)
-        return pipeline.output(), ledger_records(spec.kafka, spec.ledger, prefix=spec.prefix), owner
+        return pipeline.output(), ledger_records(spec.deployment), owner
 
     before = state()
 

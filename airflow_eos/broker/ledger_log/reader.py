@@ -15,7 +15,7 @@ from airflow_eos.model.ledger import LedgerText
 from airflow_eos.model.ranges import TopicPartition
 from airflow_eos.recordbatch.isolation import data_batches
 from airflow_eos.wire.fetch import fetch_answers
-from airflow_eos.wire.offsets import list_offsets
+from airflow_eos.wire.offsets import log_bounds
 
 log = logging.getLogger(__name__)
 
@@ -97,9 +97,8 @@ class LedgerReader:
         self._topic_id = description.topic_id
         tps = [TopicPartition(self._ledger.topic, number) for number in range(description.partitions)]
         with self._link.connections() as connections:
-            high = list_offsets(connections, tps, "latest", isolation="read_uncommitted")
-            stable = list_offsets(connections, tps, "latest", isolation="read_committed")
-            starts = list_offsets(connections, tps, "earliest")
+            bounds = log_bounds(connections, tps)
+        starts, stable, high = bounds.starts, bounds.stable, bounds.ends
         lost = any(stable[tp] < self._positions.get(tp.partition, 0) for tp in tps)
         if lost:
             log.warning("ledger %s has lost the end of a partition; it is read again", self._ledger.topic)

@@ -25,7 +25,7 @@ from airflow_eos.model.signature import LedgerKey
 from airflow_eos.model.spec import LedgerSettings
 from airflow_eos.recordbatch.partitioner import partitions_for
 from airflow_eos.wire.client_config import ClientConfig
-from airflow_eos.wire.offsets import list_offsets
+from airflow_eos.wire.offsets import log_bounds
 from airflow_eos.wire.retry import Backoff
 
 log = logging.getLogger(__name__)
@@ -129,9 +129,9 @@ class KafkaLedger(LinkUser):
         """Read the partition up to the high watermark at the start of the call.
 
         Below the last stable offset (LSO) the broker decides which records are committed. Entries above it
-        are returned raw; the authority decides about them by the control markers. The high watermark is
-        requested before the LSO: every transaction that ended before the call is then below it, and a later
-        LSO only moves entries from the tail to the decided records.
+        are returned raw; the authority decides about them by the control markers. Every transaction that
+        ended before the call is below a high watermark that is requested after it. Which of both bounds is
+        requested first does not matter: it only moves entries between the tail and the decided records.
 
         :param partition: a partition of the ledger.
         :param keys: keys to read; a tombstone removes its key from ``committed`` and has the value None in
@@ -160,9 +160,8 @@ class KafkaLedger(LinkUser):
         wanted = Wanted(frozenset(), tuple(prefixes))
         no_evidence = self._no_evidence(partition, wanted)
         with self._link.connections() as connections:
-            high = list_offsets(connections, [tp], "latest", isolation="read_uncommitted")[tp]
-            stable = list_offsets(connections, [tp], "latest", isolation="read_committed")[tp]
-            start = list_offsets(connections, [tp], "earliest")[tp]
+            bounds = log_bounds(connections, [tp])
+            start, stable, high = bounds.starts[tp], bounds.stable[tp], bounds.ends[tp]
             tail: Sequence[LedgerEntry] = ()
             if stable < high:
                 tail, _ = raw_entries(connections, tp, stable, high, wanted, no_evidence)
@@ -196,9 +195,8 @@ class KafkaLedger(LinkUser):
             no_evidence = self._no_evidence(partition, wanted)
         index = self._index(partition) if wanted.few else None
         with self._link.connections() as connections:
-            high = list_offsets(connections, [tp], "latest", isolation="read_uncommitted")[tp]
-            stable = list_offsets(connections, [tp], "latest", isolation="read_committed")[tp]
-            start = list_offsets(connections, [tp], "earliest")[tp]
+            bounds = log_bounds(connections, [tp])
+            start, stable, high = bounds.starts[tp], bounds.stable[tp], bounds.ends[tp]
             if index is None:
                 committed = committed_values(connections, tp, start, stable, wanted, no_evidence)
             else:
@@ -240,9 +238,10 @@ class KafkaLedger(LinkUser):
         if index is None:
             return None
         with self._link.connections() as connections:
-            stable = list_offsets(connections, [tp], "latest", isolation="read_committed")[tp]
-            start = list_offsets(connections, [tp], "earliest")[tp]
-            return index.root(connections, start, stable, self._no_evidence(partition, _NOTHING))
+            bounds = log_bounds(connections, [tp])
+            return index.root(
+                connections, bounds.starts[tp], bounds.stable[tp], self._no_evidence(partition, _NOTHING)
+            )
 
     def index_leaf(self, partition: int, at: LeafAt) -> Mapping[str, Place]:
         """Return the places that a leaf holds.
@@ -262,14 +261,12 @@ class KafkaLedger(LinkUser):
         assert self._index_keys is not None, "this ledger is read without an index"
         tp = TopicPartition(self.topic, partition)
         with self._link.connections() as connections:
-            high = list_offsets(connections, [tp], "latest", isolation="read_uncommitted")[tp]
-            stable = list_offsets(connections, [tp], "latest", isolation="read_committed")[tp]
-            begin = max(start, list_offsets(connections, [tp], "earliest")[tp])
+            bounds = log_bounds(connections, [tp])
             return decided(
                 connections,
                 tp,
-                begin,
-                may_speak_for(stable, max(high, stable)),
+                max(start, bounds.starts[tp]),
+                may_speak_for(bounds.stable[tp], max(bounds.ends[tp], bounds.stable[tp])),
                 self._index_keys,
                 self._no_evidence(partition, _NOTHING),
                 seconds,
