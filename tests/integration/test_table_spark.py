@@ -14,6 +14,7 @@ from airflow_eos.engine import read_process_write
 from airflow_eos.exceptions import ProcessFailed, RecordRefused
 from airflow_eos.model.iceberg_table import IcebergTable
 from airflow_eos_testing import read_topic
+from tests.support.table_processes import arrow_columns, frame_process, records, spec_of
 from tests.support.tables import new_catalog, values_of
 
 COLUMNS = pa.schema(
@@ -31,29 +32,6 @@ def table(tmp_path):
     catalog = load_catalog("c", **properties)
     catalog.create_table("db.t", schema=COLUMNS)
     return catalog, IcebergTable("db.t", catalog="c", properties=properties)
-
-
-def frame_process(df):
-    return df.selectExpr("cast(value as string) value", "partition", "timestamp at")
-
-
-@arrow_process
-def arrow_columns(batch):
-    return pa.table(
-        {
-            "at": batch["timestamp"],
-            "partition": batch["partition"],
-            "value": pc.cast(batch["value"], pa.string()),
-        }
-    )
-
-
-def spec_of(broker, sink, source):
-    return replace(broker.spec(source, None), sink=sink, pipeline=f"of-{source}", group_id=f"group-{source}")
-
-
-def records(count):
-    return [{"key": None, "value": b"v%d" % i, "partition": i % 2} for i in range(count)]
 
 
 @pytest.mark.parametrize("process", [frame_process, arrow_columns], ids=["frame", "arrow"])
