@@ -98,7 +98,7 @@ def is_literal(value: Any) -> bool:
     if isinstance(value, str):
         return not ("{{" in value or "{%" in value)
     if isinstance(value, list | tuple):
-        return all(is_literal(one) for one in value)
+        return all(is_literal(element) for element in value)
     return value is None or not hasattr(value, "resolve")
 
 

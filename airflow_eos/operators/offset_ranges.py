@@ -24,7 +24,7 @@ def parse_ranges(name: str, given: GivenRanges) -> tuple[OffsetRange, ...]:
         if isinstance(listed, Mapping):
             raise TypeError("a mapping is no list of ranges")  # noqa: TRY301
         return tuple(
-            one if isinstance(one, OffsetRange) else OffsetRange.from_list(list(one)) for one in listed
+            item if isinstance(item, OffsetRange) else OffsetRange.from_list(list(item)) for item in listed
         )
     except (TypeError, ValueError, SyntaxError) as error:
         raise ConfigurationError(

@@ -35,7 +35,7 @@ def _describe(uri: str, record: RunRecord) -> dict[str, Any]:
         "records_read": record.records_read,
         "records_written": record.records_written,
         "written": record.written,
-        "ranges": [one.to_list() for one in record.ranges],
+        "ranges": [offsets.to_list() for offsets in record.ranges],
     }
     if uri.startswith(_KAFKA):
         topic = uri[len(_KAFKA) :].partition("/")[2]

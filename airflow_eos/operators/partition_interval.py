@@ -201,14 +201,15 @@ def _mapper(timetable: PartitionedAssetTimetable) -> Any:
     mappers = [*timetable.partition_mapper_config.values()] or [timetable.default_partition_mapper]
     dated = [_innermost(mapper) for mapper in mappers]
     forms = {
-        (type(one), str(getattr(one, "_timezone", None)), getattr(one, "output_format", None))
-        for one in dated
+        (type(mapper), str(getattr(mapper, "_timezone", None)), getattr(mapper, "output_format", None))
+        for mapper in dated
     }
     if len(forms) != 1 or type(dated[0]) not in _PERIODS:
+        names = ", ".join(sorted({type(mapper).__name__ for mapper in dated}))
         raise ConfigurationError(
-            f"the partition mappers {', '.join(sorted({type(one).__name__ for one in dated}))} do not say in "
-            "which time zone a partition begins, nor when it ends. Schedule the Dag with one temporal mapper "
-            "for all assets, for example PartitionedAssetTimetable(assets=..., "
+            f"the partition mappers {names} do not say in which time zone a partition begins, nor when it "
+            "ends. Schedule the Dag with one temporal mapper for all assets, for example "
+            "PartitionedAssetTimetable(assets=..., "
             'default_partition_mapper=StartOfDayMapper(timezone="Europe/Berlin")), or say what each key '
             "reads: ranges=PartitionInterval(key, Interval(...))"
         )

@@ -33,16 +33,16 @@ def load_process(process: Process | str, *, relative_to: Path) -> Process:
     place, name = parts_of(process)
     try:
         module = _load_file(relative_to / place) if place.endswith(".py") else importlib.import_module(place)
-        found = getattr(module, name)
+        function = getattr(module, name)
     except Exception as error:
         if isinstance(error, ImportError):
             import_session_class()  # where PySpark itself is the cause, that is said
         raise ConfigurationError(
             f"process {process!r} cannot be loaded: {type(error).__name__}: {error}"
         ) from error
-    if not callable(found):
-        raise ConfigurationError(f"process {process!r} is a {type(found).__name__}, not a function")
-    return found
+    if not callable(function):
+        raise ConfigurationError(f"process {process!r} is a {type(function).__name__}, not a function")
+    return function
 
 
 def with_arguments(process: Process, arguments: Mapping[str, Any]) -> Process:
@@ -69,8 +69,8 @@ def ship_by_value(process: Process) -> None:
     if folder is None:
         return
     for candidate in list(sys.modules.values()):
-        found = _own_folder(candidate)
-        if found is not None and found.is_relative_to(folder) and candidate.__name__ in sys.modules:
+        other = _own_folder(candidate)
+        if other is not None and other.is_relative_to(folder) and candidate.__name__ in sys.modules:
             cloudpickle.register_pickle_by_value(candidate)
 
 

@@ -172,19 +172,19 @@ class TaskSession:
                 f"pip install 'airflow-eos[{extra_of(LINES[-1])}]', or give conn_id a spark_connect "
                 "connection"
             )
-        found = SparkSession.getActiveSession()
+        active = SparkSession.getActiveSession()
         # Airflow logs every library at INFO: py4j tells of each connection it closes.
         logging.getLogger("py4j").setLevel(logging.WARNING)
         settings = self._settings
-        if found is None:
+        if active is None:
             log.info("Starting Spark: %s", self.address)
             if "spark.remote" in self._settings:
                 _wait_for_server(self._settings["spark.remote"], SERVER_PATIENCE)
             settings = {**self._jvm_options(offsets, rows=rows), **_worker_settings(workers), **settings}
-        starts_a_jvm = found is None and "spark.remote" not in settings
+        starts_a_jvm = active is None and "spark.remote" not in settings
         with sorted_first_lines() if starts_a_jvm else nullcontext():
             self._session = session = SparkSession.builder.config(map=settings).getOrCreate()
-        if found is None:
+        if active is None:
             self._started = session
             retry_soon(session, settings.get("spark.remote", ""))
         return session

@@ -75,7 +75,7 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
     :param process: ``"path/to/file.py:function"`` relative to the Dag file, or ``"package.module:function"``
         that the driver can import. Not templated: whoever triggers a Dag does not choose the code.
     :param application: instead of ``process``: an application whose last statement is
-        ``airflow_eos.spark.main(process)``; relative to the Dag file. (templated) One that is no file here
+        ``airflow_eos.spark.main(process)``; relative to the Dag file. (templated) One that is not a file here
         (``local:///...``, ``s3a://...``) gets the specification by ``--files`` in cluster mode, and so does
         every executor.
     :param deferrable: in cluster mode, wait in the triggerer and free the worker
@@ -208,8 +208,8 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         :raises EosError: the run did not commit.
         """
         spec = self.build_spec(context)
-        what = f"Spark driver {event['driver_id']}: {event['status']}"
-        failure = None if event["succeeded"] else RunFailed(what)
+        ending = f"Spark driver {event['driver_id']}: {event['status']}"
+        failure = None if event["succeeded"] else RunFailed(ending)
         # A cluster that could not be asked may still run the driver: the next try takes it up again.
         ended = event["status"] != "UNREACHABLE"
         record = self._counted(context, lambda: self._conclude(context, spec, failure, ended=ended))
@@ -318,9 +318,9 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         if self._module is not None:
             from importlib.util import find_spec
 
-            found = find_spec("airflow_eos.spark.submit_main")
-            assert found is not None
-            self.application = str(found.origin)
+            script = find_spec("airflow_eos.spark.submit_main")
+            assert script is not None
+            self.application = str(script.origin)
         elif (folder / self.application).is_file():
             self.application = str((folder / self.application).resolve())
 
@@ -450,11 +450,11 @@ class ReadProcessWriteSubmitOperator(RunParameters, SparkSubmitOperator):
         mark = re.escape(failure_mark(self._submitted.spec.name))
         lines = getattr(self._hook, "_last_submit_log_lines", ())
         for line in reversed(list(lines)):
-            found = re.search(rf"{mark} (\w+)((?: \[[\w.]+\])?): (.*)", line)
-            if found:
-                kind = getattr(exceptions, found[1], None)
+            match = re.search(rf"{mark} (\w+)((?: \[[\w.]+\])?): (.*)", line)
+            if match:
+                kind = getattr(exceptions, match[1], None)
                 if kind is ProcessFailed:
-                    return ProcessFailed(found[3], raised=(found[2].strip(" []"),))
+                    return ProcessFailed(match[3], raised=(match[2].strip(" []"),))
                 if isinstance(kind, type) and issubclass(kind, EosError):
-                    return kind(found[3])
+                    return kind(match[3])
         return None

@@ -67,16 +67,16 @@ class Boundaries:
         :raises TopicRecreated: it was pinned on an earlier topic of that name.
         :raises IntervalUnaccountable: the run that pinned it accepted a loss, and this run does not.
         """
-        found = Boundary.from_json(value)
-        if found.topic_id != topic.topic_id:
+        boundary = Boundary.from_json(value)
+        if boundary.topic_id != topic.topic_id:
             raise TopicRecreated(
-                f"the boundary of {topic.topic!r} at {found.moment} was pinned on topic id {found.topic_id}, "
-                f"the topic now has id {topic.topic_id}: it was deleted and made again; "
+                f"the boundary of {topic.topic!r} at {boundary.moment} was pinned on topic id "
+                f"{boundary.topic_id}, the topic now has id {topic.topic_id}: it was deleted and made again; "
                 "give the new one another name"
             )
         if not accept_deleted:
-            log_coverage.refuse_deleted(topic.topic, found.moment, found.unproven, pinned=True)
-        return found
+            log_coverage.refuse_deleted(topic.topic, boundary.moment, boundary.unproven, pinned=True)
+        return boundary
 
     def compute(
         self,
@@ -93,10 +93,10 @@ class Boundaries:
         """
         partitions = topic.topic_partitions
         look = log_coverage.look(self._cluster, partitions, moment)
-        stable, found = look.stable, look.found
+        stable, first_records = look.stable, look.found
         now, text = self._now(), keys.utc_text(moment)
-        log_coverage.refuse_future(found, now)
-        idle = [tp.partition for tp in partitions if found[tp] is None]
+        log_coverage.refuse_future(first_records, now)
+        idle = [tp.partition for tp in partitions if first_records[tp] is None]
         if idle and now < moment + lateness:
             raise IntervalNotReady(
                 f"{topic.topic!r}: partitions {idle} hold nothing at or after {text} yet; the boundary "
@@ -114,7 +114,7 @@ class Boundaries:
         is_first = not any(other.moment < text for other in near)
         offsets = {}
         for tp in partitions:
-            first = found[tp]
+            first = first_records[tp]
             last = look.log_starts[tp] if is_first and tp in look.undated else stable[tp]
             offsets[tp.partition] = last if first is None else first.offset
         return Boundary(
@@ -154,12 +154,12 @@ class Pinned:
         Boundaries farther away cannot clamp it: each was clamped by its neighbours when it was pinned, so
         offsets rise with moments.
         """
-        found = self._of_topic(self._values)
+        near = self._of_topic(self._values)
         for before in (True, False):
             side = [key for key in self._values if key != self._key and (key < self._key) == before]
-            if len(side) >= NEIGHBOURS and not any((key < self._key) == before for key in found):
+            if len(side) >= NEIGHBOURS and not any((key < self._key) == before for key in near):
                 return self.all()  # all that are near are of an earlier topic of that name
-        return list(found.values())
+        return list(near.values())
 
     def all(self) -> list[Boundary]:
         """Return all boundaries."""
@@ -167,8 +167,12 @@ class Pinned:
         return list(self._of_topic(self._values).values())
 
     def _of_topic(self, values: Mapping[str, str]) -> dict[str, Boundary]:
-        found = {key: Boundary.from_json(value, key) for key, value in values.items() if key != self._key}
-        return {key: one for key, one in found.items() if one.topic_id == self._topic.topic_id}
+        boundaries = {
+            key: Boundary.from_json(value, key) for key, value in values.items() if key != self._key
+        }
+        return {
+            key: boundary for key, boundary in boundaries.items() if boundary.topic_id == self._topic.topic_id
+        }
 
 
 def neighbours(topic: str, moment: dt.datetime) -> Around:

@@ -150,11 +150,11 @@ def proof_holds(
             for p in producers.get(tp, ())
             if (p.producer_id, p.producer_epoch) == (identity.producer_id, identity.producer_epoch)
         ]
-        found = ours[0].last_sequence if ours else -1
-        if found != last_sequence(counts.get(tp, 0)):
+        last = ours[0].last_sequence if ours else -1
+        if last != last_sequence(counts.get(tp, 0)):
             raise ProtocolViolation(
                 f"{tp} should end at sequence {last_sequence(counts.get(tp, 0))} of producer "
-                f"{identity.producer_id} epoch {identity.producer_epoch}; its leader says {found}"
+                f"{identity.producer_id} epoch {identity.producer_epoch}; its leader says {last}"
             )
 
 
@@ -317,15 +317,15 @@ def same_work(
         )
 
 
-def not_pruned(run_key: str, pipeline: str, found: Mapping[str, str]) -> None:
+def not_pruned(run_key: str, pipeline: str, values: Mapping[str, str]) -> None:
     """Law 3: a missing record does not mean *no* if the ledger says that it was pruned.
 
     :param run_key: of the whole run, which the ledger does not hold.
-    :param found: values by ledger key, among them that of :func:`~airflow_eos.ledger.keys.pruned_key`.
+    :param values: values by ledger key, among them that of :func:`~airflow_eos.ledger.keys.pruned_key`.
     :raises LedgerPruned: the run was committed.
     """
-    if is_pruned(run_key, pipeline, found):
-        pruned = PrunedRuns.from_json(found[keys.pruned_key(pipeline, run_key)])
+    if is_pruned(run_key, pipeline, values):
+        pruned = PrunedRuns.from_json(values[keys.pruned_key(pipeline, run_key)])
         raise LedgerPruned(
             f"{run_key} was committed before {pruned.before}, and its record was pruned from the ledger "
             "(`airflow eos prune`): what it read and wrote is not known any more, and it is not done again. "

@@ -86,7 +86,7 @@ def look(cluster: Cluster, partitions: Collection[TopicPartition], moment: dt.da
         stable = cluster.last_stable_offsets(partitions)
         cut = [tp for tp in partitions if starts[tp] > 0]
         oldest = cluster.offsets_for_time(cut, 0, markers=True) if cut else {}
-        found = _first_records(cluster, starts, moment)
+        first_records = _first_records(cluster, starts, moment)
         # Behind the stable offsets: what stands below them is among these timestamps.
         highest = cluster.max_timestamps(partitions)
         if cluster.log_starts(partitions) == starts:
@@ -95,7 +95,14 @@ def look(cluster: Cluster, partitions: Collection[TopicPartition], moment: dt.da
         raise IntervalNotReady(f"the log starts of {min(partitions).topic!r} keep moving; retry later")
     # Records without a timestamp are never found by time, however long a run waits.
     refuse_hidden([tp for tp in cut if oldest[tp] is None and stable[tp] > starts[tp] and highest[tp] >= 0])
-    return Look(starts, oldest, stable, found, highest, _undated(cluster, starts, stable, oldest, found))
+    return Look(
+        starts,
+        oldest,
+        stable,
+        first_records,
+        highest,
+        _undated(cluster, starts, stable, oldest, first_records),
+    )
 
 
 def _first_records(
@@ -112,10 +119,10 @@ def _undated(
     starts: Mapping[TopicPartition, int],
     stable: Mapping[TopicPartition, int],
     oldest: Mapping[TopicPartition, TimedOffset | None],
-    found: Mapping[TopicPartition, TimedOffset | None],
+    first_records: Mapping[TopicPartition, TimedOffset | None],
 ) -> frozenset[TopicPartition]:
     """Return the partitions with records, none of which has a timestamp; reads up to the first record."""
-    idle = [tp for tp, first in found.items() if first is None and starts[tp] < stable[tp]]
+    idle = [tp for tp, first in first_records.items() if first is None and starts[tp] < stable[tp]]
     undated = {tp for tp in idle if tp in oldest and oldest[tp] is None}
     asked = [tp for tp in idle if tp not in undated]
     dated = cluster.offsets_for_time(asked, 0) if asked else {}
@@ -186,16 +193,16 @@ def _listed(topic: str, heads: Mapping[int, Deleted], *, undated: bool) -> str:
     return "; ".join(f"{topic}-{partition}: {head}" for partition, head in sorted(wanted.items()))
 
 
-def refuse_future(found: Mapping[TopicPartition, TimedOffset | None], now: dt.datetime) -> None:
+def refuse_future(first_records: Mapping[TopicPartition, TimedOffset | None], now: dt.datetime) -> None:
     """Refuse a boundary before a record from the far future.
 
     :raises IntervalUnaccountable: names partitions, offsets and timestamps, and the way on.
     """
     latest = timestamp_of(now + FUTURE_TOLERANCE)
     ahead = [
-        f"{tp} offset {one.offset}: {moment_text(one.timestamp)}"
-        for tp, one in sorted(found.items())
-        if one is not None and one.timestamp > latest
+        f"{tp} offset {record.offset}: {moment_text(record.timestamp)}"
+        for tp, record in sorted(first_records.items())
+        if record is not None and record.timestamp > latest
     ]
     if ahead:
         raise IntervalUnaccountable(
@@ -225,14 +232,14 @@ def what_is_left(
     """Return the ranges from their log starts on, and the accepted loss for the run's record."""
     left: list[OffsetRange] = []
     losses: list[dict[str, Any]] = []
-    for one in ranges:
-        head = heads.get(one.topic_partition)
-        if head is None or not one.start < min(head.log_start, one.end):
-            left.append(one)
+    for whole in ranges:
+        head = heads.get(whole.topic_partition)
+        if head is None or not whole.start < min(head.log_start, whole.end):
+            left.append(whole)
             continue
-        start = min(head.log_start, one.end)
-        left.append(replace(one, start=start))
-        place = {"topic": one.topic, "partition": one.partition, "start": one.start, "end": start}
+        start = min(head.log_start, whole.end)
+        left.append(replace(whole, start=start))
+        place = {"topic": whole.topic, "partition": whole.partition, "start": whole.start, "end": start}
         losses.append({**place, **head.to_dict()})
     return tuple(left), losses
 

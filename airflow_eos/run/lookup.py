@@ -93,12 +93,12 @@ class CommittedRuns:
         Rounds committed before a clear are not reprocessed: the run had not ended, and goes on.
         """
         whole = keys.run_key(replace(self._spec, ranges=Cursor()))
-        found = self._look_up([whole], wait=wait, whole=whole, prefix=keys.rounds_prefix(self._spec))
-        done, final = rounds.in_order(self._spec, found)
+        records = self._look_up([whole], wait=wait, whole=whole, prefix=keys.rounds_prefix(self._spec))
+        done, final = rounds.in_order(self._spec, records)
         if final is not None:
             return self._settled(rounds.merged([*done, final]), [*done, final], wait=wait)
-        if whole in found:  # the Dag run was made before its author asked for rounds
-            return self._settled(found[whole], [found[whole]], wait=wait)
+        if whole in records:  # the Dag run was made before its author asked for rounds
+            return self._settled(records[whole], [records[whole]], wait=wait)
         self._check(done)
         number = self._spec.round
         return _answer(done[number], "a round") if number is not None and number < len(done) else None
@@ -131,7 +131,7 @@ class CommittedRuns:
         self, first: RunRecord, parts: Sequence[RunRecord], again: Mapping[str, RunRecord]
     ) -> RunRecord:
         """Return the run, or else its latest reprocessing, that did the requested work."""
-        if any(self._differs(one) for one in parts):
+        if any(self._differs(part) for part in parts):
             numbered = [again[key] for key in keys.reprocess_keys(first.run_key) if key in again]
             for record in reversed(numbered):
                 if not self._differs(record):
@@ -161,16 +161,18 @@ class CommittedRuns:
         ask = self._authority.settle if wait else self._authority.peek
         pipeline = self._spec.pipeline
         wanted = [keys.run_record_key(key) for key in runs]
-        found = ask(
+        values = ask(
             [*wanted, keys.pruned_key(pipeline, whole)] if whole else wanted,
             routing=pipeline,
             prefixes=[keys.run_record_key(prefix)] if prefix else [],
         )
-        records = [RunRecord.from_json(value, key) for key, value in found.items() if keys.is_run_record(key)]
+        records = [
+            RunRecord.from_json(value, key) for key, value in values.items() if keys.is_run_record(key)
+        ]
         by_key = {record.run_key: record for record in records}
         answers = {key for key in by_key if keys.ends_run(key)}
         if whole and not answers:
-            laws.not_pruned(whole, pipeline, found)
+            laws.not_pruned(whole, pipeline, values)
         return by_key
 
 

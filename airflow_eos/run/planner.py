@@ -169,12 +169,14 @@ class Planner:
         waiting = undecided(self._cluster, bounds.ends, stable)
         # A range that ends below them was not meant to reach them.
         reached = [
-            one for one in waiting if plan.advances or plan.ends[one.topic_partition] >= one.offsets.start
+            offsets
+            for offsets in waiting
+            if plan.advances or plan.ends[offsets.topic_partition] >= offsets.offsets.start
         ]
         return replace(
             plan,
             notes=(*plan.notes, *map(str, reached)),
-            undecided=sum(one.offsets.span for one in reached),
+            undecided=sum(offsets.offsets.span for offsets in reached),
         )
 
     # -- cursor --
@@ -224,9 +226,9 @@ class Planner:
         wanted = [keys.cursor_key(group)] + ([keys.cursor_key(group, only)] if only else [])
         intent = keys.intent_key(keys.cursor_transactional_id(self._spec.prefix, group, only))
         # As a prefix: that there is none, which is the rule, is not a *no* that anything rests on here.
-        found = self._authority.settle(wanted, routing=group, prefixes=(intent,))
-        laws.no_open_intent(group, found.get(intent))
-        records = {key: CursorRecord.from_json(found[key], key) for key in wanted if key in found}
+        values = self._authority.settle(wanted, routing=group, prefixes=(intent,))
+        laws.no_open_intent(group, values.get(intent))
+        records = {key: CursorRecord.from_json(values[key], key) for key in wanted if key in values}
         for record in records.values():
             laws.group_is_ours(group, "pipeline", record.pipeline, self._spec.pipeline)
             laws.group_is_ours(group, "prefix", record.prefix, self._spec.prefix)

@@ -104,10 +104,10 @@ class RunProtocol:
         :raises OutputLost: committed, and a topic that was written is gone.
         """
         work = UnitOfWork(keys.run_key(self._spec), keys.transactional_id(self._spec))
-        found = self._ask(work, fenced=False)
+        record = self._ask(work, fenced=False)
         self._trace.enter(State.ASKED)
-        if found is not None:
-            return self._visible(found)
+        if record is not None:
+            return self._visible(record)
         try:
             while True:
                 record = self._one_epoch(work)
@@ -173,9 +173,9 @@ class RunProtocol:
 
     def _behind_the_fence(self, work: UnitOfWork, session: ProducerSession) -> RunRecord | None:
         fenced_id, asked_key = work.transactional_id, work.key
-        found = self._ask_again(work)
-        if found is not None:
-            return self._visible(found)
+        record = self._ask_again(work)
+        if record is not None:
+            return self._visible(record)
         self._trace.enter(State.CHECKED)
         if work.transactional_id != fenced_id:
             # Committed by another run since we asked: it is to be reprocessed, under that work's own id.

@@ -52,8 +52,8 @@ def notes(
     :param interval: the requested one, for an interval or a partition.
     """
     try:
-        found = [] if interval is None else _of_sources(cluster, plan.topic_ids, interval, now)
-        return found if sink_topic is None else [*found, *_of_sink(cluster, plan, sink_topic, now)]
+        of_sources = [] if interval is None else _of_sources(cluster, plan.topic_ids, interval, now)
+        return of_sources if sink_topic is None else [*of_sources, *_of_sink(cluster, plan, sink_topic, now)]
     except EosError as error:
         log.info("retention could not be looked at: %s", error)
         return []
@@ -79,10 +79,12 @@ def _of_sink(cluster: Cluster, plan: RunPlan, sink: str, now: dt.datetime) -> li
         return []
     oldest = now - keeps
     # A note is not worth reading a log for: markers may count.
-    found = cluster.offsets_for_time({r.topic_partition for r in ranges}, timestamp_of(oldest), markers=True)
+    kept_from = cluster.offsets_for_time(
+        {r.topic_partition for r in ranges}, timestamp_of(oldest), markers=True
+    )
     expired = []
     for r in ranges:
-        first = found[r.topic_partition]
+        first = kept_from[r.topic_partition]
         end = r.end if first is None else min(r.end, first.offset)
         if end > r.start:
             expired.append(f"{r.topic_partition} [{r.start}, {end})")

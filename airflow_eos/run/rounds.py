@@ -84,32 +84,32 @@ def _first_ids(rounds: Sequence[RunRecord]) -> dict[str, str]:
 
 def _spanned(all_ranges: Iterable[Sequence[OffsetRange]]) -> tuple[OffsetRange, ...]:
     spans: dict[TopicPartition, list[OffsetRange]] = {}
-    for one in (r for ranges in all_ranges for r in ranges):
-        found = spans.setdefault(one.topic_partition, [])
-        if found and found[-1].end == one.start:
-            found[-1] = replace(found[-1], end=one.end)
-        elif found and not found[-1].span:
-            found[-1] = one
-        elif one.span or not found:
-            found.append(one)
-    return tuple(sorted(one for found in spans.values() for one in found))
+    for offsets in (r for ranges in all_ranges for r in ranges):
+        joined = spans.setdefault(offsets.topic_partition, [])
+        if joined and joined[-1].end == offsets.start:
+            joined[-1] = replace(joined[-1], end=offsets.end)
+        elif joined and not joined[-1].span:
+            joined[-1] = offsets
+        elif offsets.span or not joined:
+            joined.append(offsets)
+    return tuple(sorted(offsets for joined in spans.values() for offsets in joined))
 
 
 def _totals(all_receipts: Iterable[Sequence[PartitionReceipt]]) -> tuple[PartitionReceipt, ...]:
     totals: dict[tuple[str, int], PartitionReceipt] = {}
-    for one in (r for receipts in all_receipts for r in receipts):
-        before = totals.get((one.topic, one.partition))
+    for receipt in (r for receipts in all_receipts for r in receipts):
+        before = totals.get((receipt.topic, receipt.partition))
         if before is None or not before.records:
-            totals[one.topic, one.partition] = one
-        elif one.records:
-            totals[one.topic, one.partition] = PartitionReceipt(
-                topic=one.topic,
-                partition=one.partition,
+            totals[receipt.topic, receipt.partition] = receipt
+        elif receipt.records:
+            totals[receipt.topic, receipt.partition] = PartitionReceipt(
+                topic=receipt.topic,
+                partition=receipt.partition,
                 first_offset=before.first_offset,
-                last_offset=one.last_offset,
-                records=before.records + one.records,
-                size=before.size + one.size,
-                batches=before.batches + one.batches,
+                last_offset=receipt.last_offset,
+                records=before.records + receipt.records,
+                size=before.size + receipt.size,
+                batches=before.batches + receipt.batches,
                 last_sequence=NO_OFFSET,  # each round counts from 0
             )
     return tuple(totals[place] for place in sorted(totals))

@@ -18,8 +18,8 @@ def without(plan: RunPlan, skip_offsets: Sequence[OffsetRange]) -> RunPlan:
     """
     left: list[OffsetRange] = []
     skipped: list[OffsetRange] = []
-    for one in plan.ranges:
-        pieces, gone = _pieces(one, (s for s in skip_offsets if s.topic_partition == one.topic_partition))
+    for whole in plan.ranges:
+        pieces, gone = _pieces(whole, (s for s in skip_offsets if s.topic_partition == whole.topic_partition))
         left += pieces
         skipped += gone
     if not skipped:
@@ -45,8 +45,8 @@ def _pieces(
     left: list[OffsetRange] = []
     skipped: list[OffsetRange] = []
     position = whole.start
-    for one in sorted(skip_offsets):
-        start, end = max(one.start, position), min(one.end, whole.end)
+    for skip in sorted(skip_offsets):
+        start, end = max(skip.start, position), min(skip.end, whole.end)
         if start >= end:
             continue
         if position < start:

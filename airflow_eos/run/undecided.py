@@ -98,25 +98,25 @@ def undecided(
         return _described(cluster, open_ranges)
     except EosError as error:
         log.info("the open transactions could not be looked at: %s", error)
-        return [Undecided(one) for one in open_ranges]
+        return [Undecided(offsets) for offsets in open_ranges]
 
 
 def _described(cluster: Cluster, open_ranges: Collection[OffsetRange]) -> list[Undecided]:
-    known = cluster.describe_producers([one.topic_partition for one in open_ranges])
+    known = cluster.describe_producers([offsets.topic_partition for offsets in open_ranges])
     first = {
-        one.topic_partition: next(
-            (p for p in known[one.topic_partition] if p.current_txn_start_offset == one.start), None
+        offsets.topic_partition: next(
+            (p for p in known[offsets.topic_partition] if p.current_txn_start_offset == offsets.start), None
         )
-        for one in open_ranges
+        for offsets in open_ranges
     }
-    producers = {one.producer_id for one in first.values() if one is not None}
+    producers = {producer.producer_id for producer in first.values() if producer is not None}
     ids = cluster.transactional_ids(producers) if producers else {}
     described = []
-    for one in open_ranges:
-        producer = first[one.topic_partition]
+    for offsets in open_ranges:
+        producer = first[offsets.topic_partition]
         named = None if producer is None else ids.get(producer.producer_id)
         since = None if producer is None else _since(cluster, producer, named)
-        described.append(Undecided(one, producer, named, since))
+        described.append(Undecided(offsets, producer, named, since))
     return described
 
 

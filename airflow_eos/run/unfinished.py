@@ -99,9 +99,9 @@ class UnfinishedEnds:
             return None
         committed = {
             epoch: self._was_committed(producer.producer_id, epoch, open_there)
-            for epoch in {one.producer_epoch for one in open_there.values()}
+            for epoch in {producer.producer_epoch for producer in open_there.values()}
         }
-        commits = {tp: one for tp, one in open_there.items() if committed[one.producer_epoch]}
+        commits = {tp: active for tp, active in open_there.items() if committed[active.producer_epoch]}
         aborts = sorted(open_there.keys() - commits.keys())
         if commits:
             write_commit_markers(self._transactions, producer, commits)
@@ -127,35 +127,37 @@ class UnfinishedEnds:
             if any(named_writer(value) == writer for value in answer.committed.values()):
                 return True
             undecided += [
-                RunRecord.from_json(one.value, one.key)
-                for one in answer.open_records
-                if one.value is not None and named_writer(one.value) == writer
+                RunRecord.from_json(entry.value, entry.key)
+                for entry in answer.open_records
+                if entry.value is not None and named_writer(entry.value) == writer
             ]
-        said = coordinator_said(self._word, producer_id, epoch)
-        if said is None and not undecided and complete:
+        decision = coordinator_said(self._word, producer_id, epoch)
+        if decision is None and not undecided and complete:
             return False  # a run's commit has its record; of a moved cursor the coordinator knows
-        if said is None and undecided:
-            said = seen_of(self._cluster, undecided[0])
-        if said is None:
+        if decision is None and undecided:
+            decision = seen_of(self._cluster, undecided[0])
+        if decision is None:
             raise OutcomeUnknown(
                 f"a transaction of producer {producer_id}, epoch {epoch}, was not ended in "
                 f"{', '.join(map(str, sorted(open_there)))}, and nothing tells whether it was committed; see "
                 "`airflow eos repair`"
             )
-        return said
+        return decision
 
     def _witnesses(
         self, producer_id: int, open_there: Mapping[TopicPartition, ActiveProducer]
     ) -> Collection[int]:
         """Return the ledger partitions that may contain the run record of such a transaction."""
-        found = {self._ledger.partition_for(self._spec.pipeline)}
+        partitions = {self._ledger.partition_for(self._spec.pipeline)}
         for tp in open_there:
             if tp.topic != self._spec.ledger.topic:
                 continue
             answer = answer_of(self._ledger.view(tp.partition, (), (keys.RUN_RECORDS, keys.CURSORS)))
-            named = (_pipeline(one.value) for one in answer.open_records if one.producer_id == producer_id)
-            found |= {self._ledger.partition_for(pipeline) for pipeline in named if pipeline}
-        return found
+            named = (
+                _pipeline(entry.value) for entry in answer.open_records if entry.producer_id == producer_id
+            )
+            partitions |= {self._ledger.partition_for(pipeline) for pipeline in named if pipeline}
+        return partitions
 
     # -- ledger and offsets --
 
@@ -164,7 +166,10 @@ class UnfinishedEnds:
         if keys.moves_cursor(self._spec):
             routings.add(self._spec.group_id)
         return sorted(
-            {TopicPartition(self._spec.ledger.topic, self._ledger.partition_for(one)) for one in routings}
+            {
+                TopicPartition(self._spec.ledger.topic, self._ledger.partition_for(routing))
+                for routing in routings
+            }
         )
 
     def _end_offsets(self, producer: ProducerIdentity) -> EndTxnAnswer | None:
@@ -216,11 +221,13 @@ def write_commit_markers(
         where,
         owner.transactional_id,
     )
-    for producer_id, epoch in sorted({(one.producer_id, one.producer_epoch) for one in open_there.values()}):
+    for producer_id, epoch in sorted(
+        {(active.producer_id, active.producer_epoch) for active in open_there.values()}
+    ):
         chosen = [
             tp
-            for tp, one in open_there.items()
-            if (one.producer_id, one.producer_epoch) == (producer_id, epoch)
+            for tp, active in open_there.items()
+            if (active.producer_id, active.producer_epoch) == (producer_id, epoch)
         ]
         try:
             transactions.write_markers(producer_id, epoch, sorted(chosen), commit=True)
@@ -258,14 +265,14 @@ def seen_of(cluster: Cluster, record: RunRecord) -> bool | None:
     partitions = sorted({r.topic_partition for r in record.ranges})
     for group in (record.group_id, f"{record.group_id}.runs"):
         committed = cluster.committed(group, partitions, stable=False)
-        if any(keys.metadata_names(one.metadata, record.run_key) for one in committed.values()):
+        if any(keys.metadata_names(offset.metadata, record.run_key) for offset in committed.values()):
             return True
     return None
 
 
 def _pipeline(value: str | None) -> str | None:
     try:
-        found = json.loads(value or "{}")["pipeline"]
+        pipeline = json.loads(value or "{}")["pipeline"]
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
-    return found if isinstance(found, str) else None
+    return pipeline if isinstance(pipeline, str) else None

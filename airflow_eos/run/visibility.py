@@ -67,11 +67,11 @@ class Visibility:
         producer, ended = record.producer, False
 
         def look() -> tuple[list[str], set[TopicPartition]]:
-            found = self._invisible(_written(record), producer)
+            hidden = self._invisible(_written(record), producer)
             in_ledger = self._own_open(producer, ledger)
-            texts = [text for text, _ in found.values()]
+            texts = [text for text, _ in hidden.values()]
             texts += [f"{tp} (its leader holds the transaction for open)" for tp in in_ledger]
-            open_there = {tp for tp, (_, ours) in found.items() if ours} | in_ledger
+            open_there = {tp for tp, (_, ours) in hidden.items() if ours} | in_ledger
             # Offsets of intervals have no meaning: another run's may be pending when ours are not.
             if (group == record.group_id or not ended) and self._is_pending(record, group, offsets):
                 texts.append(f"the offsets of group {group!r} (pending)")
@@ -92,8 +92,8 @@ class Visibility:
         """
 
         def look() -> tuple[list[str], set[TopicPartition]]:
-            found = self._invisible(_written(record), record.producer)
-            return [text for text, _ in found.values()], {tp for tp, (_, ours) in found.items() if ours}
+            hidden = self._invisible(_written(record), record.producer)
+            return [text for text, _ in hidden.values()], {tp for tp, (_, ours) in hidden.items() if ours}
 
         self._wait(record, look, lambda partitions: self._finish(record.producer, partitions), seconds)
 
@@ -109,7 +109,7 @@ class Visibility:
         finish: Callable[[Collection[TopicPartition]], None],
         seconds: float,
     ) -> None:
-        began, pause, said = self._clock(), _POLL_SECONDS, False
+        began, pause, is_logged = self._clock(), _POLL_SECONDS, False
         may_finish = self._transactions is not None
         while True:
             waited = self._clock() - began
@@ -129,8 +129,8 @@ class Visibility:
                     f"{record.run_key} is committed, not yet visible in {'; '.join(missing)}; a retry waits "
                     "for it and writes nothing. If it stays so see `airflow eos repair`"
                 )
-            if waited >= _SAY_SECONDS and not said:
-                said = True
+            if waited >= _SAY_SECONDS and not is_logged:
+                is_logged = True
                 log.warning(
                     "%s is committed; waiting until readers see %s", record.run_key, "; ".join(missing)
                 )
@@ -160,26 +160,30 @@ class Visibility:
                 )
         behind = [tp for tp in behind if ends[tp] > written[tp]]
         ours = open_of(self._cluster, producer.producer_id, behind)
-        found: dict[TopicPartition, tuple[str, bool]] = {}
+        hidden: dict[TopicPartition, tuple[str, bool]] = {}
         for tp in behind:
             own = tp in ours and ours[tp].current_txn_start_offset <= written[tp]
             why = "its leader holds the transaction for open" if own else "behind one of another producer"
-            found[tp] = (f"{tp} (offsets {stable[tp]} to {written[tp]}: {why})", own)
-        return found
+            hidden[tp] = (f"{tp} (offsets {stable[tp]} to {written[tp]}: {why})", own)
+        return hidden
 
     def _own_open(
         self, producer: ProducerIdentity, partitions: Collection[TopicPartition]
     ) -> set[TopicPartition]:
         """Return the partitions with an open transaction of exactly this epoch."""
-        found = open_of(self._cluster, producer.producer_id, partitions)
-        return {tp for tp, one in found.items() if one.producer_epoch == producer.producer_epoch}
+        active = open_of(self._cluster, producer.producer_id, partitions)
+        return {
+            tp
+            for tp, active_there in active.items()
+            if active_there.producer_epoch == producer.producer_epoch
+        }
 
     def _is_pending(self, record: RunRecord, group: str, offsets: Mapping[TopicPartition, int]) -> bool:
         """Return whether our offsets are pending; once ours are committed, pending ones are a newer run's."""
         if not offsets or not self._cluster.has_pending_offsets(group, sorted(offsets)):
             return False
         committed = self._cluster.committed(group, sorted(offsets), stable=False)
-        if any(keys.metadata_names(one.metadata, record.run_key) for one in committed.values()):
+        if any(keys.metadata_names(offset.metadata, record.run_key) for offset in committed.values()):
             return False
         behind = any(tp not in committed or committed[tp].offset < end for tp, end in offsets.items())
         return group != record.group_id or behind

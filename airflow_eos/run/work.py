@@ -87,18 +87,20 @@ class WorkDefinition:
             sink=data.get(SINK),
             interval=tuple(data["interval"]) if "interval" in data else None,
             key=data.get("key"),
-            ranges=tuple(OffsetRange.from_list(one) for one in data.get("ranges", ())),
+            ranges=tuple(OffsetRange.from_list(offsets) for offsets in data.get("ranges", ())),
             advance=data.get("advance", False),
             origin=data.get(ORIGIN, ""),
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form, without fields that do not apply."""
-        found = {name: getattr(self, name) for name in _NAMES}
-        found["topics"] = list(self.topics)
-        found["interval"] = None if self.interval is None else list(self.interval)
-        found["ranges"] = [one.to_list() for one in self.ranges]
-        return {name: value for name, value in found.items() if value or (name == "partition" and value == 0)}
+        fields = {name: getattr(self, name) for name in _NAMES}
+        fields["topics"] = list(self.topics)
+        fields["interval"] = None if self.interval is None else list(self.interval)
+        fields["ranges"] = [offsets.to_list() for offsets in self.ranges]
+        return {
+            name: value for name, value in fields.items() if value or (name == "partition" and value == 0)
+        }
 
 
 def recorded_interval(record: RunRecord) -> tuple[str, str] | None:
@@ -108,7 +110,7 @@ def recorded_interval(record: RunRecord) -> tuple[str, str] | None:
     """
     work = record.details.get(WORK)
     interval = work.get("interval") if isinstance(work, Mapping) else None
-    if not isinstance(interval, (list, tuple)) or [type(one) for one in interval] != [str, str]:
+    if not isinstance(interval, (list, tuple)) or [type(end) for end in interval] != [str, str]:
         return None
     return interval[0], interval[1]
 
@@ -130,15 +132,15 @@ class Difference:
 
 def differences(recorded: WorkDefinition, asked: WorkDefinition) -> list[Difference]:
     """Return every field in which two definitions differ; origins count if both have one."""
-    found = []
+    different = []
     for name in _NAMES:
         was, now = getattr(recorded, name), getattr(asked, name)
         if was == now or (name == ORIGIN and not (was and now)):
             continue
-        found.append(
+        different.append(
             Difference(name, *(_ranges_texts(was, now) if name == "ranges" else (_text(was), _text(now))))
         )
-    return found
+    return different
 
 
 def disagreement(
@@ -151,17 +153,17 @@ def disagreement(
     """
     recorded = WorkDefinition.recorded(record)
     theirs = record.producer.transactional_id
-    said = []
+    reasons = []
     if theirs != transactional_id:
-        said.append(f"it was committed under transactional id {theirs!r}, not {transactional_id!r}")
+        reasons.append(f"it was committed under transactional id {theirs!r}, not {transactional_id!r}")
     if recorded is None:  # of a version that did not say: compare what it read
-        read = sorted({one.topic for one in record.ranges})
+        read = sorted({offsets.topic for offsets in record.ranges})
         if read and not set(read).intersection(asked.topics):
-            said.append(f"it read {', '.join(read)}, not {', '.join(asked.topics)}")
-        return f"{'; '.join(said)}. {_how_to_go_on([])}" if said else None
-    differing = [one for one in differences(recorded, asked) if one.field not in but_for]
-    said += [str(one) for one in differing]
-    return f"{'; '.join(said)}. {_how_to_go_on(differing)}" if said else None
+            reasons.append(f"it read {', '.join(read)}, not {', '.join(asked.topics)}")
+        return f"{'; '.join(reasons)}. {_how_to_go_on([])}" if reasons else None
+    differing = [difference for difference in differences(recorded, asked) if difference.field not in but_for]
+    reasons += [str(difference) for difference in differing]
+    return f"{'; '.join(reasons)}. {_how_to_go_on(differing)}" if reasons else None
 
 
 def as_named(record: RunRecord, fields: Mapping[str, Any]) -> WorkDefinition | None:
@@ -174,9 +176,9 @@ def as_named(record: RunRecord, fields: Mapping[str, Any]) -> WorkDefinition | N
 
 
 def _how_to_go_on(differing: Sequence[Difference]) -> str:
-    fields = {one.field for one in differing}
+    fields = {difference.field for difference in differing}
     if ORIGIN in fields:
-        was = next(one.recorded for one in differing if one.field == ORIGIN)
+        was = next(difference.recorded for difference in differing if difference.field == ORIGIN)
         return (
             "Give each environment its own prefix and its own ledger; where this is the environment that "
             f"made the record, under another address, set [eos] origin to {was}"
@@ -221,7 +223,10 @@ def _ranges_texts(was: Sequence[OffsetRange], now: Sequence[OffsetRange]) -> tup
     """Name only the ranges that are not in both: there may be hundreds."""
 
     def text(ones: Sequence[OffsetRange], others: Sequence[OffsetRange]) -> str:
-        only = [one for one in ones if one not in others]
-        return ", ".join(f"{one.topic_partition} [{one.start}, {one.end})" for one in only) or "no others"
+        only = [offsets for offsets in ones if offsets not in others]
+        return (
+            ", ".join(f"{offsets.topic_partition} [{offsets.start}, {offsets.end})" for offsets in only)
+            or "no others"
+        )
 
     return text(was, now), text(now, was)

@@ -227,5 +227,5 @@ class _SendSorted:
     task: SendTask = field(repr=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        elements = (one.as_py() for batch in batches for one in batch.column(0))
+        elements = (value.as_py() for batch in batches for value in batch.column(0))
         return self.task(opaque_rows.unpacked(elements))

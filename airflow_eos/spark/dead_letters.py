@@ -48,7 +48,7 @@ def is_records(error: BaseException) -> bool:
     exception group counts if all of its exceptions do.
     """
     if isinstance(error, _GROUP):
-        return all(is_records(one) for one in error.exceptions)
+        return all(is_records(inner) for inner in error.exceptions)
     return not isinstance(error, NOT_THE_RECORDS) and signal_of(class_names(error)) is None
 
 
@@ -147,7 +147,9 @@ class DeadLetters:
     def batch(self) -> pa.RecordBatch:
         """Return the dead letters as rows for the sink, in the order in which they were read."""
         letters = pa.concat_tables([SCHEMA.empty_table(), *self._letters]).combine_chunks()
-        return pa.RecordBatch.from_arrays([one.combine_chunks() for one in letters.columns], schema=SCHEMA)
+        return pa.RecordBatch.from_arrays(
+            [column.combine_chunks() for column in letters.columns], schema=SCHEMA
+        )
 
     def keep(self, record: pa.RecordBatch, cause: str, lacks: Sequence[str] = ()) -> None:
         """Make a dead letter of a record, as large as its topic takes.

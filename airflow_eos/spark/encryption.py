@@ -64,9 +64,9 @@ def settings_in_force(session: SparkSession, asked: Mapping[str, str]) -> dict[s
 
     :param asked: the requested settings; they alone contain the address of a server.
     """
-    found = {name: session.conf.get(name, None) for name in _DECIDING}
+    in_force = {name: session.conf.get(name, None) for name in _DECIDING}
     address = {name: value for name, value in asked.items() if name == "spark.remote"}
-    return {**address, **{name: value for name, value in found.items() if value is not None}}
+    return {**address, **{name: value for name, value in in_force.items() if value is not None}}
 
 
 def way_in_clear(spark: Mapping[str, str]) -> str | None:

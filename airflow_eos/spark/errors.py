@@ -49,9 +49,7 @@ log = logging.getLogger(__name__)
 
 _MARK = "airflow-eos-error:"
 _TYPES: dict[str, type[EosError]] = {
-    name: found
-    for name, found in inspect.getmembers(exceptions, inspect.isclass)
-    if issubclass(found, EosError)
+    name: kind for name, kind in inspect.getmembers(exceptions, inspect.isclass) if issubclass(kind, EosError)
 }
 # A text may have been cut off behind the type, so the closing parts are optional.
 _CUT = re.compile(r'\{"type": "(\w+)", "message": "((?:[^"\\]|\\.)*)')
@@ -157,14 +155,14 @@ def root_cause(error: BaseException) -> str:
 
 def _described(error: BaseException) -> str:
     given_up = None
-    for one in java_errors(error):
+    for thrown in java_errors(error):
         cause = None
-        if one.why_given_up is not None:
-            given_up = one.why_given_up.strip().partition("\n")[0]
-        elif one.java == PYTHON_EXCEPTION:
-            cause = _python_cause(one.message)
-        elif one.java == SPARK_EXCEPTION and one.condition is None:
-            cause = _daemon_cause(one.message)
+        if thrown.why_given_up is not None:
+            given_up = thrown.why_given_up.strip().partition("\n")[0]
+        elif thrown.java == PYTHON_EXCEPTION:
+            cause = _python_cause(thrown.message)
+        elif thrown.java == SPARK_EXCEPTION and thrown.condition is None:
+            cause = _daemon_cause(thrown.message)
         if cause is not None:
             return cause
     if given_up is not None:
@@ -279,11 +277,11 @@ def _python_cause(text: str) -> str | None:
 
 
 def _driver_line(error: BaseException) -> str:
-    found = ""
+    line = ""
     for frame in traceback.extract_tb(error.__traceback__):
         if _is_authors(frame.filename):
-            found = f"{frame.filename}, line {frame.lineno}, in {frame.name}"
-    return found
+            line = f"{frame.filename}, line {frame.lineno}, in {frame.name}"
+    return line
 
 
 def _is_authors(path: str) -> bool:

@@ -37,8 +37,8 @@ def sink_columns(df: Any, sink_topic: str | None, source_topics: Sequence[str]) 
     :raises ProcessFailed: names column, type and what to do.
     """
     _is_batch(df)
-    found = _checked(df, sink_topic)
-    return df.select(*(_converted(name, sink_topic, source_topics) for name in _KINDS if name in found))
+    names = _checked(df, sink_topic)
+    return df.select(*(_converted(name, sink_topic, source_topics) for name in _KINDS if name in names))
 
 
 def table_frame(df: Any, check: Callable[[Any], None]) -> DataFrame:
@@ -88,30 +88,30 @@ def _checked(df: DataFrame, sink_topic: str | None) -> set[str]:
     from pyspark.sql import types as T  # noqa: N812
 
     case_sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive", "false").lower() == "true"
-    found: set[str] = set()
+    names: set[str] = set()
     for column in df.schema.fields:
         name = column.name if case_sensitive else column.name.lower()
         if name not in _KINDS:
             continue
-        if name in found:
+        if name in names:
             raise ProcessFailed(f"process returned two columns named {name!r}; drop one")
-        found.add(name)
+        names.add(name)
         is_known = _KINDS[name](T, column.dataType)
         if not is_known and not (name == "timestamp" and _is_local_time(df, column.dataType)):
             raise ProcessFailed(
                 f"process returned column {name!r} as {column.dataType.simpleString()}; {_WANTED[name]}, "
                 "or drop the column"
             )
-    if "value" not in found:
+    if "value" not in names:
         raise ProcessFailed(
             f"process returned no column 'value', but {sorted(df.columns)}; "
             "the sink needs it: string or binary"
         )
-    if "topic" not in found and sink_topic is None:
+    if "topic" not in names and sink_topic is None:
         raise ProcessFailed(
             "process returned no column 'topic' and there is no sink topic; set sink_topic, or add the column"
         )
-    return found
+    return names
 
 
 def _converted(name: str, sink_topic: str | None, source_topics: Sequence[str]) -> Column:

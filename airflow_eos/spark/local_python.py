@@ -87,9 +87,9 @@ def _finds_ours(python: str, path: str) -> bool:
             timeout=_TIMEOUT,
             check=True,
         )
-        version, found = json.loads(done.stdout)
+        version, theirs = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         log.debug("%s does not say which modules it finds: %s", python, error)
         return False
     mine = {name: spec and spec.origin for name in MODULES for spec in [find_spec(name)]}
-    return bool(version == list(sys.version_info) and found == mine)
+    return bool(version == list(sys.version_info) and theirs == mine)

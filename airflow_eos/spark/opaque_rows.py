@@ -70,10 +70,10 @@ def unpacked(elements: Iterable[bytes], rows: int = ROWS) -> Iterator[pa.RecordB
     """Yield Arrow batches of sealed rows, without their owner."""
     waiting: list[tuple[Any, ...]] = []
     for element in elements:
-        said, start = head(element)
+        columns, start = head(element)
         # A copy: of a memoryview that becomes an array, PyArrow (26) never lets go.
-        batch = None if said.size is None else element[start:]
-        waiting.append((*said[:-1], batch))
+        batch = None if columns.size is None else element[start:]
+        waiting.append((*columns[:-1], batch))
         if len(waiting) == rows:
             yield _arrow(waiting)
             waiting = []

@@ -140,20 +140,20 @@ def pack_slices(slices: Sequence[OffsetRange], slots: int) -> tuple[tuple[Offset
     :param slices: as :func:`plan_slices` returns them.
     :param slots: tasks that can run at once.
     """
-    weights = [one.span + SLICE_COST for one in slices]
+    weights = [offsets.span + SLICE_COST for offsets in slices]
     total = sum(weights)
     tasks = max(TASKS_PER_SLOT * slots, -(-total // PACKED_WEIGHT))
     if len(slices) <= tasks:
-        return tuple((one,) for one in slices)
+        return tuple((offsets,) for offsets in slices)
     packed: dict[int, list[OffsetRange]] = {}
     before = 0
-    for one, weight in zip(slices, weights, strict=True):
+    for offsets, weight in zip(slices, weights, strict=True):
         # The task in which the slice's middle lies, were all weights laid end to end.
         together = packed.setdefault((2 * before + weight) * tasks // (2 * total), [])
         before += weight
         last = together[-1] if together else None
-        if last is not None and (last.topic_partition, last.end) == (one.topic_partition, one.start):
-            together[-1] = OffsetRange(one.topic, one.partition, last.start, one.end)
+        if last is not None and (last.topic_partition, last.end) == (offsets.topic_partition, offsets.start):
+            together[-1] = OffsetRange(offsets.topic, offsets.partition, last.start, offsets.end)
         else:
-            together.append(one)
+            together.append(offsets)
     return tuple(tuple(together) for together in packed.values())

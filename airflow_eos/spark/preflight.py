@@ -107,9 +107,9 @@ def _look(spark: SparkSession) -> Environment:
         except Exception as error:
             raise environment_error(error, _fix(spark)) from error
         reports = _ask(spark)
-    found = differences(mine, reports)
-    if found:
-        listed = "; ".join(f"{host}: {', '.join(sorted(lines))}" for host, lines in sorted(found.items()))
+    different = differences(mine, reports)
+    if different:
+        listed = "; ".join(f"{host}: {', '.join(sorted(lines))}" for host, lines in sorted(different.items()))
         raise EnvironmentMismatch(f"executors differ from the driver: {listed}. {_fix(spark)}")
     without = sorted({_host(r) for r in reports if r["lz4"] == probe.MISSING})
     return Environment(
@@ -145,12 +145,12 @@ def _ask(spark: SparkSession) -> Reports:
 
 def _fix(spark: SparkSession) -> str:
     python = local_python(spark)
-    found = python and (shutil.which(python) or python)
+    interpreter = python and (shutil.which(python) or python)
     # Not resolved: the Python of a virtual environment is a link to one that lacks its packages.
-    if not found or found == sys.executable:
+    if not interpreter or interpreter == sys.executable:
         return _FIX
     return (
-        f"This program runs on {sys.executable}, and its session starts {found} for tasks: set "
+        f"This program runs on {sys.executable}, and its session starts {interpreter} for tasks: set "
         f"PYSPARK_PYTHON={sys.executable} before the session starts"
     )
 
@@ -161,7 +161,7 @@ def _host(report: Mapping[str, str]) -> str:
 
 def differences(mine: Mapping[str, str], reports: Iterable[Mapping[str, str]]) -> dict[str, set[str]]:
     """Return the differences per host; compiled modules may differ in minor versions."""
-    found: dict[str, set[str]] = {}
+    different: dict[str, set[str]] = {}
     for report in reports:
         host = _host(report)
         for name, wanted in mine.items():
@@ -170,5 +170,5 @@ def differences(mine: Mapping[str, str], reports: Iterable[Mapping[str, str]]) -
             if name == "lz4" or there == wanted:
                 continue
             if there == probe.MISSING or exact or there.split(".")[0] != wanted.split(".")[0]:
-                found.setdefault(host, set()).add(f"{name} is {there} (driver: {wanted})")
-    return found
+                different.setdefault(host, set()).add(f"{name} is {there} (driver: {wanted})")
+    return different

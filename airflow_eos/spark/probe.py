@@ -25,7 +25,7 @@ def versions(modules: Sequence[str]) -> dict[str, str]:
     from importlib import import_module, metadata
     from importlib.util import find_spec
 
-    found = {
+    versions_here = {
         "python": ".".join(platform.python_version_tuple()[:2]),
         "airflow_eos": code_digest(modules),
     }
@@ -37,14 +37,14 @@ def versions(modules: Sequence[str]) -> dict[str, str]:
         ("lz4", "lz4"),
     ):
         if find_spec(module) is None:
-            found[module] = MISSING
+            versions_here[module] = MISSING
             continue
         try:
-            found[module] = metadata.version(distribution)
+            versions_here[module] = metadata.version(distribution)
         except metadata.PackageNotFoundError:
             # Shipped in an archive, or copied: the module may say it itself.
-            found[module] = str(getattr(import_module(module), "__version__", "unknown"))
-    return found
+            versions_here[module] = str(getattr(import_module(module), "__version__", "unknown"))
+    return versions_here
 
 
 def code_digest(modules: Sequence[str]) -> str:

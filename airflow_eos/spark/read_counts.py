@@ -85,16 +85,16 @@ def read_counter(
 
 
 def sums(
-    ranges: Sequence[OffsetRange], slices: Sequence[OffsetRange], found: Mapping[int, tuple[int, int]]
+    ranges: Sequence[OffsetRange], slices: Sequence[OffsetRange], counts: Mapping[int, tuple[int, int]]
 ) -> tuple[dict[TopicPartition, int], int]:
     """Return the counts of slices as :data:`Counts`; empty ranges count 0.
 
-    :param found: records and late records by number of the slice.
+    :param counts: records and late records by number of the slice.
     """
     read: Counter[TopicPartition] = Counter({r.topic_partition: 0 for r in ranges})
-    for number, (records, _) in found.items():
+    for number, (records, _) in counts.items():
         read[slices[number].topic_partition] += records
-    return dict(read), sum(late for _, late in found.values())
+    return dict(read), sum(late for _, late in counts.values())
 
 
 class TalliedReads:
@@ -119,9 +119,9 @@ class TalliedReads:
     def read(self, df: DataFrame) -> Counts:  # noqa: ARG002 - the tasks have told
         """Return the sums over slices; a partition with a missing report has no count."""
         assert self.tally is not None
-        found: Mapping[int, tuple[int, int]] = self.tally.value
-        counts, late = sums(self._ranges, self._slices, found)
-        missing = [wanted for number, wanted in enumerate(self._slices) if number not in found]
+        reported: Mapping[int, tuple[int, int]] = self.tally.value
+        counts, late = sums(self._ranges, self._slices, reported)
+        missing = [wanted for number, wanted in enumerate(self._slices) if number not in reported]
         for wanted in missing:
             counts[wanted.topic_partition] = NOT_COUNTED
         return counts, NOT_COUNTED if missing and self._late_before is not None else late
@@ -134,10 +134,10 @@ class _PerSlice:
         return {}
 
     def addInPlace(  # noqa: N802 - the interface
-        self, one: dict[int, tuple[int, int]], other: dict[int, tuple[int, int]]
+        self, mine: dict[int, tuple[int, int]], other: dict[int, tuple[int, int]]
     ) -> dict[int, tuple[int, int]]:
-        one.update(other)
-        return one
+        mine.update(other)
+        return mine
 
 
 class ObservedReads:

@@ -271,13 +271,13 @@ class ArrowSealTask:
         counts: list[tuple[int, SliceCount]] = []
         yield from self.seal.seal(self._transformed(number, counts, dead), number, attempt_id)
         rows = SealedRows(number, attempt_id)
-        for one, count in counts:
-            rows.add(0, None, READ_TRAILER_PARTITION - one, count.late, count.records, None)
+        for number_read, count in counts:
+            rows.add(0, None, READ_TRAILER_PARTITION - number_read, count.late, count.records, None)
         if dead is not None and dead.count:
-            # Whoever makes the letters needs all places; a message needs the first.
+            # Letters that are made later need all places, a message only the first one.
             named = dead.records if dead.only_names else dead.records[:1]
-            note = json.dumps([record.to_list() for record in named]).encode()
-            rows.add(0, None, DEAD_TRAILER_PARTITION, 0, dead.count, note)
+            places = json.dumps([record.to_list() for record in named]).encode()
+            rows.add(0, None, DEAD_TRAILER_PARTITION, 0, dead.count, places)
         yield rows.batch()
 
     def _letters(self, rule: DeadLetterRule) -> DeadLetters:
@@ -334,10 +334,10 @@ class ArrowSealTask:
         while batch.num_rows > 1:
             middle = batch.num_rows // 2
             halves = (batch.slice(0, middle), batch.slice(middle))
-            found = next(((half, again) for half in halves if (again := self._raised_by(half))), None)
-            if found is None:
+            raising = next(((half, again) for half in halves if (again := self._raised_by(half))), None)
+            if raising is None:
                 break
-            batch, error = found
+            batch, error = raising
         topic, partition = batch.column("topic")[0].as_py(), batch.column("partition")[0].as_py()
         first, last = batch.column("offset")[0].as_py(), batch.column("offset")[-1].as_py()
         place, way = f"offsets {first} to {last}", ""

@@ -142,27 +142,27 @@ class _Blocks:
         owner = self.owners.setdefault((topic, partition), task)
         if owner != task:
             raise InconsistentSeal(f"{topic}-{partition} lies in two owner tasks, {owner} and {task}")
-        found = self.sealed[topic, partition, seal_partition]
+        sealed = self.sealed[topic, partition, seal_partition]
         if size is None:
-            found.announced = (seq, records)
+            sealed.announced = (seq, records)
             return
-        found.batches += 1
-        found.records += records
-        found.size += size
-        found.seqs += seq
+        sealed.batches += 1
+        sealed.records += records
+        sealed.size += size
+        sealed.seqs += seq
 
     def checked(self) -> BlockCounts:
         targets: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0, 0])
-        for (topic, partition, seal_partition), found in self.sealed.items():
-            if not found.complete:
-                said = found.announced or ("no", "no")
+        for (topic, partition, seal_partition), sealed in self.sealed.items():
+            if not sealed.complete:
+                announced_here = sealed.announced or ("no", "no")
                 raise InconsistentSeal(
                     f"seal task {seal_partition} (attempt {self.attempts[seal_partition]}) announced "
-                    f"{said[0]} batches and {said[1]} records for {topic}-{partition}, found "
-                    f"{found.batches} and {found.records}"
+                    f"{announced_here[0]} batches and {announced_here[1]} records for {topic}-{partition}, "
+                    f"found {sealed.batches} and {sealed.records}"
                 )
             total = targets[topic, partition]
-            for i, value in enumerate((found.records, found.batches, found.size)):
+            for i, value in enumerate((sealed.records, sealed.batches, sealed.size)):
                 total[i] += value
         missing = sorted(self.attempts.keys() - self.totals.keys())
         if missing or sorted(self.totals) != list(range(len(self.totals))):

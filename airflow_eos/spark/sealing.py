@@ -118,7 +118,7 @@ class Sealing:
             set_aside.without(plan.ranges) if set_aside.records else plan.ranges
         )
         self._tasks = self._tasks_of(self.ranges)
-        self._slices = [one for slices in self._tasks for one in slices]
+        self._slices = [offsets for slices in self._tasks for offsets in slices]
         self._context = RunContext.of(spec, plan)
         topic = spec.dead_letter_topic
         self.dead_letters = None if topic is None else DeadLetterRule(topic, spec.max_dead_letters)
@@ -207,7 +207,7 @@ class FrameSealing(Sealing):
         assert self.dead_letters is not None
         assert isinstance(self._sealer, SealTask), "dead letters beside a table are made by the driver"
         records = sorted(self.set_aside.records)
-        partitions = {one.topic_partition: one for one in records}
+        partitions = {record.topic_partition: record for record in records}
         self._letter_counter = counter = self._counts(list(partitions.values()), records)
         source = source_frame(
             self._spark, self._config, [records], counter.tally, self._late_before, self._mark

@@ -104,14 +104,14 @@ class SendTask:
         if self.streamed:
             return self._send_streamed(batches, end)
         mine = gather(batches, self.attempts)
-        for tp, found in mine.items():
-            self._check(tp, len(found), sum(f.records for f in found), "nothing was written by this task")
+        for tp, pieces in mine.items():
+            self._check(tp, len(pieces), sum(f.records for f in pieces), "nothing was written by this task")
         if not mine:
             return []
         with self._connections(end) as connections:
             return self._write(
                 connections,
-                {tp: (piece.sealed() for piece in found) for tp, found in mine.items()},
+                {tp: (piece.sealed() for piece in pieces) for tp, pieces in mine.items()},
                 end,
             )
 
@@ -174,12 +174,12 @@ def gather(
 
     :raises SealedBlockLost: the rows are not the ones that the manifest counted.
     """
-    found: dict[TopicPartition, list[_Piece]] = {}
+    by_target: dict[TopicPartition, list[_Piece]] = {}
     for tp, piece in _pieces(batches, attempts):
-        found.setdefault(tp, []).append(piece)
-    for pieces in found.values():
+        by_target.setdefault(tp, []).append(piece)
+    for pieces in by_target.values():
         pieces.sort()
-    return found
+    return by_target
 
 
 def stream(

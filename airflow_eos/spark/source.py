@@ -111,22 +111,22 @@ class ReadTask:
             return
         task = bisect_right(self.starts, min(rows)) - 1
         first = sum(map(len, self.tasks[:task]))
-        found: dict[int, tuple[int, int]] = {}
+        counts: dict[int, tuple[int, int]] = {}
         with self.mark.errors():
             for place, records in read_slices(self.config, self.tasks[task]):
                 count = SliceCount(self.late_before)
                 for batch in records:
                     count.add(batch)
                     yield batch
-                if place != len(found):
-                    raise ProtocolViolation(f"slice {len(found)} of read task {task} came as number {place}")
-                found[first + place] = (count.records, count.late)
-            if len(found) != len(self.tasks[task]):
+                if place != len(counts):
+                    raise ProtocolViolation(f"slice {len(counts)} of read task {task} came as number {place}")
+                counts[first + place] = (count.records, count.late)
+            if len(counts) != len(self.tasks[task]):
                 raise ProtocolViolation(
-                    f"read task {task} has {len(self.tasks[task])} slices, {len(found)} were read"
+                    f"read task {task} has {len(self.tasks[task])} slices, {len(counts)} were read"
                 )
         if self.tally is not None:
-            self.tally.add(found)
+            self.tally.add(counts)
         tidy()
 
 
@@ -145,7 +145,7 @@ def source_frame(
     correctly: it must not take a large source for a small side of a join.
     """
     count = max(1, len(tasks))
-    rows = max(count, sum(one.span for slices in tasks for one in slices) // _RECORDS_PER_ROW)
+    rows = max(count, sum(offsets.span for slices in tasks for offsets in slices) // _RECORDS_PER_ROW)
     starts = [number * rows // count for number in range(count)]
     task = ReadTask(config, tuple(map(tuple, tasks)), starts, tally, late_before, mark or ErrorMark())
     return spark.range(0, rows if tasks else 0, 1, count).mapInArrow(task, source_schema())

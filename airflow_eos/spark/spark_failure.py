@@ -143,17 +143,17 @@ def is_infrastructure(error: BaseException) -> bool:
     """Return whether Spark failed, independent of the function that it ran."""
     if type(error).__name__ == "Py4JNetworkError" and module_of(error).startswith("py4j."):
         return True  # the JVM is gone
-    for one in java_errors(error):
-        if one.java == PYTHON_EXCEPTION:
+    for thrown in java_errors(error):
+        if thrown.java == PYTHON_EXCEPTION:
             return False
-        if one.is_infrastructure:
+        if thrown.is_infrastructure:
             return True
     return False
 
 
 def is_block_lost(error: BaseException) -> bool:
     """Return whether materialised blocks are lost."""
-    return any(one.condition in _BLOCK_CONDITIONS for one in java_errors(error))
+    return any(thrown.condition in _BLOCK_CONDITIONS for thrown in java_errors(error))
 
 
 def is_server_gone(error: BaseException) -> bool:
@@ -172,9 +172,9 @@ def python_class(error: BaseException) -> str | None:
     A traceback is text. Its lines are indented up to the first exception's, whose class is the first word of
     that line; the rest may be the author's. A traceback that may contain several exceptions proves nothing.
     """
-    for one in java_errors(error):
-        if one.java == PYTHON_EXCEPTION:
-            _, _, rest = one.message.partition(_TRACEBACK)
+    for thrown in java_errors(error):
+        if thrown.java == PYTHON_EXCEPTION:
+            _, _, rest = thrown.message.partition(_TRACEBACK)
             line = next((line for line in rest.split("\n") if not line.startswith(" ")), "")
             name = _RAISED.match(line)
             return None if name is None or _TRACEBACK in rest else name[0]

@@ -110,12 +110,12 @@ def describe_targets(connections: BrokerConnections, topics: Iterable[str]) -> d
     :raises UnknownTopic: names the topic.
     :raises AuthorizationFailed: Describe is missing.
     """
-    found = connections.topics(topics)
+    metadata = connections.topics(topics)
     node = next(
-        (leader for topic in found.values() for leader in topic.leaders.values() if leader >= 0), None
+        (leader for topic in metadata.values() for leader in topic.leaders.values() if leader >= 0), None
     )
-    settings = {} if node is None else _settings(connections, list(found), node)
-    return {name: _target(name, topic.leaders, settings.get(name, {})) for name, topic in found.items()}
+    settings = {} if node is None else _settings(connections, list(metadata), node)
+    return {name: _target(name, topic.leaders, settings.get(name, {})) for name, topic in metadata.items()}
 
 
 def _target(topic: str, leaders: Mapping[int, int], settings: Mapping[str, str]) -> TargetTopic:

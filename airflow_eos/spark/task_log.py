@@ -38,5 +38,5 @@ def hide_tasks() -> None:
         logging.getLogger(name).addFilter(_FILTER)
 
 
-def _cut(found: re.Match[str]) -> str:
-    return f"<{len(found[0])} characters>"
+def _cut(match: re.Match[str]) -> str:
+    return f"<{len(match[0])} characters>"

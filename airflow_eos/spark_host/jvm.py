@@ -96,7 +96,9 @@ def log_options() -> list[str]:
     folder = os.environ.get("SPARK_CONF_DIR")
     if folder is None and "SPARK_HOME" in os.environ:
         folder = str(Path(os.environ["SPARK_HOME"]) / "conf")
-    if folder is not None and any(one.suffix != ".template" for one in Path(folder).glob("log4j2*")):
+    if folder is not None and any(
+        settings.suffix != ".template" for settings in Path(folder).glob("log4j2*")
+    ):
         return []
     return [f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"]
 
@@ -107,10 +109,10 @@ def java() -> Path:
     :raises ConfigurationError: there is none.
     """
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
-    if found is None:
+    path = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+    if path is None:
         raise ConfigurationError("Spark needs Java 17 or later: none in JAVA_HOME or on PATH")
-    return Path(found)
+    return Path(path)
 
 
 def archive_of(folder: Path, java: Path) -> Path:

@@ -64,16 +64,16 @@ class BrokerAnswers(Closeable):
 
     def logs(self, topics: Collection[str]) -> SourceLogs:
         """Return the logs of topics, without topics that were deleted."""
-        with self._connections() as its:
-            with its.link.connections() as connections:
+        with self._connections() as connected:
+            with connected.link.connections() as connections:
                 visible, failed = connections.visible_topics(topics)
             partitions = [
                 TopicPartition(name, number)
                 for name, topic in visible.items()
                 for number in sorted(topic.leaders)
             ]
-            starts = its.cluster.log_starts(partitions) if partitions else {}
-            stables = its.cluster.last_stable_offsets(partitions) if partitions else {}
+            starts = connected.cluster.log_starts(partitions) if partitions else {}
+            stables = connected.cluster.last_stable_offsets(partitions) if partitions else {}
         return SourceLogs(
             {tp: LogBounds(starts[tp], stables[tp]) for tp in partitions},
             {name: topic.topic_id for name, topic in visible.items()},
@@ -83,9 +83,13 @@ class BrokerAnswers(Closeable):
     def open_transactions(self) -> dict[str, TransactionStatus]:
         """Return the open transactions of this prefix by id, as far as this principal may Describe them."""
         prefix = self._deployment.prefix
-        with self._connections() as its:
-            ours = [name for name in its.cluster.open_transactional_ids() if keys.is_id_of(name, prefix)]
-            statuses = {name: its.cluster.describe_transaction(name) for name in ours[:_TRANSACTIONS_ASKED]}
+        with self._connections() as connected:
+            ours = [
+                name for name in connected.cluster.open_transactional_ids() if keys.is_id_of(name, prefix)
+            ]
+            statuses = {
+                name: connected.cluster.describe_transaction(name) for name in ours[:_TRANSACTIONS_ASKED]
+            }
         return {
             name: status for name, status in statuses.items() if status is not None and status.state in _OPEN
         }
@@ -93,8 +97,8 @@ class BrokerAnswers(Closeable):
     def record(self, pipeline: str, run_key: str) -> RunRecord | None:
         """Look up a run's record in the ledger; None if the pipeline has none."""
         key = keys.run_record_key(run_key)
-        with self._connections() as its:
-            value = Authority(its.ledger).peek([key], routing=pipeline).get(key)
+        with self._connections() as connected:
+            value = Authority(connected.ledger).peek([key], routing=pipeline).get(key)
         if value is None:
             return None
         record = RunRecord.from_json(value, key)

@@ -133,9 +133,9 @@ class Desk:
         return Trouble(504, "The brokers are silent", text)
 
     def _remember(self, record: RunRecord, *, damaged: bool) -> None:
-        its = (record.pipeline, record.run_key)
-        others = tuple(run for run in self._damaged if run != its)
-        self._damaged = (*others, its)[-_DAMAGED_KEPT:] if damaged else others
+        name = (record.pipeline, record.run_key)
+        others = tuple(run for run in self._damaged if run != name)
+        self._damaged = (*others, name)[-_DAMAGED_KEPT:] if damaged else others
 
     def _refreshed(self) -> RunHistory:
         """Return the refreshed history; one call at a time."""

@@ -68,9 +68,9 @@ class PipelineHistory:
     @property
     def before_runs(self) -> Earlier:
         """The reads of all runs that are not in memory."""
-        found = self.pruned.copy()
-        found.merge(self.earlier)
-        return found
+        reads = self.pruned.copy()
+        reads.merge(self.earlier)
+        return reads
 
     def prune(self, pruned: Earlier) -> None:
         """Take the reads of all runs whose records are pruned."""
@@ -121,10 +121,10 @@ class PipelineHistory:
 
     def drop(self, run_key: str) -> RunRecord | None:
         """Remove a record and return it; None if there is none."""
-        found = self._take_out(run_key)
-        if found is not None:
+        record = self._take_out(run_key)
+        if record is not None:
             self._summary = self._drawn = None
-        return found
+        return record
 
     def forget_oldest(self) -> None:
         """Keep only the reads of the oldest record."""
@@ -240,25 +240,25 @@ class RunHistory(KnownRuns, Closeable):
         """
         again = False
         first = not self._next
-        for one in self.reader.changes():
-            if one.key == keys.SIGNED_KEY:
+        for change in self.reader.changes():
+            if change.key == keys.SIGNED_KEY:
                 again |= not first
-            elif one.value is None:
-                again |= self._is_dead(one)
-            elif (place := self._dead.get(one.key)) is None or place[1] < one.offset:
-                self._take(one, one.value)
+            elif change.value is None:
+                again |= self._is_dead(change)
+            elif (place := self._dead.get(change.key)) is None or place[1] < change.offset:
+                self._take(change, change.value)
         return again
 
-    def _is_dead(self, one: LedgerChange) -> bool:
+    def _is_dead(self, change: LedgerChange) -> bool:
         """Take a tombstone; return whether its record may be a forgotten one."""
-        known = self._dead.get(one.key)
-        if known is not None and known[1] >= one.offset:
+        known = self._dead.get(change.key)
+        if known is not None and known[1] >= change.offset:
             return False
-        self._dead[one.key] = (one.partition, one.offset)
-        self._next_intents.pop(one.key, None)
-        if not keys.is_run_record(one.key):
+        self._dead[change.key] = (change.partition, change.offset)
+        self._next_intents.pop(change.key, None)
+        if not keys.is_run_record(change.key):
             return False
-        name = one.key.removeprefix(keys.RUN_RECORDS)
+        name = change.key.removeprefix(keys.RUN_RECORDS)
         owner = next((pipeline.name for pipeline in self._next.values() if name in pipeline.runs), None)
         if owner is None:
             return any(pipeline.earlier.runs for pipeline in self._next.values())
@@ -270,17 +270,17 @@ class RunHistory(KnownRuns, Closeable):
             del self._next[owner]
         return False
 
-    def _take(self, one: LedgerChange, value: LedgerText) -> None:
+    def _take(self, change: LedgerChange, value: LedgerText) -> None:
         try:
-            if keys.is_run_record(one.key):
-                self._add(_record_of(one.key, value), len(value))
-            elif one.key.startswith(keys.HORIZONS):
-                horizon = Horizon.from_json(value, one.key)
-                self._to_change(horizon.pipeline).prune(_read_by_pruned(one.key, horizon))
-            elif one.key.startswith(keys.INTENTS):
-                self._next_intents[one.key] = Intent.from_json(value, one.key)
+            if keys.is_run_record(change.key):
+                self._add(_record_of(change.key, value), len(value))
+            elif change.key.startswith(keys.HORIZONS):
+                horizon = Horizon.from_json(value, change.key)
+                self._to_change(horizon.pipeline).prune(_read_by_pruned(change.key, horizon))
+            elif change.key.startswith(keys.INTENTS):
+                self._next_intents[change.key] = Intent.from_json(value, change.key)
             else:
-                self._add_reset(one.key, value)
+                self._add_reset(change.key, value)
         except LedgerUnreadable as error:
             if len(self.unreadable) < _UNREADABLE_KEPT:
                 self.unreadable = (*self.unreadable, str(error))

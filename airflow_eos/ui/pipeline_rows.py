@@ -277,16 +277,18 @@ def _tasks(viewer: Viewer, pipelines: Iterable[PipelineHistory]) -> Iterable[tup
 def ledger_warnings(history: KnownRuns) -> list[str]:
     """Return warnings about the ledger."""
     reader = history.reader
-    found = []
+    warnings = []
     if reader.behind:
-        found.append("A transaction is open in the ledger: runs behind it are shown when it has ended.")
+        warnings.append("A transaction is open in the ledger: runs behind it are shown when it has ended.")
     if reader.begins_at:
-        found.append("The ledger has lost its first records: runs of then are missing here.")
+        warnings.append("The ledger has lost its first records: runs of then are missing here.")
     if reader.ignored:
-        found.append(
+        warnings.append(
             f"{len(reader.ignored):,} records of the ledger were written by no run, and are ignored: see who "
             "may write to it."
         )
     if history.unreadable:
-        found.append(f"{len(history.unreadable):,} records of the ledger cannot be read, and are left out.")
-    return found
+        warnings.append(
+            f"{len(history.unreadable):,} records of the ledger cannot be read, and are left out."
+        )
+    return warnings

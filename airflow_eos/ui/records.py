@@ -46,12 +46,12 @@ def run_row(record: RunRecord, lag: Lag) -> dict[str, Any]:
 def task_of_record(record: RunRecord) -> dict[str, Any]:
     """Return the names of the record's task; drops unexpected values, because records may be strangers'."""
     named = record.details.get(AIRFLOW)
-    found = named if isinstance(named, Mapping) else {}
-    index = found.get("map_index")
+    task = named if isinstance(named, Mapping) else {}
+    index = task.get("map_index")
     return {
         "dag_id": record.dag_id,
-        "task_id": str(found.get("task_id", "")),
-        "run_id": str(found.get("run_id", "")),
+        "task_id": str(task.get("task_id", "")),
+        "run_id": str(task.get("run_id", "")),
         "map_index": index if type(index) is int else -1,
     }
 
@@ -71,10 +71,10 @@ def flat(value: Any) -> dict[str, str]:
     """Return names and values as texts; flattens mappings."""
     if not isinstance(value, Mapping):
         return {}
-    found: dict[str, str] = {}
+    flattened: dict[str, str] = {}
     for name, part in value.items():
         if isinstance(part, Mapping):
-            found |= {f"{name}, {inner}": text for inner, text in flat(part).items()}
+            flattened |= {f"{name}, {inner}": text for inner, text in flat(part).items()}
         else:
-            found[str(name)] = str(part)
-    return found
+            flattened[str(name)] = str(part)
+    return flattened

@@ -106,14 +106,14 @@ def check_of(rows: Sequence[Mapping[str, Any]], unseen: str = "") -> Check:
     if not rows:
         return Check(name, "ok", "none of the pipelines that you may see")
     oldest = max(rows, key=lambda row: row["age_seconds"] or 0)
-    found = (
+    text = (
         f"{counted(len(rows), 'transaction')}, the oldest for {oldest['age_seconds']} s of "
         f"{oldest['timeout_seconds']} s"
     )
     if (oldest["share"] or 0) < _OLD:
-        return Check(name, "ok", found)
+        return Check(name, "ok", text)
     advice = f"readers wait behind it; where its task is gone for good: `{oldest['command']}`"
-    return Check(name, "warn", found, advice)
+    return Check(name, "warn", text, advice)
 
 
 def _row(name: str, pipeline: str, status: TransactionStatus, now: dt.datetime) -> dict[str, Any]:

@@ -40,30 +40,30 @@ class Viewer:
 
     def pipelines(self, history: KnownRuns) -> list[PipelineHistory]:
         """Return the user's pipelines, sorted by name."""
-        found = [one for one in history.pipelines.values() if self.newest(one) is not None]
-        return sorted(found, key=lambda one: one.name)
+        visible = [pipeline for pipeline in history.pipelines.values() if self.newest(pipeline) is not None]
+        return sorted(visible, key=lambda pipeline: pipeline.name)
 
     def pipeline(self, history: KnownRuns, name: str) -> PipelineHistory:
         """Return one pipeline.
 
         :raises Trouble: it does not exist, or the user may not see it; the message does not tell which.
         """
-        found = history.pipelines.get(name)
-        if found is None or self.newest(found) is None:
+        pipeline = history.pipelines.get(name)
+        if pipeline is None or self.newest(pipeline) is None:
             raise not_shown("pipeline")
-        return found
+        return pipeline
 
     def newest(self, pipeline: PipelineHistory) -> RunRecord | None:
         """Return the newest visible record of a pipeline; None if there is none."""
-        return next((one for one in reversed(pipeline.runs.values()) if self.may_see(one)), None)
+        return next((record for record in reversed(pipeline.runs.values()) if self.may_see(record)), None)
 
     def topics(self, pipeline: PipelineHistory) -> frozenset[str]:
         """Return the source topics of a pipeline's visible records."""
-        seen = (one for one in pipeline.runs.values() if self.may_see(one))
+        seen = (record for record in pipeline.runs.values() if self.may_see(record))
         return frozenset(range_.topic for record in seen for range_ in record.ranges)
 
 
-def not_shown(what: str) -> Trouble:
+def not_shown(subject: str) -> Trouble:
     """Return the error of a question for something that does not exist, or is not this user's."""
-    text = f"There is no such {what}, or it belongs to a Dag that you may not see."
+    text = f"There is no such {subject}, or it belongs to a Dag that you may not see."
     return Trouble(NOT_SHOWN, "Not shown", text)

@@ -114,10 +114,10 @@ def run_of(history: KnownRuns, viewer: Viewer, pipeline: str, run_key: str) -> R
     :raises Trouble: it does not exist, or this user may not see it.
     """
     viewer.pipeline(history, pipeline)  # before anything is looked up
-    found = history.record(pipeline, run_key)
-    if found is None or not viewer.may_see(found):
+    record = history.record(pipeline, run_key)
+    if record is None or not viewer.may_see(record):
         raise not_shown("run")
-    return found
+    return record
 
 
 def run_view(
@@ -142,12 +142,12 @@ def run_view(
         "task": task_of_record(record),
         "reads": [
             {
-                "where": str(one.topic_partition),
-                "start": one.start,
-                "end": one.end,
-                "records": reads.get(str(one.topic_partition)),
+                "where": str(offsets.topic_partition),
+                "start": offsets.start,
+                "end": offsets.end,
+                "records": reads.get(str(offsets.topic_partition)),
             }
-            for one in record.ranges
+            for offsets in record.ranges
         ],
         "receipts": [receipt.to_dict() for receipt in record.receipts],
         "table": table_row(record),
@@ -164,7 +164,7 @@ def health_view(history: KnownRuns, viewer: Viewer, transactions: Check) -> dict
     :param transactions: the check of open transactions.
     """
     pipelines = viewer.pipelines(history)
-    newest = [record for its in pipelines if (record := viewer.newest(its)) is not None]
+    newest = [record for pipeline in pipelines if (record := viewer.newest(pipeline)) is not None]
     sources = {range_.topic for record in newest for range_ in record.ranges}
     sinks = {receipt.topic for record in newest for receipt in record.receipts}
     shown = set(sorted(sources | sinks)[:TOPICS_SHOWN])

@@ -14,12 +14,12 @@ CEILINGS = {
     # Code moves between these, so they share a ceiling.
     "ledger coverage model": 1,
     "engine operations": 2,
-    "spark spark_host": 44,
-    "ui": 37,
-    "run": 71,
+    "spark spark_host": 0,
+    "ui": 0,
+    "run": 1,
     "cli": 0,
     "broker": 0,
-    "operators triggers sensors hooks links decorators": 26,
+    "operators triggers sensors hooks links decorators": 0,
     "modules beside the packages": 4,
 }
 """How many values of the packages have a vague name: lower a number when you have made it smaller."""
