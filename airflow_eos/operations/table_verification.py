@@ -51,7 +51,8 @@ def table_finding(record: RunRecord, connected: Connected | None, in_time: Calla
 
     try:
         table = connected(table)
-        version = IcebergSink(table, property_name="").load()
+        with IcebergSink(table, property_name="") as opened:
+            version = opened.load()
     except EosError as error:
         return finding("table", 0, f"not compared: {error}")
     if version.layout.uuid != recorded["uuid"]:
