@@ -127,8 +127,7 @@ def build(cell: Cell, home: Path) -> Path:
         return python
     _call([cell.python, "-m", "venv", "--clear", str(home)])
     (home / "pins.txt").write_text(pins)
-    _call([str(python), "-m", "pip", "install", "--quiet", "uv"])
-    install = [str(home / "bin" / "uv"), "pip", "install", "--quiet", "--python", str(python)]
+    install = [_uv(), "pip", "install", "--quiet", "--python", str(python)]
     wanted = [f".[pyspark{cell.spark.replace('.', '')},iceberg,delta,postgres]", "./testing[platform]"]
     editable = [part for name in wanted for part in ("--editable", name)]
     if cell.pins == "lowest":  # the tools of the tests are today's: they do not run beside Dags
@@ -137,6 +136,15 @@ def build(cell: Cell, home: Path) -> Path:
     _call([*install, "--constraint", str(home / "pins.txt"), "--group", "dev", *editable])
     stamp.write_text(made_from)
     return python
+
+
+def _uv() -> str:
+    """Return the command, from an environment of its own: in a cell, a dependency may replace it."""
+    home = FOLDER / "uv"
+    if not (home / "bin" / "uv").exists():
+        _call([sys.executable, "-m", "venv", str(home)])
+        _call([str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "uv"])
+    return str(home / "bin" / "uv")
 
 
 def _starts(python: str) -> bool:
